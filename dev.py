@@ -94,12 +94,26 @@ def test_full() -> int:
         lint_only(),
         run(BIN / "coverage", "erase"),
         run(*PYTEST, *IN_PARALLEL, "--cov", "--cov-report=term"),
+        other_servers(),
         pythons(),
     )
     for tool, what in COUNTS.items():
         if shutil.which(tool) is None:
             print(f"\nNOT TESTED: {what}. Their tests need {tool}: apt install {tool}", flush=True)
     return code
+
+
+def other_servers() -> int:
+    """Run the tests of the queue on each store server that is on PATH, beside the bundled one."""
+    codes = [0]
+    for name in ("redis-server", "valkey-server"):
+        if program := shutil.which(name):
+            os.environ["STORE_SERVER"] = program
+            codes.append(run(*PYTEST, "tests/integration/queue", "tests/contract/test_store_doors.py", *IN_PARALLEL))
+            del os.environ["STORE_SERVER"]
+        else:
+            print(f"\nNOT TESTED: the queue on {name}: it is not installed here", flush=True)
+    return worst(*codes)
 
 
 def lint() -> int:

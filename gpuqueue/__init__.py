@@ -1,16 +1,16 @@
-"""gpuqueue: the job queue for a team that shares GPUs.
+"""gpuqueue, the job queue for a team that shares GPUs.
 
     >>> from gpuqueue import Client
     >>> job = Client().submit(["python", "train.py"], mem="6G")
 
-Names are resolved when they are first used: importing the package costs nothing.
+Each name is imported on first use, so that importing the package stays cheap.
 """
 
 from __future__ import annotations
 
 from gpuqueue.version import VERSION
 
-#: As typing has it: to import that here would take longer than all the rest.
+#: Same as ``typing.TYPE_CHECKING``. Importing ``typing`` here would take longer than the rest of the package.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - only where a name is used
+    from importlib import import_module  # noqa: PLC0415 - deferred until a name is used
 
     return getattr(import_module(_HOMES[name]), name)
 

@@ -1,4 +1,4 @@
-"""Time, handed in: whoever needs the time is given a :class:`Clock`."""
+"""Clocks. Code that needs the time takes a :class:`Clock` as an argument, so that tests can set it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The two kinds of time; tests hand in one that they move themselves."""
+    """A wall clock and a monotonic clock. Tests use one that they advance themselves."""
 
     def now(self) -> datetime:
-        """Return the wall-clock time, aware and in UTC. It may jump."""
+        """Return the wall-clock time as an aware datetime in UTC. It may jump."""
 
     def monotonic_s(self) -> float:
-        """Return seconds since an arbitrary moment. It never goes back."""
+        """Return seconds since an arbitrary moment. They never decrease."""
 
 
 class SystemClock:
     """The clock of this machine."""
 
     def now(self) -> datetime:
-        """Return the wall-clock time, aware and in UTC."""
+        """Return the wall-clock time as an aware datetime in UTC."""
         return datetime.now(timezone.utc)
 
     def monotonic_s(self) -> float:
@@ -30,7 +30,7 @@ class SystemClock:
 
 
 def from_epoch_ms(ms: int) -> datetime:
-    """Return the aware UTC time of *ms* milliseconds since 1970, the unit that the store keeps."""
+    """Return the aware UTC time of *ms*, milliseconds since 1970. The store uses this unit."""
     return datetime.fromtimestamp(ms / 1000, timezone.utc)
 
 

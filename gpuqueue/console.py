@@ -1,7 +1,7 @@
-"""Runs a command line. Whatever goes wrong becomes one line on stderr and a documented exit code.
+"""Runs a command line. Every error becomes one line on stderr and a documented exit code.
 
-The line may quote what somebody typed, called a file or wrote into a store. So it is made plain: it stays one line, and
-nothing in it is obeyed by a terminal.
+The line may quote untrusted text: arguments, file names, values from the store. It is sanitized, so that it stays one
+line and holds no terminal control characters.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import click
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.text.sanitize import in_one_line
 
-#: What one stayed with was left, and runs on.
+#: Exit code when the user detached from a job that continues to run.
 LEFT = 7
-#: Ended by Ctrl-C, and by a reader that has gone, as the shell reports SIGINT and SIGPIPE.
+#: Exit codes after Ctrl-C and after the reader of the output has closed it, as a shell reports SIGINT and SIGPIPE.
 INTERRUPTED, READER_GONE = 130, 141
-#: The class of what click puts in the place of standard output when nobody reads it any more. (Celery puts something
-#: there as well.)
+#: Name of the class with which click replaces standard output when its reader has gone. Celery replaces standard output
+#: as well.
 _READER_HAS_GONE = "PacifyFlushWrapper"
-#: Exit code of a mistake that only the operating system knows.
+#: Exit code of an error from the operating system.
 FAILED = 1
-#: Characters that are quoted of a word that an option does not take.
+#: Longest quote of a value that an option refuses, in characters.
 MOST_TYPED = 60
-#: Mistakes at writing; where a file of ours is written, its name is told.
+#: Errors of a write. An error without a file name comes from writing the output.
 _OF_THE_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -45,25 +45,23 @@ def run(group: click.Group, program: str) -> int:
         code = say(program, _in_words(error, _asked_for(group, program)), error.exit_code)
     except GpuQueueError as error:
         code = say(program, str(error), error.exit_code)
-    except BrokenPipeError:  # the reader (head, less) has gone; that is no mistake of anybody
+    except BrokenPipeError:  # the reader (head, less) has gone, which is no error
         _close_stdout()
         code = READER_GONE
-    except OSError as error:  # a full disk, a directory that is not ours
+    except OSError as error:  # such as a full disk, or a directory without permission
         code = say(program, _said_by_the_system(error), FAILED)
         with contextlib.suppress(OSError):
-            _close_stdout()  # nothing more can be said there
+            _close_stdout()  # else Python's flush at exit would fail again
     return code
 
 
 def _ended(group: click.Group, program: str) -> int:
-    """Run *group*; a command ends by returning, or by sys.exit with a code of its own."""
+    """Run *group* and return its exit code. A command either returns or calls ``sys.exit`` with its own code."""
     try:
-        # None leaves colour to click, which has it on a terminal only. See no-color.org.
+        # With None, click uses colour on a terminal only. See no-color.org.
         code = group.main(prog_name=program, standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None)
     except SystemExit as ended:
-        if type(sys.stdout).__name__.endswith(
-            _READER_HAS_GONE
-        ):  # click has met a reader that has gone, and makes it a 1
+        if type(sys.stdout).__name__.endswith(_READER_HAS_GONE):  # click exits with 1 when the reader has gone
             sys.stdout, sys.stderr = sys.__stdout__ or sys.stdout, sys.__stderr__ or sys.stderr
             raise BrokenPipeError from None
         code = ended.code
@@ -71,7 +69,7 @@ def _ended(group: click.Group, program: str) -> int:
 
 
 def _said_by_the_system(error: OSError) -> str:
-    """Return the mistake and its place; of one without a place that a full disk makes, it is the output's."""
+    """Return the message and the path of *error*. Without a path, an error of a full disk concerns the output."""
     words = error.strerror or str(error)
     if isinstance(error.filename, (str, bytes)):
         return f"{words}: {os.fsdecode(error.filename)}"
@@ -81,16 +79,16 @@ def _said_by_the_system(error: OSError) -> str:
 
 
 def say(program: str, message: str, code: int = 0) -> int:
-    """Say *message* in one line on stderr; return *code*."""
-    with contextlib.suppress(OSError):  # where stderr is gone, the exit code must do
+    """Print *message* in one line on stderr and return *code*."""
+    with contextlib.suppress(OSError):  # without stderr only the exit code is left
         click.echo(f"{program}: {in_one_line(message)}", err=True)
     return code
 
 
 def put(chunk: bytes, *, err: bool = False) -> None:
-    """Write all of *chunk* to standard output (or standard error) as it is, at once.
+    """Write all of *chunk* unchanged to standard output, or to standard error with *err*, and flush it.
 
-    Where Python does not buffer (PYTHONUNBUFFERED), a write that a signal interrupts takes only a part.
+    With PYTHONUNBUFFERED, a write that a signal interrupts may write only a part.
     """
     stream = (sys.stderr if err else sys.stdout).buffer
     left = memoryview(chunk)
@@ -100,18 +98,18 @@ def put(chunk: bytes, *, err: bool = False) -> None:
 
 
 def sentence(words: str) -> str:
-    """Return *words* with something at their end that lets another sentence follow."""
+    """Return *words* as a sentence, with a full stop if it has no closing punctuation."""
     return words if words.endswith((".", "?", "!", ".)", "?)")) else f"{words}."
 
 
 def _asked_for(group: click.Group, program: str) -> str:
-    """Return the command that was typed, as far as it is one: click does not always tell where it gave up."""
+    """Return the program and the typed command, if it exists. Not every error of click names its command."""
     name = next(iter(sys.argv[1:]), "")
     return f"{program} {name}" if name in group.list_commands(click.Context(group)) else program
 
 
 def _in_words(error: click.ClickException, asked_for: str) -> str:
-    """Return what click has to say in our way: one line that ends with what to do."""
+    """Return click's *error* as one line that ends with what to do."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
         return f"name a command: see {asked_for} --help"
@@ -119,16 +117,16 @@ def _in_words(error: click.ClickException, asked_for: str) -> str:
         choice = _not_taken(error.message, error.param)
         if choice is not None:
             return choice
-    words = " ".join(error.format_message().split())  # click breaks lines, and we have one
+    words = " ".join(error.format_message().split())  # click's message may have several lines
     if not isinstance(error, click.UsageError):
         return words
     return f"{sentence(words)} See {error.ctx.command_path if error.ctx else asked_for} --help"
 
 
 def _not_taken(message: str, param: click.Parameter) -> str | None:
-    """Return what to say of a word that is none of a parameter's choices, or no such number; None: of neither.
+    """Return the error message for a value that is not one of *param*'s choices, or no valid number; else None.
 
-    Here for every command: what was typed stands in click's *message* alone.
+    The typed value is taken from click's *message*, which alone holds it.
     """
     typed, _, rest = message.rpartition(" is not ")
     if not rest:
@@ -147,15 +145,15 @@ def _not_taken(message: str, param: click.Parameter) -> str | None:
 
 
 def _open_what_is_closed() -> None:
-    """Let what is said to a closed standard stream go nowhere: else the next file or socket would get its number.
+    """Open ``/dev/null`` for each closed standard stream, so that no later file or socket gets its number.
 
-    A shell's ``>&-`` closes one. Python has None in its place then, and what is asked for must be done all the same.
+    A shell closes a stream with ``>&-``, and Python then sets it to None. The command must still work.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
             if getattr(sys, name) is None:
                 setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
@@ -165,7 +163,7 @@ def _close_stdout() -> None:
 
 
 def _let_everything_be_printed() -> None:
-    """Replace what the terminal's encoding cannot say: a Latin-1 terminal must not end a command with a traceback."""
+    """Replace characters that the output's encoding lacks, so that printing never raises UnicodeEncodeError."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -1,31 +1,31 @@
-"""Every error that a person can meet, in one tree.
+"""All errors that gpuqueue reports to users, in one tree.
 
 ::
 
     GpuQueueError
-    ├── BadRequest          the request cannot be meant as written        exit 2
-    │   └── Impossible      no device could ever run it                   exit 2
-    ├── JobNotFound         neither the queue nor the book knows the id   exit 3
-    ├── Unreachable         a service does not answer                     exit 4
-    │   ├── StoreUnreachable   Redis
-    │   ├── StoreNotReady      Redis answers but cannot serve, or is unsafe
-    │   │   ├── StoreNotOpen   it knows nothing: never opened, or its data is lost
-    │   │   └── StoreLoading   Redis still reads its data and will be there soon
-    │   └── BookUnreachable    the SQL database
-    ├── Refused             understood, but not allowed now, or by a limit exit 5
-    ├── Unreadable          what is kept somewhere makes no sense         exit 1
-    ├── DryRunFailed        an estimate could not be made                 exit 1
-    ├── DryRunTimeout       a dry run made no step in the time given      exit 124
-    └── WaitTimeout         the job has not ended in the time given       exit 124
+    ├── BadRequest             the request is malformed                          exit 2
+    │   └── Impossible         no device could ever run the job                  exit 2
+    ├── JobNotFound            neither the queue nor the history has the job     exit 3
+    ├── Unreachable            a service does not answer                         exit 4
+    │   ├── StoreUnreachable   the Redis store does not answer                   exit 4
+    │   ├── StoreNotReady      the store answers, but cannot serve or is unsafe  exit 4
+    │   │   ├── StoreNotOpen   the store was never opened, or lost its data      exit 4
+    │   │   └── StoreLoading   the store still loads its data                    exit 4
+    │   └── BookUnreachable    the history database does not answer              exit 4
+    ├── Refused                valid, but not allowed now, or beyond a limit     exit 5
+    ├── Unreadable             stored data is damaged or of a newer version      exit 1
+    ├── DryRunFailed           a dry run failed, so there is no estimate         exit 1
+    ├── DryRunTimeout          a dry run made no step in the given time          exit 124
+    └── WaitTimeout            the job has not ended in the given time           exit 124
 
-The message says what is wrong and what to do next, in one line.
+Each message is one line. It says what is wrong and what to do next.
 """
 
 from __future__ import annotations
 
 
 class GpuQueueError(Exception):
-    """Something that gpuqueue can explain in one line."""
+    """An error that gpuqueue can explain in one line."""
 
     #: Exit code of the command line when this error ends it.
     exit_code = 1
@@ -42,13 +42,13 @@ class Impossible(BadRequest):
 
 
 class JobNotFound(GpuQueueError):
-    """Neither the queue nor the book knows this job id."""
+    """Neither the queue nor the history knows this job id."""
 
     exit_code = 3
 
 
 class Unreachable(GpuQueueError):
-    """A service that is needed does not answer."""
+    """A required service does not answer."""
 
     exit_code = 4
 
@@ -62,52 +62,52 @@ class StoreNotReady(Unreachable):
 
 
 class StoreNotOpen(StoreNotReady):
-    """The Redis store answers and knows nothing: it was never opened, or it lost its data and is not rebuilt yet.
+    """The Redis store was never opened, or it lost its data and is not rebuilt yet.
 
-    It gives no job to anybody meanwhile, so what runs may go on.
+    No job can be claimed in this state, so the running jobs may continue.
     """
 
 
 class StoreLoading(StoreNotReady):
-    """The Redis store still reads its data: it will serve as soon as it has."""
+    """The Redis store is still loading its data and will serve soon."""
 
 
 class BookUnreachable(Unreachable):
-    """The SQL database does not answer, cannot be written, or has other tables than this version's."""
+    """The history database does not answer, cannot be written, or has the tables of another version."""
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(f"{what}: {remedy}" if remedy else what)
         self.what = what
-        #: What to do about it; empty where *what* says it.
+        #: What to do about the error. Empty if *what* already says it.
         self.remedy = remedy
 
 
 class Refused(GpuQueueError):
-    """The request is clear, but the job's state, or a limit, does not allow it."""
+    """The request is valid, but the job's state, a limit or a permission does not allow it."""
 
     exit_code = 5
 
 
 class Unreadable(GpuQueueError):
-    """What a store, a book or a file holds is damaged, or of a version that this one does not know."""
+    """Data in the store, in the history or in a file is damaged, or comes from a newer version."""
 
 
 class DryRunFailed(GpuQueueError):
-    """A script failed in its dry run, or there was nothing to count."""
+    """A script failed in its dry run, or the dry run found nothing to measure."""
 
     def __init__(self, what: str, trace: str = "") -> None:
         super().__init__(what)
-        #: The end of what the script said of its own failure, in several lines; empty where it said nothing.
+        #: The end of the script's own error output, in several lines. Empty if there is none.
         self.trace = trace
 
 
 class DryRunTimeout(GpuQueueError):
-    """A dry run made no step within the time given; the script was ended."""
+    """A dry run made no step within the given time, and the script was ended."""
 
     exit_code = 124
 
 
 class WaitTimeout(GpuQueueError):
-    """The job has not ended within the time given; it goes on."""
+    """The job has not ended within the given time, and continues."""
 
     exit_code = 124

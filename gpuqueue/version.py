@@ -1,3 +1,3 @@
-"""The version of this gpuqueue. It stands here because every floor may need it, and the package's face sees all."""
+"""The version of gpuqueue, in a module that every layer may import."""
 
 VERSION = "0.1.0"

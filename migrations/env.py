@@ -1,4 +1,4 @@
-"""Where Alembic starts. ``gpuqueue db upgrade`` hands its connection in; ``alembic`` itself opens one."""
+"""The entry point of Alembic. ``gpuqueue db upgrade`` passes a connection in; ``alembic`` itself opens one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def migrate(connection: sa.Connection) -> None:
         compare_type=True,
         # SQLite alters a table only by copying it.
         render_as_batch=connection.dialect.name == "sqlite",
-        # No table that is declared, and not the same in both databases.
+        # The text index is not declared as a table, and differs between the databases.
         include_name=lambda name, _kind, _parents: not text_index.belongs(name),
     )
     with context.begin_transaction():
@@ -30,7 +30,7 @@ def migrate(connection: sa.Connection) -> None:
 
 
 def main() -> None:
-    """Migrate over the connection handed in, or over one of our own."""
+    """Migrate over the connection that was passed in, or over a new one."""
     handed_in = context.config.attributes.get("connection")
     if handed_in is not None:
         migrate(handed_in)

@@ -1,1 +1,1 @@
-"""The GPU host's side of gpuqueue. Never imports gpuqueue.client or gpuqueue.cli."""
+"""The part of gpuqueue that runs on a GPU host. Never imports gpuqueue.client or gpuqueue.cli."""

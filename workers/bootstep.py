@@ -1,7 +1,7 @@
-"""Celery as the host of the worker: one bootstep, and one way to hand a run to Celery's pool.
+"""Integration with Celery: the bootstep that starts a worker, and the handover of a run to Celery's thread pool.
 
-The step belongs to the *worker* blueprint, not to the consumer's, which is torn down and built again at every
-reconnection with the broker.
+The step belongs to the *worker* blueprint. Celery rebuilds the consumer blueprint at every reconnection with the
+broker, so the step must not belong to that one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from workers.worker import Worker
 log = logging.getLogger(__name__)
 
 TASK = "gpuqueue.model.run"
-#: How long the consumer may take to be ready (again) before the public way is taken, in seconds.
+#: How long to wait for the consumer before the run goes over the broker queue, in seconds.
 READY_TIMEOUT_S = 10.0
 
 
 class ServeDevice(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has no types
-    """Starts our worker once Celery's pool is up, and detaches it before the pool goes down."""
+    """Starts the gpuqueue worker after Celery's pool is up, and detaches it before the pool stops."""
 
-    requires = {"celery.worker.components:Pool"}  # noqa: RUF012 - Celery's own way to say it
+    requires = {"celery.worker.components:Pool"}  # noqa: RUF012 - Celery reads this class attribute
 
     def __init__(self, parent: Any, **options: Any) -> None:
         super().__init__(parent, **options)
@@ -40,7 +40,10 @@ class ServeDevice(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has 
         self._starter: threading.Thread | None = None
 
     def start(self, parent: Any) -> None:
-        """Start in a thread of our own: the consumer, which takes the runs, comes up after this step."""
+        """Start the worker in a separate thread.
+
+        The worker hands runs to the consumer, and Celery starts the consumer after this step returns.
+        """
         self._starter = threading.Thread(target=self._start, args=(parent,), name="gpuqueue-start", daemon=True)
         self._starter.start()
 
@@ -56,22 +59,22 @@ class ServeDevice(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has 
 
     def _give_up(self, parent: Any) -> None:
         parent.app.gpuqueue_failed = True
-        os.kill(os.getpid(), signal.SIGTERM)  # Celery's own way out, from whatever state it is in
+        os.kill(os.getpid(), signal.SIGTERM)  # Celery handles SIGTERM in every state
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
-        """Detach: the runs go on in their shims, and the pool's threads come home."""
+        """Detach the worker. The runs continue in their shims, and the pool's threads return."""
         self._worker.detach()
 
     def terminate(self, parent: Any) -> None:
-        """Do the same when Celery is in a hurry."""
+        """Detach the worker when Celery terminates at once."""
         self.stop(parent)
 
 
 def hand_over(parent: Any, run: LiveRun) -> None:
-    """Give *run* to Celery's own task strategy, in this process: no broker ever holds it.
+    """Pass *run* to Celery's task strategy inside this process, without the broker.
 
-    This is the one place with names that Celery does not promise to keep (``consumer.strategies``). Where they
-    are gone the run goes over the worker's own broker queue instead: slower, but public.
+    This is the only place that uses a private name of Celery (``consumer.strategies``). If that name is missing, the
+    run goes over the worker's broker queue instead, which is slower but a public API.
     """
     app, device = parent.app, run.held.devices[0].uuid
     args, kwargs = (run.held.job_id, run.held.token), {"name": run.spec.name if run.spec else "(adopted)"}
@@ -81,7 +84,8 @@ def hand_over(parent: Any, run: LiveRun) -> None:
         log.warning("%s goes over the broker: this Celery has no strategies to hand it to", run)
         app.tasks[TASK].apply_async(args, kwargs, task_id=task_id, queue=f"gpu.{device}")
         return
-    # Celery's own way to write these takes longer than all the rest of the envelope; they are a number and short texts.
+    # Celery's own formatting of these takes longer than the rest of the envelope. Plain repr() is safe here, because
+    # the values are a number and short strings.
     envelope = app.amqp.as_task_v2(task_id, TASK, args, kwargs, argsrepr=repr(args), kwargsrepr=repr(kwargs))
     message = Message(
         body=json.dumps(envelope.body),
@@ -95,7 +99,7 @@ def hand_over(parent: Any, run: LiveRun) -> None:
 
 
 def _strategy(parent: Any) -> Any:
-    """Return the task's strategy as soon as the consumer is ready, None if there is no such thing."""
+    """Return the task's strategy once the consumer is ready, or None after ``READY_TIMEOUT_S``."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline:
         consumer = getattr(parent, "consumer", None)
@@ -107,4 +111,4 @@ def _strategy(parent: Any) -> Any:
 
 
 def _ignore(*_args: Any, **_kwargs: Any) -> None:
-    """Acknowledge or reject nothing: there is no message in any broker."""
+    """Do nothing on acknowledge or reject, because no broker holds the message."""

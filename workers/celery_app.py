@@ -1,6 +1,6 @@
-"""The Celery application: a worker for each device, its one task, and the address of the broker.
+"""The Celery application of a device's worker: its single task and the broker URL.
 
-``celery -A workers.celery_app inspect active`` shows what runs; Flower takes the same ``-A``.
+``celery -A workers.celery_app inspect active`` lists the active runs. Flower takes the same ``-A``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from workers.worker import ADOPTED, Worker
 
 
 def broker_url(redis_url: str) -> str:
-    """Return the store's address as kombu writes it: a unix socket is ``redis+socket://``."""
+    """Return the store's URL in kombu's notation, in which a unix socket is ``redis+socket://``."""
     parts = urlsplit(redis_url)
     if parts.scheme != "unix":
         return redis_url
@@ -28,7 +28,7 @@ def broker_url(redis_url: str) -> str:
 
 
 def make_app(settings: Settings, device: str | None = None) -> Celery:
-    """Return the application; with *device*, that of the worker which serves it."""
+    """Return the Celery application, configured for the queue of *device* if one is given."""
     celery_app = Celery("gpuqueue", broker=broker_url(settings.redis_url))
     queue = f"gpu.{device}" if device else "gpu"
     celery_app.conf.update(
@@ -49,25 +49,25 @@ def make_app(settings: Settings, device: str | None = None) -> Celery:
 
 
 def attach(celery_app: Celery, worker: Worker) -> None:
-    """Let the application host *worker*: its task takes runs through their life, its bootstep starts and stops it."""
+    """Register the task that executes the runs of *worker*, and the bootstep that starts and stops *worker*."""
     celery_app.gpuqueue_worker = worker
 
     @celery_app.task(name=TASK)  # type: ignore[untyped-decorator,unused-ignore]  # celery has no types
-    def run(job_id: int, token: str, **_shown: Any) -> str:  # noqa: ARG001 - shown by inspect and Flower
+    def run(job_id: int, token: str, **_shown: Any) -> str:  # noqa: ARG001 - `inspect` and Flower display the arguments
         return worker.work(token)
 
     celery_app.steps["worker"].add(ServeDevice)
 
 
 def serve(worker: Worker) -> int:
-    """Serve the worker's device until a signal says stop; return the exit code."""
+    """Serve the worker's device until a stop signal arrives, and return the exit code."""
     celery_app = make_app(worker.settings, worker.device.uuid)
     attach(celery_app, worker)
     celery_app.worker_main(
         [
             "worker",
             *("--pool", "threads"),
-            # Adopted runs come on top of those that this worker may claim.
+            # Adopted runs do not count against the worker's slots.
             *("--concurrency", str(worker.slots + ADOPTED)),
             *("--queues", f"gpu.{worker.device.uuid}"),
             *("--hostname", f"{worker.device.uuid}@{worker.settings.host}"),
@@ -82,7 +82,7 @@ def serve(worker: Worker) -> int:
 
 
 def __getattr__(name: str) -> Any:
-    """Make ``app`` when the celery command asks for it, and not when a worker imports this module."""
+    """Create ``app`` only when the celery command asks for it. A worker imports this module without it."""
     if name in {"app", "celery"}:
         return make_app(Settings.load())
     raise AttributeError(name)

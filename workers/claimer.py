@@ -1,4 +1,4 @@
-"""The claim loop: look at the device, claim a job that fits, hand it over."""
+"""The claim loop: read the device, claim a job that fits, and hand the run over."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from workers.threads.steady_clock import SteadyEvent
 
 log = logging.getLogger(__name__)
 
-#: Pause after the store did not answer or a claim could not be handed over, in seconds.
+#: Pause after the store did not answer or a claim was released, in seconds.
 PAUSE_S = 1.0
 
 
 class Claimer:
-    """Claims jobs for one device and hands each to *hand_over*, which must not block."""
+    """Claims jobs for one device and passes each run to *hand_over*, which must not block."""
 
-    def __init__(  # noqa: PLR0913 - the worker's parts meet here
+    def __init__(  # noqa: PLR0913 - needs most parts of the worker
         self,
         settings: Settings,
         queue: JobQueue,
@@ -62,12 +62,15 @@ class Claimer:
         self._slots = settings.slots_for(device)
         self._said: str | None = None
         self._paused_until_s = 0.0
-        #: When to look again because a job was left to a better device, in seconds.
+        #: Seconds until the next claim attempt, after a job was left to a better device.
         self._again_s = math.inf
         self.wake = SteadyEvent()
 
     def loop(self) -> None:
-        """Claim until told to stop: at every ring of the doorbell, at every end of a run, and by the clock."""
+        """Claim jobs until the worker stops.
+
+        The loop runs after each wake-up message, after the end of each run, and at least every ``poll_s`` seconds.
+        """
         while not self._stopping.is_set():
             self.wake.clear()
             while not self._stopping.is_set() and self.claim_one():
@@ -75,11 +78,11 @@ class Claimer:
             self.wake.wait(min(self._settings.poll_s, self._again_s))
 
     def pause(self) -> None:
-        """Claim nothing for a moment: a claim was given back, and its ring must not bring it back at once."""
+        """Stop claiming for ``PAUSE_S``, so that this worker does not reclaim a job that it has just released."""
         self._paused_until_s = self._clock.monotonic_s() + PAUSE_S
 
     def claim_one(self) -> bool:
-        """Claim and hand over one job; return whether there was one."""
+        """Claim one job and hand it over. Return whether there was one."""
         self._again_s = math.inf
         if len(self._runs) >= self._slots or self._clock.monotonic_s() < self._paused_until_s:
             return False
@@ -95,16 +98,16 @@ class Claimer:
             self._said = trouble
 
     def _claim(self) -> Claim | None:
-        """Ask with one nonce until there is an answer: a lost reply must not become a lost job.
+        """Ask for a job with the same nonce until the store answers, so that a lost reply does not lose the job.
 
-        The device is looked at anew each time: the store may have been away for a while.
+        Each attempt reads the device again, because the store may have been unavailable for a while.
         """
         nonce = new_nonce()
         while True:
             offer = self._gate.look()
             if offer.trouble is not None:
                 self._say(offer.trouble)
-                return None  # a job that was claimed all the same comes back when its lease ends
+                return None  # a job claimed by an unanswered attempt returns to the queue when its lease expires
             try:
                 found = self._queue.seek(
                     offer,
@@ -115,11 +118,11 @@ class Claimer:
                 )
             except BrokenClaim as broken:
                 self._refuse(broken)
-                nonce = new_nonce()  # it is out of the way: ask for the next one
+                nonce = new_nonce()  # the broken job has ended: ask for the next one
             except Unreachable as error:
                 log.warning("no claims for now: %s", error)
                 if self._stopping.wait(PAUSE_S):
-                    return None  # if it was claimed all the same, the next worker of this device gives it up
+                    return None  # if the store did claim a job, the next worker of this device reports it as lost
             else:
                 if isinstance(found, Later):
                     self._again_s = found.after_s
@@ -127,7 +130,7 @@ class Claimer:
                 return found
 
     def _refuse(self, broken: BrokenClaim) -> None:
-        """End a job that nobody can run: given back, it would be claimed again at once, and for ever."""
+        """End a job that cannot be run. If the claim were released, the job would be claimed again at once."""
         why = f"{broken.why}: submit the job again"
         log.error("job %s is refused: %s", broken.job_id, why)
         while True:
@@ -142,7 +145,7 @@ class Claimer:
                 )
             except Unreachable:
                 if self._stopping.wait(PAUSE_S):
-                    return  # the next worker of this device gives it up
+                    return  # the next worker of this device reports the claim as lost
             else:
                 return
 
@@ -178,7 +181,7 @@ class Claimer:
             if lock_fd is not None:
                 os.close(lock_fd)
             directory.discard()
-            self._gate.ground.failed(in_words(error))  # no thread can be made, say
+            self._gate.ground.failed(in_words(error))  # for example, the host cannot create a thread
             self._give_back(claim, f"it could not be handed over: {error}")
 
     def _make_directory(self, held: Held, payload: str) -> tuple[RunDir, int | None]:
@@ -196,7 +199,7 @@ class Claimer:
                 self._queue.giveback(claim.job_id, claim.token, why)
             except Unreachable:
                 if self._stopping.wait(PAUSE_S):
-                    return  # its lease ends by itself
+                    return  # the lease expires
             else:
                 return
 

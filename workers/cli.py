@@ -1,4 +1,4 @@
-"""``gpuqueue-worker``: the command for machines. People use ``gpuqueue``."""
+"""The internal command ``gpuqueue-worker``. Users run ``gpuqueue``, which calls it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.devices.select import choose, find
 from workers.services.log_records import SafeRecord
 from workers.threads.steady_clock import SteadyEvent
 
-#: How often a process looks whether the host that started it is still there, in seconds.
+#: How often a process checks that its parent is still alive, in seconds.
 PARENT_LOOK_S = 1.0
 
 devices_option = click.option(
@@ -140,11 +140,11 @@ def doctor(*, deep: bool, fix: bool) -> None:
     from gpuqueue.model.finding import to_plain  # noqa: PLC0415 - only here
     from workers.doctor import examination, repairs  # noqa: PLC0415 - only here
 
-    settings, _ = Settings.salvage()  # what is wrong with them is told on the other side
+    settings, _ = Settings.salvage()  # `gpuqueue doctor` reports the errors in the settings
     for what in repairs.repair(settings) if fix else ():
         click.echo(json.dumps({"repair": what}))
     for finding in examination.examine(settings, os.environ, deep=deep):
-        click.echo(json.dumps(to_plain(finding)))  # at once, since what comes next may hang
+        click.echo(json.dumps(to_plain(finding)))  # printed one by one, since the next check may hang
 
 
 def _stop_signal(parent: int | None) -> threading.Event:
@@ -157,7 +157,7 @@ def _stop_signal(parent: int | None) -> threading.Event:
 
 
 def _watch_parent(parent: int | None, act: object) -> None:
-    """Call *act* when the process that started us is gone: nobody would look after us or start us again."""
+    """Call *act* when the parent process is gone, because nothing would supervise or restart this process."""
     if parent is None or not callable(act):
         return
 
@@ -171,7 +171,7 @@ def _watch_parent(parent: int | None, act: object) -> None:
 
 
 def main() -> None:
-    """Run the command; whatever goes wrong becomes one line on stderr and a documented exit code."""
+    """Run the command. Print an error as one line on stderr and exit with a documented exit code."""
     logging.setLogRecordFactory(SafeRecord)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     sys.exit(run_command(worker_commands, "gpuqueue-worker"))

@@ -1,4 +1,4 @@
-"""One run, from its claim to its settlement: may it start? spawn, follow, settle."""
+"""The life of one run, from its claim to its settlement: ask to start, spawn the shim, follow it, settle the run."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: What becomes of a run whose claim was given back, cancelled or stale.
+#: Outcome of a run whose claim was released, cancelled or stale.
 NOT_STARTED = "not started"
-#: Pause between two tries to tell an ending to a store that does not answer, in seconds.
+#: Pause between two attempts to report an ending to a store that does not answer, in seconds.
 RETRY_S = 1.0
-#: Pause between two looks for a shim that is just being started, in seconds.
+#: Pause between two polls for a shim that is just being started, in seconds.
 LOOK_S = 0.05
 
 
 class Detached(Exception):
-    """The worker is leaving; whoever serves the device next goes on from the run directory."""
+    """The worker is stopping. The next worker of the device continues from the run directory."""
 
 
 class Runner:
-    """Takes runs through their life, each in a thread that Celery's pool (or a plain one) lends."""
+    """Executes runs, each in a thread of Celery's pool or of a plain thread pool."""
 
     def __init__(
         self,
@@ -80,26 +80,26 @@ class Runner:
         self._detach_read, self._detach_write = os.pipe()
 
     def prepare(self) -> None:
-        """Have ready what the first run needs."""
+        """Start the process that forks shims, before the first run needs it."""
         self._shims.prepare()
 
     def tidy(self, stopping: SteadyEvent) -> None:
-        """Let go of the spares that nobody wants any more, until *stopping* is set."""
+        """End warm interpreters that no job has asked for lately, until *stopping* is set."""
         while not stopping.wait(TIDY_S):
             self._spares.tidy()
 
     def detach(self) -> None:
-        """Let every run go on without us, from now on."""
+        """Stop following the runs. They continue in their shims."""
         self._detached.set()
         os.write(self._detach_write, b"x")
         self._spares.close()
         self._shims.close()
 
     def run(self, run: LiveRun) -> str:
-        """Take *run* as far as it goes; return in one word how far that was, for the log and for Celery.
+        """Execute *run*, and return its outcome in a word or two for the log and for Celery.
 
-        In turn: look at the device once more, ask the queue whether it may start, spawn its shim, follow it to its
-        end, settle it. A run that was adopted has started long ago and is only followed.
+        The steps are: repeat the admission check, ask the queue for permission to start, spawn the shim, follow it to
+        its end, settle the run. An adopted run has already started, so it is only followed and settled.
         """
         try:
             if run.spec is not None:
@@ -113,14 +113,14 @@ class Runner:
         return self._let_go(run, self._to_the_end(run))
 
     def _to_the_end(self, run: LiveRun) -> str:
-        """Follow and settle, again and again if need be: while a run is not settled it must be answered for."""
+        """Follow and settle *run*, and retry until the run is settled or the worker detaches."""
         while True:
             try:
                 self._follow(run)
                 return self._settle(run)
             except Detached:
                 return "detached"
-            except OSError as error:  # the host is short of something; what is in the run directory stays there
+            except OSError as error:  # the host is short of a resource; the files of the run stay in place
                 log.warning("%s: it cannot be settled for now: %s", run, error)
             except Exception:
                 log.exception("%s: it could not be settled, trying again", run)
@@ -128,7 +128,7 @@ class Runner:
                 return "detached"
 
     def _let_go(self, run: LiveRun, outcome: str) -> str:
-        """Answer for the run no more."""
+        """Stop managing *run*: close its files and remove it from the live runs. Return *outcome*."""
         run.directory.close()
         if run.lock_fd is not None:
             os.close(run.lock_fd)
@@ -162,19 +162,28 @@ class Runner:
         return None
 
     def _give_back(self, run: LiveRun, why: str) -> None:
-        """Return a claim that came to no process; it counts as no attempt."""
+        """Release a claim that started no process. The release does not count as an attempt."""
         log.warning("%s goes back: %s", run, why)
         self._answered(lambda: self._queue.giveback(run.held.job_id, run.held.token, why))
         run.directory.discard()
 
     def _never_began(self, run: LiveRun, why: str) -> str:
-        """Give back what the host had no room, descriptor or process for; the device takes nothing until it has."""
+        """Release the claim of a run that the host had no disk space, descriptor or process for.
+
+        The device accepts no job until a trial start succeeds.
+        """
         self._gate.ground.failed(f"{NO_START}: {why}")
         self._give_back(run, f"it could not be started on {self._settings.host}: {why}")
         return NOT_STARTED
 
     def _ask_to_start(self, run: LiveRun) -> tuple[float, JobState | None]:
-        """Ask the queue, and return until when its yes holds, on our own clock counted from before we asked."""
+        """Ask the queue for permission to start.
+
+        Returns:
+            The time until which the permission is valid, and the job's state, None if the claim is stale. The time is
+            on the host's monotonic clock and is counted from before the request.
+
+        """
         until_s = self._clock.monotonic_s() + self._settings.shim_grace_s
         verdict = self._queue.started(
             run.held.job_id,
@@ -190,7 +199,8 @@ class Runner:
             raise OSError("the run directory is locked by somebody else")
         held, directory = run.held, run.directory
         env = environment(held.job_id, held.token, spec, held.devices, directory.path, cap=self._settings.cap)
-        # With when it begins. Who adopts it before the first beat would count its time from the adoption.
+        # Written with the spec. A worker that adopts the run before the first heartbeat would otherwise count the
+        # run's time from the adoption.
         run.since_s = self._clock.monotonic_s()
         directory.write_spec(
             ShimSpec(
@@ -213,23 +223,23 @@ class Runner:
         directory.vouch(start_before)
         shim = self._shim_of(run, spec, env, run.lock_fd)
         run.since_s = self._clock.monotonic_s()
-        self._runs.wake()  # for the sampler: a short run is over before its next turn
+        self._runs.wake()  # a short run may end before the sampler's next poll
         log.info("started %s: %s", run, spec.name)
         return shim
 
     def _shim_of(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim:
-        """Start the shim of *run*. It alone holds the run's lock from then on: free means gone.
+        """Start the shim of *run*. From then on only the shim holds the run's lock, so a free lock means no shim.
 
         Raises:
-            OSError: there is none, and the lock is ours as before.
-            Unanswered: there is one; it is to be followed by its files.
+            OSError: No shim was started, and this worker holds the lock again.
+            Unanswered: A shim was started but gave no answer. The caller must follow it by its files.
 
         """
         run.lock_fd = None
         try:
             shim = self._warm(run, spec, env, lock_fd) or self._shims.start(run.directory.path, lock_fd)
-        except Exception as error:  # whatever it is: a lock that stays open says for ever that there is a shim
-            os.close(lock_fd)  # if there is a shim all the same, it still holds the lock
+        except Exception as error:  # any error: a lock left open here would look like a live shim for ever
+            os.close(lock_fd)  # if a shim did start, it still holds the lock
             with contextlib.suppress(OSError):
                 run.lock_fd = run.directory.try_lock()
             if run.lock_fd is None:
@@ -239,11 +249,11 @@ class Runner:
         return shim
 
     def _warm(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim | None:
-        """Return the shim of a spare that becomes the run, None where the job wants none or there is none for it."""
+        """Return the shim of a warm interpreter that becomes the run, or None if the run must start cold."""
         if not spec.warm:
             return None
         shim, why = self._spares.start(spec, env, run.directory.path, lock_fd)
-        run.spare_asked = shim is not None  # which may refuse: the shim says what came of it
+        run.spare_asked = shim is not None  # the warm interpreter may refuse; the shim then writes the reason
         if shim is None:
             run.notes.append(f"started cold: {why}")
         return shim
@@ -251,14 +261,17 @@ class Runner:
     # ---- follow --------------------------------------------------------------------------------------------------
 
     def _follow_child(self, run: LiveRun, shim: Shim) -> bool:
-        """Wait until the shim that we started is gone, however long that takes; return whether it ever began."""
+        """Wait until the shim that this worker started is gone, and return whether the shim began the run.
+
+        If the shim did not begin the run, the claim is released.
+        """
         try:
             self._wait_for(shim.handle)
             code = shim.code()
         finally:
             shim.close()
         if code != 0 and run.directory.held() is not None and run.directory.shim() is None:
-            # It says who it is before it starts anything.
+            # A shim writes its identity before it starts anything, so this one started nothing.
             cannot_write = "its run directory cannot be written"
             words = f"its shim ended at once with {'a signal' if code is None else code}"
             self._never_began(run, cannot_write if code == CANNOT_WRITE else words)
@@ -266,14 +279,14 @@ class Runner:
         return True
 
     def _follow(self, run: LiveRun) -> None:
-        """Wait until the shim that another worker started is gone."""
+        """Wait until the shim of *run*, found by the files of the run directory, is gone."""
         while run.directory.shim() is None:
             if not run.directory.path.is_dir():
-                return  # somebody deleted it, and the shim leaves for that
+                return  # the run directory was deleted; the shim ends when it notices
             if run.lock_fd is None:
                 run.lock_fd = run.directory.try_lock()
             if run.lock_fd is not None:
-                return  # nobody is there: the shim was never started
+                return  # the lock is free, so no shim was started
             if self._detached.wait(LOOK_S):
                 raise Detached
         shim = run.directory.shim()
@@ -285,7 +298,7 @@ class Runner:
         """Wait until the process behind the pidfd *handle* ends, and close it.
 
         Raises:
-            Detached: the worker is leaving first.
+            Detached: The worker stops before the process ends.
 
         """
         poll = select.poll()
@@ -346,32 +359,36 @@ class Runner:
         if after is None:
             run.directory.settle()
             return "stale"
-        spec = run.spec  # which is not kept
+        spec = run.spec  # `_keep` clears it
         self._keep(run)
         if after.is_end:
             self._after_end.ended(run, after, ending, spec)
         return str(after)
 
     def _keep(self, run: LiveRun) -> None:
-        """Keep what was told until the book has it. Whatever cannot be noted, the end is told."""
+        """Keep the run's files until the history has the end. Errors are only logged: the store already has the end."""
         self._runs.tell(run)
         try:
             run.directory.tell()
-            if run.was_seen:  # of a run that was over before any look there is nothing to tell once more
+            if run.was_seen:  # a run that ended before the first sample has no figures to keep
                 run.directory.keep_meters(run.figures())
-        except OSError as error:  # the next worker tells the end once more, and hears that it is known
+        except OSError as error:  # the next worker reports the end again, which changes nothing
             log.warning("%s: it cannot be noted that its end was told: %s", run, error)
 
     def _tell_if_ours(self, run: LiveRun, tell: Callable[[], JobState | None]) -> JobState | None:
-        """Return where the job stands if the end of a run that the store calls stale counts all the same.
+        """Offer a run that the store calls stale, and report its end if the store takes the run back.
 
-        A store that lost its data knows the run again only when it is offered: its end must not be the first it hears.
+        A store that lost its data does not know the run until a worker offers it. Return the job's state, or None if
+        the run is stale.
         """
         state = self._adoption.offer(run)
         return state if state is None or state.is_end else tell()
 
     def _judged(self, run: LiveRun, end: Exit, log_tail: bytes) -> tuple[tuple[RunDevice, ...], Ending]:
-        """Return the peaks, and the ending in their light. A bug in here must not keep the end from being told."""
+        """Return the devices with their peaks, and the ending, which may become OUT_OF_MEMORY.
+
+        Every exception is caught, so that a bug here cannot prevent the report of the end.
+        """
         try:
             report = read_reports(run.directory.path)
             devices = self._sampler.told(run, end.max_rss_bytes, report)
@@ -402,10 +419,10 @@ class Runner:
         return "lost"
 
     def _answered(self, ask: Callable[[], T]) -> T:
-        """Ask until the store answers: an ending must not get lost because the store is away for a while.
+        """Call *ask* until the store answers, so that a store outage does not lose an ending.
 
         Raises:
-            Detached: the worker is leaving; the run directory keeps what was to be said.
+            Detached: The worker is stopping. The run directory keeps the data for the next worker.
 
         """
         while True:

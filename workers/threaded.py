@@ -1,4 +1,4 @@
-"""The worker without Celery: the same parts, with a pool of plain threads. For tests and for by hand."""
+"""A worker on a plain thread pool instead of Celery, for tests and manual use."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from workers.worker import ADOPTED, Worker
 
 
 def serve(worker: Worker, stopping: threading.Event) -> None:
-    """Serve until *stopping* is set, then leave the runs to their shims."""
-    # Adopted runs come on top of those that this worker may claim.
+    """Serve the worker's device until *stopping* is set, then leave the runs to their shims."""
+    # Adopted runs do not count against the worker's slots.
     with ThreadPoolExecutor(max_workers=worker.slots + ADOPTED, thread_name_prefix="gpuqueue-run") as pool:
 
         def hand_over(run: LiveRun) -> None:

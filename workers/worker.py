@@ -1,4 +1,4 @@
-"""The worker of one device: its parts, and the order in which they come up and go down. Knows no Celery."""
+"""The worker of one device: its parts, and the order in which they start and stop. Independent of Celery."""
 
 from __future__ import annotations
 
@@ -42,32 +42,32 @@ from workers.threads.steady_clock import SteadyEvent
 
 log = logging.getLogger(__name__)
 
-#: How long a new worker waits for its predecessor on the device to be gone, in seconds.
+#: How long a new worker waits for the previous worker of the device to exit, in seconds.
 TAKE_OVER_S = 20.0
 #: How long a new worker waits for a store that is not open, in seconds.
 OPEN_S = 20.0
-#: Runs that a worker may have to adopt beyond its slots, when the setting was lowered; threads cost nothing unused.
+#: Adopted runs that a worker can follow beyond its slots, if the setting was lowered. Unused threads cost nothing.
 ADOPTED = 64
-#: Longest wait for a ring before the doorbell looks whether it should stop, in seconds.
+#: Longest wait for a wake-up message before the listener checks whether to stop, in seconds.
 LISTEN_S = 0.5
 
 
 class HandOver(Protocol):
-    """Gives a run to a thread that will call :meth:`Worker.work` with it. Must not block."""
+    """Gives a run to a thread that calls :meth:`Worker.work` with the run's token. Must not block."""
 
     def __call__(self, run: LiveRun) -> None:
         """Hand *run* over."""
 
 
 class Worker:
-    """Serves one device: claims, runs, vouches, samples. Runs outlive it in their shims."""
+    """Serves one device: claims jobs, runs them, sends heartbeats, samples memory. Runs outlive it in their shims."""
 
     def __init__(self, settings: Settings, backend: DeviceBackend, device: Device, clock: Clock) -> None:
         self.settings = settings
         self.device = device
         #: How many jobs may run there at a time.
         self.slots = settings.slots_for(device)
-        # A fresh incarnation for each process: a restarted worker must never pass for its predecessor.
+        # The random part distinguishes a restarted worker from the previous one.
         self.name = f"{settings.host}/{device.uuid}/{secrets.token_hex(4)}"
         self.queue = JobQueue(settings.redis_url)
         self.runs = LiveRuns()
@@ -86,16 +86,16 @@ class Worker:
         self._claimer: Claimer | None = None
         self._device_lock: int | None = None
 
-    # ---- up ------------------------------------------------------------------------------------------------------
+    # ---- start ---------------------------------------------------------------------------------------------------
 
     def start(self, hand_over: HandOver) -> None:
-        """Come up: be alone on the device, answer for what runs there already, and only then claim.
+        """Lock the device, adopt the runs that an earlier worker left there, and then start to claim.
 
         Raises:
-            Refused: another worker serves the device and does not go.
-            GpuQueueError: the state directory cannot be used.
-            StoreUnreachable: the store does not answer.
-            StoreNotOpen: it is not opened in time.
+            Refused: Another worker serves the device and does not exit.
+            GpuQueueError: The state directory cannot be used.
+            StoreUnreachable: The store does not answer.
+            StoreNotOpen: The store does not open in time.
 
         """
         load_all()
@@ -135,12 +135,12 @@ class Worker:
         log.info("worker %s serves %s (%s)", self.name, self.device.name, self.device.uuid)
 
     def _keep_up(self, name: str, loop: Callable[[], None]) -> None:
-        """Run *loop* until the worker leaves. A bug in one turn must not silence it for the days to come."""
+        """Run *loop* until the worker stops, and restart it after an exception."""
         while not self._stopping.is_set():
             try:
                 loop()
-            except OSError as error:  # the host is short of something, perhaps for long: no trace at every turn
-                log.error("the %s failed, it goes on in a moment: %s", name, error)  # noqa: TRY400 - as said
+            except OSError as error:  # the host is short of a resource, perhaps for long: log no traceback each time
+                log.error("the %s failed, it goes on in a moment: %s", name, error)  # noqa: TRY400 - see above
                 self._stopping.wait(1.0)
             except Exception:
                 log.exception("the %s failed, it goes on in a moment", name)
@@ -151,7 +151,7 @@ class Worker:
             self._claimer.loop()
 
     def _lock_of(self, uuid: str) -> Path:
-        """Return the file that whoever serves the device *uuid* holds a lock on."""
+        """Return the path of the file that the worker of the device *uuid* holds a lock on."""
         return self.settings.state_dir / "devices" / f"{uuid}.lock"
 
     def _lock_device(self) -> int:
@@ -174,7 +174,7 @@ class Worker:
                 return fd
 
     def _adopt(self, hand_over: HandOver) -> None:
-        """Answer for the runs that an earlier worker of this device left, and give up what never became a run."""
+        """Adopt the runs that an earlier worker of this device left. Report claims without a usable run as lost."""
         self._adoption.hand_over = hand_over
         adopted = list(self._left_behind(unsettled(self.settings.runs_dir)))
         for run in adopted:
@@ -189,7 +189,7 @@ class Worker:
     def _left_behind(self, directories: Iterable[RunDir]) -> Iterator[LiveRun]:
         for directory in directories:
             if not directory.claimed:
-                directory.settle()  # a worker died in the middle of this
+                directory.settle()  # an earlier worker died during the settlement
                 continue
             held = directory.held()
             if held is not None and self._falls_to_us(held.devices[0].uuid):
@@ -198,11 +198,11 @@ class Worker:
                 yield run
 
     def _first_beat(self) -> Verdicts:
-        """Wait a while for a store that is not open yet, and keep alive meanwhile what runs here.
+        """Send the first heartbeat. Wait up to ``OPEN_S`` for the store to open, and keep the runs alive meanwhile.
 
         Raises:
-            StoreNotOpen: it does not open; whoever started us tries again.
-            StoreUnreachable: the store does not answer.
+            StoreNotOpen: The store does not open in time. The host process starts the worker again.
+            StoreUnreachable: The store does not answer.
 
         """
         deadline_s = self._clock.monotonic_s() + OPEN_S
@@ -217,37 +217,41 @@ class Worker:
                     raise
 
     def _falls_to_us(self, uuid: str) -> bool:
-        """Return whether runs of the device *uuid* are ours: our own, or one that is gone if ours is the first here.
+        """Return whether this worker adopts the runs of the device *uuid*.
 
-        A card can drop out, and ``up`` can be told of other devices than before: somebody must end what ran there.
+        A worker adopts the runs of its own device. The worker of the first device also adopts the runs of devices that
+        are gone: a card can drop out, and ``up`` can be called with other devices than before.
         """
         here = sorted(self._backend.devices(), key=lambda device: device.index)
         if uuid == self.device.uuid or uuid in {device.uuid for device in here}:
             return uuid == self.device.uuid
-        # Some other worker with our state directory may serve it: in another container.
+        # A worker in another container may share the state directory and serve the device.
         return here[0].uuid == self.device.uuid and not is_locked_anywhere(self._lock_of(uuid))
 
     def _give_up_orphans(self, verdicts: Verdicts) -> None:
         for lease in verdicts.others:
             if not lease.leads:
                 continue
-            # Our device, but no run directory: the earlier worker died right after the claim. Or one that is damaged.
+            # The earlier worker died right after the claim and left no run directory, or the directory is damaged.
             directory = RunDir(self.settings.runs_dir / str(lease.job_id) / lease.token)
             damaged = directory.damaged()
             if damaged and not self._ended(directory):
                 log.error("job %s: its run cannot be adopted and does not end: its lease must run out", lease.job_id)
                 continue
-            swept = process_tree.sweep(TOKEN, lease.token)  # it may have begun, and its directory been deleted
+            swept = process_tree.sweep(TOKEN, lease.token)  # the run may have started before its directory was deleted
             words = "its run directory is damaged" if damaged else "its worker vanished between the claim and the start"
             if swept:
                 words = f"nobody answered for it any more, {swept} processes of it were ended"
             limit = self.settings.loss_limit
             state = self.queue.lose(lease.job_id, lease.token, loss_limit=limit, detail=words)
             log.warning("job %s: %s, it is %s now", lease.job_id, words, state)
-            directory.settle()  # also where that worker had no time to make the link by which it would be found
+            directory.settle()  # no link may exist for this run, so `unsettled` would not find it later
 
     def _ended(self, directory: RunDir) -> bool:
-        """End a run that cannot be adopted; return whether its shim is gone. Two live copies must never be."""
+        """End a run that cannot be adopted, and return whether its shim is gone.
+
+        A job must never run twice at the same time, so the caller may report the run as lost only if the shim is gone.
+        """
         with contextlib.suppress(OSError):
             directory.ask_end(EndingKind.LOST)
         deadline = time.monotonic() + self.settings.kill_grace_s + TAKE_OVER_S
@@ -258,13 +262,13 @@ class Worker:
         os.close(lock_fd)
         return True
 
-    # ---- at work -------------------------------------------------------------------------------------------------
+    # ---- runs and wake-up messages -------------------------------------------------------------------------------
 
     def work(self, token: str) -> str:
-        """Take the run with this token through its life; called in a thread of the pool."""
+        """Execute the run with this token, and return its outcome. Called in a thread of the pool."""
         run = self.runs.get(token)
         if run is None:
-            return "unknown"  # a message from an earlier life of this worker
+            return "unknown"  # a message for an earlier process of this device's worker
         outcome = self._runner.run(run)
         if outcome == NOT_STARTED and self._claimer is not None:
             self._claimer.pause()
@@ -275,7 +279,7 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 with Doorbell(self.settings.redis_url) as bell:
-                    self._wake()  # something may have rung while nobody listened
+                    self._wake()  # a message may have been lost while the listener was not subscribed
                     while not self._stopping.is_set():
                         ring = bell.wait(LISTEN_S)
                         if ring is None:
@@ -297,22 +301,22 @@ class Worker:
     def _cancel(self, token: str) -> None:
         run = self.runs.get(token)
         if run is not None:
-            with contextlib.suppress(OSError):  # the next beat says it again
+            with contextlib.suppress(OSError):  # the next heartbeat asks again
                 run.directory.ask_end(EndingKind.CANCELLED)
 
     def _ask_for_place(self, ring: Ring) -> None:
         run = self.runs.get(ring.token or "")
         if run is not None and ring.by is not None and ring.left_s is not None:
-            with contextlib.suppress(OSError):  # the next beat says it again
+            with contextlib.suppress(OSError):  # the next heartbeat asks again
                 self._beats.ask_for_place(run, MakePlace(by=ring.by, left_s=ring.left_s))
 
-    # ---- down ----------------------------------------------------------------------------------------------------
+    # ---- stop ----------------------------------------------------------------------------------------------------
 
     def detach(self) -> None:
-        """Leave: claim no more, and let the runs go on in their shims until another worker adopts them.
+        """Stop claiming, and leave the runs in their shims until another worker adopts them.
 
-        The claimer goes first, so that nothing new begins; the runner's threads last, so that they can
-        still tell what has just ended.
+        The claimer stops first, so that no new run begins. The runner stops last, so that its threads can still report
+        runs that have just ended.
         """
         self._stopping.set()
         self._wake()
@@ -322,7 +326,7 @@ class Worker:
         self._runner.detach()
 
     def close(self) -> None:
-        """Let go of the device and the store."""
+        """Unlock the device and close the connection to the store."""
         if self._device_lock is not None:
             os.close(self._device_lock)
             self._device_lock = None

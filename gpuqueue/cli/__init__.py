@@ -1,1 +1,1 @@
-"""The command line: words in, one call of the client, words out. No logic of its own."""
+"""The command line: it parses arguments, makes one call of the client and prints the answer. No logic of its own."""

@@ -1,4 +1,4 @@
-"""``gpuqueue``: the command for people."""
+"""The entry point of the ``gpuqueue`` command and the list of its subcommands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuqueue.console import run as run_command
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-#: Command -> (module, purpose). A command's module is imported only when it is used: imports are what one waits for.
+#: Command -> (module, purpose). A command's module is imported only when it is used, for a fast start.
 COMMANDS = {
     "submit": ("gpuqueue.cli.commands.submit", "Put a job into the queue; prints its id."),
     "run": ("gpuqueue.cli.commands.run", "Submit a job, show its output, return its exit code."),
@@ -56,7 +56,7 @@ COMMANDS = {
     "completion": ("gpuqueue.cli.commands.completion", "Print what makes a shell complete these words."),
 }
 
-#: What those who come from Slurm, pueue or a shell type first -> what it is called here.
+#: Command name from Slurm, pueue or a shell -> the command with the same purpose here.
 CALLED_ELSEWHERE = {
     **dict.fromkeys(("ls", "ps", "list", "squeue"), "queue"),
     **dict.fromkeys(("kill", "rm", "remove", "scancel"), "cancel"),
@@ -68,9 +68,9 @@ CALLED_ELSEWHERE = {
     "restart": "retry",
     "follow": "attach",
 }
-#: How many more objects there must be before Python looks for some that nobody can reach: those that watch get there.
+#: Number of new objects before the garbage collector runs. Only long-running commands, such as ``top``, reach it.
 COLLECT_AT = 100_000
-#: Headings of the list of commands, in the order in which one meets them. What stands under none comes last.
+#: Headings of the list of commands, in the order of the help. Commands without a heading come last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "wait"),
     "Change of mind": ("cancel", "hold", "release", "edit", "move", "retry", "tag", "note"),
@@ -82,10 +82,10 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 class Commands(click.Group):
-    """A group that knows its commands' names and purposes without importing them."""
+    """A command group that lists its commands without importing their modules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Return the names in the order in which a job travels."""
+        """Return the command names, in the order of ``COMMANDS``."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
@@ -98,7 +98,12 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that *args* begin with, and say what may have been meant where there is none."""
+        """Return the command that *args* begin with.
+
+        Raises:
+            click.UsageError: There is no such command. The message suggests similar names.
+
+        """
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
@@ -107,14 +112,14 @@ class Commands(click.Group):
                 return self.resolve_command(ctx, [args[1], "--help"])
             click.echo(ctx.get_help())
             ctx.exit()
-        from difflib import get_close_matches  # noqa: PLC0415 - only where a name is mistaken
+        from difflib import get_close_matches  # noqa: PLC0415 - only for a mistyped name
 
         elsewhere = CALLED_ELSEWHERE.get(name)
         meant = elsewhere or " or ".join(get_close_matches(name, COMMANDS, n=2))
         raise click.UsageError(f"No such command {name!r}." + (f" Did you mean {meant}?" if meant else ""), ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        """Write the list of commands, by section, without importing one of them."""
+        """Write the list of commands by section, without importing their modules."""
         placed = {name for names in SECTIONS.values() for name in names}
         more = tuple(name for name in COMMANDS if name not in placed)
         width = max(map(len, COMMANDS))
@@ -125,8 +130,8 @@ class Commands(click.Group):
                     formatter.write_dl(known)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands that begin so, without importing one of them, and the options."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for a shell that asks
+        """Return the options and the commands that begin with *incomplete*, without importing their modules."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for shell completion
 
         names = [CompletionItem(name, help=COMMANDS[name][1]) for name in COMMANDS if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
@@ -155,12 +160,12 @@ def commands() -> None:
 
 
 def main() -> None:
-    """Run the command line; whatever goes wrong becomes one line on stderr and a documented exit code."""
+    """Run the command line; an error becomes one line on stderr and a documented exit code."""
     if "_GPUQUEUE_COMPLETE" in os.environ:
-        from gpuqueue.cli.completion.candidates import complete  # noqa: PLC0415 - only for a shell that asks
+        from gpuqueue.cli.completion.candidates import complete  # noqa: PLC0415 - only for shell completion
 
         sys.exit(complete(commands, "gpuqueue"))
-    # What a command makes lives until its end: to look through it for what does not, a few times, took a tenth of it.
+    # Most objects of a command live until it exits. Garbage collection took a tenth of the run time and freed little.
     gc.set_threshold(COLLECT_AT)
     code = run_command(commands, "gpuqueue")
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The front door: what people and programs do with the queue and its history.
+"""The Python API of the queue and its history.
 
     >>> from gpuqueue import Client
     >>> client = Client()
@@ -6,8 +6,8 @@
     >>> record = client.wait(job.id)
     >>> record.job.state, record.last_run.peak_bytes
 
-The command line is a thin layer over this class; both speak in the same frozen values. Connections are made
-when they are first needed: a submit never touches SQL.
+The command line is a thin layer over ``Client`` and uses the same frozen values. A ``Client`` opens each
+connection on first use. A submit never touches SQL.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Client"]
 
 
 def __getattr__(name: str) -> Any:
-    # A command that needs a part alone takes that part, and no other is imported.
+    # Lazy: a command that needs one module of this package imports only that module.
     if name != "Client":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return import_module("gpuqueue.client.client").Client

@@ -1,4 +1,4 @@
-"""Where an array stands for who looks at it, by where its members stand. Pure."""
+"""Derives the displayed state of an array from the states of its members. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 
 
 def standing(job: Job, members: Iterable[JobState]) -> Job:
-    """Return an array as *members* that were taken stand: the store has it running until the last of them has ended.
+    """Return *job*, an array, with the state that follows from the states of its claimed *members*.
 
-    Where none of them is at it, one that waits to run again makes it wait, and else a person holds all that is left.
+    The store records an array as running until its last member has ended. If no member is active, the array is
+    queued when one of its members waits for a retry. Otherwise all remaining members are held, and so is the array.
     """
     there = {state for state in members if not state.is_end}
     if job.state is not JobState.RUNNING or job.tally is None or not there or any(each.is_active for each in there):

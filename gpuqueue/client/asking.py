@@ -1,4 +1,4 @@
-"""What has happened: questions to the book."""
+"""Queries to the history database."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 else:
     runs = later("gpuqueue.model.run")
 
-#: What statistics are of if nobody says since when.
+#: Default period of statistics.
 STATS_PERIOD = timedelta(days=30)
 
 
 class Asking(Connection):
-    """Asks the history."""
+    """Queries the history."""
 
-    def history(  # noqa: PLR0913 - each is one thing that a person may ask for
+    def history(  # noqa: PLR0913 - one argument for each search criterion
         self,
         *,
         user: str | None = None,
@@ -54,38 +54,38 @@ class Asking(Connection):
         before_id: int | None = None,
         after_id: int | None = None,
     ) -> list[Record]:
-        """Return the first *limit* jobs that match all that is given, with their runs, in the order of *sort*.
+        """Return the first *limit* jobs that match all criteria, with their runs, in the order of *sort*.
 
         Args:
             user: The submitting account.
             name: The whole name, or a pattern such as ``"sweep*"``.
-            states: One of these.
-            endings: How the current or last run ended: one of these.
-            exit_code: That of the current or last run; 128 + n is also of one that signal n killed,
-                124 of one that was out of time, and 130 of one that was cancelled.
-            array: The id of the array whose members they are.
-            tags: Words that all are tags of the job.
-            since: Submitted then or later.
-            until: Submitted before.
-            device: ``HOST:INDEX``, a UUID or its start; a job matches if any of its runs was there.
-            model: A part of a device's name, such as ``"A100"``; as with *device*.
-            host: Where the current or last run is or was.
-            min_peak: Peak memory of the current or last run, over all its devices, in bytes or such as ``"20G"``.
-            min_duration: How long it took, in seconds or such as ``"2h"``.
-            max_duration: As *min_duration*.
-            text: A part of the command or of the note; the case of ASCII letters does not count.
+            states: The job's state is one of these.
+            endings: The ending of the current or last run is one of these.
+            exit_code: The exit code of the current or last run. 128 + n also matches a run killed by signal n,
+                124 a run that exceeded its time limit, and 130 a cancelled run.
+            array: The id of an array. Only its members match.
+            tags: The job has all of these tags.
+            since: The job was submitted at this time or later.
+            until: The job was submitted before this time.
+            device: ``HOST:INDEX``, a UUID or a prefix of one. A job matches if any of its runs used the device.
+            model: A part of a device's name, such as ``"A100"``. A job matches if any of its runs used such a device.
+            host: The host of the current or last run.
+            min_peak: Minimum peak memory of the current or last run, summed over its devices: bytes or ``"20G"``.
+            min_duration: Minimum duration of the current or last run: seconds or a text such as ``"2h"``.
+            max_duration: Maximum duration, in the same form as *min_duration*.
+            text: A part of the command or of the note. ASCII letters match regardless of case.
             sort: ``"id"`` (newest first), ``"ended"``, ``"duration"``, ``"peak"`` or ``"user"``.
-            reverse: The other way round. What is not known stands last in either.
-            limit: How many at most.
-            before_id: Only jobs older than this one.
-            after_id: Go on after this job in the order asked for: the next page, where it was the last seen.
+            reverse: Reverse the order. Unknown values come last in both orders.
+            limit: The largest number of jobs to return.
+            before_id: Only jobs with a smaller id.
+            after_id: Only jobs after this one in the requested order. For the next page, pass the last job's id.
 
         Raises:
-            BadRequest: something makes no sense.
-            JobNotFound: the book does not have the job *after_id*, and the order needs it.
+            BadRequest: An argument is invalid.
+            JobNotFound: The order needs the job *after_id*, and the history does not contain it.
 
         """
-        from gpuqueue.model.history_query import MAX_TEXT, HistoryQuery, Sort  # noqa: PLC0415 - as in book: a submit asks nothing
+        from gpuqueue.model.history_query import MAX_TEXT, HistoryQuery, Sort  # noqa: PLC0415 - lazy import: a submit needs no history
 
         query = HistoryQuery(
             user=validation.text_or_none("user", user),
@@ -113,10 +113,12 @@ class Asking(Connection):
         return self.book.history(query)
 
     def never_began(self, array: int) -> Indexes:
-        """Return which members of an array were cancelled before any device took them: no history has a line of them.
+        """Return the members of an array that were cancelled before any worker claimed them.
+
+        The history has no rows for these members.
 
         Raises:
-            BadRequest: *array* is no id.
+            BadRequest: *array* is not an id.
 
         """
         return self.book.never_began(validation.job_id(array))
@@ -129,19 +131,19 @@ class Asking(Connection):
         until: datetime | None = None,
         user: str | None = None,
     ) -> Statistics:
-        """Return what the runs of a period come to, by ``"user"``, ``"device"``, ``"host"`` or local ``"day"``.
+        """Return statistics of the runs in a period, grouped by user, device, host or local day.
 
         Args:
-            by: What makes a group.
-            since: The last thirty days if nothing is said.
-            until: Now if nothing is said; what lies in the future is left out.
+            by: The grouping: ``"user"``, ``"device"``, ``"host"`` or ``"day"``.
+            since: The start of the period. By default thirty days before its end.
+            until: The end of the period. By default, and at most, now.
             user: Only this user's jobs.
 
         Raises:
-            BadRequest: something makes no sense, or the period has more than MAX_STEPS days to tell apart.
+            BadRequest: An argument is invalid, or a grouping by day has MAX_STEPS days or more.
 
         """
-        from gpuqueue.model.statistics import MAX_STEPS, By  # noqa: PLC0415 - as in history
+        from gpuqueue.model.statistics import MAX_STEPS, By  # noqa: PLC0415 - lazy import for startup time
 
         start, end = self._period(since, until)
         if validation.word("by", by, By) is By.DAY and (end - start).days >= MAX_STEPS:
@@ -157,13 +159,15 @@ class Asking(Connection):
         steps: int = 30,
         user: str | None = None,
     ) -> Course:
-        """Return how a period went, in so many equal *steps*; its ends and *user* as in :meth:`stats`.
+        """Return statistics of a period as a time series of *steps* equal intervals.
+
+        The arguments *since*, *until* and *user* are those of :meth:`stats`.
 
         Raises:
-            BadRequest: something makes no sense.
+            BadRequest: An argument is invalid.
 
         """
-        from gpuqueue.model.statistics import MAX_STEPS  # noqa: PLC0415 - as in history
+        from gpuqueue.model.statistics import MAX_STEPS  # noqa: PLC0415 - lazy import for startup time
 
         start, end = self._period(since, until)
         if not 1 <= validation.count("steps", steps) <= MAX_STEPS:

@@ -1,4 +1,4 @@
-"""Waiting for the ends of many jobs at once."""
+"""Waits for the ends of many jobs at once."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpuqueue.model.job import Job, JobState
 if TYPE_CHECKING:
     from gpuqueue.queue.wakeup import Doorbell
 
-#: Longest time between two looks while waiting for an end, in seconds. The doorbell usually rings before.
+#: Longest interval between two polls for an end, in seconds. A wake-up message usually arrives earlier.
 LOOK_S = 1.0
-#: Looking at very many jobs takes long itself: between two looks lies at least so many times as long.
+#: Polling very many jobs is slow. The interval between two polls is at least this many times the poll's duration.
 LOOK_SHARE = 10
 
 
 class Awaiting(Looking):
-    """Waits for jobs, however many."""
+    """Waits for any number of jobs."""
 
     def ends(
         self,
@@ -33,15 +33,20 @@ class Awaiting(Looking):
         held: Callable[[Job], None] | None = None,
         away: Callable[[Unreachable], None] | None = None,
     ) -> Iterator[tuple[int | str, Job]]:
-        """Yield each of *jobs* by its name and as it ended, in the order of their ends.
+        """Yield the name and the ended job for each of *jobs*, in the order of their ends.
 
-        A held job waits for a person, perhaps for the one who waits here: *held* is called with a job each time it
-        becomes held. The history is asked only for what the queue has forgotten. A store that goes away while we wait
-        is waited for as well, for ten minutes: *away* is called with the error then.
+        The history is queried only for jobs that the queue has deleted. If the store becomes unreachable during the
+        wait, the wait continues for up to ten minutes.
+
+        Args:
+            jobs: Ids, or names of array members.
+            timeout_s: The longest time to wait, in seconds. None means no limit.
+            held: Called with a job each time the job becomes held. A held job waits until a person releases it.
+            away: Called with the error when the store becomes unreachable.
 
         Raises:
-            JobNotFound: nobody knows one of them: it is told at the first look, whatever the others do.
-            WaitTimeout: they have not all ended after *timeout_s*; those that have not go on.
+            JobNotFound: One of the jobs does not exist. Raised by the first poll.
+            WaitTimeout: Some jobs have not ended after *timeout_s*. They continue.
 
         """
         validation.seconds_or_none("timeout_s", timeout_s)
@@ -63,14 +68,14 @@ class Awaiting(Looking):
                 raise WaitTimeout(_still_open(list(ids), timeout_s or 0.0))
 
     def _looked_at(self, ids: dict[int | str, int], *, until: float) -> Iterator[tuple[int | str, Job]]:
-        """Yield each of the jobs whenever it was looked at, for as long as some have not ended; those leave *ids*."""
-        from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - as in queue
+        """Yield each job after each poll of it, until all have ended. An ended job is removed from *ids*."""
+        from gpuqueue.queue import keys  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - lazy import for startup time
 
         next_look = 0.0
         with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
-            rung: int | None = None  # the job whose end was rung; None: look at all
+            rung: int | None = None  # the job whose end was announced; None: poll all
             while ids:
                 began = time.monotonic()
                 for name in [each for each, job_id in ids.items() if rung in {None, job_id}]:
@@ -92,7 +97,7 @@ def _id_of(job: int | str) -> int:
 
 
 def _rung(bell: Doorbell, ids: Collection[int], *, until: float) -> int | None:
-    """Return which of the jobs *ids* ended, None if none did before *until*."""
+    """Return the id of a job of *ids* whose end is announced before *until*, else None."""
     while (left_s := until - time.monotonic()) > 0:
         ring = bell.wait(left_s)
         if ring is not None and ring.job_id in ids:
@@ -107,14 +112,14 @@ def _still_open(names: list[int | str], timeout_s: float) -> str:
 
 
 class HeldNotice:
-    """Calls *tell* once each time that a job becomes held."""
+    """Calls *tell* each time that a job becomes held."""
 
     def __init__(self, tell: Callable[[Job], None] | None) -> None:
         self._tell = tell
         self._was_held = False
 
     def look(self, job: Job) -> None:
-        """Take note of where the job stands."""
+        """Record the job's state, and call *tell* if the job became held since the last call."""
         is_held = job.state is JobState.HELD
         if is_held and not self._was_held and self._tell is not None:
             self._tell(job)

@@ -1,4 +1,4 @@
-"""Changes of mind: about jobs, and about devices."""
+"""Changes to jobs (cancel, hold, release, move, edit) and to devices (drain, resume)."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 
 
 class Elsewhere(str, Enum):
-    """Where an index of an array stands that is no job of its own, and does not wait."""
+    """State of an array index that has no job of its own and does not wait."""
 
-    #: Its member was cancelled before it began, or has ended and is forgotten.
+    #: The member was cancelled before it started, or it has ended and the queue has deleted it.
     OVER = "over"
-    #: The array never had it.
+    #: The array never had this index.
     NO_MEMBER = "no member"
-    #: It is over, or lies between the members, and was named within a range: that means those that there are.
+    #: The index was named within a range, and is over or not a member. A range names existing members only.
     PASSED_OVER = "passed over"
 
     def __str__(self) -> str:
         return self.value
 
 
-#: Called with members of an array, and where they stand that nothing was done to.
+#: Called with the array members that a call did not change, and their state.
 Missed = Callable[[Indexes, JobState | Elsewhere], None]
-#: Longest reason for a drain, in characters: it is shown in one line.
+#: Longest reason for a drain, in characters. The reason is shown on one line.
 MAX_REASON = 200
 
 
@@ -60,15 +60,16 @@ class Changing(Choosing):
     def cancel(
         self, job: int | str, *, missed: Missed | None = None, already: Callable[[], None] | None = None
     ) -> JobState:
-        """End the job and return its state after: CANCELLED at once, or CANCELLING until its processes are gone.
+        """End the job and return its new state: CANCELLED, or CANCELLING until its processes are gone.
 
-        Of an array (``17``) all of it, of a member (``"17_2"``) or a part (``"17_5-9"``) that. *missed* is called with
-        the members that this does not concern, each time with those that stand at the same, and with where that is.
-        *already* is called where all of it was cancelled before: there is nothing to do, and nothing wrong.
+        Args:
+            job: A job, an array (``17``), a member (``"17_2"``) or a part of an array (``"17_5-9"``).
+            missed: Called once for each state of the members that were not cancelled, with the members and the state.
+            already: Called if everything named was cancelled before. This is not an error.
 
         Raises:
-            JobNotFound: nobody knows it.
-            Refused: it has ended already, or is somebody else's.
+            JobNotFound: The job does not exist.
+            Refused: The job has ended already, or belongs to another user.
 
         """
         done = self._changed("cancel", job, missed)
@@ -82,10 +83,10 @@ class Changing(Choosing):
         return done.state
 
     def _state_of_ended(self, name: JobName) -> JobState:
-        """Return how a member ended, or that all of several were cancelled; else what several have come to is no state.
+        """Return the state of a member that has ended, or CANCELLED for a part whose members were all cancelled.
 
         Raises:
-            Refused: there are several.
+            Refused: *name* is a part of several members, and some of them were not cancelled.
 
         """
         if name.member is None:
@@ -95,8 +96,8 @@ class Changing(Choosing):
         return self.get(str(name)).state
 
     def _all_cancelled(self, name: JobName) -> bool:
-        """Return whether all that there were of a part were cancelled; not where the history is too far behind."""
-        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - as in book: most cancels ask nothing
+        """Return whether all members of a part were cancelled; False if the history lags too far to tell."""
+        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - lazy import: most cancels need no history
 
         array = self._array(name.id)
         if array.spec.array is None or name.part is None:
@@ -112,11 +113,13 @@ class Changing(Choosing):
         return not any(member is not None and member.index in name.part for member in found)
 
     def hold(self, job: int | str, *, missed: Missed | None = None) -> JobState:
-        """Keep a waiting job, or what waits of an array or a part of it, from being started. *missed*: as for cancel.
+        """Hold a waiting job, or the waiting members of an array or of a part, so that none starts.
+
+        *missed* is the callback of :meth:`cancel`.
 
         Raises:
-            JobNotFound: nobody knows it.
-            Refused: it does not wait (any more), or is somebody else's.
+            JobNotFound: The job does not exist.
+            Refused: The job does not wait, or belongs to another user.
 
         """
         return self._moved(job, self._changed("hold", job, missed), JobState.HELD, "hold")
@@ -124,13 +127,14 @@ class Changing(Choosing):
     def release(
         self, job: int | str, *, missed: Missed | None = None, not_held: Callable[[], None] | None = None
     ) -> JobState:
-        """Let a held job, or what is held of an array or a part of it, be started again. *missed*: as for cancel.
+        """Release a held job, or the held members of an array or of a part, so that they can start.
 
-        *not_held* is called where it waits and was not held: there is nothing to do, and nothing wrong.
+        *missed* is the callback of :meth:`cancel`. *not_held* is called if the job waits and was not held, which is
+        not an error.
 
         Raises:
-            JobNotFound: nobody knows it.
-            Refused: it is not held, or is somebody else's.
+            JobNotFound: The job does not exist.
+            Refused: The job is not held, or belongs to another user.
 
         """
         done = self._changed("release", job, missed)
@@ -140,14 +144,14 @@ class Changing(Choosing):
         return state
 
     def move(self, job: int | str, *, front: bool = True) -> JobState:
-        """Put a job that waits before all others of its own user, or back to its place by arrival; return its state.
+        """Move a waiting job before all other jobs of its user, or back to its place by arrival; return its state.
 
-        Other users go before it or after it as they did. Of an array all of it is moved.
+        The order among users does not change. An array moves as a whole.
 
         Raises:
-            JobNotFound: nobody knows it.
-            Refused: it runs or has ended, or is somebody else's.
-            BadRequest: it is a part of an array that waits: that goes in its own order.
+            JobNotFound: The job does not exist.
+            Refused: The job runs or has ended, or belongs to another user.
+            BadRequest: The job is a member that waits with its array. Members start in the order of the array.
 
         """
         name = validation.one_job(job)
@@ -160,7 +164,7 @@ class Changing(Choosing):
             raise Refused(f"job {name} {known.state.said}: only a job that waits can be moved")
         raise BadRequest(f"{name} waits with its array, which goes in its own order: move all of {name.id}")
 
-    def edit(  # noqa: PLR0913 - each is one thing that a person may change, as for submit
+    def edit(  # noqa: PLR0913 - one argument for each field, as in submit
         self,
         job: int,
         *,
@@ -181,35 +185,37 @@ class Changing(Choosing):
         retry_on: str | Sequence[RetryOn] | None = None,
         at_once: int | str | None = None,
     ) -> Job:
-        """Change what is asked for a job that waits, and return it. It keeps its place.
+        """Change the request of a waiting job and return the job. The job keeps its place in the queue.
+
+        All arguments but *job* have the forms that ``submit`` takes. None leaves a field unchanged.
 
         Args:
-            job: A job, or all of an array. Of an array that has begun only ``at_once`` can be changed.
-            mem: As for ``submit``, as all the others. What is not named, or None, stays as it is.
+            job: A job, or a whole array. After an array has started, only ``at_once`` can be changed.
+            mem: See ``submit``.
             gpus: See ``submit``.
-            device: ``"any"`` takes back a named one.
-            device_type: ``"none"`` takes it back.
+            device: See ``submit``. ``"any"`` removes named devices.
+            device_type: See ``submit``. ``"none"`` removes it.
             exclusive: See ``submit``.
-            preference: ``"none"`` takes it back.
-            time_limit: ``"none"`` takes it back.
-            signal: ``"none"`` takes it back.
+            preference: See ``submit``. ``"none"`` removes it.
+            time_limit: See ``submit``. ``"none"`` removes it.
+            signal: See ``submit``. ``"none"`` removes it.
             name: See ``submit``.
             level: See ``submit``.
-            pool: See ``submit``; empty for any. What comes to another pool and has no time limit gets that pool's.
-            after: ``"none"`` takes them back.
-            begin: ``"now"`` takes it back.
+            pool: See ``submit``. Empty means any pool. A job without a time limit gets the limit of its new pool.
+            after: See ``submit``. ``"none"`` removes all dependencies.
+            begin: See ``submit``. ``"now"`` removes it.
             retries: See ``submit``.
             retry_on: See ``submit``.
-            at_once: ``"none"`` for all that fit.
+            at_once: See ``submit``. ``"none"`` removes the concurrency limit.
 
         Raises:
-            JobNotFound: nobody knows it.
-            Refused: it runs or has ended, is somebody else's, or waits for a retry that it would not have any more.
-            BadRequest: something is malformed, nothing is to be changed, or it would wait for itself.
-            Impossible: no known device could ever run it so; nothing was changed.
+            JobNotFound: The job does not exist.
+            Refused: The job runs or has ended, belongs to another user, or waits for a retry that the change removes.
+            BadRequest: An argument is malformed, no change was named, or the job would depend on itself.
+            Impossible: No known device could ever run the changed job. Nothing was changed.
 
         """
-        from gpuqueue.client.editing import Edit  # noqa: PLC0415 - imports are what users wait for
+        from gpuqueue.client.editing import Edit  # noqa: PLC0415 - lazy import for startup time
 
         wanted = Edit(
             mem=mem,
@@ -232,9 +238,9 @@ class Changing(Choosing):
         return self._edited(validation.job_id(job), wanted)
 
     def _edited(self, job_id: int, wanted: Edit) -> Job:
-        """Do what is *wanted*; once more where the queue has forgotten a job that it is to come after."""
-        from gpuqueue.queue.requests import only_waiting  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.submit_errors import Unknown  # noqa: PLC0415 - as in queue
+        """Apply *wanted*; if the queue has deleted a dependency, apply again with its ending from the history."""
+        from gpuqueue.queue.requests import only_waiting  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.submit_errors import Unknown  # noqa: PLC0415 - lazy import for startup time
 
         if not wanted:
             raise BadRequest(f"say what to change: gpuqueue edit {job_id} --mem 8G")
@@ -257,7 +263,7 @@ class Changing(Choosing):
         return self.get(job_id)
 
     def _changed(self, act: str, job: int | str, missed: Missed | None) -> Changed:
-        """Change the mind about *job*; of a part, say where its members stand, not where the array does."""
+        """Apply *act* to *job*. For a part, the result is about its members, not about the array."""
         name = validation.job_name(job)
         if name.part is None:
             done = self.queue.change(act, name.id, by=self._by)
@@ -271,12 +277,12 @@ class Changing(Choosing):
             if missed is not None and done.moved:
                 self._tell_missed(name, done, missed)
             return done
-        from gpuqueue.queue.changes import Changed  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.changes import Changed  # noqa: PLC0415 - lazy import for startup time
 
         return Changed(state=self.show(name.id).job.state, stood=True)
 
     def _tell_missed(self, name: JobName, done: Changed, missed: Missed) -> None:
-        """Tell where the members of *name* stand that were not reached."""
+        """Call *missed* with the members of *name* that were not changed, grouped by state."""
         stands: dict[JobState | Elsewhere, list[int]] = {}
         for index, state in done.others.items():
             stands.setdefault(state, []).append(index)
@@ -287,7 +293,7 @@ class Changing(Choosing):
             missed(Indexes.of(indexes), where)
 
     def _elsewhere(self, name: JobName, unknown: Collection[int]) -> Iterator[tuple[int, Elsewhere]]:
-        """Yield where those of a part stand that are no jobs of their own; not what stood there before."""
+        """Yield the indexes of *unknown* that neither wait nor are held in the array, and why."""
         array = self._array(name.id) if unknown else None
         if array is None or array.spec.array is None or name.part is None:
             return
@@ -314,18 +320,20 @@ class Changing(Choosing):
         return done.state
 
     def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> list[DeviceStatus]:
-        """Let devices take no new job until somebody resumes them; what runs there goes on. Return them as they are.
+        """Drain devices and return their status. A drained device takes no new job until it is resumed.
+
+        Running jobs continue.
 
         Args:
-            devices: Each an index on this host, ``HOST:INDEX``, or a UUID or its start.
-            reason: Shown to everybody who looks at the devices, at most MAX_REASON characters.
-            all_here: All devices of this host, in place of names.
+            devices: For each device an index on this host, ``HOST:INDEX``, or a UUID or a prefix of one.
+            reason: Shown wherever the devices are listed. At most MAX_REASON characters.
+            all_here: Drain all devices of this host, instead of named ones.
 
         Raises:
-            BadRequest: a name means no device or several, or the reason is too long.
+            BadRequest: A name matches no device or several, or the reason is too long.
 
         """
-        from gpuqueue.queue.drains import DrainOrigin  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.drains import DrainOrigin  # noqa: PLC0415 - lazy import for startup time
 
         why = plain(" ".join(reason.split()))
         if len(why) > MAX_REASON:
@@ -336,15 +344,15 @@ class Changing(Choosing):
         return self._statuses(uuids)
 
     def resume(self, *devices: str, all_here: bool = False) -> list[DeviceStatus]:
-        """Take back what people said against devices, and what quick deaths did. Return them as they are then.
+        """Resume devices that a person drained, or that were drained after early failures; return their status.
 
-        A device of a machine that is going down stays drained for that: ``gpuqueue up`` resumes it.
+        A device whose machine is going down stays drained until ``gpuqueue up`` resumes it.
 
         Raises:
-            BadRequest: a name means no device or several.
+            BadRequest: A name matches no device or several.
 
         """
-        from gpuqueue.queue.drains import BY_PEOPLE  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.drains import BY_PEOPLE  # noqa: PLC0415 - lazy import for startup time
 
         uuids = self._uuids(devices, all_here=all_here)
         self.queue.resume(uuids, origins=BY_PEOPLE)

@@ -1,4 +1,4 @@
-"""Which jobs are meant: by words that name several, or by what they have in common."""
+"""Selects jobs: by a word that names several, or by common properties."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ else:
     fnmatch = later("fnmatch")
 
 
-#: Jobs that the history is asked for at once.
+#: Jobs in one page of a history query.
 PAGE = 500
 
 
 class Stand(str, Enum):
-    """Where jobs stand that are chosen together; of an array, the members."""
+    """State by which jobs, or the members of arrays, are selected."""
 
     #: Queued or held.
     WAITING = "waiting"
-    #: They hold a device.
+    #: The job is allocated a device.
     RUNNING = "running"
     #: Queued, and not held.
     QUEUED = "queued"
@@ -41,7 +41,7 @@ class Stand(str, Enum):
 
 
 class Which(str, Enum):
-    """Of a range of ids, the jobs that are of interest; the value says it of one."""
+    """Which jobs of a range of ids are selected. The value completes an error message."""
 
     LIVE = "waits or runs"
     FAILED = "failed"
@@ -50,22 +50,24 @@ class Which(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A job that was chosen, or of an array the part that was; ``name`` is what all other calls take."""
+    """A selected job, or the selected part of an array. Other client calls accept ``name``."""
 
     name: str
     job: Job
 
 
 class Choosing(Looking):
-    """Finds the jobs that are meant; changes nothing."""
+    """Selects jobs. Changes nothing."""
 
     def named(self, word: str, *, which: Which = Which.LIVE) -> list[str]:
-        """Return the names of the jobs that *word* means, in order: itself, or of ``12-19`` each that is of interest.
+        """Return the names of the jobs that *word* means, in order of their ids.
+
+        A word such as ``12-19`` means the jobs of that range that *which* selects. Any other word means itself.
 
         Raises:
-            BadRequest: it names no job.
-            JobNotFound: there is none of those.
-            Refused: none of those is of interest.
+            BadRequest: *word* is not the name of a job.
+            JobNotFound: No job of the range exists.
+            Refused: Jobs of the range exist, and *which* selects none of them.
 
         """
         name = meant(word)
@@ -82,8 +84,8 @@ class Choosing(Looking):
         return [job.label for job in _whole(jobs[each] for each in sorted(jobs))]
 
     def _was_any(self, span: JobSpan) -> bool:
-        """Return whether there ever was a job of *span*, as far as it can be told: the book may be away."""
-        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - as below
+        """Return whether a job of *span* ever existed. Without a reachable history, only the queue is searched."""
+        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - lazy import for startup time
 
         if any(span.first <= job.id <= span.last for job in self.queue.page(after=span.first - 1, limit=1).jobs):
             return True
@@ -94,7 +96,7 @@ class Choosing(Looking):
             return False
 
     def _recorded_from_to(self, span: JobSpan, which: Which) -> Iterator[Job]:
-        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - as in book: a cancel asks nothing
+        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - lazy import: most cancels need no history
 
         states = (JobState.FAILED, JobState.LOST) if which is Which.FAILED else ()
         after = span.first - 1
@@ -109,7 +111,7 @@ class Choosing(Looking):
             after = found[-1].job.id
 
     def _queued_from_to(self, span: JobSpan, which: Which) -> Iterator[Job]:
-        """Yield what the queue has; also what has ended and is not in the book yet, where any is of interest."""
+        """Yield the jobs of *span* that the queue has. Ended jobs are included only for ``Which.ANY``."""
         after: int | None = span.first - 1
         while after is not None and after < span.last:
             page = self.queue.page(after=after)
@@ -125,10 +127,10 @@ class Choosing(Looking):
         return admins == "*" or self._by in admins.split(",")
 
     def must_own(self, user: str) -> None:
-        """Refuse to change jobs of *user* all together where each of them would be refused.
+        """Check that this account may change the jobs of *user*.
 
         Raises:
-            Refused: they are somebody else's.
+            Refused: The account may not change them.
 
         """
         if not self.may_change(user):
@@ -142,16 +144,16 @@ class Choosing(Looking):
         stand: Stand | str | None = None,
         tag: str | None = None,
     ) -> list[Chosen]:
-        """Return the jobs of *user* (this account if nobody is named) that have not ended and match all that is given.
+        """Return the jobs that have not ended and match all criteria.
 
         Args:
-            user: The submitting account.
+            user: The submitting account. By default this account.
             name: The whole name, or a pattern such as ``"train*"``.
-            tag: A word that is one of their tags.
-            stand: Where they stand. Of an array only the members that do.
+            tag: One of the job's tags.
+            stand: The state. Of an array only the members in this state are selected.
 
         Raises:
-            BadRequest: something makes no sense.
+            BadRequest: An argument is invalid.
 
         """
         whose = validation.text_or_none("user", user) or self.account.name
@@ -169,14 +171,14 @@ class Choosing(Looking):
 
 
 def _whole(jobs: Iterable[Job]) -> list[Job]:
-    """Return *jobs* without the members of arrays that are among them: whoever changes an array changes those."""
+    """Return *jobs* without the members of arrays that are among them. A change to an array changes its members."""
     kept = list(jobs)
     arrays = {job.id for job in kept if job.tally is not None or job.spec.array is not None}
     return [job for job in kept if job.member is None or job.member.array_id not in arrays]
 
 
 def _standing(job: Job, where: Stand) -> Iterator[str]:
-    """Yield what *job* is called if it stands there; of an array the parts that do."""
+    """Yield the name of *job* if its state matches *where*; of an array, the names of the matching parts."""
     states = {
         Stand.WAITING: {JobState.QUEUED, JobState.HELD},
         Stand.RUNNING: {JobState.STARTING, JobState.RUNNING},

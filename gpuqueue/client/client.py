@@ -1,4 +1,4 @@
-"""All that a client can do, in one class."""
+"""The ``Client`` class: the whole Python API in one class."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from gpuqueue.client.watching import Watching
 
 
 class Client(Retrying, Watching, Changing, Marking, Estimating):
-    """One user's view of one queue. Every method may raise StoreUnreachable or BookUnreachable."""
+    """A client of one queue, for one user. Every method may raise StoreUnreachable or BookUnreachable."""

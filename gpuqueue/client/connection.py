@@ -1,4 +1,4 @@
-"""The two connections of a client, each made when it is first needed: a submit never touches SQL."""
+"""The two connections of a client, each opened on first use. A submit never touches SQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _Self = TypeVar("_Self", bound="Connection")
 
 
 class Connection:
-    """A store and a book, by one user's settings. Every method may raise StoreUnreachable or BookUnreachable."""
+    """The store and the history of one user's settings. Every method may raise StoreUnreachable or BookUnreachable."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings.load()
@@ -29,27 +29,27 @@ class Connection:
 
     @property
     def queue(self) -> JobQueue:
-        """Return the store's side, connected when first used."""
+        """Return the queue, connected on first use."""
         if self._queue is None:
-            from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - imports are what users wait for
-            from gpuqueue.queue.jobqueue import JobQueue  # noqa: PLC0415 - as above
+            from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
+            from gpuqueue.queue.jobqueue import JobQueue  # noqa: PLC0415 - lazy import for startup time
 
             self._queue = JobQueue(self.settings.redis_url, by=connect_at_once)
         return self._queue
 
     @property
     def book(self) -> Book:
-        """Return the history's side, connected when first used."""
+        """Return the history, connected on first use."""
         if self._book is None:
-            from gpuqueue.history.database import Book  # noqa: PLC0415 - as above: sqlalchemy
+            from gpuqueue.history.database import Book  # noqa: PLC0415 - lazy import: sqlalchemy is slow to import
 
             self._book = Book(self.settings.database_url)
         return self._book
 
     def _written(self, job_id: int) -> Record | None:
-        """Return what the book has of a job, None if it has nothing: by its small door where that is open."""
+        """Return a job's record from the history, or None. Uses the SQLite reader, which imports fast, if it can."""
         if self._book is None:
-            from gpuqueue.history import sqlite_reader  # noqa: PLC0415 - as above
+            from gpuqueue.history import sqlite_reader  # noqa: PLC0415 - lazy import for startup time
 
             with suppress(sqlite_reader.Shut):
                 return sqlite_reader.record(self.settings.database_url, job_id)
@@ -57,12 +57,12 @@ class Connection:
 
     @property
     def account(self) -> Account:
-        """Return who asks: the account of this process. docs/explanation/identity.md says what that proves."""
+        """Return the account of this process. docs/explanation/identity.md explains what the account proves."""
         return current_account(self.settings.host)
 
     @property
     def _by(self) -> str:
-        """Return by which name the queue knows who asks for a change; root may change any job, whatever its name."""
+        """Return the user name under which changes are requested. For uid 0 it is ROOT, which may change any job."""
         account = self.account
         return ROOT if account.uid == 0 else account.name
 
@@ -73,7 +73,7 @@ class Connection:
         if self._book is not None:
             self._book.close()
 
-    def __enter__(self: _Self) -> _Self:  # noqa: PYI019 - typing.Self is of 3.11
+    def __enter__(self: _Self) -> _Self:  # noqa: PYI019 - typing.Self needs Python 3.11
         return self
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Which devices a person means by what was typed. Pure."""
+"""Finds devices by the names that users type. Pure."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from gpuqueue.errors import BadRequest
 from gpuqueue.queue.lease import DeviceStatus
 
-#: How many candidates an error names.
+#: The largest number of candidates that an error names.
 NAMED = 3
 
 
 def named(
     found: Sequence[DeviceStatus], names: Sequence[str], *, host: str, all_here: bool = False
 ) -> list[DeviceStatus]:
-    """Return those of the devices *found* that *names* mean, each once, in the order of the names.
+    """Return the devices of *found* that match *names*, each once, in the order of the names.
 
-    A name is an index on *host*, ``HOST:INDEX``, or a UUID or its start; *all_here* stands for all devices of *host*.
+    A name is an index on *host*, ``HOST:INDEX``, a UUID or a prefix of one. *all_here* selects all devices of *host*.
 
     Raises:
-        BadRequest: a name means no device or several, or there is nothing to go by.
+        BadRequest: A name matches no device or several, or not exactly one of *names* and *all_here* is given.
 
     """
     if all_here and names:

@@ -1,4 +1,4 @@
-"""From what a person wants changed to a changed request."""
+"""Applies an edit to the spec of a waiting job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuqueue.text.units import parse_bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edit:
-    """What is to be changed of a job that waits; None leaves a thing as it is. Words: see ``Changing.edit``."""
+    """Changes to a waiting job. None leaves a field unchanged. ``Changing.edit`` documents the values."""
 
     mem: str | int | None = None
     gpus: int | None = None
@@ -43,14 +43,16 @@ class Edit:
     at_once: int | str | None = None
 
     def __bool__(self) -> bool:
-        """Return whether anything is to be changed."""
+        """Return whether any field changes."""
         return self != NOTHING
 
     def change(self, uuids_of: Callable[[Sequence[str]], Sequence[str]]) -> Callable[[JobSpec], JobSpec]:
-        """Return what makes the changed request; *uuids_of* looks up devices by what people call them.
+        """Return a function that makes the changed spec. *uuids_of* maps names of devices to UUIDs.
+
+        The returned function raises BadRequest if the changed spec is invalid.
 
         Raises:
-            BadRequest: something is malformed. So does what is returned, where a request cannot be so.
+            BadRequest: A value is malformed.
 
         """
         wanted = {**self._plain(), **self._limit()}

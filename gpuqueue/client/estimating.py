@@ -1,4 +1,4 @@
-"""What a script will need, before it runs."""
+"""Estimates what a script needs before it runs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ if TYPE_CHECKING:
     from gpuqueue.estimate.figures import Estimate
     from gpuqueue.estimate.past import Past, Script
 
-#: How many jobs are looked at, and how far back where they are anybody's: a search in commands reads until then.
+#: The largest number of jobs to read: the account's own, and those of all users. A search of all users' commands
+#: reads the history back to the age ``ANYBODYS``.
 OWN_JOBS, ANYBODYS_JOBS, ANYBODYS = 200, 200, timedelta(days=90)
-#: Most steps and most batch sizes that make sense.
+#: The largest number of steps and of batch sizes.
 MOST_STEPS, MOST_BATCHES = 1000, 20
 
 
 class Estimating(Asking):
-    """Asks the history, and a dry run, what a script needs."""
+    """Estimates what a script needs, from the history and from a dry run."""
 
-    def estimate(  # noqa: PLR0913 - each is one thing that a person may say about it
+    def estimate(  # noqa: PLR0913 - one argument for each option
         self,
         script: str,
         args: Sequence[str] = (),
@@ -43,31 +44,31 @@ class Estimating(Asking):
         python: str | None = None,
         cwd: str | os.PathLike[str] | None = None,
     ) -> Estimate:
-        """Return what the ``.py`` file *script* needs on a GPU: by earlier runs, else by a dry run on this CPU.
+        """Return what the ``.py`` file *script* needs on a GPU, from earlier runs or from a dry run on this CPU.
 
         Args:
             script: The script's path.
             args: The script's arguments.
-            history: Whether earlier runs are looked at.
-            dry_run: Whether it is run for a few steps: always, never, or (None) where the history does not answer.
-            steps: Optimizer steps to make; of a script without an optimizer, passes of its model.
-            timeout: Seconds, or a duration such as ``"10m"``, for each dry run.
-            ram: The most memory of this machine that the script may take; four fifths of what is free by default.
-            batch_sizes: Make a dry run for each of these too, with *batch_option* and the size as last arguments.
-            batch_option: What the script calls its batch size.
-            python: The interpreter; that of the active environment by default, as in :meth:`submit`.
-            cwd: Where it runs; the current directory by default.
+            history: Whether to use earlier runs.
+            dry_run: Whether to run the script for a few steps. None means only if the history has no answer.
+            steps: Optimizer steps of a dry run. For a script without an optimizer, forward passes of its model.
+            timeout: The time limit of each dry run: seconds, or a duration such as ``"10m"``.
+            ram: Host memory limit of a dry run: bytes, or a size such as ``"8G"``. By default 4/5 of the free memory.
+            batch_sizes: Make one more dry run for each size, with *batch_option* and the size as last arguments.
+            batch_option: The script's option for its batch size.
+            python: The interpreter. By default that of the active environment, as in :meth:`submit`.
+            cwd: The working directory. By default the current directory.
 
         Raises:
-            BadRequest: something is malformed, or there is no such script.
-            DryRunFailed: the script failed, or could not be counted.
-            DryRunTimeout: no step was made in the time given.
-            BookUnreachable: the history does not answer, and no dry run was to be made.
+            BadRequest: An argument is malformed, or the script does not exist.
+            DryRunFailed: The script failed, or its memory could not be counted.
+            DryRunTimeout: The script made no step within *timeout*.
+            BookUnreachable: The history is unreachable, and *dry_run* is False.
 
         """
         from gpuqueue.estimate import dry_run as dry  # noqa: PLC0415 - a submit estimates nothing
-        from gpuqueue.estimate.figures import Batch, DryRun, Estimate  # noqa: PLC0415 - as above
-        from gpuqueue.estimate.past import Script  # noqa: PLC0415 - as above
+        from gpuqueue.estimate.figures import Batch, DryRun, Estimate  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.estimate.past import Script  # noqa: PLC0415 - lazy import for startup time
 
         directory = working_directory(validation.path_or_none("cwd", cwd))
         words = validation.words("args", args)
@@ -102,7 +103,7 @@ class Estimating(Asking):
         return replace(found, dry_run=counted, batches=batches)
 
     def _with_past(self, estimate: Estimate, asked: Script, *, needed: bool) -> Estimate:
-        """Return *estimate* with what the history says, or with why it says nothing."""
+        """Return *estimate* with the figures of the history, or with a note on why there are none."""
         try:
             past = self._past(asked)
         except BookUnreachable as error:
@@ -116,7 +117,7 @@ class Estimating(Asking):
         return replace(estimate, past=past)
 
     def _past(self, asked: Script) -> Past | None:
-        from gpuqueue.estimate.past import past_of  # noqa: PLC0415 - as above
+        from gpuqueue.estimate.past import past_of  # noqa: PLC0415 - lazy import for startup time
 
         name = Path(asked.path).name
         own = past_of(asked, self.history(user=asked.account.name, text=name, limit=OWN_JOBS))
@@ -127,13 +128,13 @@ class Estimating(Asking):
 
 
 def _interpreter(script: str, args: Sequence[str], directory: Path, python: str | None) -> str:
-    """Return the Python that runs *script*: *python*, or that of the active environment.
+    """Return the interpreter that runs *script*: *python*, or that of the active environment.
 
     Raises:
-        BadRequest: there is no such script or interpreter, or it is no Python script.
+        BadRequest: The script or the interpreter does not exist, or the script is not a Python script.
 
     """
-    if not os.path.exists(directory / script):  # noqa: PTH110 - Path.exists fails on a name that is too long
+    if not os.path.exists(directory / script):  # noqa: PTH110 - Path.exists raises on a name that is too long
         raise BadRequest(f"no such file: {script} (in {directory}): name a script that is there")
     _, _, interpreter = command_of(script, args, cwd=directory, python=python)
     if interpreter is None:

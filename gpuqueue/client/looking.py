@@ -1,4 +1,4 @@
-"""How things stand: jobs, devices, and why a job waits."""
+"""Reads the state of jobs and devices, and why a job waits."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ else:
     lease = later("gpuqueue.queue.lease")
     whys = later("gpuqueue.client.why")
 
-#: Most jobs that are asked for at once: one that serves others must not stop for a whole queue.
+#: Largest number of jobs in one request. The store serves other clients too, and one request blocks it.
 PAGE = 2000
 
 
 class Looking(Connection):
-    """Looks at jobs and devices, and changes nothing."""
+    """Reads jobs and devices. Changes nothing."""
 
     def get(self, job: int | str) -> Job:
-        """Return the job as it stands: by its id, or a member of an array by its name, such as ``"17_2"``.
+        """Return the current state of a job, named by its id or by a member's name such as ``"17_2"``.
 
         Raises:
-            JobNotFound: nobody knows it.
+            JobNotFound: The job does not exist.
 
         """
         name = validation.one_job(job)
@@ -59,13 +59,14 @@ class Looking(Connection):
         return self.show(job).job
 
     def show(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Record:
-        """Return the job with all its runs: the newest state from the queue, the runs from the book.
+        """Return the job with all its runs: the current state from the queue, the runs from the history.
 
-        The queue is asked first: it forgets a job only when the book has it, so that none is missed between. Where it
-        cannot be asked, and the book has the job, *away* is called with why, and the job is what the book says.
+        The queue is read first. It deletes a job only after the history has it, so the job is found in one of them.
+        If the queue is unreachable, *away* is given and the history has the job, *away* is called with the error, and
+        the history's record is returned.
 
         Raises:
-            JobNotFound: nobody knows it.
+            JobNotFound: The job does not exist.
 
         """
         name = validation.one_job(job)
@@ -81,7 +82,7 @@ class Looking(Connection):
             return record
 
     def _in_the_book(self, name: JobName) -> Record | None:
-        """Return what the book alone says of a job; None where it does not have it, or cannot be asked either."""
+        """Return a job's record from the history alone, or None if the job is missing or the history unreachable."""
         try:
             if name.member is None:
                 return self._written(name.id)
@@ -111,15 +112,16 @@ class Looking(Connection):
         return record
 
     def _by_its_members(self, job: Job) -> Job:
-        """Return an array that has begun as its members stand; any other job as it is."""
+        """Return a running array with the state that follows from its members, and any other job unchanged."""
         if job.tally is None or job.state is not JobState.RUNNING:
             return job
         return array_state.standing(job, self.queue.members(job.id))
 
     def _member(self, member: Member) -> Record:
-        """Return a member of an array. Until a device takes it, nothing but its array tells of it.
+        """Return a member of an array. Before a worker claims it, only the array's job has its state.
 
-        The array is asked first: what it has left no more, the queue or the book has, unless it was cancelled.
+        The array is read first. A member that no longer waits in the array is in the queue or the history, unless it
+        was cancelled before it was claimed.
         """
         array = self._array(member.array_id)
         if array.spec.array is None or member.index not in array.spec.array.indexes:
@@ -130,7 +132,7 @@ class Looking(Connection):
 
     @staticmethod
     def _untaken(member: Member, array: Job) -> Record:
-        """Return a member that no device has taken, as its array tells of it."""
+        """Return the record of an unclaimed member, derived from its array."""
         if array.spec.array is None or member.index not in array.spec.array.indexes:
             raise JobNotFound(f"there is no job {member}: see gpuqueue show {member.array_id}")
         here = array.tally
@@ -157,11 +159,11 @@ class Looking(Connection):
         return job if job is not None else self.show(array_id).job
 
     def _must_have(self, name: JobName) -> None:
-        """Refuse a part of what is no array, or of none that is known, and one that has no member.
+        """Check that *name* is an array with at least one of the named members.
 
         Raises:
-            JobNotFound: nobody knows the array, or it has no such member.
-            BadRequest: it has no members.
+            JobNotFound: The array does not exist, or has none of these members.
+            BadRequest: The job is not an array.
 
         """
         array = self._array(name.id).spec.array
@@ -171,10 +173,10 @@ class Looking(Connection):
             raise JobNotFound(f"there is no job {name}: the members of {name.id} are {array.indexes}")
 
     def newest(self, job: int | str) -> Record:
-        """Return the job with its newest run, from the queue alone wherever that knows it: an open log is read so.
+        """Return the job with its newest run. Reads the queue alone if the queue knows where that run's log is.
 
         Raises:
-            JobNotFound: nobody knows it.
+            JobNotFound: The job does not exist.
 
         """
         name = validation.one_job(job)
@@ -186,7 +188,7 @@ class Looking(Connection):
         return record if is_known else self.show(job)
 
     def _with_current_run(self, record: Record) -> Record:
-        """Return *record* with what the queue knows of a run that the book does not know, or not where its log is."""
+        """Return *record* with the current run from the queue, if the history lacks that run or its log path."""
         last, attempt = record.last_run, record.job.attempt
         if not attempt or (last is not None and last.attempt == attempt and last.log_path is not None):
             return record
@@ -197,11 +199,11 @@ class Looking(Connection):
         return replace(record, runs=(*(each for each in record.runs if each.attempt != attempt), run))
 
     def jobs(self, *, user: str | None = None, limit: int | None = None) -> list[Job]:
-        """Return the jobs that have not ended (of *user*), in the order of their ids, at most *limit* of them."""
+        """Return at most *limit* jobs that have not ended, in the order of their ids; with *user*, only that user's."""
         return list(self.listing(user=user, limit=limit).jobs)
 
     def listing(self, *, user: str | None = None, limit: int | None = None) -> Listing:
-        """Return what :meth:`jobs` returns, and with it what the queue knows of the running ones."""
+        """Return the jobs of :meth:`jobs`, with what the queue knows about the running ones."""
         most = None if limit is None else validation.count("limit", limit)
         whose = validation.text_or_none("user", user)
         size = PAGE if most is None or whose is not None else min(max(1, most), PAGE)
@@ -225,15 +227,15 @@ class Looking(Connection):
         return [job for job in page.jobs if not job.state.is_end and user in {None, job.spec.account.name}]
 
     def story(self, job: int | str) -> tuple[Event, ...]:
-        """Return every step of the job that the book has, in order."""
+        """Return all events of the job that the history has, in order."""
         name = validation.one_job(job)
         return self.book.events(name.member.id if name.member else name.id)
 
     def why(self, job: int | str) -> Why:
-        """Return why a job waits: what is in its way on each device, its place in the order, when it may start.
+        """Return why a job waits: what blocks it on each device, its place in the order, when it may start.
 
         Raises:
-            JobNotFound: nobody knows it.
+            JobNotFound: The job does not exist.
 
         """
         asked = self._by_its_members(self.get(job))
@@ -266,21 +268,21 @@ class Looking(Connection):
         )
 
     def _why_with_its_array(self, member: Member) -> Explanation | None:
-        """Return why a member waits that no device has taken: as its array, behind the members that come before it."""
+        """Return why an unclaimed member waits: the explanation of its array, behind the members before it."""
         explanation, array = self.queue.why(member.array_id), self.queue.get(member.array_id)
         if explanation is None or array is None or array.tally is None:
             return explanation
         return explanation.behind(array.tally.left.before(member.index))
 
     def _ends(self, job_ids: Sequence[int]) -> dict[int, bool]:
-        """Return whether each of these jobs, which the queue has forgotten, succeeded.
+        """Return for each of these jobs, which the queue has deleted, whether it succeeded.
 
         Raises:
-            Unknown: some never were.
-            BadRequest: one is a member of an array.
+            Unknown: The history has no end of some of the jobs.
+            BadRequest: One of them is a member of an array.
 
         """
-        from gpuqueue.queue.submit_errors import Unknown, only_all_of_it  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.submit_errors import Unknown, only_all_of_it  # noqa: PLC0415 - lazy import for startup time
 
         for member in self.book.members_among(job_ids):
             raise only_all_of_it(member)
@@ -297,9 +299,11 @@ class Looking(Connection):
             return None
 
     def _usual(self, jobs: Sequence[Job]) -> tuple[dict[int, Usual], dict[int, int]]:
-        """Return how long each of *jobs* is likely to take, and which have outlived all before them, and how many.
+        """Return the usual durations of *jobs*, and the jobs that have outlasted all their earlier runs.
 
-        Nothing where the book cannot be asked.
+        The first mapping is from a job's id to its usual duration. The second is from the id of a job that has lasted
+        longer than all earlier runs of its name to the number of those runs. If the history is unreachable, jobs are
+        missing from both.
         """
         found: dict[int, Usual] = {}
         outlived: dict[int, int] = {}
@@ -318,29 +322,29 @@ class Looking(Connection):
         return found, outlived
 
     def limits(self) -> LimitsInUse:
-        """Return what users and groups may have at a time, what they have of it now, and what the pools allow."""
+        """Return the limits of users, groups and pools, and the current use by users and groups."""
         limits = self.queue.limits()
         return limiting.LimitsInUse(bounds=tuple(limits.bounds(self.queue.uses())), pools=limits.pools)
 
     def devices(self) -> list[DeviceStatus]:
-        """Return every device that workers announced."""
+        """Return all devices that workers have announced."""
         return self.queue.devices()
 
     def _uuids(self, names: Sequence[str], *, all_here: bool = False) -> list[str]:
-        """Return the UUIDs of the devices that people call so.
+        """Return the UUIDs of the devices that *names* match.
 
         Raises:
-            BadRequest: a name means no device or several.
+            BadRequest: A name matches no device or several.
 
         """
-        from gpuqueue.client.device_lookup import named  # noqa: PLC0415 - as in queue
+        from gpuqueue.client.device_lookup import named  # noqa: PLC0415 - lazy import for startup time
 
         meant = named(self.devices(), names, host=self.settings.host, all_here=all_here)
         return [each.device.uuid for each in meant]
 
 
 def _standing(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Yield *jobs*, arrays as their members stand; one of which not every member is there stays as it is."""
+    """Yield *jobs*, with each array's state derived from its members if all claimed members are in *jobs*."""
     members: dict[int, list[JobState]] = {}
     for job in jobs:
         if job.member is not None:

@@ -1,4 +1,4 @@
-"""What people say of jobs: words to find them by, and notes."""
+"""Tags and notes of jobs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 class Marking(Looking):
-    """Tags and notes, of jobs that wait, run or have ended."""
+    """Changes tags and notes of jobs that wait, run or have ended."""
 
     def tag(self, job: int | str, *words: str, remove: bool = False) -> None:
-        """Add *words* to the tags of a job, or take them away; also of one that has ended.
+        """Add *words* to the tags of a job, or remove them. The job may have ended.
 
-        Members of an array that no device took yet have the tags that it was submitted with.
+        Unclaimed members of an array have the tags that the array was submitted with.
 
         Raises:
-            JobNotFound: nobody knows it.
-            Refused: it is somebody else's.
-            BadRequest: a word is no tag, there are too many, or it is a member that waits with its array.
+            JobNotFound: The job does not exist.
+            Refused: The job belongs to another user.
+            BadRequest: A word is not a tag, there are too many tags, or the job is a member that waits with its array.
 
         """
-        from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - lazy import for startup time
 
         if not words:
             raise BadRequest(f"say which words: gpuqueue tag {job} baseline")
@@ -35,20 +35,20 @@ class Marking(Looking):
         self._mark(job, Mark(remove=tags) if remove else Mark(add=tags))
 
     def note(self, job: int | str, text: str) -> None:
-        """Keep *text* with a job in place of what was noted before; also with one that has ended. Empty: nothing.
+        """Set the note of a job to *text*; an empty text removes the note. The job may have ended.
 
         Raises:
-            JobNotFound: nobody knows it.
-            Refused: it is somebody else's.
-            BadRequest: it is no text or too long, or it is a member that waits with its array.
+            JobNotFound: The job does not exist.
+            Refused: The job belongs to another user.
+            BadRequest: *text* is not text or too long, or the job is a member that waits with its array.
 
         """
-        from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - lazy import for startup time
 
         self._mark(job, Mark(note=validation.text_or_none("a note", text, most=MAX_NOTE) or ""))
 
     def _mark(self, job: int | str, mark: Mark) -> None:
-        """Tell the queue, which tells the book: also of a job that only the book still knows."""
+        """Send *mark* to the queue, which passes it to the history. The job may be in the history only."""
         name = validation.one_job(job)
         job_id = name.member.id if name.member else name.id
         if self.queue.mark(job_id, mark, by=self._by):

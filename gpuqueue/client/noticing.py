@@ -1,4 +1,4 @@
-"""Whom a job's end is told: what a person says of it, judged by what those who send have announced."""
+"""Validates notification targets against what the senders have announced that they support."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.notification import MAIL, Notice, NoticeKind, When
 
-#: What makes messages go out where none does.
+#: Advice for a site whose senders cannot send messages.
 EXTRA = "pip install 'gpuqueue-server[notify]' where the recorder runs"
 
 
 class Noticing(Connection):
-    """Judges notices before a job is queued with them."""
+    """Validates the notifications of a job before the job is submitted."""
 
     def _notices(self, on_end: str | Sequence[str], on_fail: str | Sequence[str]) -> tuple[Notice, ...]:
-        """Return what is to happen at the end of a job.
+        """Return the notifications for the end of a job.
 
         Raises:
-            BadRequest: something is no target, or none that is known.
-            Refused: the site takes no URLs.
+            BadRequest: A word is not a target, or the target is unknown.
+            Refused: The site accepts no URLs.
 
         """
         words = [("on_end", on_end, When.END), ("on_fail", on_fail, When.FAIL)]
@@ -37,7 +37,7 @@ class Noticing(Connection):
         return notices
 
     def _judge(self, notice: Notice) -> None:
-        from gpuqueue.notify import sending, targets  # noqa: PLC0415 - rare, and half of the library with it
+        from gpuqueue.notify import sending, targets  # noqa: PLC0415 - lazy import: rarely needed, and imports much
 
         senders = self.queue.senders()
         if notice.kind is NoticeKind.URL:
@@ -45,7 +45,7 @@ class Noticing(Connection):
             if not self.settings.notify_urls or (senders and not urls):
                 raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
             schemes = {scheme for each in urls for scheme in each.schemes}
-            if not senders and sending.is_there():  # no recorder is there to ask
+            if not senders and sending.is_there():  # no recorder has announced its schemes
                 schemes = set(sending.schemes())
             if schemes and notice.scheme not in schemes:
                 raise BadRequest(f"nothing can be sent to {notice.shown}: {sending.NO_SCHEME}")
@@ -55,7 +55,7 @@ class Noticing(Connection):
             raise BadRequest(targets.no_such_target(notice, sorted(known)))
 
     def nobody_sends(self) -> str | None:
-        """Return why nobody would be told anything now, None if nothing speaks for that."""
+        """Return why no notification can be sent now, or None if no reason is known."""
         senders = self.queue.senders()
         if senders and not any(each.schemes for each in senders):
             return f"Apprise is not installed on {senders[0].host}: nobody is told anything. {EXTRA}"

@@ -1,4 +1,4 @@
-"""From what a person says about waiting to what a spec holds: jobs to come after, a time, retries."""
+"""Parses dependencies, start times and retries into the values of a spec."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gpuqueue.model.retries import DEFAULT_ON, Retries, RetryOn
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import MAX_S, parse_duration
 
-#: For the metavar and the message alike.
+#: Accepted forms of a start time, for the metavar and the error message.
 TIMES = "2h, now+2h, 16:00, 2026-11-01 or 2026-11-01T09:00"
 _HOUR = pattern(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
-#: As a duration it is for minutes; nobody who means a time of day must get that.
+#: ``parse_duration`` reads such a text as minutes and seconds. Here it must not pass as a duration.
 _CLOCK = pattern(r"[0-9]+:[0-9]+(:[0-9]+)?")
-#: What takes a wish back.
+#: The word that removes a value.
 NONE = "none"
 
 
 def dependencies(value: object) -> tuple[Dependency, ...]:
-    """Return the jobs to come after, given as ids, as texts such as ``12:any,13``, or as Dependency; one or many.
+    """Return the dependencies given as ids, as texts such as ``12:any,13``, or as Dependency; one or many.
 
     Raises:
-        BadRequest: it names no jobs.
+        BadRequest: *value* does not name jobs.
 
     """
     if value is None:
@@ -46,12 +46,12 @@ def _dependency(value: object) -> Dependency:
 
 
 def begin(value: object, *, now: datetime | None = None) -> datetime | None:
-    """Return the earliest start: a datetime, a duration from *now*, the next time that clocks say so, or a date.
+    """Return the earliest start, given as a datetime, a duration from *now*, a time of day or a date.
 
-    None stands for at once, and so does what has been.
+    A time of day means its next occurrence in local time. None means now, and so does a time in the past.
 
     Raises:
-        BadRequest: it is no time, or none within ten years.
+        BadRequest: *value* is not a time, or is more than ten years away.
 
     """
     now = now or datetime.now(timezone.utc)
@@ -85,10 +85,10 @@ def _moment(text: str, now: datetime) -> datetime | None:
 
 
 def retries(times: object, on: object) -> Retries:
-    """Return how often, and after which endings, a job is tried again.
+    """Return the retries of a job: their number and the endings that cause one.
 
     Raises:
-        BadRequest: one of them makes no sense, or endings are named for no retries.
+        BadRequest: An argument is invalid, or endings are named without a number of retries.
 
     """
     count = Retries(times=times).times if isinstance(times, int) else validation.count("retries", times)
@@ -102,10 +102,10 @@ def retries(times: object, on: object) -> Retries:
 
 
 def other_retries(now: Retries, times: object, on: object) -> Retries:
-    """Return *now* with what is to be changed: None leaves it as it is; no retries have no endings.
+    """Return the retries *now* with changes. None leaves a value unchanged. No retries means no endings either.
 
     Raises:
-        BadRequest: see :func:`retries`.
+        BadRequest: As for :func:`retries`.
 
     """
     if times is None and on is None:

@@ -1,4 +1,4 @@
-"""Staying with jobs while the store is away: for an upgrade, a restart, a network that comes back."""
+"""Tolerates a store that is unreachable for a while, such as during an upgrade, a restart or a network failure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from gpuqueue.errors import StoreNotReady, StoreUnreachable, Unreachable
 
-#: What is borne: the jobs go on meanwhile.
+#: The errors that are tolerated. Jobs continue while the store is unreachable.
 ABSENCES = (StoreUnreachable, StoreNotReady)
-#: How long an absence is borne, in seconds; and the time between two looks.
+#: Longest absence that is tolerated, and the interval between two attempts, in seconds.
 BEAR_S, LOOK_S = 600.0, 0.3
 
 
 class Patience:
-    """Bears the store's absences, if it has answered once. *away* is called with the error at the start of each."""
+    """Tolerates absences of a store that has answered once. Calls *away* with the error when an absence starts."""
 
     def __init__(self, away: Callable[[Unreachable], None] | None) -> None:
         self._away = away
@@ -22,11 +22,17 @@ class Patience:
         self._since: float | None = None
 
     def answered(self) -> None:
-        """Take note that the store is there."""
+        """Record that the store has answered."""
         self._answered, self._since = True, None
 
     def bear(self, error: StoreUnreachable | StoreNotReady) -> None:
-        """Wait a moment; raise *error* where the store never was there, or has been away for too long."""
+        """Sleep before the next attempt; raise *error* if the store never answered or is absent for too long.
+
+        Raises:
+            StoreUnreachable: It is *error*.
+            StoreNotReady: It is *error*.
+
+        """
         now = time.monotonic()
         if self._since is None:
             self._since = now

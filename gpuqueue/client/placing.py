@@ -1,4 +1,4 @@
-"""From what a person says of devices to a wish and a placement."""
+"""Parses device options into a device kind and a placement."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def placed(
     sized: bool,
     uuids_of: Callable[[Sequence[str]], Sequence[str]],
 ) -> tuple[DeviceWish | None, Placement]:
-    """Return on what kind of device a job wants to run (None: it does not say), and what else it says of its devices.
+    """Return the device kind that a job requests (None: unspecified), and its placement.
 
-    *sized* is whether it says how much memory it needs, *uuids_of* looks up devices by what people call them.
+    *sized* says whether the job states how much memory it needs. *uuids_of* maps names of devices to UUIDs.
 
     Raises:
-        BadRequest: a name means no device or several, or words and names are mixed.
+        BadRequest: A name matches no device or several, or a device kind is mixed with names.
 
     """
     wish, uuids = _which(_words("device", device), uuids_of)
@@ -49,12 +49,13 @@ def replaced(
     sized: bool,
     uuids_of: Callable[[Sequence[str]], Sequence[str]],
 ) -> Callable[[Placement], dict[str, Any]]:
-    """Return what makes, of the placement of a request, the fields of it that are other ones now.
+    """Return a function that maps a spec's placement to the fields of the spec that change.
 
-    None leaves a thing as it is, ``none`` takes it back. *sized* and *uuids_of* as in :func:`placed`.
+    None leaves a value unchanged, ``none`` removes it. *sized* and *uuids_of* are those of :func:`placed`. The
+    returned function raises BadRequest if the job would have no memory size.
 
     Raises:
-        BadRequest: as there. So does what is returned, where a job would be left without a size.
+        BadRequest: As for :func:`placed`.
 
     """
     said: dict[str, Any] = {}
@@ -83,14 +84,14 @@ def replaced(
 def _which(
     words: Sequence[str], uuids_of: Callable[[Sequence[str]], Sequence[str]]
 ) -> tuple[DeviceWish | None, tuple[str, ...]]:
-    """Return the kind of device that *words* mean, None for none, and the devices that they name."""
+    """Return the device kind in *words*, or None, and the UUIDs of the devices that *words* name."""
     kinds = [word for word in words if word in list(DeviceWish)]
     if kinds and len(words) > 1:
         raise BadRequest(f"--device {kinds[0]} stands for itself: say either a kind of device, or which devices")
     if kinds or not words:
         return DeviceWish.parse(kinds[0]) if kinds else None, ()
     try:
-        return DeviceWish.ANY, tuple(uuids_of(words))  # whoever names a device says of what kind it is
+        return DeviceWish.ANY, tuple(uuids_of(words))  # a named device implies its kind
     except BadRequest as error:
         raise BadRequest(f"{error}; or say gpu, cpu or any") from None
 

@@ -1,4 +1,4 @@
-"""Another try at a job that has ended."""
+"""Retries jobs that have ended."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from gpuqueue.model.job_ref import JobName
     from gpuqueue.model.run import Record
 
-#: How a member ends that a retry of its array tries again.
+#: The end states of members that a retry of an array runs again.
 FAILED = (JobState.FAILED, JobState.LOST)
 
 
 class Retrying(Submitting, Choosing, Waiting):
-    """Submits once more what was asked for before."""
+    """Submits an ended job again."""
 
     def retry(
         self,
@@ -39,19 +39,25 @@ class Retrying(Submitting, Choosing, Waiting):
         level: Level | None = None,
         found: Callable[[Job], None] | None = None,
     ) -> Job:
-        """Submit what an ended job asked for as a new job, and return that. None leaves a thing as it was.
+        """Submit the request of an ended job as a new job, and return the new job.
 
-        It has the same command, directory and environment, those of the first submission, and is this account's. What
-        the first waited for (other jobs, a time) it does not wait for again.
+        The new job has the command, directory and environment of the first submission, and belongs to this account.
+        It has no dependencies and no earliest start. For an array, or a part of one, the new job is an array of the
+        members that failed or were lost.
 
-        Of an array, or a part of one, the new job is an array of the members that failed or were lost.
+        Args:
+            job: A job, an array, a member or a part of an array.
+            mem: See :meth:`submit`. None keeps the old value.
+            time_limit: See :meth:`submit`. None keeps the old value.
+            level: See :meth:`submit`. None keeps the old value.
+            found: See :meth:`submit`.
 
         Raises:
-            JobNotFound: nobody knows it.
-            Refused: it has not ended, it is somebody else's, no member failed, or a limit leaves no room for it.
-            Unreadable: what it asked for cannot be read any more.
-            BadRequest: something is malformed.
-            Impossible: see :meth:`submit`.
+            JobNotFound: The job does not exist.
+            Refused: The job has not ended or belongs to another user, no member failed, or a limit forbids the new job.
+            Unreadable: The job's request cannot be read any more.
+            BadRequest: An argument is malformed.
+            Impossible: See :meth:`submit`.
 
         """
         name = validation.job_name(job)
@@ -64,7 +70,7 @@ class Retrying(Submitting, Choosing, Waiting):
                 f"job {name} is {whose}'s: only {whose} may run it again, or who looks after this site (setting "
                 f"admins), for it runs with the environment of {whose}"
             )
-        if not spec.env:  # what stands in for a request that cannot be read has none
+        if not spec.env:  # the placeholder for an unreadable request has no environment
             raise Unreadable(f"what job {name} asked for cannot be read any more: submit it anew")
         changes: dict[str, Any] = {
             "mem_bytes": parse_bytes(mem) if isinstance(mem, str) else mem,
@@ -87,7 +93,7 @@ class Retrying(Submitting, Choosing, Waiting):
         several = name.part is not None and name.member is None
         if several and job.spec.array is None:
             raise BadRequest(f"job {name.id} is no array: there is no part {name}")
-        if job.state.is_end or several:  # of a part only what failed is meant, whatever the rest does
+        if job.state.is_end or several:  # a part may still have active members: only its failed ones are retried
             return
         remedy = (
             f"gpuqueue edit {name.id} changes what it asks for"
@@ -97,9 +103,9 @@ class Retrying(Submitting, Choosing, Waiting):
         raise Refused(f"job {name} is {job.state}: only a job that has ended can be retried; {remedy}")
 
     def _failed(self, job: Job, array: Array, name: JobName) -> Array:
-        """Return *array* with those members alone that failed, of a part of it if *name* says so."""
+        """Return *array* with only the members that failed, limited to the part that *name* names."""
         if job.state.is_end:
-            self.recorded(job)  # the history may be a moment behind
+            self.recorded(job)  # wait for the history, which may lag
         members = (record.job.member for record in self._failed_members(job.id, len(array)))
         failed = Indexes.of(each.index for each in members if each and (name.part is None or each.index in name.part))
         if not failed.ranges:
@@ -113,6 +119,6 @@ class Retrying(Submitting, Choosing, Waiting):
             ) from error
 
     def _failed_members(self, array_id: int, most: int) -> list[Record]:
-        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - as in book: a submit asks nothing
+        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - lazy import: a submit needs no history
 
         return self.book.history(HistoryQuery(array_id=array_id, states=FAILED, limit=most))

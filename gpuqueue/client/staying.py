@@ -1,4 +1,4 @@
-"""Staying with jobs up to their ends, whichever words name them."""
+"""Waits for jobs that are selected by any kind of name."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from gpuqueue.client.waiting import Waiting
 
 
 class Staying(Choosing, Waiting, Asking):
-    """Waits for the jobs that are meant, and asks how the members of arrays ended."""
+    """Waits for selected jobs, and queries the history for the endings of array members."""

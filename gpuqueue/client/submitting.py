@@ -1,4 +1,4 @@
-"""How a request becomes a job."""
+"""Submits jobs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from gpuqueue.text.units import MIB, parse_bytes
 
 
 class Submitting(Looking, Noticing):
-    """Puts jobs into the queue."""
+    """Submits jobs to the queue."""
 
-    def submit(  # noqa: PLR0913 - each is one thing that a person may say about a job
+    def submit(  # noqa: PLR0913 - one argument for each option of a job
         self,
         command: str | Sequence[str],
         args: Sequence[str] = (),
@@ -70,55 +70,56 @@ class Submitting(Looking, Noticing):
         git: bool | None = None,
         separate_stderr: bool = False,
     ) -> Job:
-        """Put a job into the queue and return it; with *array* or *sweep* many of them as one.
+        """Submit a job and return it. With *array* or *sweep*, the job is an array of many members.
 
         Args:
             command: A script's path (``"train.py"``), or a whole command line as a list.
             args: The script's arguments.
-            mem: Memory that must be free on each device: bytes, or a size such as ``"6G"`` (binary).
+            mem: Memory needed on each device: bytes, or a size such as ``"6G"`` (binary).
             gpus: Number of devices, all on one host and of one kind.
-            device: ``"gpu"``, ``"cpu"`` or ``"any"``; if nothing is said, a GPU wherever the queue knows of one. Or the
-                devices that it may run on, each an index on this host, ``"HOST:INDEX"``, or a UUID or its start.
-            device_type: Only devices of this model, or of one of these, by words of the name: ``"A100"``.
-            exclusive: Alone on each device; then ``mem`` may be left out, and all of its memory is meant.
-            preference: ``"spread"`` or ``"pack"``: on the device with the most free memory, or with the least that is
-                enough; the site's way by default.
-            time_limit: Seconds, or a duration such as ``"2h"``; the job is ended when it is over.
-            signal: Sent to its first process some time before that, such as ``"USR1@120"``: 120 seconds before.
-            name: What to call it; the script's name by default.
-            env: Variables on top of this process's environment, which travels with the job.
-            cwd: Where it runs; the current directory by default.
-            level: Priority band.
+            device: ``"gpu"``, ``"cpu"`` or ``"any"``. Or the devices that the job may use, each an index on this host,
+                ``"HOST:INDEX"``, a UUID or a prefix of one. By default the site's setting, else a GPU if one is known.
+            device_type: Only devices of this model, or of one of these models, by words of the name: ``"A100"``.
+            exclusive: Whether the job is alone on each of its devices. Without ``mem`` it gets all of their memory.
+            preference: ``"spread"`` (the device with the most free memory) or ``"pack"`` (the device with the least
+                memory that is enough). By default the site's setting.
+            time_limit: Seconds, or a duration such as ``"2h"``. The job is ended when its time is over.
+            signal: Signal sent to the job's first process before its time limit: ``"USR1@120"`` is 120 seconds before.
+            name: The job's name. By default the name of the script.
+            env: Variables added to this process's environment, which is passed to the job.
+            cwd: The working directory. By default the current directory.
+            level: The priority.
             pool: Only devices of this pool.
-            requeue: Whether it may run again after its worker and its processes vanished.
-            cap: Whether its frameworks are told to stay within ``mem``, where the worker's site does that.
-            pty: Whether its output is to be a terminal, as large as this process's; its log is what it writes there. Or
-                a terminal of that size, which people may type on if it says so.
-            warm: Whether an interpreter that waits on the worker with ``torch`` imported may run the script.
-            python: The interpreter of a ``.py`` script; that of the active environment by default.
-            after: Jobs that must have ended first: ids, or texts such as ``"12:any"``.
-            begin: The earliest start: a time, or text such as ``"2h"`` or ``"16:00"``.
-            hold: Whether it is held from the start.
-            dedupe: A key: while a job of this account with it waits or runs, that job is returned, and no new one made.
-            retries: How often it runs again after it failed.
-            retry_on: After which endings: ``"failed,lost"`` or several RetryOn.
-            on_end: Who is told once it has ended for good: names of the site's targets, mail addresses, Apprise's URLs,
-                or ``"command:WORDS"``, which runs where the job ran.
-            on_fail: The same, unless it succeeded.
+            requeue: Whether the job may run again after its worker and its processes vanished.
+            cap: Whether to configure the job's frameworks to stay within ``mem``, if the worker's site does that.
+            pty: Whether the job's output is a terminal, of the size of this process's terminal. Or a terminal size,
+                which also says whether users may type on the terminal. The log is the terminal's output.
+            warm: Whether a warm interpreter, which has ``torch`` imported, may run the script.
+            python: The interpreter of a ``.py`` script. By default that of the active environment.
+            after: Dependencies, the jobs that must end first: ids, or texts such as ``"12:any"``.
+            begin: The earliest start: a time, or a text such as ``"2h"`` or ``"16:00"``.
+            hold: Whether the job is held from the start.
+            dedupe: A key. If a job of this account with this key waits or runs, that job is returned and no job is
+                submitted.
+            retries: How often the job runs again after it failed.
+            retry_on: The endings that cause a retry: ``"failed,lost"`` or several RetryOn.
+            on_end: Targets to notify after the job's final end: names of the site's targets, mail addresses, Apprise
+                URLs, or ``"command:WORDS"``, which runs where the job ran.
+            on_fail: Targets to notify after any final end but success.
             found: Called with the job that was found by its *dedupe* key.
-            array: Indexes such as ``"0-99"``, or ``"0-99%8"`` for at most 8 at once.
-            sweep: Names and their values, ``{"lr": [1e-3, 1e-4]}`` or ``["lr=1e-3,1e-4", "seed=0..4"]``: a member
-                for each combination; ``{lr}`` in the arguments becomes its value.
-            tags: Words to find it by.
-            at_once: How many members of an array or a sweep at most at once.
-            separate_stderr: Whether standard error goes into a file of its own, beside the log.
-            git: Whether to note what *cwd* has checked out; as the site's settings say by default.
+            array: Indexes such as ``"0-99"``, or ``"0-99%8"`` for at most 8 members at a time.
+            sweep: Names and their values, ``{"lr": [1e-3, 1e-4]}`` or ``["lr=1e-3,1e-4", "seed=0..4"]``. The array has
+                a member for each combination. ``{lr}`` in the arguments is replaced by the value.
+            tags: Words for finding the job.
+            at_once: The largest number of members of an array or a sweep that run at a time.
+            separate_stderr: Whether standard error goes into its own file, next to the log.
+            git: Whether to record the git checkout of *cwd*. By default the site's setting.
 
         Raises:
-            BadRequest: something is malformed, or there is no such script.
-            JobNotFound: nobody knows a job that it is to come after.
-            Impossible: no known device could ever run it, or a job that it is to come after ended otherwise.
-            Refused: a limit leaves no room for it, now or ever, or the site takes no URLs.
+            BadRequest: An argument is malformed, or the script does not exist.
+            JobNotFound: A dependency does not exist.
+            Impossible: No known device could ever run the job, or a dependency ended so that it is never satisfied.
+            Refused: A limit forbids the job, now or ever, or the site accepts no URLs.
 
         """
         directory = working_directory(validation.path_or_none("cwd", cwd))
@@ -132,7 +133,7 @@ class Submitting(Looking, Noticing):
         wish, placement = placed(
             device, device_type, preference, exclusive=exclusive, sized=mem is not None, uuids_of=self._uuids
         )
-        _ = self.queue  # its imports take as long as git does
+        _ = self.queue  # its imports take as long as git, which runs in parallel
         spec = JobSpec(
             argv=command_line,
             cwd=str(directory),
@@ -170,14 +171,14 @@ class Submitting(Looking, Noticing):
         return self._queued(spec, found)
 
     def _look_at(self, directory: Path, *, git: bool | None) -> CheckoutLook | None:
-        """Begin to look at what *directory* has checked out, if that is wanted; *git* None: as the site wants it."""
+        """Start reading the git checkout of *directory*, if *git* is True or is None and the site's setting is on."""
         wanted = self.settings.git if git is None else git
         return CheckoutLook(directory) if wanted else None
 
     def _queued(self, spec: JobSpec, found: Callable[[Job], None] | None) -> Job:
-        """Submit *spec*; once more where the reply got lost: the same nonce makes the same job."""
-        from gpuqueue.queue.requests import new_nonce  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.submit_errors import Found, Unknown  # noqa: PLC0415 - as in queue
+        """Submit *spec*, and submit again if the reply was lost. The same nonce yields the same job."""
+        from gpuqueue.queue.requests import new_nonce  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.submit_errors import Found, Unknown  # noqa: PLC0415 - lazy import for startup time
 
         nonce = new_nonce()
 
@@ -190,7 +191,7 @@ class Submitting(Looking, Noticing):
         try:
             try:
                 return submit()
-            except Unknown as unknown:  # they ended, and the queue has forgotten them; or never were
+            except Unknown as unknown:  # the dependencies ended and the queue has deleted them, or they never existed
                 return submit(self._ends(unknown.job_ids))
         except Found as twin:
             job = self.get(twin.job_id)
@@ -209,8 +210,8 @@ class Submitting(Looking, Noticing):
         return parse_bytes(mem) if isinstance(mem, str) else mem
 
 
-def _terminal(pty: bool | Window) -> Window | None:  # noqa: FBT001 - it is one thing that submit is told
-    """Return the terminal that is asked for; one that is only asked for is as large as ours."""
+def _terminal(pty: bool | Window) -> Window | None:  # noqa: FBT001 - one argument of submit
+    """Return the size of the requested terminal. For True this is the size of this process's terminal."""
     if isinstance(pty, Window):
         return pty
     return Window.ours() if pty else None
@@ -219,10 +220,10 @@ def _terminal(pty: bool | Window) -> Window | None:  # noqa: FBT001 - it is one 
 def _array(
     array: str | Array | None, sweep: Mapping[str, Sequence[object]] | Sequence[str], at_once: int | None
 ) -> Array | None:
-    """Return the array that is asked for, None for a single job.
+    """Return the requested array, or None for a single job.
 
     Raises:
-        BadRequest: what is asked for makes no sense.
+        BadRequest: An argument is invalid.
 
     """
     if at_once is not None:

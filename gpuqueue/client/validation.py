@@ -1,7 +1,8 @@
-"""Judges what a program hands to the client. The command line's words are checked by click and go the same way.
+"""Validates the arguments of the client's methods.
 
-Python says little about a wrong type until it hurts, and then far from where it was said. Each function here returns
-the value if it is usable, and raises BadRequest in words that name the argument if it is not. Pure.
+Without these checks a wrong type would cause an error far from the call. Each function returns the value if it is
+valid, and else raises BadRequest with a message that names the argument. The command line's arguments are checked by
+click first and then pass through the same functions. Pure.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from gpuqueue.text.units import MAX_BYTES, parse_bytes, parse_duration
 
 Word = TypeVar("Word", bound=Enum)
 
-#: Largest id that either store can hold.
+#: Largest id that both the store and the history can hold.
 MAX_ID = 2**53
-#: Longest list that may be asked for.
+#: Largest count that may be requested.
 MOST = 10**9
 
 
@@ -31,8 +32,8 @@ def job_id(value: object) -> int:
     """Return a job's id.
 
     Raises:
-        BadRequest: it is no whole number.
-        JobNotFound: no job can have it.
+        BadRequest: *value* is not a whole number.
+        JobNotFound: No job can have this id.
 
     """
     if not isinstance(value, int) or isinstance(value, bool):
@@ -43,22 +44,22 @@ def job_id(value: object) -> int:
 
 
 def job_name(value: object) -> JobName:
-    """Return what a job's id, or its name as text, means: ``17``, ``"17_2"``, ``"17_5-9"``.
+    """Return the parsed name of a job, given as an id or as text: ``17``, ``"17_2"``, ``"17_5-9"``.
 
     Raises:
-        BadRequest: it names no job.
-        JobNotFound: no job can have it.
+        BadRequest: *value* is not the name of a job.
+        JobNotFound: No job can have this id.
 
     """
     return JobName.parse(value) if isinstance(value, str) else JobName(job_id(value))
 
 
 def one_job(value: object) -> JobName:
-    """As :func:`job_name`, where one job must be meant.
+    """Return the parsed name of exactly one job, given as for :func:`job_name`.
 
     Raises:
-        BadRequest: it names no job, or several.
-        JobNotFound: no job can have it.
+        BadRequest: *value* is not the name of a job, or names several.
+        JobNotFound: No job can have this id.
 
     """
     name = job_name(value)
@@ -68,11 +69,11 @@ def one_job(value: object) -> JobName:
 
 
 def whole_job(value: object) -> int:
-    """Return the id of a job, or of all of an array.
+    """Return the id of a job or of a whole array.
 
     Raises:
-        BadRequest: it names no job, or a part of an array.
-        JobNotFound: no job can have it.
+        BadRequest: *value* is not the name of a job, or names a part of an array.
+        JobNotFound: No job can have this id.
 
     """
     name = job_name(value)
@@ -82,10 +83,10 @@ def whole_job(value: object) -> int:
 
 
 def count(what: str, value: object) -> int:
-    """Return how many of something to return at most.
+    """Return a count.
 
     Raises:
-        BadRequest: it is no whole number, or none from 0 to MOST.
+        BadRequest: *value* is not a whole number from 0 to MOST.
 
     """
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
@@ -94,10 +95,10 @@ def count(what: str, value: object) -> int:
 
 
 def text_or_none(what: str, value: object, *, most: int | None = None) -> str | None:
-    """Return something to look for, of at most *most* characters.
+    """Return a text of at most *most* characters, or None.
 
     Raises:
-        BadRequest: it is no text, none that a database could hold, or too long.
+        BadRequest: *value* is not text, is too long, or contains NUL or surrogates, which a database cannot hold.
 
     """
     if value is None:
@@ -112,10 +113,10 @@ def text_or_none(what: str, value: object, *, most: int | None = None) -> str | 
 
 
 def words_of(what: str, value: object, kind: type[Word]) -> tuple[Word, ...]:
-    """Return words of *kind* to look for.
+    """Return several members of the enum *kind*.
 
     Raises:
-        BadRequest: it is no list of such words.
+        BadRequest: *value* is not a list of members.
 
     """
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
@@ -127,10 +128,10 @@ def words_of(what: str, value: object, kind: type[Word]) -> tuple[Word, ...]:
 
 
 def word(what: str, value: object, kind: type[Word]) -> Word:
-    """Return the word of *kind* that is meant, given as such or as its text.
+    """Return a member of the enum *kind*, given as the member or as its text.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: *value* is not a member.
 
     """
     for each in kind:
@@ -140,10 +141,10 @@ def word(what: str, value: object, kind: type[Word]) -> Word:
 
 
 def moment_or_none(what: str, value: object) -> datetime | None:
-    """Return a moment that everybody understands alike.
+    """Return a time that has a time zone, or None.
 
     Raises:
-        BadRequest: it is no time, or one without a zone.
+        BadRequest: *value* is not a datetime, or has no time zone.
 
     """
     if value is None:
@@ -156,10 +157,10 @@ def moment_or_none(what: str, value: object) -> datetime | None:
 
 
 def seconds_or_none(what: str, value: object) -> float | None:
-    """Return how long something may take, in seconds.
+    """Return a number of seconds, or None.
 
     Raises:
-        BadRequest: it is no number of seconds.
+        BadRequest: *value* is not a number, or is NaN.
 
     """
     if value is None:
@@ -170,24 +171,24 @@ def seconds_or_none(what: str, value: object) -> float | None:
 
 
 def _is_nan(value: object) -> bool:
-    return isinstance(value, float) and math.isnan(value)  # of a whole number beyond all floats it cannot be asked
+    return isinstance(value, float) and math.isnan(value)  # math.isnan raises on an int that is too large for a float
 
 
 def time_limit(value: object) -> float | None:
-    """Return a job's time limit in seconds, given as such or as text such as ``2h``; its size is the spec's to judge.
+    """Return a job's time limit in seconds, given in seconds or as text such as ``2h``. The spec checks its range.
 
     Raises:
-        BadRequest: it is neither.
+        BadRequest: *value* is neither.
 
     """
     return parse_duration(value) if isinstance(value, str) else seconds_or_none("time_limit", value)
 
 
 def early_signal(value: object) -> EarlySignal | None:
-    """Return the signal that a job wants before its time limit, given as such or as text such as ``USR1@120``.
+    """Return a job's early signal, given as an EarlySignal or as text such as ``USR1@120``, or None.
 
     Raises:
-        BadRequest: it is neither.
+        BadRequest: *value* is neither.
 
     """
     if value is None or isinstance(value, EarlySignal):
@@ -198,10 +199,10 @@ def early_signal(value: object) -> EarlySignal | None:
 
 
 def size_or_none(what: str, value: object) -> int | None:
-    """Return a size in bytes, given as such or as text such as ``20G``.
+    """Return a size in bytes, given in bytes or as text such as ``20G``, or None.
 
     Raises:
-        BadRequest: it is neither, or no size at all.
+        BadRequest: *value* is neither, or is out of range.
 
     """
     if value is None:
@@ -214,20 +215,20 @@ def size_or_none(what: str, value: object) -> int | None:
 
 
 def duration_or_none(what: str, value: object) -> float | None:
-    """Return a duration in seconds, given as such or as text such as ``2h``.
+    """Return a duration in seconds, given in seconds or as text such as ``2h``, or None.
 
     Raises:
-        BadRequest: it is neither.
+        BadRequest: *value* is neither.
 
     """
     return parse_duration(value) if isinstance(value, str) else seconds_or_none(what, value)
 
 
 def words(what: str, value: object) -> tuple[str, ...]:
-    """Return words of a command line. One text is refused: as a sequence it would be its letters.
+    """Return a list of words. A single text is refused, because as a sequence it would be its letters.
 
     Raises:
-        BadRequest: it is no list of texts.
+        BadRequest: *value* is not a list of texts.
 
     """
     if isinstance(value, str):
@@ -244,7 +245,7 @@ def values_of(what: str, value: object) -> tuple[str, ...]:
     """Return the values of a sweep as text.
 
     Raises:
-        BadRequest: it is no list, or one holds a comma, by which they are told apart.
+        BadRequest: *value* is not a list, or a value contains a comma, which separates the values.
 
     """
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
@@ -257,10 +258,10 @@ def values_of(what: str, value: object) -> tuple[str, ...]:
 
 
 def environment(value: object) -> Mapping[str, str]:
-    """Return the variables of a job; None stands for no variable. The spec judges each of them.
+    """Return the variables of a job. None means no variables. The spec checks each variable.
 
     Raises:
-        BadRequest: it maps nothing to anything.
+        BadRequest: *value* is not a mapping.
 
     """
     if value is None:
@@ -271,10 +272,10 @@ def environment(value: object) -> Mapping[str, str]:
 
 
 def path_or_none(what: str, value: object) -> str | None:
-    """Return a path as text.
+    """Return a path as text, or None.
 
     Raises:
-        BadRequest: it is no path.
+        BadRequest: *value* is not a path.
 
     """
     if value is None:

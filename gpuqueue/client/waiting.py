@@ -1,4 +1,4 @@
-"""Waiting for a job's end, and reading what it writes meanwhile."""
+"""Waits for the end of a job, and follows its log."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 else:
     runs = later("gpuqueue.model.run")
 
-#: How long an ended job may take to reach the book before we answer without it, in seconds.
+#: How long to wait for an ended job's record in the history, in seconds. After that, it is returned without its runs.
 RECORD_S = 5.0
-#: Time between two looks at a log that is followed, in seconds.
+#: Interval between two polls of a followed log, in seconds.
 FOLLOW_S = 0.1
 
 
@@ -38,25 +38,25 @@ class Waiting(Awaiting):
         held: Callable[[Job], None] | None = None,
         away: Callable[[Unreachable], None] | None = None,
     ) -> Record:
-        """Wait until the job, the array or the member has ended and return it with its runs.
+        """Wait until the job, the array or the member has ended, and return it with its runs.
 
-        *held* and *away* as in :meth:`ends`, which waits for many.
+        The other arguments are those of :meth:`ends`, which waits for several jobs.
 
         Raises:
-            JobNotFound: nobody knows it.
-            WaitTimeout: it has not ended after *timeout_s*; it goes on.
+            JobNotFound: The job does not exist.
+            WaitTimeout: The job has not ended after *timeout_s*. It continues.
 
         """
         _, ended = next(self.ends([job], timeout_s=timeout_s, held=held, away=away))
         return self.recorded(ended)
 
     def watch(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Iterator[Job]:
-        """Yield the job as it stands, again and again (at least once a second), up to its end.
+        """Yield the job's current state at least once a second until it has ended.
 
-        *away* as in :meth:`ends`.
+        *away* is that of :meth:`ends`.
 
         Raises:
-            JobNotFound: nobody knows it.
+            JobNotFound: The job does not exist.
 
         """
         patience = Patience(away)
@@ -71,9 +71,9 @@ class Waiting(Awaiting):
                 return
 
     def _watched(self, job_id: int | str) -> Iterator[Job]:
-        from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue import keys  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - lazy import for startup time
 
         with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
             while True:
@@ -88,9 +88,9 @@ class Waiting(Awaiting):
                         break
 
     def recorded(self, job: Job) -> Record:
-        """Return the ended *job* from the book, or without its runs if the book does not get it in time."""
+        """Return the ended *job* from the history, or without its runs if the history does not have it in time."""
         if job.member is not None and not job.attempt:
-            return runs.Record(job=job)  # no device ever took it: the book has no more of it than its array
+            return runs.Record(job=job)  # never claimed: the history has only its array
         deadline = time.monotonic() + RECORD_S
         while time.monotonic() < deadline:
             try:
@@ -103,20 +103,20 @@ class Waiting(Awaiting):
         return runs.Record(job=job)
 
     def log_path(self, job: int | str) -> Path:
-        """Return where the newest run's log lies, if that is on this machine.
+        """Return the path of the newest run's log, which must be on this machine.
 
         Raises:
-            JobNotFound: nobody knows the job.
-            Refused: it has not run yet, or its log lies on another host or is gone.
+            JobNotFound: The job does not exist.
+            Refused: The job is an array or has not run yet, or its log is on another host or deleted.
 
         """
         return self.log_there(self.newest(job))
 
     def log_there(self, record: Record) -> Path:
-        """Return what :meth:`log_path` does, of a job with its newest run.
+        """Return the path of the log of the newest run in *record*, which must be on this machine.
 
         Raises:
-            Refused: see there.
+            Refused: As for :meth:`log_path`.
 
         """
         path, label = self._log_path_of(record), record.job.label
@@ -129,7 +129,7 @@ class Waiting(Awaiting):
         return path
 
     def log_of(self, record: Record) -> Path | None:
-        """Return where the log of the newest run of *record* lies, None if it has none, or none on this machine."""
+        """Return the path of the log of the newest run in *record*, or None if there is none on this machine."""
         run = next((run for run in reversed(record.runs) if run.log_path), None)
         return Path(run.log_path) if run and run.log_path and run.host == self.settings.host else None
 
@@ -156,16 +156,20 @@ class Waiting(Awaiting):
         away: Callable[[Unreachable], None] | None = None,
         whole: bool = False,
     ) -> Iterator[bytes]:
-        """Yield the job's output as it is written, from its newest run on, over all that follow, up to its end.
+        """Yield the job's output while it is written, from its newest run through all later runs to the job's end.
 
-        With the *tail* of an earlier call it goes on where that one was left. *held* is called with the job each time
-        it becomes held, *again* with each further run before its output, *seen* with the job as it was last seen
-        several times a second. *whole* begins with the job's first run in place of its newest. *away* as in
-        :meth:`ends`: what the job writes meanwhile comes all the same.
+        Args:
+            job: A job, or a member of an array.
+            tail: The tail of an earlier call, to continue where that call stopped.
+            held: Called with the job each time it becomes held.
+            seen: Called several times a second with the last known state of the job.
+            again: Called with each later run before the output of that run.
+            away: See :meth:`ends`. Output is yielded during an absence of the store too.
+            whole: Start with the job's first run instead of its newest.
 
         Raises:
-            JobNotFound: nobody knows it.
-            Refused: its log lies on another host, or it ended without ever running.
+            JobNotFound: The job does not exist.
+            Refused: The job is an array, its log is on another host, or it ended without a run.
 
         """
         tail, patience, look = tail or LogTail(), Patience(away), seen or _ignored
@@ -194,26 +198,26 @@ class Waiting(Awaiting):
         *,
         whole: bool,
     ) -> Iterator[bytes]:
-        """Do what :meth:`follow` says for as long as the store is there; called again it goes on."""
-        from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - as in queue
+        """Implement :meth:`follow` while the store is reachable. A later call continues at *tail*."""
+        from gpuqueue.queue import keys  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - lazy import for startup time
 
         with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
             while True:
                 job = self.get(job_id)
-                ended = job.state.is_end  # asked before reading: what was written by then is read
+                ended = job.state.is_end  # read before the log, so that no output written before the end is missed
                 if ended:
-                    self.recorded(job)  # where the log is stands in the book; wait for that a little
+                    self.recorded(job)  # wait briefly for the history, which has the log's path
                 notice.look(job)
                 seen(job)
                 if job.spec.array is not None:
-                    self._log_path_of(runs.Record(job=job))  # says which members have one
-                if job.attempt:  # else there is nothing to read, and the book need not be asked ten times a second
+                    self._log_path_of(runs.Record(job=job))  # raises: an array has no log
+                if job.attempt:  # without an attempt there is no log, and the history need not be queried
                     yield from self._turned(self._runs_to_read(job_id, tail, whole=whole), tail, again, whole=whole)
                 yield from tail.rest()
                 if ended:
-                    self.log_path(job_id)  # says why there is none
+                    self.log_path(job_id)  # raises if there is no log
                     return
                 until = time.monotonic() + (FOLLOW_S if tail.path is None else LOOK_S)
                 while time.monotonic() < until:
@@ -224,7 +228,7 @@ class Waiting(Awaiting):
                         break
 
     def _runs_to_read(self, job_id: int | str, tail: LogTail, *, whole: bool) -> Record:
-        """Return the job with the runs whose logs may be unread: as long as there is one, the book is not asked."""
+        """Return the job with its runs that may have unread logs. Queries the history only for earlier runs."""
         newest = self.newest(job_id)
         path = newest.last_run.log_path if newest.last_run is not None else None
         is_all = not whole if tail.path is None else path == str(tail.path)
@@ -233,7 +237,7 @@ class Waiting(Awaiting):
     def _turned(
         self, record: Record, tail: LogTail, again: Callable[[Run], None] | None, *, whole: bool
     ) -> Iterator[bytes]:
-        """Yield the rest of the logs before the newest run's, and turn *tail* to that one."""
+        """Yield the unread parts of the logs before the newest run's, and point *tail* to the newest run's log."""
         logs = [(run, self._lies_here(run)) for run in record.runs if run.log_path]
         paths = [path for _, path in logs]
         from_first = whole and tail.path is None
@@ -251,10 +255,10 @@ def _is_gone(path: Path) -> bool:
         path.stat()
     except FileNotFoundError:
         return True
-    except OSError:  # it may not be looked at: whoever opens it says so
+    except OSError:  # not permitted: opening the log reports the error
         return False
     return False
 
 
 def _ignored(_job: Job) -> None:
-    """Take note of nothing."""
+    """Do nothing."""

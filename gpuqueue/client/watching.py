@@ -1,4 +1,4 @@
-"""What jobs say of themselves while they run."""
+"""Reads the progress of running jobs from their logs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 
 
 class Watching(Waiting):
-    """Looks into the logs of running jobs."""
+    """Reads the logs of running jobs."""
 
     def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:
-        """Return how far those of *jobs* are that say so in their logs.
+        """Return the progress of the running jobs of *jobs* that report it in their logs, by job id.
 
-        Only a log on this machine can be looked into, and only one that this account may read. *logs* is where they
-        lie, by the jobs' ids, if that is known (:class:`gpuqueue.model.job_page.Listing`); else the queue is asked for
-        each.
+        Only logs that are on this machine and readable by this account are searched. *logs* maps ids of jobs to log
+        paths (:class:`gpuqueue.model.job_page.Listing`). Without it, the queue is asked for each path.
         """
-        from gpuqueue.model.progress import TAIL_BYTES, progress_in  # noqa: PLC0415 - only for who asks
+        from gpuqueue.model.progress import TAIL_BYTES, progress_in  # noqa: PLC0415 - lazy import for startup time
 
         found = {}
         for job in jobs:

@@ -1,4 +1,4 @@
-"""Why a job waits, with all that a person needs to understand it: put together from the queue and the book."""
+"""Explains why a job waits, with data from the queue and the history."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Usual:
-    """How long runs of a job's name by its user took, of those that lasted at least as long as it has by now.
+    """Usual duration of a running job, from earlier runs of the same user and name.
 
-    ``median_s`` and ``p90_s`` are durations of whole runs; ``runs`` is how many there were to go by.
+    Only runs that lasted at least as long as the job has by now are counted. ``median_s`` and ``p90_s`` are durations
+    of whole runs in seconds. ``runs`` is the number of runs counted.
     """
 
     median_s: float
@@ -28,40 +29,41 @@ class Usual:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Why:
-    """A job and why it does not run; ``explanation`` is None for one that has ended or runs.
+    """A job, and why it does not run.
 
-    ``devices`` are those that workers announced, by UUID; ``others`` the jobs that the explanation names, as far as the
-    queue knows them; ``usual`` how long those of them without a time limit may take, as far as the book knows.
+    ``explanation`` is None for a job that runs or has ended. ``devices`` maps UUIDs to all announced devices.
+    ``others`` maps ids to the jobs that the explanation names and the queue has. ``usual`` maps ids to the usual
+    duration of those of them that have no time limit, where the history has earlier runs.
     """
 
     job: Job
     explanation: Explanation | None = None
-    #: Of one that does not wait: whether its run makes place for another.
+    #: For a job that does not wait: whether its run is being preempted.
     making_place: MakingPlace | None = None
     devices: Mapping[str, DeviceStatus] = field(default_factory=dict)
     others: Mapping[int, Job] = field(default_factory=dict)
     usual: Mapping[int, Usual] = field(default_factory=dict)
-    #: Those of them that have lasted longer than every earlier run of their name, and how many of these there were.
+    #: Number of earlier runs, for each of ``others`` that has lasted longer than all earlier runs of its name.
     outlived: Mapping[int, int] = field(default_factory=dict)
-    #: After which wait devices are kept for a job (None: never), and for how many on each host at a time.
+    #: Wait after which devices are reserved for a job, in seconds (None: never), and reservations per host at a time.
     reserve_after_s: float | None = None
     reservations: int = 0
-    #: A worker that was not heard for longer, in seconds, is called silent, as in ``gpus``; None: none is.
+    #: Age of the last heartbeat above which a worker is silent, in seconds, as in ``gpus``. None: no worker is.
     silent_after_s: float | None = None
-    #: The levels whose place the job's level may take, from which age of a run on, and how long that has to go.
+    #: The priorities that the job may preempt, the least age of a preempted run, and the run's grace, in seconds.
     preempts: tuple[Level, ...] = ()
     preempt_after_s: float = 0.0
     preempt_grace_s: float = 0.0
 
     def silent_s(self, device: str) -> float | None:
-        """Return for how long the worker of *device*, a UUID, has been silent; None where it is not."""
+        """Return how long the worker of *device*, a UUID, has been silent, in seconds, or None if it is not."""
         status = self.devices.get(device)
         if status is None or self.silent_after_s is None or status.seen_s_ago <= self.silent_after_s:
             return None
         return status.seen_s_ago
 
     def together(self, devices: Iterable[Verdict]) -> list[list[Verdict]]:
-        """Return the *devices* by host and kind: all that a job has are of one."""
+        """Return *devices* in groups of one host and kind. All devices of a run are in one such group."""
         groups: dict[tuple[str, str], list[Verdict]] = {}
         for each in devices:
             status = self.devices.get(each.device)
@@ -69,7 +71,7 @@ class Why:
         return list(groups.values())
 
     def with_enough(self, devices: Iterable[Verdict]) -> list[Verdict]:
-        """Return those of the *devices* that the job could have: with as many others of them as it asks for."""
+        """Return the devices that are in a group large enough for the job's number of devices."""
         return [each for group in self.together(devices) if len(group) >= self.job.spec.gpus for each in group]
 
 
@@ -86,9 +88,9 @@ def named_by(explanation: Explanation) -> set[int]:
 
 
 def usual_of(durations_s: Iterable[float], *, elapsed_s: float) -> Usual | None:
-    """Return what is usual among runs that took *durations_s*, given that this one has lasted *elapsed_s*.
+    """Return the usual duration among runs of *durations_s*, for a run that has lasted *elapsed_s*.
 
-    None if no run lasted that long. The quantiles are the nearest ranks, so each is a duration that did occur.
+    Return None if no run lasted that long. The quantiles are nearest ranks, so each is an observed duration.
     """
     longer = sorted(each for each in durations_s if each >= elapsed_s)
     if not longer:
@@ -97,5 +99,5 @@ def usual_of(durations_s: Iterable[float], *, elapsed_s: float) -> Usual | None:
 
 
 def _rank(ordered: Sequence[float], percent: int) -> float:
-    """Return the smallest value that at least *percent* of all do not exceed."""
+    """Return the smallest value that at least *percent* of all values do not exceed."""
     return ordered[max(1, -(-len(ordered) * percent // 100)) - 1]

@@ -1,10 +1,10 @@
-"""The one door between values and bytes: specs, endings and records as JSON.
+"""Conversion of specs, endings and records between values and JSON.
 
-Every payload carries ``v``, the format's version. Payloads of older versions load for ever (the files
-under ``tests/golden`` hold us to it), unknown keys are ignored, so that an older reader survives a newer
-writer. A payload may also be damaged, or too new: whatever it holds, a reader here returns a value or raises
-:class:`~gpuqueue.errors.Unreadable`, and nothing else. The text is pure ASCII: file names and arguments that are no
-valid UTF-8 travel as escaped surrogates, as Python itself carries them, and come out unchanged.
+Every payload has a field ``v``, the version of the format. Payloads of older versions stay readable for ever; tests
+check this with the files under ``tests/golden``. Unknown keys are ignored, so that an older reader accepts the payloads
+of a newer writer. A payload may be damaged or too new: a reader returns a value or raises
+:class:`~gpuqueue.errors.Unreadable`, and nothing else. The text is pure ASCII. File names and arguments that are not
+valid UTF-8 become escaped surrogates, as Python represents them, and are decoded unchanged.
 """
 
 from __future__ import annotations

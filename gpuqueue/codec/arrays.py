@@ -1,4 +1,4 @@
-"""Arrays, and how the request of a member is told without repeating its array's."""
+"""Arrays, and the requests of their members, which are derived from the request of the array."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from gpuqueue.lazy.imports import pattern
 from gpuqueue.model.array import Array, Axis, Indexes, Member
 from gpuqueue.text.json_fields import Fields, loaded
 
-#: How a text of :func:`of_member` ends, and in how many characters at most.
+#: The end of a text of :func:`of_member`, and its greatest length in characters.
 _OWNER = pattern(r',"of":(0|[1-9][0-9]{0,17}),"index":(0|[1-9][0-9]{0,6})\}\Z')
 _MOST_OWNER = 50
 
 
 def array_to_plain(array: Array | None) -> Plain | None:
-    """Return *array* as submit.lua reads it as well: the names in this order."""
+    """Return *array* as plain values.
+
+    The order of the keys matters: ``shared/array.lua`` parses the text with a pattern.
+    """
     if array is None:
         return None
     return {"indexes": str(array.indexes), "at_once": array.at_once, "axes": [str(axis) for axis in array.axes]}
 
 
 def array_from_plain(plain: object) -> Array | None:
-    """Return the array that *plain* describes, None where it describes none."""
+    """Return the array that *plain* describes, None for None."""
     if plain is None:
         return None
     fields = Fields(plain, "an array")
@@ -33,18 +36,21 @@ def array_from_plain(plain: object) -> Array | None:
 
 
 def member_from_plain(plain: Fields) -> Member | None:
-    """Return whose member a request says that it is, None where it says nothing."""
+    """Return the member that a request names, None if it names none."""
     return Member(plain.whole("of"), plain.whole("index")) if plain.has("of") else None
 
 
 def of_member(payload: str, member: Member) -> str:
-    """Return the spec of a *member* from the *payload* of its array: that, and whose member it is."""
+    """Return the spec of *member*: the *payload* of its array, plus the array's id and the member's index."""
     owner = f',"of":{member.array_id},"index":{member.index}}}'
     return payload if payload.endswith(owner) else payload[:-1] + owner
 
 
 def without_member(payload: object) -> tuple[str, Member] | None:
-    """Return the *payload* of an array and the member for which :func:`of_member` told it, None where it did not."""
+    """Return the array's *payload* and the member that :func:`of_member` added to it.
+
+    Return None if no member was added.
+    """
     if not isinstance(payload, str):
         return None
     found = _OWNER.search(payload, max(0, len(payload) - _MOST_OWNER))
@@ -54,12 +60,15 @@ def without_member(payload: object) -> tuple[str, Member] | None:
 
 
 def member_note(member: Member) -> str:
-    """Return what stands for the spec of a *member* where its array's is kept anyway."""
+    """Return a short reference that is stored in place of the spec of *member*: its array's spec is stored anyway."""
     return dump({"v": VERSION, "of": member.array_id, "index": member.index})
 
 
 def whole_payload(payload: str, array: str | None) -> str:
-    """Return a spec that can be read alone, from one that may be a :func:`member_note`, and its array's if known."""
+    """Return a complete spec from *payload*, which may be a :func:`member_note`.
+
+    *array* is the spec of the member's array, if it is known.
+    """
     if array is None or len(payload) > 100:  # noqa: PLR2004 - a note has two numbers, a spec more than ten fields
         return payload
     try:

@@ -1,4 +1,4 @@
-"""Devices, and what was seen of them: peaks, activity, timelines."""
+"""Devices and their measurements: peaks, activity, timelines."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def activity_from_plain(plain: object) -> Activity:
 
 
 def timeline_to_plain(timeline: Timeline | None) -> Plain | None:
-    """Return *timeline* as plain values, None where there is none."""
+    """Return *timeline* as plain values, None for None."""
     return None if timeline is None else {"step_s": timeline.step_s, "bytes": list(timeline.bytes)}
 
 
 def timeline_from_plain(plain: object) -> Timeline | None:
-    """Return the timeline that *plain* describes."""
+    """Return the timeline that *plain* describes, None for None."""
     if plain is None:
         return None
     fields = Fields(plain, "a timeline")

@@ -1,4 +1,4 @@
-"""What a worker tells of a run: its start, its devices, its ending."""
+"""The reports of a worker about a run: its start, its devices, its ending."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run_device_to_plain(device: RunDevice) -> Plain:
 
 
 def run_device_from_plain(plain: object) -> RunDevice:
-    """Return the run's device that *plain* describes."""
+    """Return the device of a run that *plain* describes."""
     what = "a run's device"
     fields = Fields(plain, what)
     with meaning(what):
@@ -81,7 +81,7 @@ def run_device_from_plain(plain: object) -> RunDevice:
 
 
 def encode_started(*, log_path: str, devices: tuple[RunDevice, ...]) -> str:
-    """Return as text what the worker knows when a run starts."""
+    """Return the report of the start of a run as text."""
     return dump({"v": VERSION, "log_path": log_path, "devices": [run_device_to_plain(each) for each in devices]})
 
 
@@ -92,7 +92,7 @@ def encode_ended(
     devices: tuple[RunDevice, ...],
     peak_at_once_bytes: int | None = None,
 ) -> str:
-    """Return as text what the worker knows when a run has ended."""
+    """Return the report of the end of a run as text."""
     return dump(
         {
             "v": VERSION,
@@ -108,7 +108,7 @@ def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...]]:
     """Return the log's path and the devices that :func:`encode_started` wrote.
 
     Raises:
-        Unreadable: it wrote no such thing.
+        Unreadable: *text* is no such report.
 
     """
     plain = loaded(text, "what a worker told of a start")
@@ -116,10 +116,10 @@ def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...]]:
 
 
 def decode_ended(text: object) -> Ended:
-    """Return what :func:`encode_ended` wrote.
+    """Return the end of a run that :func:`encode_ended` wrote.
 
     Raises:
-        Unreadable: it wrote no such thing.
+        Unreadable: *text* is no such report.
 
     """
     plain = loaded(text, "what a worker told of an end")

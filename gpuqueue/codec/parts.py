@@ -1,4 +1,7 @@
-"""The parts of a request that have values of their own: waits, retries, notices, signal, placement, terminal, git."""
+"""The parts of a request that have types of their own.
+
+They are waits, retries, notifications, the early signal, placement, the terminal's size and the git checkout.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def waits_to_plain(waits: Waits) -> Plain:
 
 
 def waits_from_plain(plain: object) -> Waits:
-    """Return the waits that *plain* describes; none where there is nothing."""
+    """Return the waits that *plain* describes, ``NO_WAITS`` for None."""
     if plain is None:
         return NO_WAITS
     fields = Fields(plain, "what a job waits for")
@@ -46,7 +49,7 @@ def retries_to_plain(retries: Retries) -> Plain:
 
 
 def retries_from_plain(plain: object) -> Retries:
-    """Return the retries that *plain* describes; none where there is nothing."""
+    """Return the retries that *plain* describes, ``NO_RETRIES`` for None."""
     if plain is None:
         return NO_RETRIES
     fields = Fields(plain, "a job's retries")
@@ -54,12 +57,12 @@ def retries_from_plain(plain: object) -> Retries:
 
 
 def notices_to_plain(notices: tuple[Notice, ...]) -> list[Plain]:
-    """Return *notices* as plain values, secrets and all."""
+    """Return *notices* as plain values, including secrets."""
     return [{"when": each.when.value, "to": each.to} for each in notices]
 
 
 def notices_from_plain(plain: object) -> tuple[Notice, ...]:
-    """Return the notices that *plain* describes; none where there is nothing."""
+    """Return the notifications that *plain* describes, an empty tuple for None."""
     if plain is None:
         return ()
     what = "a job's notices"
@@ -69,12 +72,12 @@ def notices_from_plain(plain: object) -> tuple[Notice, ...]:
 
 
 def signal_to_plain(early: EarlySignal | None) -> Plain | None:
-    """Return *early* as plain values, None where there is none."""
+    """Return *early* as plain values, None for None."""
     return None if early is None else {"number": early.number, "before_s": early.before_s}
 
 
 def signal_from_plain(plain: object) -> EarlySignal | None:
-    """Return the early signal that *plain* describes."""
+    """Return the early signal that *plain* describes, None for None."""
     if plain is None:
         return None
     what = "an early signal"
@@ -95,7 +98,7 @@ def placement_to_plain(placement: Placement) -> Plain:
 
 
 def placement_from_plain(plain: object) -> Placement:
-    """Return the placement that *plain* describes; requests of before there were any have none."""
+    """Return the placement that *plain* describes, ``ANYWHERE`` for None, as in older requests."""
     if plain is None:
         return ANYWHERE
     what = "a placement"
@@ -118,21 +121,21 @@ def window_from_plain(plain: Fields) -> Window:
 
 
 def window_to_plain(window: Window | None) -> Plain | None:
-    """Return the size of a terminal as plain values, None where there is none."""
+    """Return the size of a terminal as plain values, None for None."""
     if window is None:
         return None
     return {"columns": window.columns, "rows": window.rows, **({"typed": True} if window.typed else {})}
 
 
 def git_to_plain(checkout: Checkout | None) -> Plain | None:
-    """Return *checkout* as plain values, None where there was none."""
+    """Return *checkout* as plain values, None for None."""
     if checkout is None:
         return None
     return {"commit": checkout.commit, "branch": checkout.branch, "dirty": checkout.dirty}
 
 
 def git_from_plain(plain: object) -> Checkout | None:
-    """Return the checkout that *plain* describes; requests of before there were any have none."""
+    """Return the checkout that *plain* describes, None for None, as in older requests."""
     if plain is None:
         return None
     what = "a checkout"

@@ -1,4 +1,4 @@
-"""Jobs and runs as the ``--json`` output shows them. They are only written, never read."""
+"""Jobs and runs in the form of the ``--json`` output. They are only written, never read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def job_to_plain(job: Job) -> Plain:
-    """Return *job* as the ``--json`` output shows it; the environment stays out."""
+    """Return *job* as the ``--json`` output shows it, without the environment."""
     spec = job.spec
     return {
         "id": job.id,
@@ -67,7 +67,7 @@ def job_to_plain(job: Job) -> Plain:
 
 
 def tally_to_plain(job: Job) -> Plain | None:
-    """Return an array as the ``--json`` output shows it, None for any other job."""
+    """Return the array of *job* as the ``--json`` output shows it, None for any other job."""
     array, here = job.spec.array, job.tally
     if array is None:
         return None
@@ -103,7 +103,10 @@ def run_to_plain(run: Run) -> Plain:
 
 
 def record_to_plain(record: Record) -> Plain:
-    """Return *record* as the ``--json`` output has it: the job, its ``runs`` and ``notes``, and who was ``told``."""
+    """Return *record* as the ``--json`` output shows it.
+
+    This is the job, its ``runs`` and ``notes``, and its notifications as ``told``.
+    """
     notes = [{"at": iso(note.at), "attempt": note.attempt, "text": note.text} for note in record.notes]
     runs = [run_to_plain(run) for run in record.runs]
     return {

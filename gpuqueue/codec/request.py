@@ -1,4 +1,4 @@
-"""A job's request: the door to the queue for every submitter."""
+"""The request of a job as text. All submitters encode their requests here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gpuqueue.model.retries import NO_RETRIES
 from gpuqueue.system.exec_limits import refuse_what_no_process_takes
 from gpuqueue.text.json_fields import loaded
 
-#: Largest spec taken, in bytes of JSON. It lives in the store's memory until the job has ended.
+#: Largest accepted spec, in bytes of JSON. The store keeps it in memory until the job has ended.
 MAX_SPEC_BYTES = 1024 * 1024
 
 Plain = dict[str, Any]
@@ -40,10 +40,10 @@ _WHAT = "a job's request"
 
 
 def encode_spec(spec: JobSpec) -> str:
-    """Return *spec* as text: the door to the queue for every submitter.
+    """Return *spec* as text.
 
     Raises:
-        BadRequest: it is larger than MAX_SPEC_BYTES, or no process could be given its command or environment.
+        BadRequest: the text is larger than MAX_SPEC_BYTES, or no process could be given the command or the environment.
 
     """
     refuse_what_no_process_takes(spec.argv, spec.env, spec.cwd)
@@ -95,20 +95,20 @@ def encode_spec(spec: JobSpec) -> str:
 
 
 def decode_spec(text: object) -> JobSpec:
-    """Return the spec that *text* holds; where it is a member's (:func:`of_member`), what that member is to run.
+    """Return the spec in *text*; for the text of a member (:func:`of_member`), the spec of that member.
 
     Raises:
-        Unreadable: it holds none that this version knows.
+        Unreadable: *text* has no spec that this version knows.
 
     """
     return decode_request(text)[0]
 
 
 def decode_request(text: object) -> tuple[JobSpec, Member | None]:
-    """Return the spec that *text* holds as :func:`decode_spec` does, and whose member it says that it is, if any.
+    """Return the spec in *text*, as :func:`decode_spec` does, and the member that it names, if any.
 
     Raises:
-        Unreadable: it holds none that this version knows.
+        Unreadable: *text* has no spec that this version knows.
 
     """
     parts = without_member(text)
@@ -121,12 +121,12 @@ def decode_request(text: object) -> tuple[JobSpec, Member | None]:
 
 @lru_cache(maxsize=8)
 def _of_array(payload: str) -> JobSpec:
-    """Return what was asked for with an array: read once for members that come one after the other."""
+    """Return the spec of an array. It is cached, because members are often read one after the other."""
     return _read(payload)[0]
 
 
 def _read(text: object) -> tuple[JobSpec, Member | None]:
-    """Return the spec that *text* holds, of a member that of its array, and whose member it says that it is."""
+    """Return the spec in *text* (for a member, the spec of its array), and the member that it names, if any."""
     plain = loaded(text, _WHAT)
     account, env = plain.below("account", "a job's account"), plain.below("env", "a job's environment")
     with meaning(_WHAT):
@@ -164,15 +164,15 @@ def _read(text: object) -> tuple[JobSpec, Member | None]:
         return spec, member_from_plain(plain)
 
 
-#: The name and the command of a job whose request nobody can read.
+#: Name and command of a job whose request cannot be read.
 UNREADABLE = "(unreadable)"
 
 
 def stand_in(*, user: str, mem_bytes: int, **known: Any) -> JobSpec:
-    """Return what is shown of a request that cannot be read: the job is there all the same, and must be seen.
+    """Return a replacement for a request that cannot be read, so that lists can still show the job.
 
     Raises:
-        Unreadable: not even that makes sense.
+        Unreadable: the known values are invalid as well.
 
     """
     account = Account(name=user, uid=known.pop("uid", 0), host=known.pop("host", ""))

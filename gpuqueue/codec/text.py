@@ -1,4 +1,4 @@
-"""What all payloads have in common: their format, and how a value that makes no sense is told."""
+"""Common to all payloads: the format of the text, and the error for an invalid value."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Plain = dict[str, Any]
 
 
 def dump(plain: Plain) -> str:
-    """Return *plain* as text: ASCII, without a space too many."""
+    """Return *plain* as compact JSON in ASCII."""
     return json.dumps(plain, separators=(",", ":"), ensure_ascii=True)
 
 
-class meaning:  # noqa: N801 - used as the function that contextlib would make of it, at four times the cost
-    """Let values that no value of ours can have (an unknown word, a peak without a source) be one error.
+class meaning:  # noqa: N801 - used as a function; one from contextlib would take four times as long
+    """Turn the errors for invalid values, such as an unknown word or a peak without a source, into one error.
 
     Raises:
         Unreadable: instead of ValueError and BadRequest.
@@ -33,14 +33,14 @@ class meaning:  # noqa: N801 - used as the function that contextlib would make o
         self._what = what
 
     def __enter__(self) -> None:
-        """Watch from here on."""
+        """Enter the context."""
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        """Turn *error* into Unreadable."""
+        """Raise Unreadable in place of *error*, if *error* is a ValueError or a BadRequest."""
         if isinstance(error, (ValueError, BadRequest)):
             raise Unreadable(f"{self._what} cannot be read: {error}") from error
 
 
 def iso(moment: datetime | None) -> str | None:
-    """Return *moment* in the form of ISO 8601, to the millisecond."""
+    """Return *moment* in ISO 8601 format, to the millisecond, None for None."""
     return moment.isoformat(timespec="milliseconds") if moment else None

@@ -1,6 +1,6 @@
-"""``gpuqueue doctor``: what can be wrong on a site, seen from this machine. A file for each room of the report.
+"""``gpuqueue doctor``: finds faults of a site from this machine. One module for each section of the report.
 
-:mod:`gpuqueue.doctor.examination` tells the story: looks are sent out all at once, each in a thread of its own and
-with a limit, because whatever is broken may hang; the checks then judge what came back, and hang on nothing. What
-needs the driver or knows the runs is the machines' side's to see: it is asked as a program.
+:mod:`gpuqueue.doctor.examination` gathers facts in parallel, each in its own thread with a time limit, because a
+broken part may hang. The checks are then functions of these facts and cannot hang. Checks of the driver and of runs
+belong to the ``workers`` package, which is run as the program ``gpuqueue-worker``.
 """

@@ -1,4 +1,4 @@
-"""Looks at the whole site, all at once and each look with a limit, and yields what the checks find, room by room."""
+"""Examines the whole site in parallel, with a time limit for each part, and yields the findings by section."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from gpuqueue.system.timeout_call import Look, Unseen
 
 T = TypeVar("T")
 
-#: How long a look may take, in seconds. The store's and the database's own limits are 5 and 10 s.
+#: Time limit for gathering facts, in seconds. The store's and the database's own limits are 5 and 10 s.
 LOOK_S = 10.0
-#: How long the book's file is looked through for damage, in seconds: in passing, and in a deep look.
+#: Time limits of the integrity check of the history's file, in seconds: by default, and with ``--deep``.
 INTEGRITY_S, DEEP_INTEGRITY_S = 1.0, 600.0
 
-#: Exit code by the worst grade. A monitor's 2 is a wrong use in ours; docs/reference/doctor.md translates.
+#: Exit code for the worst grade. Monitoring plugins use 2 for critical, but here 2 means wrong usage.
+#: docs/reference/doctor.md translates.
 EXIT_CODES: Mapping[Grade, int] = {
     Grade.OK: 0,
     Grade.NOTE: 0,
@@ -29,7 +30,7 @@ EXIT_CODES: Mapping[Grade, int] = {
     Grade.PROBLEM: 1,
 }
 
-#: Our rooms, with the checks that are made there. The machines' side has three more; see workers.doctor.examination.
+#: Sections that are examined here, with their checks. workers.doctor.examination has three more.
 ROOMS: Mapping[str, Sequence[Callable[..., object]]] = {
     "settings": values.CHECKS,
     "state": state.CHECKS,
@@ -38,15 +39,15 @@ ROOMS: Mapping[str, Sequence[Callable[..., object]]] = {
     "book": history.CHECKS,
     "processes": processes.CHECKS,
 }
-#: All rooms, in the order in which they are told: from the ground up.
+#: All sections, in the order of the report. A section depends on those before it.
 ORDER = ("settings", "state", "host", "python", "store", "queue", "book", "processes", "runs")
 
 
 def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple[str, list[Finding]]]:
-    """Yield each room with what was found there, in order, as soon as it is known."""
+    """Yield each section with its findings, in order, as soon as they are known."""
     try:
         facts = Look(lambda: values.facts_of(environ), LOOK_S).seen()
-    except Unseen as why:  # nobody knows where anything else is
+    except Unseen as why:  # without settings no other part can be located
         seen, remedy = f"the settings cannot be looked at: {why}", "is the disk of the home directory there?"
         yield "settings", [replace(problem(seen, remedy), room="settings", check=name_of(values.file))]
         return
@@ -54,7 +55,7 @@ def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple
 
 
 class _Examination:
-    """One look at the site. The looks go out when it is made; the rooms are told as they come back."""
+    """One examination of the site. All parts start when the object is made; sections follow as parts finish."""
 
     def __init__(self, facts: values.Facts, environ: Mapping[str, str], *, deep: bool) -> None:
         self._values, settings = facts, facts.settings
@@ -70,7 +71,7 @@ class _Examination:
         self._queue: QueueFacts | Unseen | None = None
 
     def rooms(self) -> Iterator[tuple[str, list[Finding]]]:
-        """Yield each room as soon as it is known."""
+        """Yield each section with its findings as soon as they are known."""
         told: Mapping[str, Callable[[], Iterator[Finding]]] = {
             "settings": lambda: examined("settings", self._values, values.CHECKS),
             "state": self._tell_state,
@@ -147,7 +148,7 @@ class _Examination:
         )
 
     def _queue_facts(self) -> QueueFacts | Unseen:
-        """Return what lies in the store, or why that cannot be seen; asked once the store is known to answer."""
+        """Return the facts about the queue, or why there are none. The store is read only after it has answered."""
         if self._queue is None:
             try:
                 self._store.seen()

@@ -1,4 +1,4 @@
-"""The book: is it there, has it this version's tables, can it be written, is it whole?"""
+"""Checks of the history: whether it is reachable, has this version's tables, is writable and is intact."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from gpuqueue.text.redact import without_password
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import format_bytes
 
-#: Most letters of a reason that are shown.
+#: Longest reason that is shown, in characters.
 MAX_WHY = 120
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """The book, and what is free on the disk of its file, if it has one here."""
+    """Facts about the history, and the free bytes on the disk of its file, if its file is on this machine."""
 
     book: BookFacts
     free_bytes: int | None
 
 
 def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
-    """Return what can be seen of the book.
+    """Return the facts about the history.
 
     Raises:
-        BookUnreachable: it does not answer, or there is none.
+        BookUnreachable: The history does not answer or does not exist.
 
     """
     book = book_facts(settings.database_url, integrity_s=integrity_s)
@@ -38,7 +38,7 @@ def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
 
 
 def away(settings: Settings, why: Unseen) -> Finding:
-    """Return why the book does not serve, and what to do."""
+    """Return a finding on why the history is unreachable, with a remedy."""
     words, known = str(why), why.cause if isinstance(why.cause, BookUnreachable) else None
     if "malformed" in words or "not a database" in words:  # SQLite's words for a damaged file
         return problem(known.what if known else words, _recover(settings.database_url.partition(":///")[2]))
@@ -54,13 +54,13 @@ _BRING_BACK = silent("", "").remedy
 
 
 def answers(facts: Facts) -> Findings:
-    """Is it there?"""
+    """Report that the history answers, with its address and size."""
     size = "" if facts.book.size_bytes is None else f", {format_bytes(facts.book.size_bytes)}"
     return ok(f"{facts.book.product} at {facts.book.where}{size}")
 
 
 def tables(facts: Facts) -> Findings:
-    """Has it the tables of this version?"""
+    """Check that the history has the tables of this version."""
     has, wanted = facts.book.revision, facts.book.wanted
     if has is None:
         return problem("it has no tables yet", "gpuqueue up, or gpuqueue db upgrade")
@@ -72,7 +72,7 @@ def tables(facts: Facts) -> Findings:
 
 
 def writing(facts: Facts) -> Findings:
-    """Can it be written?"""
+    """Check that the history is writable."""
     if facts.book.refusal is None:
         return ok("it can be written")
     remedy = "the recorder must be able to write it; jobs go on, and their history waits in the store"
@@ -80,7 +80,7 @@ def writing(facts: Facts) -> Findings:
 
 
 def integrity(facts: Facts) -> Findings:
-    """Is its file whole?"""
+    """Check that the history's file is not damaged."""
     if facts.book.path is None:
         return ()
     if facts.book.damage is None:
@@ -96,7 +96,7 @@ def _recover(path: str) -> str:
 
 
 def disk(facts: Facts) -> Findings:
-    """Is there room on the disk of its file?"""
+    """Check the free space on the disk of the history's file."""
     if facts.free_bytes is None:
         return ()
     seen = f"{format_bytes(facts.free_bytes)} free"
@@ -104,7 +104,7 @@ def disk(facts: Facts) -> Findings:
 
 
 def lost_jobs(facts: Facts) -> Findings:
-    """Does a job wait for a person because its runs were lost again and again?"""
+    """Check for jobs that are held because their runs were lost too often."""
     if facts.book.revision != facts.book.wanted or facts.book.damage:
         return unknown("its tables cannot be read")
     if not facts.book.lost_too_often:
@@ -117,7 +117,7 @@ def lost_jobs(facts: Facts) -> Findings:
 
 
 def events(facts: Facts) -> Findings:
-    """Did the tables take every event?"""
+    """Check for dead letters: events that the tables could not take."""
     if facts.book.revision != facts.book.wanted or facts.book.damage:
         return unknown("its tables cannot be read")
     if not facts.book.unwritten:
@@ -128,7 +128,7 @@ def events(facts: Facts) -> Findings:
 
 
 def messages(facts: Facts) -> Findings:
-    """Are people told of the ends of their jobs?"""
+    """Check for notifications that are late or given up."""
     if facts.book.revision != facts.book.wanted or facts.book.damage:
         return unknown("its tables cannot be read")
     late, job_id, trouble = facts.book.untold
@@ -147,7 +147,7 @@ def messages(facts: Facts) -> Findings:
 
 
 def texts(facts: Facts) -> Findings:
-    """Does an index find a part of a command?"""
+    """Check that an index supports the search for a part of a command."""
     if facts.book.finds_texts is None:
         return unknown("its tables cannot be read")
     if facts.book.finds_texts:

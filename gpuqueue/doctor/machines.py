@@ -1,4 +1,4 @@
-"""What only the machines' side can see (driver, devices, runs): asked as a program, since it is never imported."""
+"""Runs ``gpuqueue-worker doctor``, which checks the driver, the devices and the runs. ``workers`` is never imported."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, from_line, problem, unknown
 from gpuqueue.system.process import installed
 
-#: How long all of it may take, in seconds; each of its own looks has a limit far below this.
+#: Time limit of the program, in seconds. Each part inside it has a far lower limit.
 ASK_S = 30.0
-#: How much longer a deep look may take: it imports torch.
+#: Additional time limit with ``--deep``, in seconds, because that imports torch.
 DEEP_S = 65.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answer:
-    """What the machines' side has told: findings, repairs in words, and why it told no more, if it did not end well."""
+    """Output of ``gpuqueue-worker doctor``. ``repairs`` are texts. ``broken`` says why the output ended early."""
 
     findings: tuple[Finding, ...]
     repairs: tuple[str, ...] = ()
     broken: str = ""
 
     def of(self, room: str) -> Iterator[Finding]:
-        """Yield what was found in *room*; where it fell silent before, that as well."""
+        """Yield the findings of the section *room*, and a finding that some are missing if the program failed."""
         yield from (each for each in self.findings if each.room == room)
         if self.broken:
             missing = unknown(f"the rest of this room could not be looked at: {self.broken}", "gpuqueue-worker doctor")
@@ -34,10 +34,10 @@ class Answer:
 
 
 def ask(environ: Mapping[str, str], *, deep: bool, fix: bool = False) -> Answer:
-    """Return what the machines' side tells; if it hangs or dies, what it had told by then.
+    """Return the output of ``gpuqueue-worker doctor``. If the program hangs or dies, return its output until then.
 
     Raises:
-        GpuQueueError: it is not installed.
+        GpuQueueError: ``gpuqueue-worker`` is not installed.
 
     """
     words = [installed("gpuqueue-worker"), "doctor", *(["--deep"] if deep else []), *(["--fix"] if fix else [])]
@@ -65,11 +65,11 @@ def _repairs(lines: list[str]) -> Iterator[str]:
         try:
             plain = json.loads(line)
         except ValueError:
-            continue  # half a line of a program that was killed
+            continue  # an incomplete line of a program that was killed
         if isinstance(plain, dict) and isinstance(plain.get("repair"), str):
             yield plain["repair"]
 
 
 def absent(why: str) -> Finding:
-    """Return that there is nobody to ask."""
+    """Return the finding that ``gpuqueue-worker`` cannot be run, for the reason *why*."""
     return problem(why, "install gpuqueue-server whole again: gpuqueue and gpuqueue-worker belong together")

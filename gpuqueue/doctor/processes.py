@@ -1,4 +1,4 @@
-"""Our own processes on this machine: the host process, a worker for each device, the recorder."""
+"""Checks of gpuqueue's processes on this machine: the host process, a worker for each device, the recorder."""
 
 from __future__ import annotations
 
@@ -19,41 +19,42 @@ from gpuqueue.settings.settings import Settings, settings_file, variable_of
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.version import VERSION
 
-#: Settings that the workers do not look at; all others hold for them from their next start on.
+#: Settings that workers do not use. Workers read all others when they start.
 NOT_OF_WORKERS = frozenset({"state_dir", "default_mem_bytes", "default_device"})
-#: What to do about a device that the workers were not started for: an `up` is refused other devices, and a `down`
-#: forgets those that hold no job.
+#: Remedy for a device that the workers were not started for. A second ``up`` refuses other devices, and ``down``
+#: withdraws the devices that hold no job.
 WITH_ITS_DEVICES = (
     "gpuqueue down, then gpuqueue up with the --devices of before; or without them, if it is gone for good: the down "
     "forgets it"
 )
-#: How ``--devices`` names simulated ones, and the CPU beside others. Of each kind of simulated ones how many.
+#: Forms in ``--devices``: the prefix of simulated devices, and the suffix that adds the CPU. The pattern matches one
+#: kind of simulated device with its count.
 _SIM, _BESIDE = "sim:", ",cpu"
 _SIMULATED = re.compile(r"(?:^|\+) *(?:([0-9]+)x)?[^+]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProcessFacts:
-    """What runs for this state directory on this machine."""
+    """Facts about the processes of this state directory on this machine."""
 
     settings: Settings
-    #: Whether a host process was ever started here and not stopped, and its identity if it lives.
+    #: Whether a host process was started here and not stopped by ``down``, and its identity if it is alive.
     expected: bool
     host: ProcessIdentity | None
-    #: The devices that its workers serve, by UUID, and whether its recorder runs. Empty and false without a host.
+    #: UUIDs of the devices that its workers serve, and whether its recorder runs. Empty and False without a host.
     workers: frozenset[str]
     recorder: bool
-    #: Which devices the host process was told to serve (``--devices``); None where nobody can see that.
+    #: The host process's ``--devices``. None if it is unknown.
     told: str | None
-    #: Our variables as the host process found them when it started; None where one may not look.
+    #: The environment with which the host process started. None if this account may not read it.
     environ: Mapping[str, str] | None
-    #: Whether the settings file was written after the host process had started.
+    #: Whether the settings file was changed after the host process had started.
     file_changed: bool
-    #: The devices of this machine as the store knows them; None while it does not answer.
+    #: The devices of this machine from the store. None if the store does not answer.
     devices: tuple[DeviceFacts, ...] | None = None
 
     def with_queue(self, queue: QueueFacts | None) -> ProcessFacts:
-        """Return the same, with what the store knows of this machine's devices."""
+        """Return the same facts with this machine's devices from *queue*."""
         if queue is None:
             return self
         here = self.settings.host
@@ -61,23 +62,23 @@ class ProcessFacts:
 
     @property
     def silent_s(self) -> float:
-        """Return after how long a worker counts as silent."""
+        """Return the age of the last heartbeat above which a worker is silent, in seconds."""
         return SILENT_BEATS * self.settings.beat_s
 
     @property
     def served(self) -> tuple[DeviceFacts, ...]:
-        """Return the devices of this machine whose workers beat."""
+        """Return the devices of this machine whose workers send heartbeats."""
         return tuple(each for each in self.devices or () if each.status.seen_s_ago <= self.silent_s)
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- gathering facts -------------------------------------------------------------------------------------------------
 
 
 def process_facts(settings: Settings, environ: Mapping[str, str]) -> ProcessFacts:
-    """Return what can be seen in /proc.
+    """Return the facts that /proc and the state directory give.
 
     Raises:
-        OSError: the state directory cannot be looked at.
+        OSError: The state directory cannot be read.
 
     """
     machine = Machine(settings)
@@ -107,12 +108,12 @@ def _environ(pid: int) -> dict[str, str] | None:
     try:
         text = Path(f"/proc/{pid}/environ").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
-        return None  # another account's
+        return None  # the process belongs to another account
     return dict(pair.split("=", 1) for pair in text.split("\0") if "=" in pair)
 
 
 def _changed_since(process: ProcessIdentity, file: Path) -> bool:
-    """Return whether *file* was written after *process* had started; to the second, as the kernel tells its boot."""
+    """Return whether *file* was changed after *process* started. The kernel's boot time is exact to one second."""
     try:
         boot = next(line for line in Path("/proc/stat").read_text(encoding="ascii").splitlines() if "btime" in line)
         began_s = int(boot.split()[1]) + process.started / os.sysconf("SC_CLK_TCK")
@@ -121,11 +122,11 @@ def _changed_since(process: ProcessIdentity, file: Path) -> bool:
         return False
 
 
-# ---- judging ---------------------------------------------------------------------------------------------------------
+# ---- checks ----------------------------------------------------------------------------------------------------------
 
 
 def host(facts: ProcessFacts) -> Findings:
-    """Is somebody there who keeps the workers alive?"""
+    """Check that the host process runs. It keeps the workers alive."""
     if facts.host is not None:
         return ok(f"pid {facts.host.pid}")
     if facts.expected:
@@ -139,7 +140,7 @@ def host(facts: ProcessFacts) -> Findings:
 
 
 def workers(facts: ProcessFacts) -> Findings:
-    """Does each device have its worker?"""
+    """Check that each device has a worker."""
     if facts.host is None:
         return ()
     if facts.devices is None:
@@ -165,7 +166,7 @@ def workers(facts: ProcessFacts) -> Findings:
 
 
 def is_meant(told: str | None, device: Device) -> bool:
-    """Return whether who was *told* to serve some devices starts a worker for *device*; as long as we know, it does."""
+    """Return whether a host process with ``--devices`` *told* starts a worker for *device*; True if *told* is None."""
     if told is None:
         return True
     spec = told.removesuffix(_BESIDE)
@@ -178,7 +179,7 @@ def is_meant(told: str | None, device: Device) -> bool:
 
 
 def recorder(facts: ProcessFacts) -> Findings:
-    """Does somebody here write the history?"""
+    """Check whether a recorder runs here."""
     if facts.host is None:
         return ()
     if facts.recorder:
@@ -190,7 +191,7 @@ def recorder(facts: ProcessFacts) -> Findings:
 
 
 def version(facts: ProcessFacts) -> Findings:
-    """Are the workers of the version that is installed?"""
+    """Check that the workers have the installed version."""
     others = sorted({each.version or "an older one" for each in facts.served} - {VERSION})
     if others:
         seen = f"{VERSION} is installed, and workers of {', '.join(others)} still run"
@@ -199,7 +200,7 @@ def version(facts: ProcessFacts) -> Findings:
 
 
 def settings(facts: ProcessFacts) -> Findings:
-    """Do the running workers have the settings that hold here?"""
+    """Check that the running workers have the current settings."""
     if facts.host is None:
         return ()
     restart = "gpuqueue down --leave-jobs, then gpuqueue up, if the workers shall have it too"

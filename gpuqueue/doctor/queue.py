@@ -1,4 +1,4 @@
-"""What lies in the store: was it opened, do leases end, are devices served, does the book take over?"""
+"""Checks of the queue in the store: its layout, devices, jobs, leases and the transfer of events to the history."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_duration
 from gpuqueue.version import VERSION
 
-#: A recorder that is further behind than BEHIND_S is slow, and one that is so far behind is not there, in seconds.
+#: Delay of the history above which the recorder counts as missing, in seconds. Above BEHIND_S it counts as slow.
 LOST_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What lies in the store, and what else one must know to judge it."""
+    """Facts about the queue, and about this machine's processes, which the checks need too."""
 
     settings: Settings
     queue: QueueFacts
-    #: Whether an ``up`` or ``down`` is at work on this machine, and whether its workers are kept alive.
+    #: Whether an ``up`` or ``down`` is in progress on this machine, and whether its host process runs.
     moving: bool
     host_runs: bool
-    #: Which devices they are for; None where nobody can see that, or they are not kept alive.
+    #: The host process's ``--devices``. None if it is unknown, or no host process runs.
     told: str | None = None
 
     def ago_s(self, ms: int) -> float:
-        """Return how long ago *ms* was, on the store's clock."""
+        """Return the seconds since *ms* (epoch milliseconds) on the store's clock."""
         return (self.queue.now_ms - ms) / 1000
 
 
 def opened(facts: Facts) -> Findings:
-    """Was the store made ready, and by a gpuqueue whose layout this one knows?"""
+    """Check that the store was opened for gpuqueue, with this version's layout."""
     if facts.queue.epoch is None and facts.queue.rebuilding:
         seen = "the store lost its data and is being rebuilt from the book; jobs that run go on"
         return problem(seen, "wait a moment. If it stays: is the book there (see below)? gpuqueue up rebuilds it too")
@@ -60,7 +60,7 @@ def opened(facts: Facts) -> Findings:
 
 
 def devices(facts: Facts) -> Iterator[Finding]:
-    """Is each device served, and does it take jobs?"""
+    """Check that each device has a worker and takes jobs."""
     silent_s = SILENT_BEATS * facts.settings.beat_s
     silent = [each for each in facts.queue.devices if each.status.seen_s_ago > silent_s]
     closed = [each for each in facts.queue.devices if each.status.trouble is not None and each not in silent]
@@ -85,7 +85,7 @@ def _silent(facts: Facts, device: DeviceFacts) -> Finding:
     seen = f"its worker has been silent for {format_duration(device.status.seen_s_ago)}"
     remedy = "gpuqueue up" if here else f"on {device.status.host}: gpuqueue doctor, gpuqueue up"
     if here and not is_meant(facts.told, device.status.device):
-        remedy = WITH_ITS_DEVICES  # a worker for it is not even started
+        remedy = WITH_ITS_DEVICES  # the host process does not start a worker for it
     if is_down(device):
         return note(f"{seen}: its machine was taken down", "gpuqueue up there takes it back", about=device.name)
     if not device.status.jobs:
@@ -114,12 +114,12 @@ def _drained(facts: Facts, device: DeviceFacts, drain: Drain) -> Finding:
 
 
 def is_down(device: DeviceFacts) -> bool:
-    """Return whether a ``gpuqueue down`` keeps the device from new jobs."""
+    """Return whether the device is drained by ``gpuqueue down``."""
     return any(drain.origin is DrainOrigin.DOWN for drain in device.status.drains)
 
 
 def versions(facts: Facts) -> Findings:
-    """Are the workers of other machines of this version?"""
+    """Check that the workers of other machines have this version."""
     others: dict[str, set[str]] = {}
     for each in facts.queue.devices:
         if each.version not in {None, VERSION} and each.status.host != facts.settings.host:
@@ -131,7 +131,7 @@ def versions(facts: Facts) -> Findings:
 
 
 def clocks(facts: Facts) -> Findings:
-    """Is it the same time on the machines of the devices as in the store?"""
+    """Check that the clocks of the devices' machines agree with the store's clock."""
     skewed = {
         each.status.host: each.clock_ahead_s
         for each in facts.queue.devices
@@ -152,7 +152,7 @@ def _skew(ahead_s: float) -> str:
 
 
 def waiting(facts: Facts) -> Findings:
-    """Is there anybody to run what waits?"""
+    """Check that a device exists if jobs wait."""
     jobs = f"{facts.queue.waiting} waiting, {facts.queue.active} active"
     if facts.queue.waiting and not facts.queue.devices:
         return warning(f"{jobs}, and no worker has announced a device", "gpuqueue up, on a machine that shall run them")
@@ -160,7 +160,7 @@ def waiting(facts: Facts) -> Findings:
 
 
 def arrays(facts: Facts) -> Findings:
-    """Did each array come back as far as it had come?"""
+    """Check for arrays whose progress could not be restored after a loss of the store's data."""
     torn = [str(array_id) for array_id in facts.queue.torn_arrays]
     if not torn:
         return ok("it is known of each how far it has come")
@@ -172,7 +172,7 @@ def arrays(facts: Facts) -> Findings:
 
 
 def leases(facts: Facts) -> Findings:
-    """Does what nobody answers for come back?"""
+    """Check that expired leases are reaped."""
     queue = facts.queue
     if queue.overdue_since_ms is None:
         return ok("none is overdue")
@@ -189,7 +189,7 @@ def leases(facts: Facts) -> Findings:
 
 
 def reaper(facts: Facts) -> Findings:
-    """Does somebody look for leases that nobody renews?"""
+    """Check that a reaper looks for expired leases."""
     if facts.queue.reaped_ms is None:
         return ok("nothing ran yet")
     ago_s = facts.ago_s(facts.queue.reaped_ms)
@@ -199,11 +199,11 @@ def reaper(facts: Facts) -> Findings:
     return ok(seen)
 
 
-# ---- the way into the book -------------------------------------------------------------------------------------------
+# ---- transfer to the history -----------------------------------------------------------------------------------------
 
 
 def outbox(facts: Facts) -> Findings:
-    """Does the book follow?"""
+    """Check that the history keeps up with the outbox, and is the history of this store."""
     box = facts.queue.outbox
     if box.of_another_store:
         remedy = "point GPUQUEUE_DATABASE_URL at this queue's own, or at a new one; the history waits in the store"
@@ -219,7 +219,7 @@ def outbox(facts: Facts) -> Findings:
 
 
 def ended(facts: Facts) -> Findings:
-    """Does the store forget what the book has?"""
+    """Check that ended jobs are deleted from the store once the history has them."""
     if facts.queue.ended_since_ms is None:
         return ok("the store has forgotten what the book has")
     late_s = facts.ago_s(facts.queue.ended_since_ms)

@@ -1,4 +1,4 @@
-"""What may be mended without asking anybody. What is not safe for certain is only told, with the command for it."""
+"""Repairs that are safe without a confirmation. For all others, the report only shows the command."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gpuqueue.queue.diagnostics import queue_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timeout_call import Look, Unseen
 
-#: How long the repairs on our side may take, in seconds.
+#: Time limit of the repairs in this process, in seconds.
 REPAIR_S = 15.0
 
 
 def repair(environ: Mapping[str, str]) -> Iterator[str]:
-    """Make the safe repairs, and yield in words each thing that was done, or why it could not be."""
+    """Make the safe repairs, and yield a text for each repair, or for why it could not be made."""
     environ = outside_of_jobs(environ)
     settings, faults = Settings.salvage(environ)
-    if faults:  # nobody knows which site is meant
+    if faults:  # the site is unknown
         yield f"nothing was repaired: {faults[0]}"
         return
     try:
@@ -30,7 +30,7 @@ def repair(environ: Mapping[str, str]) -> Iterator[str]:
     except Unseen as why:
         yield f"nothing was repaired: {why}"
         return
-    if owner != os.getuid():  # what we made there would be in the way of whom it belongs to
+    if owner != os.getuid():  # files created here would have the wrong owner
         yield f"nothing was repaired: {settings.state_dir} is not this account's; gpuqueue doctor tells whose it is"
         return
     try:
@@ -46,14 +46,14 @@ def repair(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def resume_after_a_killed_down(settings: Settings) -> list[str]:
-    """Let this machine's devices take jobs again that were drained by a ``down`` that was killed.
+    """Resume this machine's devices that a killed ``down`` left drained, and return a text for each.
 
-    As ``gpuqueue up`` would; only while the workers are kept alive and neither an ``up`` nor a ``down`` is at work.
-    What a person drained stays so. Returns in words what was done.
+    ``gpuqueue up`` does the same. Nothing is done if the host process does not run, or if an ``up`` or ``down`` is in
+    progress. Drains by people stay.
 
     Raises:
-        StoreUnreachable: the store does not answer.
-        StoreNotReady: it says that it cannot serve.
+        StoreUnreachable: The store does not answer.
+        StoreNotReady: The store cannot serve.
 
     """
     machine = Machine(settings)
@@ -70,4 +70,4 @@ def resume_after_a_killed_down(settings: Settings) -> list[str]:
                 for device in drained
             ]
     except Refused:
-        return []  # a down is at work
+        return []  # an up or down is in progress

@@ -1,4 +1,4 @@
-"""The state directory: is it ours and only ours, on a disk that keeps locks, and is there room?"""
+"""Checks of the state directory: its owner, its modes, its file system and its free space."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOGS
 from gpuqueue.text.units import GIB, MIB, format_bytes
 
-#: Below this much free disk something will fail soon; below that it fails now.
+#: Free disk space below which writes will fail soon, and below which they fail now.
 LOW_BYTES = GIB
 FULL_BYTES = 100 * MIB
-#: Fewer free inodes than this are few: each run needs about ten files.
+#: Number of free inodes that is low. Each run needs about ten files.
 LOW_FILES = 10_000
-#: Logs of our own processes that are larger than this tell the same thing again and again.
+#: Size of gpuqueue's own logs above which some message must be repeating.
 LARGE_LOGS_BYTES = GIB
-#: Jobs' logs that are larger than this are worth a thought.
+#: Size of the jobs' logs above which the report suggests a limit.
 LARGE_RUNS_BYTES = 20 * GIB
-#: How long to add up the jobs' logs, in seconds; a site with a million runs gets a lower bound.
+#: Time limit for adding up the jobs' logs, in seconds. A site with a million runs gets a lower bound.
 ADD_UP_S = 0.5
-#: File systems over a network: locks may be missing there, sockets always are, and a server that is away hangs all.
+#: Network file systems. Locks may not work on them, sockets never do, and an absent server hangs every access.
 NETWORK = re.compile(r"nfs|cifs|smb|afs|ceph|lustre|gpfs|beegfs|glusterfs|sshfs|9p")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateFacts:
-    """The state directory as it is. Where it is not there (or is none), only its path is known."""
+    """Facts about the state directory. Only ``path`` is set if the path is absent or not a directory."""
 
     path: Path
     #: ``absent``, ``no directory`` or ``directory``.
     kind: str
     owner: int = 0
     mode: int = 0
-    #: What lies in it and others may read, with its mode; a directory that is closed itself covers all of it.
+    #: Entries that other users may read, with their modes.
     readable: tuple[str, ...] = ()
     writable: bool = True
     filesystem: str | None = None
     free_bytes: int | None = None
     free_files: int | None = None
-    #: Of our own processes, and of the jobs; the second may be a lower bound.
+    #: Size of gpuqueue's own logs and of the jobs' logs. The second is a lower bound if ``added_up`` is False.
     log_bytes: int = 0
     run_log_bytes: int = 0
     added_up: bool = True
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- gathering facts -------------------------------------------------------------------------------------------------
 
 
 def state_facts(settings: Settings) -> StateFacts:
-    """Return what can be seen of the state directory.
+    """Return the facts about the state directory.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: The directory cannot be read.
 
     """
     path = settings.state_dir
@@ -78,7 +78,7 @@ def state_facts(settings: Settings) -> StateFacts:
         writable=os.access(path, os.W_OK | os.X_OK) and not disk.f_flag & os.ST_RDONLY,
         filesystem=filesystem_of(path),
         free_bytes=disk.f_bavail * disk.f_frsize,
-        free_files=disk.f_favail if disk.f_files else None,  # some file systems make inodes as they need them
+        free_files=disk.f_favail if disk.f_files else None,  # some file systems create inodes on demand
         log_bytes=sum(size for _, size in _files(settings.logs_dir)),
         run_log_bytes=run_log_bytes,
         added_up=added_up,
@@ -86,10 +86,10 @@ def state_facts(settings: Settings) -> StateFacts:
 
 
 def free_bytes(path: Path) -> int:
-    """Return what is free for us on the disk of *path*.
+    """Return the bytes that this account may still use on the disk of *path*.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: *path* cannot be read.
 
     """
     disk = os.statvfs(path)
@@ -100,7 +100,7 @@ def _readable(path: Path) -> Iterator[str]:
     try:
         entries = sorted(os.scandir(path), key=lambda each: each.name)
     except PermissionError:
-        return  # another account's, and closed: as it should be
+        return  # another account's private directory, as intended
     for entry in entries:
         mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
         if mode & 0o044 and not entry.is_symlink():
@@ -118,7 +118,7 @@ def _files(directory: Path) -> Iterator[tuple[str, int]]:
 
 
 def _run_logs(runs: Path) -> tuple[int, bool]:
-    """Return the size of the jobs' logs, and whether that is all of them."""
+    """Return the total bytes of the jobs' logs, and whether all of them were added up in time."""
     deadline_s = time.monotonic() + ADD_UP_S
     total_bytes = 0
     for job in _directories(runs):
@@ -137,7 +137,7 @@ def _directories(path: Path) -> list[str]:
 
 
 def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
-    """Return the kind of file system that *path* is on, as the kernel's table of mounts (proc(5)) names it."""
+    """Return the type of the file system of *path*, from the kernel's mount table (proc(5)), or None if unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -147,16 +147,16 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> st
     for line in lines:
         fields, _, rest = line.partition(" - ")
         point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields.split()[4]))
-        if real.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):  # a later mount hides one
+        if real.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):  # the last mount wins
             best = (len(point.parts), rest.split()[0])
     return best[1] if best else None
 
 
-# ---- judging ---------------------------------------------------------------------------------------------------------
+# ---- checks ----------------------------------------------------------------------------------------------------------
 
 
 def directory(facts: StateFacts) -> Findings:
-    """Is it there, and whose is it?"""
+    """Check that the directory exists and belongs to this account."""
     if facts.kind == "absent":
         return note(f"{facts.path} is not there yet", "gpuqueue up makes it, on a machine that shall run jobs")
     if facts.kind == "no directory":
@@ -171,7 +171,7 @@ def directory(facts: StateFacts) -> Findings:
 
 
 def modes(facts: StateFacts) -> Findings:
-    """May others read the jobs' environments and logs, or put something in their place?"""
+    """Check that other users can neither read nor replace the jobs' environments and logs."""
     if facts.mode & 0o022:
         seen = f"others may write into it ({facts.mode:04o}), and so run programs as {_name_of(facts.owner)}"
         return problem(seen, f"chmod go-w {facts.path}")
@@ -182,7 +182,7 @@ def modes(facts: StateFacts) -> Findings:
 
 
 def writing(facts: StateFacts) -> Findings:
-    """Can anything be written there?"""
+    """Check that the directory is writable."""
     if facts.writable:
         return ok("it can be written")
     return problem(
@@ -191,7 +191,7 @@ def writing(facts: StateFacts) -> Findings:
 
 
 def disk(facts: StateFacts) -> Findings:
-    """Is there room?"""
+    """Check the free space and the free inodes on the directory's disk."""
     if facts.free_bytes is None:
         return ()
     free = f"{format_bytes(facts.free_bytes)} free"
@@ -206,7 +206,7 @@ def disk(facts: StateFacts) -> Findings:
 
 
 def room(seen: str, free_bytes: int, *, full: str) -> Findings:
-    """Judge what is free on the disk of something else: *seen* says how much, *full* what comes of a full one."""
+    """Check the free space of another disk. *seen* describes the space, *full* the consequence of a full disk."""
     if free_bytes < FULL_BYTES:
         return problem(seen, f"free some space: {full}")
     if free_bytes < LOW_BYTES:
@@ -215,7 +215,7 @@ def room(seen: str, free_bytes: int, *, full: str) -> Findings:
 
 
 def filesystem(facts: StateFacts) -> Findings:
-    """Is it on this machine's own disk?"""
+    """Check that the directory is on a local disk."""
     kind = facts.filesystem or "of unknown kind"
     if NETWORK.search(kind):
         return warning(
@@ -226,7 +226,7 @@ def filesystem(facts: StateFacts) -> Findings:
 
 
 def logs(facts: StateFacts) -> Findings:
-    """How much room do the logs take?"""
+    """Check how much space the logs take."""
     more = "" if facts.added_up else "more than "
     seen = f"our own {format_bytes(facts.log_bytes)}, the jobs' {more}{format_bytes(facts.run_log_bytes)}"
     if facts.log_bytes > LARGE_LOGS_BYTES:
@@ -247,5 +247,5 @@ CHECKS = (directory, modes, writing, disk, filesystem, logs)
 
 
 def checks_of(facts: StateFacts) -> tuple[Check[StateFacts], ...]:
-    """Return the checks that make sense: a directory that is not there has no modes."""
+    """Return the checks that apply. An absent directory gets only the check :func:`directory`."""
     return CHECKS if facts.kind == "directory" else (directory,)

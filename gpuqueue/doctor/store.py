@@ -1,4 +1,4 @@
-"""The store: is it there, is it fit to be trusted with jobs, and has it room?"""
+"""Checks of the store: whether it answers, is safe for jobs, and has enough memory and disk space."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from gpuqueue.system.timeout_call import Unseen
 from gpuqueue.text.redact import without_password
 from gpuqueue.text.units import format_bytes
 
-#: Shares of its limit (or of the machine's memory) above which the store is nearly full, and as good as full.
+#: Shares of the memory limit (or of the machine's memory) above which the store is nearly full, and full.
 NEARLY_FULL, FULL = 0.8, 0.95
-#: A store that uses as much holds some ten thousand jobs: from then on its allocator of memory matters.
+#: Memory use of a store with some ten thousand jobs. From this size on its memory allocator matters.
 MANY_BYTES = 128 * 2**20
-#: Clocks that differ by more than this make the history hard to read, in seconds.
+#: Clock difference that makes the history hard to read, in seconds.
 SKEW_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreFacts:
-    """The store that answers."""
+    """Facts about a store that answers."""
 
     settings: Settings
     server: ServerFacts
-    #: Free on the disk of its data, where that is ours to look at; the disk is in another room if it is the same.
+    #: Free bytes on the disk of the store's data. None unless the store is on this machine and the disk is readable.
     free_bytes: int | None
-    #: The allocator that its server has loaded in the place of its own, where that can be seen.
+    #: The preloaded allocator library of the server, if there is one and its process is visible.
     preloaded: Path | None = None
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- gathering facts -------------------------------------------------------------------------------------------------
 
 
 def store_facts(settings: Settings) -> StoreFacts:
-    """Return what can be seen of the store.
+    """Return the facts about the store.
 
     Raises:
-        StoreUnreachable: it does not answer.
-        StoreNotReady: it answers, and says that it cannot serve.
+        StoreUnreachable: The store does not answer.
+        StoreNotReady: The store answers that it cannot serve.
 
     """
     server = server_facts(settings.redis_url)
@@ -59,7 +59,7 @@ def store_facts(settings: Settings) -> StoreFacts:
 
 
 def _free_bytes(settings: Settings, server: ServerFacts) -> int | None:
-    """Return what is free for its data: on a unix socket the store is on this machine, and its directory ours."""
+    """Return the free bytes for the store's data. A store on a unix socket is on this machine; for others, None."""
     if server.directory is None or not settings.redis_url.startswith("unix://"):
         return None
     try:
@@ -69,13 +69,13 @@ def _free_bytes(settings: Settings, server: ServerFacts) -> int | None:
 
 
 def away(settings: Settings, why: Unseen) -> Finding:
-    """Return why the store does not serve, and what to do."""
+    """Return a finding on why the store is unreachable or not ready, with a remedy."""
     if isinstance(why.cause, StoreNotReady):
-        seen, _, remedy = str(why).partition(": ")  # our own words: what is wrong, then what to do
+        seen, _, remedy = str(why).partition(": ")  # StoreNotReady messages have the form "fault: remedy"
         return problem(seen, remedy or "it is there, and its log tells more")
     if settings.embedded:
         return _embedded_away(settings)
-    seen = str(why)  # our own words, which name the address
+    seen = str(why)  # StoreUnreachable messages name the address
     reason = None if why.cause is None else why.cause.__cause__
     if why.cause is None or reason is not None:
         seen = f"the store at {without_password(settings.redis_url)} does not answer: {reason or why}"
@@ -96,11 +96,11 @@ def _embedded_away(settings: Settings) -> Finding:
     return problem(f"no store runs at {settings.socket_path}", "gpuqueue up")
 
 
-# ---- judging ---------------------------------------------------------------------------------------------------------
+# ---- checks ----------------------------------------------------------------------------------------------------------
 
 
 def answers(facts: StoreFacts) -> Findings:
-    """Is it there, and new enough?"""
+    """Check that the store is new enough, has loaded its data and is a primary."""
     server = facts.server
     seen = f"{server.product} at {without_password(facts.settings.redis_url)}"
     if is_too_old(server):
@@ -113,7 +113,7 @@ def answers(facts: StoreFacts) -> Findings:
 
 
 def persistence(facts: StoreFacts) -> Findings:
-    """Does it keep what it has acknowledged?"""
+    """Check that the store persists each write before it acknowledges it."""
     server = facts.server
     if server.append_only is False:
         seen = "it keeps no log of its writes (appendonly no): when it ends, jobs that were acknowledged are lost"
@@ -132,7 +132,7 @@ def persistence(facts: StoreFacts) -> Findings:
 
 
 def writes(facts: StoreFacts) -> Findings:
-    """Did its last writes to the disk succeed?"""
+    """Check that the store's last writes to its disk succeeded."""
     if facts.server.failed_writes:
         seen = f"it could not write {' and '.join(facts.server.failed_writes)} to its disk"
         return problem(seen, f"free some space in {facts.server.directory or 'its directory'}, and see its log")
@@ -140,7 +140,7 @@ def writes(facts: StoreFacts) -> Findings:
 
 
 def eviction(facts: StoreFacts) -> Findings:
-    """Would it rather forget jobs than refuse new ones?"""
+    """Check that the store does not evict keys when its memory runs out."""
     server = facts.server
     if server.evicted:
         seen = f"it has evicted {server.evicted} keys since it started: jobs may be missing"
@@ -156,7 +156,7 @@ def eviction(facts: StoreFacts) -> Findings:
 
 
 def memory(facts: StoreFacts) -> Findings:
-    """Is there room for more jobs?"""
+    """Check that the store has memory for more jobs."""
     server = facts.server
     if server.used_bytes is None:
         return unknown("it does not tell how much memory it uses")
@@ -176,7 +176,7 @@ def memory(facts: StoreFacts) -> Findings:
 
 
 def allocator(facts: StoreFacts) -> Findings:
-    """Does its memory stay in order while jobs come and go?"""
+    """Check that the store's allocator resists fragmentation while jobs come and go."""
     server = facts.server
     if server.allocator is None:
         return ()
@@ -195,7 +195,7 @@ def allocator(facts: StoreFacts) -> Findings:
 
 
 def disk(facts: StoreFacts) -> Findings:
-    """Is there room on the disk of its data?"""
+    """Check the free space on the disk of the store's data."""
     if facts.free_bytes is None:
         return ()
     seen = f"{format_bytes(facts.free_bytes)} free in {facts.server.directory}"
@@ -203,7 +203,7 @@ def disk(facts: StoreFacts) -> Findings:
 
 
 def clock(facts: StoreFacts) -> Findings:
-    """Is it the same time there as here?"""
+    """Check that the store's clock agrees with this machine's clock."""
     ahead_s, error_s = facts.server.clock_ahead_s, facts.server.clock_error_s
     if abs(ahead_s) - error_s <= SKEW_S:
         return ok("as ours")

@@ -1,4 +1,4 @@
-"""The settings: can they be read, where does each come from, and is something meant to be one that is none?"""
+"""Checks of the settings: whether they are readable, where each comes from, and which variables are misspelt."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from gpuqueue.settings.settings import PREFIX, Settings, key_of, settings_file, 
 from gpuqueue.text.redact import without_password
 from gpuqueue.text.units import format_bytes, format_duration
 
-#: What a job finds beside its settings; see docs/reference/submit.md. One of them is called like a setting.
+#: Variables that a job gets in addition to settings (docs/reference/submit.md). One has the name of a setting.
 IN_A_JOB = frozenset(
     f"{PREFIX}{name}" for name in ("JOB_ID", "ATTEMPT", "TOKEN", "RUN_DIR", "MEM_BYTES", "DEVICES", "CHANGED")
 )
-#: What docker-compose.yml takes from the shell that it is started in.
+#: Variables that docker-compose.yml reads from its shell.
 OF_COMPOSE = frozenset(f"{PREFIX}{name}" for name in ("EXTRA_PIP", "SHM_SIZE", "USER_ID", "WORK"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """What could be read of the settings, and what could not."""
+    """The settings that could be read, and the faults of the others."""
 
     settings: Settings
     faults: tuple[BadRequest, ...]
     environ: Mapping[str, str]
-    #: The settings file; why it cannot be read, if so.
+    #: The settings file, whether it exists, and why it cannot be read, if it cannot.
     path: Path
     there: bool
     closed: str | None
-    #: Whether this Python can send messages.
+    #: Whether Apprise is installed in this Python, so that it can send messages.
     apprise: bool
 
 
 def outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return *environ* without what a job finds in it, and would be taken for settings."""
+    """Return *environ* without the variables that a job gets and that would be taken for settings."""
     inside = f"{PREFIX}TOKEN" in environ
     return {name: value for name, value in environ.items() if not (inside and name in IN_A_JOB)}
 
 
 def facts_of(environ: Mapping[str, str]) -> Facts:
-    """Return the settings of *environ*, whatever is wrong with them."""
+    """Return the settings of *environ* and their faults. Never raises for an invalid setting."""
     settings, faults = Settings.salvage(outside_of_jobs(environ))
     path = settings_file(environ)
     there, closed = True, None
@@ -67,7 +67,7 @@ def facts_of(environ: Mapping[str, str]) -> Facts:
 
 
 def file(facts: Facts) -> Findings:
-    """Is there a settings file, and can it be read?"""
+    """Check that the settings file is readable, if it exists."""
     if facts.closed is not None:
         seen = f"{facts.path} cannot be read ({facts.closed}): nothing in it holds here"
         return warning(seen, f"let this account read it, or leave it out: {PREFIX}CONFIG=/dev/null")
@@ -75,7 +75,7 @@ def file(facts: Facts) -> Findings:
 
 
 def reading(facts: Facts) -> Findings:
-    """Can every value be read?"""
+    """Check that every value is valid."""
     if not facts.faults:
         return ok("every value can be read")
     remedy = "mend it where it says; until then every command is refused, and this report shows defaults instead"
@@ -83,7 +83,7 @@ def reading(facts: Facts) -> Findings:
 
 
 def variables(facts: Facts) -> Findings:
-    """Is there a variable that looks like a setting and is none?"""
+    """Check for variables that look like settings and are not."""
     known = {variable_of(name) for name in facts.settings.origins} | {f"{PREFIX}CONFIG"} | IN_A_JOB | OF_COMPOSE
     unknown = sorted(name for name in facts.environ if name.startswith(PREFIX) and name not in known)
     if unknown:
@@ -96,7 +96,7 @@ def variables(facts: Facts) -> Findings:
 
 
 def targets(facts: Facts) -> Findings:
-    """Can what is sent to the targets named here be sent from here?"""
+    """Check that messages to the configured targets can be sent from this Python."""
     named = ", ".join(sorted(facts.settings.notify))
     if not named:
         return ok("no target of messages is named here")
@@ -107,18 +107,18 @@ def targets(facts: Facts) -> Findings:
 
 
 def values(facts: Facts) -> Iterator[Finding]:
-    """What holds here, and where does each value come from?"""
+    """Report each setting's value and its origin."""
     for name, origin in facts.settings.origins.items():
         yield ok(f"{_shown(name, getattr(facts.settings, name))} ({origin})", about=key_of(name))
 
 
 def _shown(name: str, value: object) -> str:
-    """Return *value* as one would type it, without a secret."""
+    """Return *value* in the form that a user types, with secrets masked."""
     if value is None or value == "":
         return "none" if value is None else "empty"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, Mapping):  # of targets, whose addresses are secret
+    if isinstance(value, Mapping):  # targets, whose addresses are secret
         return ", ".join(f"{each} ({masked(url)})" for each, url in value.items()) or "none"
     if name.endswith("_bytes") and isinstance(value, int):
         return format_bytes(value) if value else "0"
@@ -132,7 +132,7 @@ def _in_one_line(entries: str) -> str:
     return "; ".join(filter(None, map(str.strip, entries.splitlines())))
 
 
-#: Settings in which a line end and a semicolon mean the same.
+#: Settings in which a newline and a semicolon are equivalent.
 _BY_LINES = frozenset({"limits", "pool_limits"})
 
 CHECKS = (file, reading, variables, targets, values)

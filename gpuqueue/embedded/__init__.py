@@ -1,1 +1,1 @@
-"""A private store for one machine, and everything else that ``up`` starts there."""
+"""The embedded store of one machine, and the other processes that ``gpuqueue up`` starts there."""

@@ -1,9 +1,9 @@
-"""What gives the embedded server its memory: jemalloc or mimalloc where the machine has one, else the C library.
+"""Chooses the memory allocator of the embedded server: jemalloc or mimalloc if installed, else the C library's.
 
-Redis and Valkey are built with jemalloc, and so are those of most distributions. The server that is installed with us
-uses the C library's allocator, and that one puts the short-lived values of a script wherever jobs have left a hole:
-among hundreds of thousands of jobs each of them is a miss of the processor's cache. The same claim takes one and a
-half times as long then, and the slowest in a hundred twice (docs/performance.md).
+Redis and Valkey, and the packages of most distributions, are built with jemalloc. The server that is installed with
+gpuqueue uses the C library's allocator, which places the short-lived values of a script in the gaps between jobs.
+With hundreds of thousands of jobs each access to such a value misses the CPU cache. A claim then takes 1.5 times as
+long, and the 99th percentile twice as long (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-#: In the order in which they are taken.
+#: Libraries in the order of preference.
 LIBRARIES = ("libjemalloc.so.2", "libmimalloc.so.3", "libmimalloc.so.2")
 _NAMES = ("libjemalloc.", "libmimalloc.")
-#: The dynamic loader's own variable. Whoever sets it, also to nothing, has chosen.
+#: The dynamic loader's variable. If the user sets it, even to an empty value, it stays as it is.
 VARIABLE = "LD_PRELOAD"
 
 
 def environment_for(server: Path, environ: Mapping[str, str], folders: Iterable[Path] | None = None) -> dict[str, str]:
-    """Return *environ* for a server, with the allocator that it should load; *folders* are those to look in."""
+    """Return *environ* for a server, with the allocator library to preload. *folders* are searched for libraries."""
     if VARIABLE not in environ and _of_the_c_library(server):
         library = installed(places() if folders is None else folders)
         if library is not None:
@@ -31,14 +31,14 @@ def environment_for(server: Path, environ: Mapping[str, str], folders: Iterable[
 
 
 def installed(folders: Iterable[Path]) -> Path | None:
-    """Return the first library that is in one of *folders*, or None."""
+    """Return the most preferred library that exists in one of *folders*, or None."""
     folders = tuple(folders)
     found = (folder / name for name in LIBRARIES for folder in folders)
     return next((library for library in found if library.is_file()), None)
 
 
 def places() -> tuple[Path, ...]:
-    """Return where libraries are installed: beside this Python (conda, a wheel), then by the system."""
+    """Return the folders of libraries: first those of this Python (conda, a wheel), then the system's."""
     system = sysconfig.get_config_var("MULTIARCH")
     return (
         Path(sys.prefix) / "lib",
@@ -49,7 +49,7 @@ def places() -> tuple[Path, ...]:
 
 
 def loaded_by(pid: int) -> Path | None:
-    """Return the library that the process with this *pid* has loaded; None: none, or it cannot be seen."""
+    """Return the allocator library that process *pid* has loaded, or None if there is none or it is not visible."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

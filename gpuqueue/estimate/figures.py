@@ -1,8 +1,8 @@
-"""What an estimate tells: the parts of a dry run, what is added, what to ask for. Pure.
+"""The figures of an estimate: the parts of a dry run, the allowances, and the memory to request. Pure.
 
-What a dry run cannot see is added as one allowance of 10 %: fragmentation and rounding of the caching allocator, and
-the workspaces of cuDNN and cuBLAS. The CUDA context and the libraries' kernels take 250 to 600 MiB of a card before
-the first tensor; 500 MiB is taken (docs/explanation/peak-memory.md counts the same).
+An allowance of 10 % stands for what a dry run cannot count: fragmentation of the caching allocator, and the workspaces
+of cuDNN and cuBLAS. The CUDA context and the libraries' kernels take 250 to 600 MiB of a device before the first
+tensor. The estimate adds 500 MiB, as in docs/explanation/peak-memory.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpuqueue.text.units import GIB, MIB
 ALLOWANCE = 0.10
 CONTEXT_BYTES = 500 * MIB
 
-#: What no dry run can tell; printed below each, in two lines.
+#: The limits of a dry run, printed below each in two lines.
 LIMITS = (
     "An estimate. It sees no workspace of cuDNN or cuBLAS and no fragmentation: 10 % stand for them.",
     "Counted in the first steps, on one GPU: what comes later, such as validation or longer inputs, may need more.",
@@ -27,7 +27,7 @@ LIMITS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """What one kind of tensors takes: ``largest_bytes`` at its own peak, ``at_peak_bytes`` at the peak of all."""
+    """Memory of one kind of tensors: ``largest_bytes`` at its own peak, ``at_peak_bytes`` at the overall peak."""
 
     name: str
     largest_bytes: int
@@ -36,10 +36,11 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DryRun:
-    """What a few steps of a script on the CPU would have held on a GPU.
+    """The GPU memory that a few steps of a script would have used, counted on the CPU.
 
-    ``steps`` counts optimizer steps; of a script without an optimizer ``forwards`` counts the passes of its model.
-    ``ended`` is ``enough``, ``finished`` (the script ended before) or ``timed_out`` (after at least one step).
+    ``steps`` counts optimizer steps. ``forwards`` counts forward passes of the model, which matter for a script
+    without an optimizer. ``ended`` is ``enough``, ``finished`` (the script ended earlier) or ``timed_out`` (after at
+    least one step).
     """
 
     parts: tuple[Part, ...]
@@ -53,28 +54,28 @@ class DryRun:
     took_s: float
 
     def largest(self, name: str) -> int:
-        """Return the most that there was of one part."""
+        """Return the largest size of the part *name*, in bytes."""
         return next(part.largest_bytes for part in self.parts if part.name == name)
 
     @property
     def fixed_bytes(self) -> int:
-        """Return what does not depend on the batch: parameters, gradients, states of the optimizer."""
+        """Return the bytes that do not depend on the batch size: parameters, gradients, optimizer states."""
         return sum(self.largest(name) for name in ("parameters", "gradients", "optimizer_states"))
 
     @property
     def multiple(self) -> float | None:
-        """Return ``fixed_bytes`` as a multiple of the parameters: 4 for Adam; None without parameters."""
+        """Return ``fixed_bytes`` as a multiple of the parameters (4 for Adam), or None without parameters."""
         parameters = self.largest("parameters")
         return self.fixed_bytes / parameters if parameters else None
 
     @property
     def need_bytes(self) -> int:
-        """Return what the driver would show: the peak, what is allowed for the unseen, the CUDA context."""
+        """Return the bytes that the driver would show: the peak, the allowance and the CUDA context."""
         return self.peak_bytes + self.allowance_bytes + CONTEXT_BYTES
 
     @property
     def allowance_bytes(self) -> int:
-        """Return what stands for fragmentation and workspaces."""
+        """Return the allowance for fragmentation and workspaces, in bytes."""
         return math.ceil(self.peak_bytes * ALLOWANCE)
 
 
@@ -88,7 +89,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """What a script needs on each device, and how one knows. ``notes`` are for people."""
+    """The memory that a script needs on each device, with its sources. ``notes`` are texts for users."""
 
     script: str
     args: tuple[str, ...]
@@ -99,7 +100,7 @@ class Estimate:
 
     @property
     def need_bytes(self) -> int | None:
-        """Return what is needed: what the past says if that suffices, else the larger of both; None is not known."""
+        """Return the needed bytes: of the history if it suffices, else the larger of both. None if unknown."""
         if self.past is not None and self.past.suffices:
             return self.past.need_bytes
         found = [each.need_bytes for each in (self.past, self.dry_run) if each is not None]
@@ -107,29 +108,29 @@ class Estimate:
 
     @property
     def mem_bytes(self) -> int | None:
-        """Return what to ask for: the need, rounded up."""
+        """Return the bytes to request: the need, rounded up. None if unknown."""
         return None if self.need_bytes is None else rounded_up(self.need_bytes)
 
     def noted(self, *notes: str) -> Estimate:
-        """Return the same with more to say."""
+        """Return the same estimate with more notes."""
         return replace(self, notes=(*self.notes, *notes))
 
 
 def rounded_up(size_bytes: int) -> int:
-    """Return *size_bytes* as one would ask for it: in steps of 64 MiB below 2 GiB, else of half a GiB."""
+    """Return *size_bytes* rounded up for a request: to 64 MiB below 2 GiB, else to half a GiB."""
     step = 64 * MIB if size_bytes < 2 * GIB else GIB // 2
     return -(-size_bytes // step) * step
 
 
 def as_option(mem_bytes: int) -> str:
-    """Return a size that was rounded up as ``--mem`` takes it, without loss: ``960M``, ``6G``, ``6.5G``."""
+    """Return a rounded size in the form of ``--mem``, without loss: ``960M``, ``6G``, ``6.5G``."""
     if mem_bytes >= GIB and mem_bytes % (GIB // 2) == 0:
         return f"{mem_bytes / GIB:g}G"
     return f"{-(-mem_bytes // MIB)}M"
 
 
 def estimate_to_plain(estimate: Estimate) -> dict[str, Any]:
-    """Return *estimate* as JSON knows it, in the order that docs/reference/json.md describes."""
+    """Return *estimate* as a JSON object, with the keys in the order of docs/reference/json.md."""
     return {
         "script": estimate.script,
         "args": list(estimate.args),
@@ -146,7 +147,7 @@ def estimate_to_plain(estimate: Estimate) -> dict[str, Any]:
 
 
 def past_to_plain(past: Past) -> dict[str, Any]:
-    """Return what the history says, as JSON knows it."""
+    """Return *past* as a JSON object."""
     return {
         "whose": past.whose.value,
         "rule": past.rule.value,
@@ -165,7 +166,7 @@ def past_to_plain(past: Past) -> dict[str, Any]:
 
 
 def dry_run_to_plain(run: DryRun) -> dict[str, Any]:
-    """Return a dry run as JSON knows it."""
+    """Return *run* as a JSON object."""
     return {
         "ended": run.ended,
         "steps": run.steps,

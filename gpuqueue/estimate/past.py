@@ -1,9 +1,9 @@
-"""What earlier runs of a script say about the next one. Pure.
+"""Estimates the memory of a script's next run from its earlier runs. Pure.
 
-The peaks of runs with the same arguments are almost constant, so the largest of the last few and a little more is
-enough: 5 % and 256 MiB. Where the arguments differ, the figure is the 95th percentile of what there was, with younger
-runs counting more, and 15 % (the margins of the Kubernetes Vertical Pod Autoscaler; its half-life of a day is made for
-services, and two weeks for scripts). A run that ended out of memory says only that it needed more than it had.
+Runs with the same arguments have almost constant peaks. The estimate is the largest of the last few peaks, plus 5 % and
+256 MiB. For runs with other arguments it is the 95th percentile of the peaks, with more weight on newer runs, plus
+15 %. These margins are those of the Kubernetes Vertical Pod Autoscaler. Its half-life of one day suits services; for
+scripts it is two weeks. A run that ended out of memory shows only that it needed more than it had.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from gpuqueue.model.job import Account, Job
 from gpuqueue.model.run import EndingKind, Record, Run
 from gpuqueue.text.units import MIB
 
-#: Runs with the same arguments that count, the newest ones, and how many there must be.
+#: The largest number of newest runs with the same arguments that count, and the number that is needed.
 LAST, ENOUGH = 5, 2
-#: What is added to the largest of them.
+#: The margins that are added to the largest of their peaks.
 SAME_FACTOR, SAME_MORE_BYTES = 1.05, 256 * MIB
-#: What is added where the arguments differ, and after how many days a run counts half.
+#: The margin for runs with other arguments, and the age at which a run has half its weight.
 OTHER_FACTOR, HALF_LIFE_DAYS = 1.15, 14.0
 PERCENTILE = 0.95
-#: What a run that ended out of memory should get next: by how much more, and at least how much more.
+#: The increase for a run that ended out of memory: a factor, and the least number of bytes.
 MORE_FACTOR, MORE_BYTES = 1.2, 512 * MIB
-#: Looks that a sampled peak must rest on.
+#: The number of samples that a trusted sampled peak needs.
 ENOUGH_SAMPLES = 10
 
 
 class Whose(str, Enum):
-    """Which runs are taken, best first."""
+    """Which runs an estimate uses, in the order of preference."""
 
     OWN = "own"
     ANYBODY = "anybody"
@@ -45,13 +45,13 @@ class Whose(str, Enum):
 
 
 class Rule(str, Enum):
-    """How the figure came about."""
+    """The rule by which the figure was computed."""
 
     #: The largest of the last runs with the same arguments.
     SAME_ARGUMENTS = "same_arguments"
-    #: A high percentile of runs with whatever arguments.
+    #: A high percentile of runs with any arguments.
     SAME_SCRIPT = "same_script"
-    #: Runs ended out of memory, and none went well: it is more than that.
+    #: All runs ended out of memory. The need is more than they had.
     MORE_THAN = "more_than"
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class Rule(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """The script that is asked about: where it lies, and what it would be given."""
+    """The script to estimate: its path, its arguments and the account that would run it."""
 
     path: str
     args: tuple[str, ...]
@@ -69,7 +69,7 @@ class Script:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastRun:
-    """One ended run: what it took at most on one device, or, if it ran out of memory, what was not enough."""
+    """One ended run. ``bytes`` is its peak on one device, or the memory that was not enough if it ran out of memory."""
 
     job_id: int
     ended_at: datetime
@@ -80,10 +80,7 @@ class PastRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Past:
-    """What the history says: which runs it is taken from, the newest first, by which rule, and the figure.
-
-    ``suffices`` is false where it is only known what was not enough.
-    """
+    """The estimate from the history: the runs it uses, newest first, the rule, and the needed bytes."""
 
     whose: Whose
     rule: Rule
@@ -92,14 +89,15 @@ class Past:
 
     @property
     def suffices(self) -> bool:
-        """Return whether it answers the question."""
+        """Return whether the estimate is usable. It is not if only insufficient sizes are known."""
         return self.rule is not Rule.MORE_THAN
 
 
 def past_of(script: Script, records: Iterable[Record]) -> Past | None:
-    """Return what *records*, the newest first, say about the next run of *script*; None: nothing that can be trusted.
+    """Return the estimate for *script* from *records*, newest first, or None if none of their peaks is trusted.
 
-    Own runs of the same file go first, then anybody's, then own ones of a file of that name elsewhere.
+    The account's own runs of the same file are preferred, then other accounts' runs of it, then the account's own runs
+    of a file with the same name elsewhere.
     """
     known = [
         (whose, run)
@@ -127,7 +125,7 @@ def _whose(script: Script, job: Job) -> Whose | None:
 
 
 def _plain(path: str) -> str:
-    """Return *path* without the dots that need no look at the disk: ``/a/./b`` is ``/a/b``."""
+    """Return *path* normalized without reading the disk: ``/a/./b`` becomes ``/a/b``."""
     return str(Path(path))
 
 
@@ -150,9 +148,9 @@ def _seen(script: Script, record: Record) -> Iterator[PastRun]:
 
 
 def _taken(run: Run) -> int | None:
-    """Return what a run that did its work took at most on one device; None where nobody can be sure.
+    """Return the peak of a run on one device, or None if it is not certain.
 
-    One that failed or was cancelled may have ended before its peak.
+    Only runs that succeeded or exceeded their time limit count. Other runs may have ended before their peak.
     """
     ending = run.ending
     if ending is None or not (ending.kind is EndingKind.TIMED_OUT or ending.shell_code == 0):
@@ -166,7 +164,7 @@ def _is_trusted(source: PeakSource, samples: int) -> bool:
 
 
 def _not_enough(run: Run) -> int | None:
-    """Return what a run that ran out of memory had: what it was promised, or more if it was seen to hold more."""
+    """Return the bytes that were not enough for a run out of memory: the larger of its allocation and its use."""
     return max((max(each.lease_bytes, each.peak.bytes or 0) for each in run.devices), default=None)
 
 
@@ -185,7 +183,7 @@ def _same_script(whose: Whose, runs: Sequence[PastRun]) -> Past | None:
         return None
     need = math.ceil(_percentile(well) * OTHER_FACTOR)
     if _at_least(need, [run for run in runs if run.same_args]) > need:
-        return None  # these arguments need more than what went well with others
+        return None  # these arguments need more than others needed
     return Past(whose=whose, rule=Rule.SAME_SCRIPT, runs=tuple(runs), need_bytes=need)
 
 
@@ -197,25 +195,25 @@ def _more_than(whose: Whose, runs: Sequence[PastRun]) -> Past | None:
 
 
 def _at_least(need_bytes: int, runs: Iterable[PastRun]) -> int:
-    """Return *need_bytes*, or more where runs had as much and it was not enough."""
+    """Return *need_bytes*, or more if runs that had at least as much ran out of memory."""
     short = [run.bytes for run in runs if run.out_of_memory]
     return max([need_bytes, *map(more_than, short)])
 
 
 def enough_after(peak_bytes: int) -> int:
-    """Return what is enough for a run like one that did its work, and took *peak_bytes* at most."""
+    """Return the bytes that are enough for a run like one with the peak *peak_bytes*."""
     return math.ceil(peak_bytes * SAME_FACTOR) + SAME_MORE_BYTES
 
 
 def more_than(had_bytes: int) -> int:
-    """Return what a run should get next for which *had_bytes* were not enough."""
+    """Return the bytes for the next try of a run for which *had_bytes* were not enough."""
     return max(math.ceil(had_bytes * MORE_FACTOR), had_bytes + MORE_BYTES)
 
 
 def _percentile(runs: Sequence[PastRun]) -> int:
-    """Return the smallest peak that so large a share of the runs stayed within, each weighed by its age.
+    """Return the smallest peak that a share PERCENTILE of the runs does not exceed, weighted by age.
 
-    The age is that beside the newest of them: then no clock is asked, and no weight of old runs comes down to nothing.
+    The age is relative to the newest run, so that no clock is needed and the weights of old runs do not vanish.
     """
     newest = max(run.ended_at for run in runs)
     days = [(newest - run.ended_at).total_seconds() / 86400 for run in runs]

@@ -1,4 +1,4 @@
-"""What a job asked for against what it used, in words, with the same advice that an estimate gives. Pure."""
+"""Compares the memory that a job requested with the memory that it used, with the advice of an estimate. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from gpuqueue.text.units import format_apart, format_bytes
 
 
 def asked_and_used(record: Record) -> str | None:
-    """Return what the last run that has ended asked for and used on its fullest device; None where none has.
+    """Return a text on the memory that the last ended run requested and used on its fullest device.
 
-    What to ask for next time is the formula of :mod:`gpuqueue.estimate.past` for one run: 5 % and 256 MiB more than
-    the peak of one that did its work, a fifth and 512 MiB more than what was not enough.
+    Return None if no run has ended. The advice uses the formulas of :mod:`gpuqueue.estimate.past` for one run: 5 % and
+    256 MiB more than the peak of a run that did its work, or the larger of 20 % and 512 MiB more than what was not
+    enough.
     """
     run = next((run for run in reversed(record.runs) if run.ending is not None), None)
     if run is None or run.ending is None or not run.devices:
@@ -55,6 +56,6 @@ def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:
 
 
 def _is_seen_well(run: Run) -> bool:
-    """Return whether no peak can have been missed between two looks."""
+    """Return whether the peaks are reliable: from the driver's accounting, or from enough samples."""
     peaks = [device.peak for device in run.devices]
     return all(peak.source is PeakSource.NVML_ACCOUNTING or peak.samples >= ENOUGH_SAMPLES for peak in peaks)

@@ -1,1 +1,1 @@
-"""The book: SQL tells what has happened. The only room that imports sqlalchemy and alembic."""
+"""The history database: an SQL record of jobs and runs. Only this package imports sqlalchemy and alembic."""

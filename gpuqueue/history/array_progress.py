@@ -1,4 +1,4 @@
-"""How far arrays have come, from the rows that the book has of them. Pure."""
+"""Computes the progress of arrays from their rows in the history database. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ else:
 
 
 def tally(source: Rows, rows: Sequence[Row]) -> dict[int, Tally]:
-    """Return how far each array among the jobs *rows* has come, by its id. What makes no sense is left out."""
+    """Return the progress of each array among the jobs *rows*, by array id.
+
+    An array whose row cannot be read is logged and left out.
+    """
     arrays = {row["id"]: row for row in rows if row["array_left"] is not None}
     counts: dict[int, dict[str, int]] = defaultdict(dict)
     if arrays:
@@ -38,7 +41,10 @@ def tally(source: Rows, rows: Sequence[Row]) -> dict[int, Tally]:
 
 
 def _tally(row: Row, counts: Mapping[str, int]) -> Tally:
-    """Return how far an array has come. A member that was cancelled before any device took it has no row of its own."""
+    """Return the progress of one array.
+
+    A member that is cancelled before a device takes it has no row. Members without a row count as cancelled.
+    """
     left, held = waiting(row["state"], row["array_left"], row["array_held"])
     array = decode_spec(row["spec"]).array
     never_began = max(0, (len(array) if array else 0) - sum(counts.values()) - len(left) - len(held))
@@ -48,5 +54,5 @@ def _tally(row: Row, counts: Mapping[str, int]) -> Tally:
 
 
 def waiting(state: str, left: str, held: str | None) -> tuple[Indexes, Indexes]:
-    """Return which members of an array wait, and which are held: of one that has ended none, whatever is kept."""
+    """Return the waiting and the held members of an array. Both are empty once the array has ended."""
     return (Indexes(), Indexes()) if JobState(state).is_end else (Indexes.parse(left), Indexes.parse(held or ""))

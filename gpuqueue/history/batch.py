@@ -1,7 +1,7 @@
-"""Folds a batch of events into the rows that they leave behind. Pure: no SQL here.
+"""Folds a batch of events into rows of the history database. Pure: contains no SQL.
 
-A job that is submitted, claimed, started and finished within one batch becomes one row in each table instead
-of an INSERT and three UPDATEs: most of the recorder's speed comes from here.
+A job that is submitted, claimed, started and finished within one batch becomes one row in each table, instead of an
+INSERT and three UPDATEs. Most of the recorder's speed comes from this.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 JobKey = tuple[int]
-#: Job and word.
+#: Job and tag.
 TagKey = tuple[int, str]
-#: Job, attempt and token: a write about a run that was given back must not hit its successor.
+#: Job, attempt and token. A released claim and the next run have the same attempt number; the token differs.
 RunKey = tuple[int, int, str]
-#: Job, attempt and UUID.
+#: Job, attempt and device UUID.
 DeviceKey = tuple[int, int, str]
 
-#: What a count, and a time in milliseconds, look like.
+#: Valid texts of a count, and of a time in milliseconds.
 _COUNT, _TIME = re.compile("[0-9]{1,6}"), re.compile("[0-9]{1,14}")
-#: Payloads that stand in another table as well; the event does not repeat them.
+#: Payloads that other tables store. The event's row does not repeat them.
 _ELSEWHERE: dict[Act, set[str]] = {
     Act.SUBMIT: {"spec"},
     Act.EDIT: {"spec"},
@@ -49,23 +49,25 @@ _ELSEWHERE: dict[Act, set[str]] = {
     Act.ADOPT: {"spec", "started"},
     Act.FINISH: {"ended"},
 }
-#: What an unreadable payload may raise. One bad event must not stop the recorder for ever.
+#: Exceptions that an unreadable payload can raise. One bad event must not stop the recorder for ever.
 _UNREADABLE = (Unreadable, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """What a batch of events comes to.
+    """The rows that result from a batch of events.
 
-    ``new_*`` are whole rows, ``moved_*`` only the columns that change, by the row's key. Rows that were given back
-    go first: the next attempt has their number.
+    ``new_*`` hold whole rows. ``moved_*`` hold only the changed columns, by the key of the row. The runs in
+    ``given_back`` are deleted before new runs are written, because the next run has their attempt number.
     """
 
     new_jobs: dict[JobKey, Row] = field(default_factory=dict)
     moved_jobs: dict[JobKey, Row] = field(default_factory=dict)
+    #: Runs whose claims were released: job and token.
     given_back: list[tuple[int, str]] = field(default_factory=list)
-    #: Jobs whose tags are all said anew, and what becomes of each word: it is a tag of the job, or none any more.
+    #: Jobs whose tags are replaced as a whole.
     retagged: set[int] = field(default_factory=set)
+    #: Whether the job has the tag after the batch.
     tags: dict[TagKey, bool] = field(default_factory=dict)
     new_runs: dict[RunKey, Row] = field(default_factory=dict)
     moved_runs: dict[RunKey, Row] = field(default_factory=dict)
@@ -73,13 +75,13 @@ class Batch:
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
     notices: dict[tuple[int, int], Row] = field(default_factory=dict)
-    #: What became of those that are commands.
+    #: Outcomes of the notifications that are commands.
     told: dict[tuple[int, int], Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
     unwritten: list[Row] = field(default_factory=list)
 
     def job(self, key: JobKey) -> Row:
-        """Return the columns to set for a job: of its new row, or of its change."""
+        """Return the columns to set for a job: its new row, or its change."""
         return self.new_jobs.get(key) or self.moved_jobs.setdefault(key, {})
 
     def run(self, key: RunKey) -> Row:
@@ -92,7 +94,10 @@ class Batch:
 
 
 def fold(events: Sequence[Event], *, epoch: str) -> Batch:
-    """Return what *events*, in their order, come to. Of an event with unreadable fields the rest still counts."""
+    """Return the rows that result from *events*, in their order.
+
+    If the fields of an event cannot be read, the state change is still applied and the event keeps all its fields.
+    """
     batch = Batch()
     for event in events:
         elsewhere = _ELSEWHERE.get(event.act, ())
@@ -110,15 +115,15 @@ def fold(events: Sequence[Event], *, epoch: str) -> Batch:
     return batch
 
 
-#: What leaves a job, or an array that has begun, where it was.
+#: Acts that leave host, claim time and start time of a waiting job as they are. An array that has begun also waits.
 _WHERE_IT_STOOD = frozenset({Act.EDIT, Act.MOVE, Act.LIFT, Act.RESTORE})
 _WAITS = frozenset({JobState.QUEUED, JobState.HELD})
-#: What somebody says of a job, which does not move it.
+#: Acts that do not change the state of a job.
 _SAID = frozenset({Act.MARK, Act.TOLD})
 
 
 def move_job(batch: Batch, event: Event) -> None:
-    """Set what every event tells: where the job stands after it."""
+    """Set the columns of a job that follow from any event: its state, counts and times."""
     if event.act in _SAID:
         return
     row = batch.job((event.job_id,))
@@ -139,7 +144,10 @@ def move_job(batch: Batch, event: Event) -> None:
 
 
 def _move_waits(row: Row, event: Event) -> None:
-    """Set what an event tells of waiting; most tell nothing. What makes no sense counts for nothing."""
+    """Set the columns about waiting that an event carries. Most events carry none.
+
+    An invalid count is ignored. An invalid time or place is stored as None.
+    """
     fields = event.fields
     for name in ("retries", "requeues"):
         if name in fields and _COUNT.fullmatch(fields[name]):
@@ -155,7 +163,7 @@ def _move_waits(row: Row, event: Event) -> None:
 
 
 def _move_array(row: Row, event: Event) -> None:
-    """Set how far an array has come; it began when its first member was taken."""
+    """Set the progress of an array. An array begins when its first member is taken."""
     if "began" in event.fields:
         row["started_at"] = from_epoch_ms(int(event.fields["began"]))
     if "left" in event.fields:
@@ -167,12 +175,12 @@ def _submit(batch: Batch, event: Event) -> None:
     batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
     batch.new_jobs[(event.job_id,)] = columns.job_row(event, spec, member)
     for number, notice in enumerate(spec.notices):
-        if notice.kind is not NoticeKind.COMMAND:  # which is the worker's, where the job ran
+        if notice.kind is not NoticeKind.COMMAND:  # the worker runs a command on the job's host
             batch.notices[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
 
 
 def _told(batch: Batch, event: Event) -> None:
-    """Write down what became of a command at the job's end. It counts no tries: nobody begins it again."""
+    """Record the outcome of a command at the job's end. Its tries stay 0: a command is never retried."""
     number, outcome = int(event.fields["number"]), Outcome(event.fields["outcome"])
     trouble = event.fields.get("trouble") or None
     row = {"job_id": event.job_id, "number": number, "tries": 0, "next_at": None, "outcome": outcome.value}
@@ -188,7 +196,7 @@ def _mark(batch: Batch, event: Event) -> None:
 
 
 def _restore(batch: Batch, event: Event) -> None:
-    """Set what people said of a job whose whole story is told anew; most are restored without a word of it."""
+    """Set the tags and the note of a restored job, if the event carries them. Most restore events do not."""
     if "tags" in event.fields:
         batch.retagged.add(event.job_id)
         batch.tags.update({key: False for key in batch.tags if key[0] == event.job_id})
@@ -207,7 +215,10 @@ def _edit(batch: Batch, event: Event) -> None:
 
 
 def _first_claim(batch: Batch, event: Event) -> None:
-    """Write down a member of an array that became a job of its own: its array has that much less left."""
+    """Add the job of an array member that is claimed for the first time.
+
+    Also set the members that the array has left.
+    """
     if "spec" in event.fields:
         _submit(batch, replace(event, at=from_epoch_ms(int(event.fields["submitted"]))))
     batch.job((int(event.fields["of"]),))["array_left"] = event.fields["left"]
@@ -228,13 +239,16 @@ def _started(batch: Batch, event: Event) -> None:
     run = batch.run(run_key(event))
     run["started_at"] = event.at
     log_path, devices = decode_started(event.fields["started"])
-    run["log_path"] = log_path or None  # of a run that was written down again, nobody may know it
+    run["log_path"] = log_path or None  # the log path of a restored run may be unknown
     batch.job((event.job_id,)).update(dict.fromkeys(columns.OF_LAST_RUN))
     _describe(batch, event, devices)
 
 
 def _adopt(batch: Batch, event: Event) -> None:
-    """Write down what the book missed: the start, the run, or the whole job. It began when it was claimed."""
+    """Record what the history database missed: the start, the run, or the whole job.
+
+    The start is dated to the claim.
+    """
     then = replace(event, at=from_epoch_ms(int(event.fields["claimed"])))
     if "spec" in event.fields:
         _submit(batch, then)
@@ -247,7 +261,7 @@ def _adopt(batch: Batch, event: Event) -> None:
 
 def _giveback(batch: Batch, event: Event) -> None:
     token = event.fields["token"]
-    key = (event.job_id, event.attempt + 1, token)  # the event counts the claim no more
+    key = (event.job_id, event.attempt + 1, token)  # the event's attempt no longer counts the claim
     batch.moved_runs.pop(key, None)
     if batch.new_runs.pop(key, None) is None:
         batch.given_back.append((event.job_id, token))
@@ -261,7 +275,7 @@ def _finish(batch: Batch, event: Event) -> None:
     try:
         ended = decode_ended(event.fields["ended"])
     except _UNREADABLE as error:
-        # The job has ended whatever its report says; how, nobody knows any more.
+        # The job has ended even if its report cannot be read. Only its ending is unknown.
         log.exception("the report of job %s's end (event %s) cannot be read", event.job_id, event.id)
         unknown = Ending.lost(f"the report of its end cannot be read: {error}")
         ended = Ended(ending=unknown, duration_s=None, devices=())
@@ -287,7 +301,7 @@ def _lose(batch: Batch, event: Event) -> None:
 
 
 def sum_up(batch: Batch, event: Event, ended: Ended) -> None:
-    """Set what a list shows of the job's last run. Not at the claim: that may be given back."""
+    """Set the columns of a job that lists show of its last run. A claim does not set them: it may be released."""
     batch.job((event.job_id,)).update(columns.last_run_columns(ended))
 
 
@@ -307,12 +321,15 @@ _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
 
 
 def run_key(event: Event) -> RunKey:
-    """Return the run that *event* is about."""
+    """Return the key of the run that *event* is about."""
     return event.job_id, event.attempt, event.fields["token"]
 
 
 def _describe(batch: Batch, event: Event, devices: Sequence[RunDevice]) -> None:
-    """Set what the worker knows of the devices themselves; the end repeats it for a run that never started."""
+    """Set the properties of the run's devices.
+
+    The end event repeats them for a run that never started.
+    """
     for device in devices:
         if device.name is not None:
             batch.device((event.job_id, event.attempt, device.uuid)).update(columns.device_columns(device))

@@ -1,8 +1,8 @@
-"""Writes many rows of one table, each database in the way in which it takes the most of them a second.
+"""Writes many rows of one table, by the fastest method for each database.
 
-SQLAlchemy's ``executemany`` looks each value of each row up by its name, and sends PostgreSQL a message for each row:
-that took longer than the database did. So SQLite is handed tuples, with a statement that was compiled once, and
-PostgreSQL gets all rows as one text in JSON. What is written is the same as with a plain INSERT or UPDATE.
+SQLAlchemy's ``executemany`` looks up each value of each row by its name, and sends PostgreSQL one message per row. That
+took longer than the work of the database. Therefore SQLite gets tuples for a statement that is compiled once, and
+PostgreSQL gets all rows as one JSON text. The result is the same as with a plain INSERT or UPDATE.
 """
 
 from __future__ import annotations
@@ -27,31 +27,35 @@ if TYPE_CHECKING:
     Convert = Callable[[Any], Any]
     Columns = tuple[str, ...]
 
-#: Ours, to compile and convert for; the connections' own do neither differently.
+#: Dialects for compiling and converting. The dialects of the connections give the same results.
 _SQLITE, _POSTGRESQL = sqlite.dialect(), postgresql.dialect()  # type: ignore[no-untyped-call] # they have no types
-#: The parameter that brings PostgreSQL all rows.
+#: The parameter that carries all rows to PostgreSQL.
 _ROWS = "rows"
-#: Most characters of it. PostgreSQL takes no text of 1 GiB, and takes several times as much memory to read one.
+#: Most characters in the parameter ``rows``. PostgreSQL accepts no text of 1 GiB, and needs several times the memory of
+#: a text to parse it.
 _MOST_TEXT = 16 * MIB
 _UTC, _WITHOUT_ZONE = UtcDateTime(), len("2026-11-01 00:00:00.000000")
 
 
 def insert(connection: sa.Connection, table: sa.Table, rows: Collection[Row]) -> None:
-    """Insert *rows*, which all have the same columns; one that is there already is left alone."""
+    """Insert *rows*, which all have the same columns. Skip rows that exist already."""
     if rows:
         plan = _insertion(table, connection.dialect.name, tuple(next(iter(rows))), replace=False)
         plan.run(connection, rows)
 
 
 def put(connection: sa.Connection, table: sa.Table, rows: Collection[Row]) -> None:
-    """Insert *rows*, which all have the same columns; one that is there already is replaced, and the last one stays."""
+    """Insert *rows*, which all have the same columns. Replace rows that exist. Of equal keys the last row wins."""
     if rows:
         plan = _insertion(table, connection.dialect.name, tuple(next(iter(rows))), replace=True)
         plan.run(connection, rows)
 
 
 def update(connection: sa.Connection, table: sa.Table, keys: Columns, rows: Collection[Row]) -> None:
-    """Set what *rows*, which all have the same columns, say beside their *keys*; one that is not there is left out."""
+    """Update existing rows to the values of *rows*, which all have the same columns.
+
+    *keys* are the columns that identify a row. A row that does not exist is skipped.
+    """
     if rows:
         plan = _change(table, connection.dialect.name, keys, tuple(sorted(next(iter(rows)))))
         plan.run(connection, rows)
@@ -59,18 +63,18 @@ def update(connection: sa.Connection, table: sa.Table, keys: Columns, rows: Coll
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Which columns a statement wants values of, in this order, and how each is converted."""
+    """The columns that a statement takes, in order, and the converter of each."""
 
     names: Columns
     converts: tuple[Convert | None, ...]
 
     @classmethod
     def of(cls, table: sa.Table, names: Columns, dialect: sa.Dialect) -> _Values:
-        """Return those of the columns *names* of *table*."""
+        """Return the columns *names* of *table* with their converters."""
         return cls(names, tuple(_convert(table.c[name].type, dialect) for name in names))
 
     def tuples(self, rows: Collection[Row]) -> list[tuple[Any, ...]]:
-        """Return *rows* as what the driver is to be given. It goes by column because that is faster than by row."""
+        """Return *rows* as tuples for the driver. Conversion by column is faster than by row."""
         columns = []
         for name, convert in zip(self.names, self.converts, strict=True):
             column = [row[name] for row in rows]
@@ -82,7 +86,7 @@ class _Values:
 
 @dataclass(frozen=True, slots=True)
 class _ForSqlite:
-    """A statement that takes a row as a tuple."""
+    """A statement that takes one tuple per row."""
 
     text: str
     values: _Values
@@ -94,7 +98,10 @@ class _ForSqlite:
 
 @dataclass(frozen=True, slots=True)
 class _ForPostgresql:
-    """A statement that takes all rows at once. Where it must meet none twice, only the last with its *keys* goes."""
+    """A statement that takes all rows at once.
+
+    If ``keys`` is not empty, only the last row of each key is sent: such a statement must not meet a key twice.
+    """
 
     statement: sa.Insert | sa.Update
     values: _Values
@@ -110,7 +117,7 @@ class _ForPostgresql:
 
 
 def _texts(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield *rows* in JSON, in as many texts as it takes."""
+    """Yield *rows* as JSON texts, split so that each text has at most ``_MOST_TEXT`` characters or one row."""
     text = json.dumps(rows, ensure_ascii=False)
     if len(text) <= _MOST_TEXT or len(rows) == 1:
         yield text
@@ -155,14 +162,14 @@ def _for_sqlite(compiled: Any, table: sa.Table) -> _ForSqlite:
 
 
 def _recordset(table: sa.Table, columns: Columns) -> Any:
-    """Return the *columns* of the rows that PostgreSQL reads from a text in JSON, of the types that *table* has."""
+    """Return the *columns* of the rows that PostgreSQL reads from a JSON text, with the types of *table*."""
     text = sa.cast(sa.bindparam(_ROWS, type_=sa.Text), postgresql.JSON)
     read = sa.func.json_populate_recordset(sa.literal_column(f"NULL::{table.name}"), text)
     return read.table_valued(*columns).alias("given").c
 
 
 def _convert(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> Convert | None:
-    """Return what makes of a value what the driver, or JSON, is to be given; None where it is that already."""
+    """Return the function that converts a value for the driver or for JSON, None if no conversion is needed."""
     if isinstance(kind, UtcDateTime):
         return _sqlite_moment if dialect is _SQLITE else _moment
     if isinstance(kind, SafeText):
@@ -171,11 +178,14 @@ def _convert(kind: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> Convert | N
 
 
 def _moment(value: datetime) -> str:
-    """Return *value* as PostgreSQL reads it."""
+    """Return *value* in the form that PostgreSQL reads."""
     utc: Any = value if value.tzinfo is timezone.utc else _UTC.process_bind_param(value, _POSTGRESQL)
     return str(utc.isoformat(" ", "microseconds"))
 
 
 def _sqlite_moment(value: datetime) -> str:
-    """Return *value* as SQLAlchemy writes it into SQLite, which keeps no zone; that takes it six times as long."""
+    """Return *value* as SQLAlchemy writes it into SQLite, which stores no zone.
+
+    SQLAlchemy's own conversion takes six times as long.
+    """
     return _moment(value)[:_WITHOUT_ZONE]

@@ -1,4 +1,4 @@
-"""What stands in the columns of each table: steps and values as rows. Pure; the way back is ``records.py``."""
+"""Converts events and values to the columns of each table. Pure. ``records.py`` does the reverse."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-#: Columns of a job that tell of its current or last run.
+#: Columns of a job that describe its current or last run.
 OF_LAST_RUN = ("ending", "exit_code", "duration_s", "peak_bytes")
 
 
 def event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
-    """Return the row of *event* in the story of its job."""
+    """Return the row of *event* in ``job_events``."""
     return {
         "epoch": epoch,
         "event_id": event.id,
@@ -40,7 +40,7 @@ def event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
 
 
 def job_row(event: Event, spec: JobSpec, member: Member | None) -> Row:
-    """Return the row of a job that *event* brings, beside what every event tells."""
+    """Return the row of the job that *event* adds, without the columns that every event sets."""
     payload = event.fields["spec"]
     return {
         "id": event.job_id,
@@ -62,7 +62,10 @@ def job_row(event: Event, spec: JobSpec, member: Member | None) -> Row:
 
 
 def spec_columns(spec: JobSpec, payload: str) -> Row:
-    """Return what a job's row says of its request, which an edit writes anew; *payload* is its text."""
+    """Return the columns of a job that come from its request; *payload* is the text of the request.
+
+    An edit replaces these columns.
+    """
     return {
         "name": spec.name,
         "user_name": spec.account.name,
@@ -82,7 +85,10 @@ def spec_columns(spec: JobSpec, payload: str) -> Row:
 
 
 def last_run_columns(ended: Ended) -> Row:
-    """Return what a job's row says of its last run, for lists; a peak only where that of each device is known."""
+    """Return the columns of a job that lists show of its last run.
+
+    The peak is None unless the peak of each device is known.
+    """
     peaks = [device.peak.bytes for device in ended.devices]
     known = [peak for peak in peaks if peak is not None]
     return {
@@ -111,7 +117,7 @@ def run_row(event: Event) -> Row:
 
 
 def ending_columns(ending: Ending) -> Row:
-    """Return what a run's row says of its ending."""
+    """Return the columns of a run that describe its ending."""
     return {
         "ending": ending.kind.value,
         "exit_code": ending.exit_code,
@@ -121,7 +127,7 @@ def ending_columns(ending: Ending) -> Row:
 
 
 def device_row(event: Event, position: int, uuid: str, lease_bytes: int) -> Row:
-    """Return the row of one device of the run that the claim *event* begins; nothing was seen on it yet."""
+    """Return the row of one device of the run that the claim *event* begins, without measurements."""
     return {
         "job_id": event.job_id,
         "attempt": event.attempt,
@@ -134,7 +140,7 @@ def device_row(event: Event, position: int, uuid: str, lease_bytes: int) -> Row:
 
 
 def device_columns(device: RunDevice) -> Row:
-    """Return what the row of a run's device says of the device itself."""
+    """Return the columns of a run's device that describe the device itself."""
     return {
         "host_index": device.index,
         "name": device.name,
@@ -144,7 +150,7 @@ def device_columns(device: RunDevice) -> Row:
 
 
 def seen_columns(peak: Peak, activity: Activity) -> Row:
-    """Return what the row of a run's device says of what was seen there."""
+    """Return the columns of a run's device that hold measurements."""
     return {
         "peak_bytes": peak.bytes,
         "peak_source": peak.source.value,
@@ -163,7 +169,7 @@ _NOTHING_SEEN = seen_columns(Peak.unknown(), Activity())
 
 
 def timeline_row(event: Event, uuid: str, timeline: Timeline) -> Row:
-    """Return the row of what the run that *event* ends held on one device, as the time went by."""
+    """Return the row with the memory timeline of one device for the run that *event* ends."""
     return {
         "job_id": event.job_id,
         "attempt": event.attempt,

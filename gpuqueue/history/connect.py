@@ -1,4 +1,4 @@
-"""Opens a database, SQLite or PostgreSQL, so that what is committed stays and what fails says so in one line."""
+"""Opens a SQLite or PostgreSQL database with durable commits and one-line error messages."""
 
 from __future__ import annotations
 
@@ -19,34 +19,33 @@ from gpuqueue.text.redact import without_password
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: How long to wait for another process's transaction in SQLite, and for PostgreSQL to answer, in seconds.
+#: How long to wait for another process's transaction in SQLite, and for a connection to PostgreSQL, in seconds.
 WAIT_S = 10
 #: Execution option of a connection that writes.
 WRITES = "gpuqueue_writes"
-#: What PostgreSQL shall do in a transaction that writes. The outbox is trimmed once we have committed, so a server that
-#: is told not to wait for its disk waits for us; and a recorder that was stopped midway must not stop all others. All
-#: rows are found by a key: the server keeps a plan, and one that reads whole tables, made while they are small, is slow
-#: soon after.
+#: Settings of PostgreSQL for a transaction that writes. The outbox is trimmed after the commit, so a commit waits for
+#: the disk even if the server has ``synchronous_commit`` off. A recorder that is stopped midway must not block the
+#: other recorders, so an idle transaction times out. All rows are found by a key. PostgreSQL caches plans, and a plan
+#: that scans whole tables, made while they are small, is soon slow; so such plans are off.
 _SAFELY = sa.text(
     "SELECT set_config('idle_in_transaction_session_timeout', :idle, true),"
     " set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'local'), true),"
     " set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
     " set_config('enable_mergejoin', 'off', true)"
 )
-#: Where a connection to SQLite keeps which file it has open.
+#: Key in the ``info`` of a SQLite connection: the identity of the file that it has open.
 _FILE = "gpuqueue_file"
 
 
 def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> sa.Engine:
-    """Return an engine for the database at *url*; nothing is asked of the database yet.
+    """Return an engine for the database at *url*, without connecting.
 
-    Only where *make* says so, a file of SQLite that is not there is made: whoever reads with a typing error in the
-    address shall leave nothing there.
+    A missing SQLite file is created only if *make* is true. A reader with a typing error in the address leaves no file.
 
-    Migrations of SQLite switch *foreign_keys* off: to alter a table there is to copy it and drop the old one,
-    which would take the rows that refer to it along.
+    Migrations of SQLite switch *foreign_keys* off: SQLite alters a table by copying it and dropping the old table,
+    which would delete the rows that refer to it.
 
-    No error of it tells the parameters of a statement: environments are among them.
+    Error messages omit the parameters of statements, because environments are among them.
 
     Raises:
         BookUnreachable: *url* is no URL of SQLite or PostgreSQL, or the driver for it is not installed.
@@ -55,7 +54,7 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
     try:
         url.encode("utf-8")
         parsed = sa.make_url(url)
-    except (exc.ArgumentError, ValueError):  # the second is a port that is no number, and may be a password's end
+    except (exc.ArgumentError, ValueError):  # ValueError: a port that is no number, perhaps the end of a password
         raise BookUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from None
     if parsed.drivername in {"postgresql", "postgres"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
@@ -67,7 +66,7 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
         else:
             wait = {} if "connect_timeout" in parsed.query else {"connect_timeout": WAIT_S}
             engine = pg_timeout.asking(sa.create_engine(parsed, connect_args=wait, hide_parameters=True))
-        engine.dialect.create_connect_args(parsed)  # judges the rest of the address: later it would be too late
+        engine.dialect.create_connect_args(parsed)  # validates the rest of the address now, not at the first connection
     except (ImportError, exc.NoSuchModuleError) as error:
         raise BookUnreachable(
             f"no driver for the book at {shown(parsed)}: pip install 'gpuqueue-server[postgres]'"
@@ -80,7 +79,7 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
 
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Give a connection to read with.
+    """Yield a connection for reading.
 
     Raises:
         BookUnreachable: the database does not answer or has no tables.
@@ -92,7 +91,7 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 @contextmanager
 def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connection]:
-    """Give a connection in a transaction that is committed at the end; it may take long if *patient*.
+    """Yield a connection in a transaction that is committed at the end. *patient* removes the time limit.
 
     Raises:
         BookUnreachable: the database does not answer or has no tables; nothing was changed.
@@ -113,17 +112,20 @@ def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connecti
 
 
 def _bounded(connection: sa.Connection, limit_s: float | None) -> AbstractContextManager[None]:
-    """Bound what is done with *connection*. SQLite has its own limit, and no one at the other end."""
+    """Limit the time of the work with *connection*.
+
+    SQLite is not limited here: it has its own timeout, and no server.
+    """
     if limit_s is None or connection.dialect.name != "postgresql":
         return nullcontext()
     return pg_timeout.bounded(connection.connection.driver_connection, limit_s)
 
 
 def check_revision(connection: sa.Connection) -> None:
-    """Refuse tables of another version.
+    """Check that the tables are of this version.
 
     Raises:
-        BookUnreachable: they are older, newer, or not there.
+        BookUnreachable: the tables are older, newer, or missing.
 
     """
     revision = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
@@ -137,14 +139,14 @@ def check_revision(connection: sa.Connection) -> None:
 
 
 def file_of(url: sa.URL) -> Path | None:
-    """Return the file that SQLite has its database in; None for one in memory, and for PostgreSQL."""
+    """Return the file of a SQLite database. None for a database in memory, a ``file:`` URI and PostgreSQL."""
     if url.get_backend_name() != "sqlite" or url.database in {None, "", ":memory:"}:
         return None
     return None if str(url.database).startswith("file:") else Path(str(url.database))
 
 
 def absent(url: sa.URL) -> BookUnreachable:
-    """Return what to raise where there is no such file."""
+    """Return the error for a SQLite file that does not exist."""
     return BookUnreachable(
         f"the book at {shown(url)} is not there yet",
         "run gpuqueue up, or gpuqueue db upgrade; or set GPUQUEUE_STATE_DIR or GPUQUEUE_DATABASE_URL right",
@@ -152,7 +154,7 @@ def absent(url: sa.URL) -> BookUnreachable:
 
 
 def shown(url: sa.URL) -> str:
-    """Return *url* as one may print it."""
+    """Return *url* without its password, for messages."""
     return without_password(url.render_as_string(hide_password=True))
 
 
@@ -175,7 +177,7 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
 
     @event.listens_for(engine, "do_connect")
     def _create_private(_dialect: Any, _record: Any, cargs: Sequence[Any], _cparams: Any) -> None:
-        """Make a file that only we can read: it will hold environments, and in those are secrets."""
+        """Create the file with access for its owner only: it will hold environments, which contain secrets."""
         if file_of(url) is None:
             return
         path = Path(str(cargs[0]))
@@ -190,18 +192,18 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
 
     @event.listens_for(engine, "connect")
     def _set_up(connection: Any, _record: Any) -> None:
-        # The driver would begin a transaction only before the first change; _begin does it instead.
+        # The driver would begin a transaction only before the first change. _begin does it instead.
         connection.isolation_level = None
         connection.execute(f"PRAGMA busy_timeout = {WAIT_S * 1000:.0f}")
         if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             connection.execute("PRAGMA journal_mode = WAL")
-        # Not NORMAL: the outbox is trimmed once we have committed, and a power cut must not take both.
+        # Not NORMAL: the outbox is trimmed after the commit, and a power cut must not lose both copies.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
-        # A reader that turns writer midway fails at once if somebody else wrote: a writer says so at the start.
+        # A reader that becomes a writer midway fails at once if another process wrote. So a writer locks at the start.
         writes = connection.get_execution_options().get(WRITES)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -210,21 +212,21 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
 
 
 def _make(path: Path) -> None:
-    """Make the file of a database where there is none.
+    """Create the file of a database if it does not exist.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the file cannot be created.
 
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not path.exists():
-        # Never open one that is there: closing it again would drop the locks that SQLite holds for us.
+        # Never open an existing file: closing it would drop the locks that SQLite holds for this process.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _keep_to_the_path(engine: sa.Engine) -> None:
-    """Open anew where somebody has moved the file away, or a backup into its place: nobody reads what is gone."""
+    """Reconnect if the database file was moved away, or replaced, as by a backup."""
 
     @event.listens_for(engine, "connect")
     def _remember(_connection: Any, record: Any) -> None:
@@ -237,7 +239,7 @@ def _keep_to_the_path(engine: sa.Engine) -> None:
 
 
 def _identity(url: sa.URL) -> tuple[int, int] | None:
-    """Return what tells the file behind *url* from another one in its place, None if there is none."""
+    """Return the device and inode numbers of the file behind *url*, None if there is no file."""
     try:
         found = Path(str(url.database)).stat()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The face of the room: one object for everything that is asked of the book."""
+"""The package's interface: one object with all operations on the history database."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class Book:
-    """What has happened, in a SQL database. It may be shared between threads.
+    """The history of jobs and runs, in a SQL database. Threads may share an instance.
 
-    Every method raises :class:`~gpuqueue.errors.BookUnreachable` when the database does not answer or does not have
-    the tables of this version.
+    Every method raises :class:`~gpuqueue.errors.BookUnreachable` when the database does not answer or does not have the
+    tables of this version.
     """
 
     def __init__(self, url: str) -> None:
-        """Connect to nothing yet.
+        """Create the engine. It does not connect yet.
 
         Raises:
             BookUnreachable: *url* is no database URL, or the driver for it is not installed.
@@ -43,7 +43,7 @@ class Book:
         self._checked = False
 
     def cursor(self) -> Cursor | None:
-        """Return how far the outbox is read, or None if nothing was ever read.
+        """Return the cursor in the outbox, or None if no event was ever read.
 
         Raises:
             BookUnreachable: see the class.
@@ -53,41 +53,41 @@ class Book:
             return queries.cursor(connection)
 
     def apply(self, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
-        """Write *events* of the store of *epoch* down, if the cursor still stands at *expected*.
+        """Write *events* of the store with *epoch*, if the cursor is still at *expected*.
 
         Returns:
-            False, and nothing is changed, if another recorder was faster.
+            False if another recorder was faster; nothing is changed then.
 
         Raises:
-            BookUnreachable: see the class; nothing was changed.
+            BookUnreachable: see the class. Nothing was changed.
 
         """
         with self._trusted():
             return writer.apply(self._engine, events, expected=expected, epoch=epoch)
 
     def set_aside(self, event: Event, why: str, *, expected: Cursor | None, epoch: str) -> bool:
-        """Keep *event* whole beside the tables that cannot take it because of *why*, and move on as after ``apply``.
+        """Store *event* as a dead letter with the reason *why*, and move the cursor as ``apply`` does.
 
         Returns:
-            False, and nothing is changed, if another recorder was faster.
+            False if another recorder was faster; nothing is changed then.
 
         Raises:
-            BookUnreachable: see the class; nothing was changed.
+            BookUnreachable: see the class. Nothing was changed.
 
         """
         with self._trusted():
             return writer.set_aside(self._engine, event, why, expected=expected, epoch=epoch)
 
     def turn_to(self, epoch: str, *, expected: Cursor | None) -> bool:
-        """Read the store of *epoch* from now on, and no other, if the cursor still stands at *expected*.
+        """Read only the store with *epoch* from now on, if the cursor is still at *expected*.
 
-        Whoever still holds events of the store before cannot write them any more.
+        A recorder that holds events of the previous store can no longer write them.
 
         Returns:
-            False, and nothing is changed, if somebody else moved the cursor.
+            False if another process moved the cursor; nothing is changed then.
 
         Raises:
-            BookUnreachable: see the class; nothing was changed.
+            BookUnreachable: see the class. Nothing was changed.
 
         """
         with self._trusted():
@@ -102,17 +102,22 @@ class Book:
         last_given: int,
         at: datetime,
     ) -> int | None:
-        """Record again what the store still knows (see ``refill.py``); return how many jobs.
+        """Record again the jobs that the store still knows. See ``refill.py``.
+
+        Returns:
+            The number of jobs. None if the cursor is not at *expected*; nothing is changed then.
 
         Raises:
-            BookUnreachable: see the class; nothing was changed.
+            BookUnreachable: see the class. Nothing was changed.
 
         """
         with self._trusted():
             return refill.rebase(self._engine, pages, expected=expected, to=to, last_given=last_given, at=at)
 
     def survivors(self) -> Iterator[list[Survivor]]:
-        """Yield every job that has not ended, in pages, in the order of their ids; one that cannot be read is left out.
+        """Yield all jobs that have not ended, in pages, in the order of their ids.
+
+        A job whose request cannot be read is included.
 
         Raises:
             BookUnreachable: see the class.
@@ -122,18 +127,18 @@ class Book:
             yield from queries.survivors(connection)
 
     def history(self, query: HistoryQuery) -> list[Record]:
-        """Return the jobs that match *query* with all their runs, in its order.
+        """Return the jobs that match *query*, with all their runs, in the order of the query.
 
         Raises:
             BookUnreachable: see the class.
-            JobNotFound: the job to go on after is not in the book.
+            JobNotFound: the query continues after a job that is not in the history database.
 
         """
         with self._reading() as connection:
             return queries.history(connection, query)
 
     def statistics(self, *, by: By, since: datetime, until: datetime, user: str | None = None) -> Statistics:
-        """Return what the runs from *since* to *until* come to, of *user* or of all, grouped.
+        """Return statistics of the runs from *since* to *until*, grouped, for *user* or for all users.
 
         Raises:
             BookUnreachable: see the class.
@@ -143,7 +148,7 @@ class Book:
             return statistics.statistics(connection, by=by, since=since, until=until, user=user)
 
     def course(self, *, since: datetime, until: datetime, count: int, user: str | None = None) -> Course:
-        """Return how the time from *since* to *until* went, in *count* equal steps.
+        """Return the figures of *count* equal steps from *since* to *until*.
 
         Raises:
             BookUnreachable: see the class.
@@ -153,7 +158,7 @@ class Book:
             return statistics.course(connection, since=since, until=until, count=count, user=user)
 
     def get(self, job_id: int) -> Record | None:
-        """Return the job with all its runs, or None if the book does not know it.
+        """Return the job with all its runs, or None if it is not in the history database.
 
         Raises:
             BookUnreachable: see the class.
@@ -163,7 +168,7 @@ class Book:
             return queries.get(connection, job_id)
 
     def events(self, job_id: int) -> tuple[Event, ...]:
-        """Return every step of the job in order; payloads that are in its record are left out of ``fields``.
+        """Return the events of the job in order. ``fields`` omits the payloads that the job's record contains.
 
         Raises:
             BookUnreachable: see the class.
@@ -173,7 +178,7 @@ class Book:
             return queries.events(connection, job_id)
 
     def states(self, job_ids: Collection[int]) -> dict[int, JobState]:
-        """Return where each of *job_ids* stands that the book knows.
+        """Return the state of each of *job_ids* that is in the history database.
 
         Raises:
             BookUnreachable: see the class.
@@ -183,7 +188,7 @@ class Book:
             return queries.states(connection, job_ids)
 
     def members_among(self, job_ids: Collection[int]) -> list[Member]:
-        """Return those of *job_ids* that are members of arrays, as far as the book knows them.
+        """Return those of *job_ids* that the history database has as members of arrays.
 
         Raises:
             BookUnreachable: see the class.
@@ -193,18 +198,18 @@ class Book:
             return members.among(connection, job_ids)
 
     def never_began(self, array_id: int) -> Indexes:
-        """Return which members of an array were cancelled before any device took them: they are in no history.
+        """Return the members of an array that were cancelled before a device took them. They have no rows.
 
         Raises:
             BookUnreachable: see the class.
-            Unreadable: what the array asked for makes no sense.
+            Unreadable: the request of the array cannot be read.
 
         """
         with self._reading() as connection:
             return members.never_began(connection, array_id)
 
     def durations_s(self, *, user: str, name: str) -> list[float]:
-        """Return how long *user*'s newest runs of jobs called *name* took, in seconds.
+        """Return the durations of *user*'s newest runs of jobs called *name*, in seconds.
 
         Raises:
             BookUnreachable: see the class.
@@ -214,7 +219,7 @@ class Book:
             return durations.durations_s(connection, user=user, name=name)
 
     def due_notices(self, *, now: datetime, most: int) -> list[Due]:
-        """Return up to *most* messages about ended jobs that may be sent at *now*, the oldest ends first.
+        """Return up to *most* notifications of ended jobs that may be sent at *now*, the oldest ends first.
 
         Raises:
             BookUnreachable: see the class.
@@ -224,37 +229,37 @@ class Book:
             return notifications.due(connection, now=now, most=most)
 
     def take_notice(self, due: Due, *, until: datetime) -> bool:
-        """Begin to send *due*, which nobody else does before *until*; return False if somebody was faster.
+        """Take *due* for sending, exclusively until *until*. Return False if another sender was faster.
 
         Raises:
-            BookUnreachable: see the class; nothing was changed.
+            BookUnreachable: see the class. Nothing was changed.
 
         """
         with self._writing() as connection:
             return notifications.take(connection, due, until=until)
 
     def settle_notice(self, due: Due, outcome: Outcome, *, at: datetime, trouble: str | None = None) -> None:
-        """Note what became of a message for good.
+        """Record the final outcome of a notification.
 
         Raises:
-            BookUnreachable: see the class; nothing was changed.
+            BookUnreachable: see the class. Nothing was changed.
 
         """
         with self._writing() as connection:
             notifications.settle(connection, due, outcome, at=at, trouble=trouble)
 
     def put_off_notice(self, due: Due, *, until: datetime, trouble: str | None) -> None:
-        """Note why a message could not be sent, and that it is tried again at *until*.
+        """Record why a notification could not be sent, and that it is retried at *until*.
 
         Raises:
-            BookUnreachable: see the class; nothing was changed.
+            BookUnreachable: see the class. Nothing was changed.
 
         """
         with self._writing() as connection:
             notifications.put_off(connection, due, until=until, trouble=trouble)
 
     def max_job_id(self) -> int | None:
-        """Return the highest job id that the book has seen, or None if it has seen none.
+        """Return the highest job id in the history database, or None if it has none.
 
         Raises:
             BookUnreachable: see the class.
@@ -280,7 +285,7 @@ class Book:
 
     @contextmanager
     def _trusted(self) -> Iterator[None]:
-        """Use the tables, once they are known to be ours; after any trouble it may be another database that answers."""
+        """Check the tables before their use. After an error check again: another database may answer then."""
         self._check()
         try:
             yield
@@ -289,7 +294,7 @@ class Book:
             raise
 
     def _check(self) -> None:
-        """Refuse tables of another version. Asked until the answer is good, and then not before the next trouble."""
+        """Check that the tables are of this version. A good result is valid until the next error."""
         if not self._checked:
             with reading(self._engine) as connection:
                 check_revision(connection)

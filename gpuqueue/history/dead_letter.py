@@ -1,6 +1,6 @@
-"""What is written of an event whose content the database refuses: the whole of it aside, and its outline. Pure.
+"""Builds the rows for an event that the database refuses: a dead letter, and the new state of its job. Pure.
 
-Such an event must not stop all those behind it, and it must not get lost.
+Such an event must not block the events after it, and must not get lost.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from gpuqueue.history.columns import Row, ending_columns, event_row
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.run import Ended, Ending
 
-#: Largest number that a column of every database takes.
+#: Largest number that every integer column takes, in every database.
 _MOST = 2**31 - 1
 
 
 def outline(event: Event, why: str, *, epoch: str) -> Batch:
-    """Return what sets *event* aside, and where its job and its run stand after it."""
+    """Return the rows that store *event* as a dead letter and set the state of its job and its run."""
     batch = kept_whole(event, why, epoch=epoch)
     within = _within(event)
     move_job(batch, within)
@@ -30,7 +30,7 @@ def outline(event: Event, why: str, *, epoch: str) -> Batch:
 
 
 def kept_whole(event: Event, why: str, *, epoch: str) -> Batch:
-    """Return what sets *event* aside and says in its job's story that it was."""
+    """Return the rows that store *event* as a dead letter and list it in ``job_events``."""
     batch = Batch()
     batch.events.append(event_row(_within(event), epoch=epoch, detail=None))
     batch.unwritten.append(_unwritten(event, why, epoch=epoch))
@@ -38,7 +38,7 @@ def kept_whole(event: Event, why: str, *, epoch: str) -> Batch:
 
 
 def _unwritten(event: Event, why: str, *, epoch: str) -> Row:
-    # In ASCII, with a NUL and half a character as escapes: every database takes that.
+    # ASCII, with NUL and lone surrogates as escapes: every database accepts that.
     whole = {"job": event.job_id, "attempt": event.attempt, "losses": event.losses, **event.fields}
     return {
         "epoch": epoch,
@@ -52,7 +52,7 @@ def _unwritten(event: Event, why: str, *, epoch: str) -> Row:
 
 
 def _within(event: Event) -> Event:
-    """Return *event* with numbers that every column takes."""
+    """Return *event* with its numbers limited to what every column takes."""
     job_id, attempt, losses = (_fitting(number) for number in (event.job_id, event.attempt, event.losses))
     return replace(event, job_id=job_id, attempt=attempt, losses=losses)
 

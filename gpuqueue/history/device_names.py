@@ -1,4 +1,4 @@
-"""What people call the devices that the book knows."""
+"""Display names of the devices in the history database."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuqueue.model.device import DeviceKind
 
 
 def device_labels(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, str]:
-    """Return what people call each device, as in the queue: ``nodeA:3``; where nothing more is known, the UUID."""
+    """Return the display name of each device, such as ``nodeA:3``. It is the UUID if nothing else is known."""
     labels = {}
     for uuid in uuids:
         newest = (

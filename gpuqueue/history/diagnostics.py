@@ -1,4 +1,4 @@
-"""What can be seen of the book, by whoever wants to know whether all is well with it. Looking changes nothing."""
+"""Facts about the history database, for health checks. Collecting them changes nothing."""
 
 from __future__ import annotations
 
@@ -22,54 +22,58 @@ from gpuqueue.model.job import JobState, WaitReason
 if TYPE_CHECKING:
     from gpuqueue.model.event import Cursor
 
-#: Most jobs that are named one by one.
+#: Most jobs that are listed by id.
 MOST_NAMED = 10
-#: SQLite asks so often, in steps of its machine, whether to go on.
+#: Instructions of SQLite's virtual machine between two checks of the time limit.
 _STEPS = 10_000
-#: A writer that keeps SQLite locked for longer is in the recorder's way as well, in seconds.
+#: How long to wait for a lock of SQLite, in seconds. A writer that holds the lock longer blocks the recorder as well.
 _LOCKED_S = 2.0
-#: A message that was not sent so long after its job's end is late; one that was given up is told for so long.
+#: A notification that is unsent this long after its job's end is late. One that was given up is reported for this long.
 LATE, WEEK = timedelta(minutes=2), timedelta(days=7)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BookFacts:
-    """The database as it is. None is what it will not tell."""
+    """The state of the database. None means unknown, unless the field says otherwise."""
 
-    #: Its kind and version, as people know it.
+    #: Name and version, such as ``SQLite 3.45.1``.
     product: str
-    #: Its address, without password.
+    #: The address, without the password.
     where: str
-    #: The file, if it is SQLite.
+    #: The file, if the database is SQLite.
     path: Path | None
+    #: The revision of the tables, None if there are none, and the revision that this version needs.
     revision: str | None
     wanted: str
     size_bytes: int | None
-    #: Why nothing can be written to it, None if something can.
+    #: Why the database cannot be written to, None if it can.
     refusal: str | None
-    #: What is broken in an SQLite file, empty if nothing is; None if it was not looked at to the end.
+    #: The damage in a SQLite file, empty if there is none. None if the check did not finish, and for PostgreSQL.
     damage: str | None
     cursor: Cursor | None
-    #: The first jobs that were lost too often and wait for a person.
+    #: The first jobs that are held because they were lost too often.
     lost_too_often: tuple[int, ...]
-    #: How many events no table could take, and the job and the reason of the first.
+    #: Number of dead letters, and job and reason of the first one.
     unwritten: int
     unwritten_job: int | None
     unwritten_why: str | None
-    #: How many messages about jobs that ended a while ago are still to go, the first such job, and its trouble.
+    #: Number of late notifications, the first such job, and its error.
     untold: tuple[int, int | None, str | None]
-    #: How many messages were given up in the last week, the last such job, and its trouble.
+    #: Number of notifications given up in the last week, the job of the last one, and its error.
     given_up: tuple[int, int | None, str | None]
-    #: Whether an index finds a part of a command, and whether this Python's SQLite would have one.
+    #: Whether the text index exists and is up to date.
     finds_texts: bool | None
+    #: Whether a text index is possible: not if this Python's SQLite lacks support for it.
     could_find_texts: bool
 
 
 def book_facts(url: str, *, integrity_s: float) -> BookFacts:
-    """Return what can be seen of the book at *url*; its integrity is looked at for at most *integrity_s*.
+    """Return the facts about the history database at *url*.
+
+    The integrity check takes at most *integrity_s* seconds.
 
     Raises:
-        BookUnreachable: it does not answer, or there is no such file.
+        BookUnreachable: the database does not answer, or its file does not exist.
 
     """
     engine = open_engine(url)
@@ -79,7 +83,7 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
         raise absent(engine.url)
     try:
         with reading(engine) as connection:
-            if path is not None:  # for the pool's one connection, so it holds for the writing below
+            if path is not None:  # the pool reuses this connection in _refusal
                 connection.exec_driver_sql(f"PRAGMA busy_timeout = {_LOCKED_S * 1000:.0f}")
             revision = _revision(connection)
             size_bytes, product = _size_bytes(connection, path), _product(connection)
@@ -121,7 +125,7 @@ def _product(connection: sa.Connection) -> str:
 
 
 def _revision(connection: sa.Connection) -> str | None:
-    """Return the revision of the tables, None where there are none."""
+    """Return the revision of the tables, None if there are none."""
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
     found: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
@@ -150,9 +154,9 @@ def _unwritten(connection: sa.Connection) -> tuple[int, int | None, str | None]:
 
 
 def _damage(connection: sa.Connection, limit_s: float) -> str | None:
-    """Return what SQLite's quick check finds, empty if nothing, None if it takes longer than *limit_s*.
+    """Return what SQLite's quick check finds: empty if nothing, None if it takes longer than *limit_s* seconds.
 
-    A large file takes as long as it takes to read it, and readers never keep the recorder from writing.
+    The check reads the whole file. It does not keep the recorder from writing, because readers never do.
     """
     file: Any = connection.connection.driver_connection
     deadline_s = time.monotonic() + limit_s
@@ -169,7 +173,10 @@ def _damage(connection: sa.Connection, limit_s: float) -> str | None:
 
 
 def _refusal(engine: sa.Engine, path: Path | None) -> str | None:
-    """Return why nothing can be written, None if something can. A transaction is begun, and nothing is written."""
+    """Return why the database cannot be written to, None if it can.
+
+    The check begins a transaction and writes nothing.
+    """
     if path is not None and not os.access(path.parent, os.W_OK):
         return f"{path.parent} may not be written, and SQLite keeps files beside its own"
     try:

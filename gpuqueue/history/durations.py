@@ -1,4 +1,4 @@
-"""How long runs took before: what one can go by where nobody gave a time limit."""
+"""Durations of earlier runs, for estimates about jobs without a time limit."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import sqlalchemy as sa
 from gpuqueue.history.tables import jobs, runs
 from gpuqueue.model.run import EndingKind
 
-#: So many runs are gone by at most, the newest: what took an hour last year may take two now.
+#: Most runs that are considered, the newest first: the durations of old runs may no longer apply.
 MOST_RUNS = 100
 
 
 def durations_s(connection: sa.Connection, *, user: str, name: str) -> list[float]:
-    """Return the durations in seconds of *user*'s newest runs of jobs called *name* that ended by themselves."""
+    """Return the durations in seconds of *user*'s newest runs of jobs called *name* that exited by themselves."""
     found = (
         sa.select(runs.c.duration_s)
         .join(jobs, jobs.c.id == runs.c.job_id)

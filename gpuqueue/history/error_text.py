@@ -1,4 +1,4 @@
-"""Says in one line what ails a database and what to do. Its own words are for those who wrote it."""
+"""Explains a database error in one line, and names a remedy."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gpuqueue.lazy.frozen import dataclass
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: What a server that runs can say of a row, by the first two signs of its SQLSTATE: no trouble of the server's.
-#: 22 a value, 23 a constraint, 44 a view's check, 54 too long for an index, P0 a trigger.
+#: Classes of SQLSTATE (its first two characters) for errors of a row, not of the server: 22 a value, 23 a constraint,
+#: 44 a view's check, 54 too long for an index, P0 a trigger.
 _OF_THE_ROW = ("22", "23", "44", "54", "P0")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trouble:
-    """One kind of trouble: how it is known, what it is, what to do.
+    """One kind of database error: how it is recognised, what it means, what to do.
 
-    ``words`` of the message decide, since SQLite has no codes and PostgreSQL tells none while one connects; where it
-    speaks another language, ``codes`` do, its SQLSTATEs.
+    ``words`` are searched in the message first, because SQLite has no codes and PostgreSQL reports none while
+    connecting. ``codes`` are SQLSTATEs. They recognise a PostgreSQL error whose message is in another language.
     """
 
     codes: tuple[str, ...] = ()
@@ -106,20 +106,20 @@ TROUBLES = (
 
 
 def is_of_the_row(error: exc.DBAPIError) -> bool:
-    """Return whether the database is well and only refuses what it was given: that must not look like an outage."""
+    """Return whether the database works and only rejects a row. Such an error must not look like an outage."""
     if isinstance(error, (exc.IntegrityError, exc.DataError)):
         return True
     return str(getattr(error.orig, "sqlstate", None) or "").startswith(_OF_THE_ROW)
 
 
 def reason(error: BaseException) -> str:
-    """Return in one line why *error* was raised; the lines below it may quote a row, and so an environment."""
+    """Return the first line of the cause of *error*. Later lines may quote a row, and so an environment."""
     cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig is not None else error
     return next(iter(str(cause).splitlines()), "") or type(cause).__name__
 
 
 def unreachable(where: str, error: BaseException | None) -> BookUnreachable:
-    """Return what to raise for the driver's *error* at the database *where*."""
+    """Return the exception for the driver's *error* at the database *where*."""
     text, first = str(error), reason(error) if error is not None else ""
     for trouble in _candidates(getattr(error, "sqlstate", None), text):
         told = "" if trouble is TROUBLES[0] else f" ({first})"
@@ -128,7 +128,7 @@ def unreachable(where: str, error: BaseException | None) -> BookUnreachable:
 
 
 def silent(where: str, why: str) -> BookUnreachable:
-    """Return what to raise for a database that is away, whatever the reason."""
+    """Return the exception for a database that does not answer, with the reason *why*."""
     return BookUnreachable(
         f"the book at {where} does not answer: {why}",
         "bring it back, or set GPUQUEUE_DATABASE_URL right. Jobs go on, and their history waits in the store",

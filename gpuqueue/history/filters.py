@@ -1,7 +1,7 @@
-"""Turns a question to the history into SQL that an index can answer, page by page, in any order.
+"""Translates a history query into SQL that an index can answer, page by page, in any order.
 
-Each page is found by its key (keyset paging): the order's value and the id of the last job seen. It costs the same
-for the first page and for the thousandth, and jobs that come in meanwhile shift nothing.
+A page is found by its key (keyset paging): the sort value and the id of the last job seen. The first page costs as much
+as the thousandth, and new jobs do not shift any page.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ if TYPE_CHECKING:
 
 Condition = sa.ColumnElement[bool]
 
-#: What a shell adds to the number of the signal that killed a process, for an exit code.
+#: A shell's exit code for a process that a signal killed is this number plus the signal's number.
 BY_SIGNAL = 128
-#: What ``run`` and ``wait`` return for a job that reached its time limit, and for one that was cancelled.
+#: Exit codes of ``run`` and ``wait`` for a job that reached its time limit, and for a cancelled job.
 OUT_OF_TIME, CANCELLED = 124, 130
 
-#: The column of each order of figures; None in it is not known, and stands last.
+#: The column of each sort order by a time or a number. None means unknown and sorts last.
 _COLUMNS: dict[Sort, sa.Column[Any]] = {
     Sort.ENDED: jobs.c.ended_at,
     Sort.DURATION: jobs.c.duration_s,
     Sort.PEAK: jobs.c.peak_bytes,
 }
-#: What most jobs have, and so is in no index: that another value is meant must be said for its index to be used.
+#: The value of most jobs, which the partial index of the column leaves out. SQL must exclude this value, or the
+#: database does not use the index.
 _USUAL: dict[sa.Column[Any], Any] = {jobs.c.ending: EndingKind.EXITED.value, jobs.c.exit_code: 0}
-#: Up to so many jobs are few: they are found, looked at and put in order within some hundredths of a second. Of more
-#: than that among a million, a walk along the order has a page after some ten thousand steps.
+#: Up to this many jobs are few: filtering and sorting them takes some hundredths of a second. If more jobs of a million
+#: match, a walk along the order fills a page after some ten thousand steps.
 FEW = 5_000
 
 
 def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMapping]:
-    """Return the rows of ``jobs`` that match, in the order that was asked for, at most ``limit`` of them.
+    """Return the rows of ``jobs`` that match, in the order of the query, at most ``limit`` of them.
 
     Raises:
-        JobNotFound: ``after_id`` is no job of this book, and the order needs to know where it stands.
+        JobNotFound: ``after_id`` is not in the history database, and the order needs the row of that job.
 
     """
     conditions = [
@@ -73,7 +74,7 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
 
 
 def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[text_search.Part]:
-    """Yield conditions and order of each part of the list: first what the order knows a value of, then the rest."""
+    """Yield conditions and order of each part of the list: jobs with a known sort value first, then the rest."""
     by_id = jobs.c.id.asc() if query.reverse else jobs.c.id.desc()
     beyond = None if query.after_id is None else _beyond(jobs.c.id, query.after_id, query)
     if query.sort is Sort.ID:
@@ -95,7 +96,7 @@ def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[text_sear
 def _by_user(
     connection: sa.Connection, query: HistoryQuery, by_id: sa.ColumnElement[int]
 ) -> Iterator[text_search.Part]:
-    """Yield a part for each user: names go up while ids go down, and no index has both ways in one."""
+    """Yield one part for each user: names ascend while ids descend, and no index has both directions."""
     column = jobs.c.user_name
     end = sa.func.max if query.reverse else sa.func.min
     name: str | None
@@ -115,11 +116,11 @@ def _order(column: sa.Column[Any], query: HistoryQuery) -> list[Any]:
 
 
 def _from(column: sa.Column[Any], value: Any, query: HistoryQuery) -> list[Condition]:
-    """Return what is true of the jobs behind the one that has *value*."""
+    """Return the conditions for the jobs that come after the one with *value*."""
     if value is None or query.after_id is None:
         return []
     further = column > value if query.reverse else column < value
-    at_least = column >= value if query.reverse else column <= value  # what an index can start from
+    at_least = column >= value if query.reverse else column <= value  # lets an index find the start
     return [at_least, sa.or_(further, _beyond(jobs.c.id, query.after_id, query))]
 
 
@@ -135,10 +136,10 @@ def _place(connection: sa.Connection, column: sa.Column[Any], job_id: int) -> An
 
 
 def _conditions(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
-    """Yield what the row of a job itself must be like.
+    """Yield the conditions on the row of the job itself.
 
-    In the order of the ids SQLite would collect all jobs since a time by the time's index, and put them in order. Few
-    are found so (:func:`_rare`); where they are many, it walks along the ids.
+    In the order of ids, SQLite would collect all jobs of a time range by the index on times, and sort them. A unary
+    plus disables that index, so SQLite walks along the ids. Where few jobs match, :func:`_rare` selects them.
     """
     along_ids = connection.dialect.name == "sqlite" and query.sort is Sort.ID
     for column, compare, bound in _bounds(query):
@@ -151,10 +152,10 @@ def _conditions(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
 
 
 def _same(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
-    """Yield what is one value of the job's, or one of some.
+    """Yield the conditions that a column has one of some values.
 
-    In an order of figures SQLite would collect all jobs of a user by the user's index, and put them in order. That is
-    well where they are few; where they are many, a plus sign tells it to walk along the order instead.
+    In an order by a time or a number, SQLite would collect all jobs of a user by the index on users, and sort them.
+    That is fast for few jobs. For many jobs, a unary plus disables that index, so SQLite walks along the order.
     """
     along_figures = connection.dialect.name == "sqlite" and query.sort in _COLUMNS
     for column, values in _alike(query):
@@ -178,7 +179,7 @@ def _among(column: sa.ColumnElement[Any], values: Sequence[Any]) -> Condition:
 
 
 def _alike(query: HistoryQuery) -> Iterator[tuple[sa.Column[Any], Sequence[Any]]]:
-    """Yield each column that must have one of some values, with these."""
+    """Yield each column that must have one of some values, with the values."""
     yield from (
         (column, [value])
         for column, value in (
@@ -207,11 +208,11 @@ def _bounds(query: HistoryQuery) -> Iterable[tuple[sa.Column[Any], Callable[[Any
 
 
 def _rare(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
-    """Yield for each bound that few jobs lie in that the job is one of these.
+    """Yield a condition that selects the matching jobs, for each bound that few jobs match.
 
-    A list is found by walking along its order until there are enough. Where a bound lets few jobs through, or none,
-    that would be a walk through all of them, and without statistics SQLite cannot know. So a few steps in the bound's
-    own index say how many there are: few are taken from there, and of many a walk soon has enough.
+    A page is found by walking along the order until the page is full. If few jobs or none match a bound, the walk would
+    pass nearly all jobs, and SQLite has no statistics to know that. So the matching jobs are counted first, with a few
+    steps in the index of the bound. Few jobs are selected by that index. With many jobs, a walk fills a page soon.
     """
     for column, compare, bound in _bounds(query):
         if bound is None or column is jobs.c.id:
@@ -222,9 +223,9 @@ def _rare(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]
 
 
 def _from_the_time_on(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
-    """Yield from which id on the order of ids comes to the time that is asked for, where many jobs lie before it.
+    """Yield the id at which the list reaches the requested time range, if many jobs come before that range.
 
-    Ids go up with time, but for a clock that was set back; so the index of the time tells the end of it, exactly.
+    Ids ascend with time unless a clock was set back. So the id comes from the index on times, which is exact.
     """
     near, far = (query.since, query.until) if query.reverse else (query.until, query.since)
     if query.sort is not Sort.ID or near is None:
@@ -235,14 +236,14 @@ def _from_the_time_on(connection: sa.Connection, query: HistoryQuery) -> Iterato
         return
     if far is not None:
         period = period & (column < far if query.reverse else column >= far)
-    # As it stands, a database would walk along the ids for the first one of them: what this is to spare.
+    # Without the unary plus a database would walk along the ids to the first match, which this condition avoids.
     end = (sa.func.min if query.reverse else sa.func.max)(_unindexed(jobs.c.id))
     first = sa.select(end).where(period).correlate(None).scalar_subquery()
     yield jobs.c.id >= first if query.reverse else jobs.c.id <= first
 
 
 def _tagged(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
-    """Yield for each word that it is a tag of the job: few such jobs are looked up, of many a walk soon has enough."""
+    """Yield a condition for each tag. Few tagged jobs are looked up. Many are found by walking along the order."""
     for word in query.tags:
         has_it = sa.select(job_tags.c.job_id).where(job_tags.c.tag == word)
         number = sa.select(sa.func.count()).select_from(has_it.limit(FEW + 1).subquery())
@@ -257,15 +258,15 @@ def _is_pattern(query: HistoryQuery) -> bool:
 
 
 def _means_more(query: HistoryQuery) -> bool:
-    """Return whether ``run`` and ``wait`` return the exit code also for what has none, or another one, of its own."""
+    """Return whether ``run`` and ``wait`` also return this exit code for endings without a code, or with another."""
     return query.exit_code is not None and (query.exit_code > BY_SIGNAL or query.exit_code == OUT_OF_TIME)
 
 
 def _returned(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
-    """Yield that the last run ended with a code, or in a way for which ``run`` and ``wait`` return that code.
+    """Yield the condition that the last run ended with the code, or in a way that ``run`` and ``wait`` report by it.
 
-    Nearly all runs end otherwise, so the indexes of what is unusual find them. Of each way the first condition is what
-    an index knows, and the second what is left to be looked at.
+    Such endings are rare, so the partial indexes find them. Each way is a pair of conditions: an index answers the
+    first, and the second is checked on each row found.
     """
     if query.exit_code is None or not _means_more(query):
         return
@@ -273,20 +274,20 @@ def _returned(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condit
     ways = [(by_code, sa.true()), *_without_the_code(query.exit_code)]
     if all(_are_few(connection, known) for known, _ in ways):
         yield jobs.c.id.in_(sa.union_all(*(sa.select(jobs.c.id).where(*way) for way in ways)))
-    else:  # where one of them has no index SQLite walks along the order, and does not collect all of each and sort them
+    else:  # without an index for one of the ways, SQLite walks along the order instead of sorting all matches
         walks = connection.dialect.name == "sqlite"
         code = _unindexed(jobs.c.exit_code) if walks else jobs.c.exit_code
         yield sa.or_(code == query.exit_code, *(sa.and_(*way) for way in ways[1:]))
 
 
 def _without_the_code(code: int) -> Iterator[tuple[Condition, Condition]]:
-    """Yield the ways to end with *code* in :attr:`gpuqueue.model.run.Ending.shell_code` and without it in the book."""
+    """Yield the ways to end with *code* as :attr:`gpuqueue.model.run.Ending.shell_code` but not as ``exit_code``."""
     if code == OUT_OF_TIME:
         yield _ended_so(EndingKind.TIMED_OUT), sa.true()
         return
     if code == CANCELLED:
         yield _ended_so(EndingKind.CANCELLED), sa.true()
-        yield jobs.c.state == JobState.CANCELLED.value, jobs.c.ending.is_(None)  # while it waited
+        yield jobs.c.state == JobState.CANCELLED.value, jobs.c.ending.is_(None)  # cancelled while waiting
     last = sa.select(sa.func.max(runs.c.attempt)).where(runs.c.job_id == jobs.c.id, runs.c.ending.is_not(None))
     by_it = sa.exists().where(
         runs.c.job_id == jobs.c.id,
@@ -301,10 +302,10 @@ def _ended_so(kind: EndingKind) -> Condition:
 
 
 def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
-    """Yield that one of the job's runs was on a device that is meant.
+    """Yield the condition that one of the job's runs was on a device that the query selects.
 
-    The devices are looked up first: there are few, and an exact UUID is what an index is good for. The jobs that they
-    had bound the search, so that a card that left last year is not looked for in all that came after it.
+    The devices are looked up first: there are few, and an index finds an exact UUID. The ids of the jobs on these
+    devices bound the search. Otherwise all jobs after the removal of a device would be searched for it.
     """
     if query.device is None and query.model is None:
         return
@@ -320,7 +321,7 @@ def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
     if not meant:
         yield sa.false()
         return
-    if query.sort is Sort.ID:  # in another order SQLite would search by these bounds, and then sort it all
+    if query.sort is Sort.ID:  # in another order SQLite would search by these bounds and then sort all
         yield jobs.c.id.between(min(each.first_job for each in meant), max(each.last_job for each in meant))
     there = run_devices.c.device_uuid.in_([each.uuid for each in meant])
     yield sa.exists().where(run_devices.c.job_id == jobs.c.id, there)
@@ -328,7 +329,7 @@ def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KnownDevice:
-    """A device that the book knows: what the newest run that was told calls it, and the jobs that it had."""
+    """A device in the history database: its name in the newest run that reported one, and its range of jobs."""
 
     uuid: str
     name: str | None
@@ -337,7 +338,7 @@ class KnownDevice:
 
 
 def devices(connection: sa.Connection) -> list[KnownDevice]:
-    """Return every device that the book knows, each found with a few steps in the index and not by reading it all."""
+    """Return every device in the history database. Each costs a few steps in the index, not a full scan."""
     column = run_devices.c.device_uuid
     smallest = sa.select(sa.func.min(column).label("uuid"))
     each = smallest.cte("each_device", recursive=True)

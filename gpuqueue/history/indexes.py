@@ -1,7 +1,7 @@
-"""What makes questions to the book quick: the indexes of its tables.
+"""The indexes of the tables.
 
-They stand apart from the tables because only migrations want to know them: where one says what it holds of PostgreSQL,
-SQLAlchemy's whole part for that database is loaded, which would be a tenth of each ``gpuqueue history``.
+They are apart from the tables because only migrations need them. An index with options for PostgreSQL makes SQLAlchemy
+load its whole PostgreSQL dialect, which would take a tenth of the time of each ``gpuqueue history``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gpuqueue.history.tables import job_events, job_tags, jobs, metadata, notice
 
 
 def _where(condition: str, *columns: sa.Column[object]) -> sa.Index:
-    """Return an index of those rows alone for which *condition* is true."""
+    """Return a partial index of the rows for which *condition* is true."""
     only = sa.text(condition)
     return sa.Index(None, *columns, sqlite_where=only, postgresql_where=only)
 
@@ -28,7 +28,7 @@ INDEXES = (
     sa.Index(None, jobs.c.host, jobs.c.id),
     sa.Index(None, jobs.c.duration_s, jobs.c.id),
     sa.Index(None, jobs.c.peak_bytes, jobs.c.id),
-    # Nearly all end well: only the others are worth an index.
+    # Nearly all runs exit with code 0: only other endings and codes are indexed.
     _where("ending <> 'exited'", jobs.c.ending, jobs.c.id),
     _where("exit_code <> 0", jobs.c.exit_code, jobs.c.id),
     _where("array_id IS NOT NULL", jobs.c.array_id, jobs.c.array_index),

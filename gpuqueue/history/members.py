@@ -1,4 +1,4 @@
-"""Members of arrays, whose request the book has once for all of them."""
+"""Members of arrays. The history database stores their request once, with the array."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_IN = 1000
 
 
 def with_requests(engine: sa.Engine, events: Sequence[Event]) -> Sequence[Event]:
-    """Return *events*, each claim that made a member a job of its own with the request that its array's is for it.
+    """Return *events*, with the member's request added to each first claim of an array member.
 
     Raises:
         BookUnreachable: the database does not answer.
@@ -63,17 +63,17 @@ def _with_request(event: Event, known: Mapping[int, tuple[str, int]]) -> Event:
 
 
 def requests(connection: sa.Connection, array_ids: Iterable[int]) -> dict[int, str]:
-    """Return the payload of each of these arrays that the book knows."""
+    """Return the payload of each of the arrays, by id. Skip arrays that are not in the history database."""
     return {row.id: row.spec for row in _of(connection, set(array_ids), jobs.c.id, jobs.c.spec)}
 
 
 def never_began(connection: sa.Connection, array_id: int) -> Indexes:
-    """Return which members of an array were cancelled before any device took them; none where there is no such array.
+    """Return the members of an array that were cancelled before a device took them; none for an unknown array.
 
-    Nothing but the array itself tells of them.
+    These members have no rows. They are derived from the row of the array.
 
     Raises:
-        Unreadable: its request cannot be read.
+        Unreadable: the request of the array cannot be read.
 
     """
     columns = jobs.c.spec, jobs.c.state, jobs.c.array_left, jobs.c.array_held
@@ -87,7 +87,7 @@ def never_began(connection: sa.Connection, array_id: int) -> Indexes:
 
 
 def last_id_of(connection: sa.Connection, job_id: int) -> int:
-    """Return the highest id that belongs to the job *job_id*, or to the array whose member it is."""
+    """Return the highest id that belongs to the job *job_id*, or to the array that the job is a member of."""
     columns = jobs.c.array_id, jobs.c.array_left, jobs.c.spec
     row = connection.execute(sa.select(*columns).where(jobs.c.id == job_id)).first()
     if row is None or (row.array_id is None and row.array_left is None):
@@ -101,7 +101,7 @@ def last_id_of(connection: sa.Connection, job_id: int) -> int:
 
 
 def among(connection: sa.Connection, job_ids: Iterable[int]) -> list[Member]:
-    """Return those of *job_ids* that are members of arrays, as far as the book knows them."""
+    """Return those of *job_ids* that the history database has as members of arrays."""
     rows = _of(connection, job_ids, jobs.c.array_id, jobs.c.array_index)
     return [Member(row.array_id, row.array_index) for row in rows if row.array_id is not None]
 

@@ -1,4 +1,4 @@
-"""Brings a database to this version's tables, with Alembic. Any number of processes may do it at once."""
+"""Brings a database to this version's tables, with Alembic. Several processes may do so at once."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from gpuqueue.history.revision import REVISION
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: PostgreSQL's advisory lock for our migrations: any number that nobody else uses there ("gpuqueue" in ASCII).
+#: PostgreSQL's advisory lock for our migrations: "gpuqueue" in ASCII, a number that other programs do not use.
 _LOCK = int.from_bytes(b"gpuqueue", "big")
-#: Alembic keeps the running migration in module globals: one at a time in a process.
+#: Alembic keeps the running migration in module globals, so a process runs one migration at a time.
 _one_at_a_time = threading.Lock()
 
 
 def upgrade(url: str, revision: str = "head") -> None:
-    """Bring the database at *url* up to *revision*, all the way or not at all.
+    """Upgrade the database at *url* to *revision*, completely or not at all.
 
-    The newest tables get their index of texts back where it was left out and can be had now.
+    At the newest revision, a missing text index is created if the database supports it now.
 
     Raises:
-        BookUnreachable: it does not answer, or its tables are newer than this gpuqueue.
+        BookUnreachable: the database does not answer, or its tables are newer than this gpuqueue.
 
     """
     with _configured(url) as config:
@@ -46,10 +46,10 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def downgrade(url: str, revision: str) -> None:
-    """Bring the database at *url* down to *revision* (``base``: no tables), all the way or not at all.
+    """Downgrade the database at *url* to *revision* (``base``: no tables), completely or not at all.
 
     Raises:
-        BookUnreachable: it does not answer, or its tables are newer than this gpuqueue.
+        BookUnreachable: the database does not answer, or its tables are newer than this gpuqueue.
 
     """
     with _configured(url) as config:
@@ -57,10 +57,10 @@ def downgrade(url: str, revision: str) -> None:
 
 
 def current(url: str) -> str | None:
-    """Return the revision of the database at *url*, or None if it has no tables, or is a file that is not there.
+    """Return the revision of the database at *url*, or None if it has no tables or its file does not exist.
 
     Raises:
-        BookUnreachable: it does not answer.
+        BookUnreachable: the database does not answer.
 
     """
     engine = open_engine(url)
@@ -75,7 +75,7 @@ def current(url: str) -> str | None:
 
 
 def head() -> str:
-    """Return the revision that this version wants."""
+    """Return the revision that this version needs."""
     newest = ScriptDirectory.from_config(_config()).get_current_head()
     if newest is None:
         raise AssertionError("there are no migrations beside this gpuqueue")  # pragma: no cover - a broken package
@@ -83,7 +83,7 @@ def head() -> str:
 
 
 def _script_location() -> Path:
-    """Return where the migrations lie: in the package when it is installed, beside it in a checkout."""
+    """Return the directory of the migrations: inside an installed package, beside it in a checkout."""
     package = Path(__file__).parent.parent
     packaged = package / "migrations"
     return packaged if packaged.is_dir() else package.parent / "migrations"
@@ -91,17 +91,17 @@ def _script_location() -> Path:
 
 def _config() -> Config:
     config = Config()
-    # A path may hold a percent sign, which the configuration parser would take for its own.
+    # A path may contain a percent sign, which the configuration parser would interpret.
     config.set_main_option("script_location", str(_script_location()).replace("%", "%%"))
     return config
 
 
 @contextmanager
 def _configured(url: str) -> Iterator[Config]:
-    """Give Alembic's configuration with a connection whose transaction nobody else can be in at the same time."""
+    """Yield Alembic's configuration, with a connection in a transaction that excludes other migrations."""
     logger = logging.getLogger("alembic")
     if logger.level == logging.NOTSET:
-        logger.setLevel(logging.WARNING)  # who runs a worker does not want a report of each table
+        logger.setLevel(logging.WARNING)  # a line for each table is noise for users
     engine = open_engine(url, foreign_keys=False, make=True)
     config = _config()
     try:

@@ -1,7 +1,7 @@
-"""What is still to be told of ended jobs, and what became of the rest: the book is the queue of the messages.
+"""The queue of notifications in the history database, and their outcomes.
 
-Its rows are written with their job, in the transaction that moves the cursor, so that no end is told of which the book
-does not know, and none is forgotten. docs/adr/0009.
+The rows of a job's notifications are written with the job, in the transaction that moves the cursor. Therefore no
+notification is sent about an end that is not in the history database, and none is lost. See docs/adr/0009.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Due:
-    """A notice of a job that has ended, to be sent now. ``tries`` is how often that was begun before."""
+    """A notification about an ended job, to be sent now. ``tries`` is the number of tries begun before."""
 
     job_id: int
     number: int
@@ -28,7 +28,7 @@ class Due:
 
 
 def due(connection: sa.Connection, *, now: datetime, most: int) -> list[Due]:
-    """Return up to *most* notices that may be sent at *now*, in the order of the ends of their jobs."""
+    """Return up to *most* notifications that may be sent at *now*, ordered by the ends of their jobs."""
     columns = notices.c.job_id, notices.c.number, notices.c.tries
     wanted = _ended().where(sa.or_(notices.c.next_at.is_(None), notices.c.next_at <= now))
     wanted = wanted.with_only_columns(*columns).order_by(jobs.c.ended_at, *columns[:2]).limit(most)
@@ -36,23 +36,26 @@ def due(connection: sa.Connection, *, now: datetime, most: int) -> list[Due]:
 
 
 def take(connection: sa.Connection, wanted: Due, *, until: datetime) -> bool:
-    """Begin a try of *wanted*, which nobody else takes before *until*; return False if somebody was faster."""
+    """Begin a try of *wanted*, exclusively until *until*. Return False if another sender was faster."""
     one = _the(wanted).where(notices.c.tries == wanted.tries)
     return connection.execute(one.values(tries=wanted.tries + 1, next_at=until)).rowcount == 1
 
 
 def settle(connection: sa.Connection, taken: Due, outcome: Outcome, *, at: datetime, trouble: str | None) -> None:
-    """Note what became of a notice for good."""
+    """Record the final outcome of a notification."""
     connection.execute(_the(taken).values(outcome=outcome.value, at=at, next_at=None, trouble=trouble))
 
 
 def put_off(connection: sa.Connection, taken: Due, *, until: datetime, trouble: str | None) -> None:
-    """Note that a try came to nothing because of *trouble*, and when the next one may begin."""
+    """Record that a try failed because of *trouble*, and when the next one may begin."""
     connection.execute(_the(taken).values(next_at=until, trouble=trouble))
 
 
 def untold(connection: sa.Connection, *, before: datetime) -> tuple[int, int | None, str | None]:
-    """Return how many notices of jobs that ended *before* then are still to go, the first such job, and its trouble."""
+    """Return the number of unsent notifications of jobs that ended before *before*.
+
+    Also return the first such job and its error.
+    """
     late = _ended().where(jobs.c.ended_at < before)
     number = int(connection.scalar(late.with_only_columns(sa.func.count())) or 0)
     first = late.with_only_columns(notices.c.job_id, notices.c.trouble).order_by(jobs.c.ended_at).limit(1)
@@ -61,9 +64,9 @@ def untold(connection: sa.Connection, *, before: datetime) -> tuple[int, int | N
 
 
 def given_up(connection: sa.Connection, *, since: datetime) -> tuple[int, int | None, str | None]:
-    """Return how many notices were given up *since* then, the job of the last of them, and its trouble."""
+    """Return the number of notifications given up since *since*, the job of the last one, and its error."""
     gone = (notices.c.outcome == Outcome.GIVEN_UP.value) & (notices.c.at >= since)
-    gone &= notices.c.tries > 0  # that a command failed is its owner's affair, and counts no tries
+    gone &= notices.c.tries > 0  # a failed command concerns only its owner; commands count no tries
     number = int(connection.scalar(sa.select(sa.func.count()).select_from(notices).where(gone)) or 0)
     last = sa.select(notices.c.job_id, notices.c.trouble).where(gone).order_by(notices.c.at.desc()).limit(1)
     row = connection.execute(last).first() if number else None
@@ -71,12 +74,12 @@ def given_up(connection: sa.Connection, *, since: datetime) -> tuple[int, int | 
 
 
 def _ended() -> sa.Select[tuple[int, ...]]:
-    """Return what finds the notices that are still to go, of jobs that have ended."""
+    """Return a query for the unsent notifications of ended jobs."""
     both = notices.join(jobs, jobs.c.id == notices.c.job_id)
     return sa.select(notices).select_from(both).where(notices.c.outcome.is_(None), jobs.c.ended_at.is_not(None))
 
 
 def _the(one: Due) -> sa.Update:
-    """Return what changes *one*, unless it is settled: a slow sender must not undo what a later one noted."""
+    """Return an update of *one*, unless it has an outcome: a slow sender must not undo a later sender's outcome."""
     here = (notices.c.job_id == one.job_id, notices.c.number == one.number, notices.c.outcome.is_(None))
     return sa.update(notices).where(*here)

@@ -1,4 +1,4 @@
-"""Names by a pattern, as a shell and :mod:`fnmatch` read it: ``*``, ``?``, ``[abc]``, ``[!abc]``; by case."""
+"""Name patterns as in a shell and :mod:`fnmatch`: ``*``, ``?``, ``[abc]``, ``[!abc]``. Case matters."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-#: A set, or a sign for one or any number of others, or any other sign. A bracket that is never closed is itself.
+#: A set, or any other single character. A bracket that is never closed stands for itself.
 _PIECE = re.compile(r"\[(?P<no>!?)(?P<set>\]?[^\]]*)\]|(?P<sign>.)", re.DOTALL)
 _WILD = frozenset("*?[")
-#: What means something within a set of a regular expression.
+#: Characters with a special meaning within a set of a regular expression.
 _SPECIAL = re.compile(r"([]\[\\^])")
 
 
 def is_pattern(text: str) -> bool:
-    """Return whether *text* may mean more than itself."""
+    """Return whether *text* contains pattern characters."""
     return not _WILD.isdisjoint(text)
 
 
 def matching(connection: sa.Connection, column: sa.Column[Any], pattern: str) -> sa.ColumnElement[bool]:
-    """Return that *column* is *pattern* itself, or like it."""
+    """Return the condition that *column* equals *pattern* or matches it."""
     like: sa.ColumnElement[bool]
     if connection.dialect.name == "sqlite":
         like = column.op("GLOB", is_comparison=True)("".join(_as_glob(pattern)))
@@ -31,7 +31,7 @@ def matching(connection: sa.Connection, column: sa.Column[Any], pattern: str) ->
 
 
 def _as_glob(pattern: str) -> Iterator[str]:
-    """Yield *pattern* as SQLite has it, where a set that is not meant begins with ``^``."""
+    """Yield *pattern* in the syntax of SQLite's GLOB, where a negated set begins with ``^``."""
     for piece in _PIECE.finditer(pattern):
         sign, members = piece["sign"], piece["set"]
         if sign is None:
@@ -41,12 +41,12 @@ def _as_glob(pattern: str) -> Iterator[str]:
 
 
 def _without_caret(members: str) -> str:
-    """Return *members* with a ``^`` that stands first elsewhere: there it would turn the set into its opposite."""
+    """Return *members* with a leading ``^`` moved to the end: at the start it would negate the set."""
     return members[1:] + "^" if members.startswith("^") and len(members) > 1 else members
 
 
 def _as_regex(pattern: str) -> Iterator[str]:
-    """Yield *pattern* as PostgreSQL has it."""
+    """Yield *pattern* as a regular expression of PostgreSQL."""
     for piece in _PIECE.finditer(pattern):
         sign, members = piece["sign"], piece["set"]
         if sign is None:

@@ -1,7 +1,7 @@
-"""Ends the wait for a PostgreSQL that is there and says nothing: stopped, swapped out, behind a cut wire.
+"""Time limits for a PostgreSQL server that does not answer: stopped, swapped out, or behind a cut wire.
 
-No setting of the driver does: ``connect_timeout`` ends with the connection, ``statement_timeout`` is the server's own,
-and the kernel of a stopped server still acknowledges every packet.
+No setting of the driver covers this case. ``connect_timeout`` applies only until the connection is open, the server
+itself enforces ``statement_timeout``, and the kernel of a stopped server still acknowledges every packet.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from sqlalchemy import event, exc
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: How long a transaction of ours may take, in seconds. A batch takes milliseconds, a long history a few seconds.
+#: Time limit of one transaction, in seconds. A batch takes milliseconds, a long history a few seconds.
 ANSWER_S = 30.0
-#: How long a connection that was used before may take to say that it still is one, in seconds.
+#: Time limit for the check of a pooled connection, in seconds.
 PING_S = 10.0
 
 
 class Late(Exception):
-    """The server has said nothing for too long, and the connection was given up."""
+    """The server did not answer in time, and the connection was shut down."""
 
 
 @contextlib.contextmanager
 def bounded(driver_connection: Any, limit_s: float) -> Iterator[None]:
-    """Give up *driver_connection* if what is done with it takes longer than *limit_s*.
+    """Shut down *driver_connection* if the work with it takes longer than *limit_s* seconds.
 
     Raises:
-        Late: it did. Whether a commit was done then is not known.
+        Late: the limit was exceeded. Whether a commit succeeded is unknown.
 
     """
     late = threading.Event()
@@ -41,7 +41,7 @@ def bounded(driver_connection: Any, limit_s: float) -> Iterator[None]:
     def give_up() -> None:
         late.set()
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(driver_connection.fileno())) as wire:
-            wire.shutdown(socket.SHUT_RDWR)  # whoever waits for a word on it hears its end
+            wire.shutdown(socket.SHUT_RDWR)  # wakes a thread that is blocked on the socket
 
     timer = threading.Timer(limit_s, give_up)
     timer.daemon = True
@@ -57,7 +57,7 @@ def bounded(driver_connection: Any, limit_s: float) -> Iterator[None]:
 
 
 def asking(engine: sa.Engine) -> sa.Engine:
-    """Have each connection asked before its use: a server that was restarted leaves dead ones in the pool."""
+    """Check each pooled connection before its use: a restarted server leaves dead connections in the pool."""
 
     @event.listens_for(engine, "checkout")
     def _ask(connection: Any, _record: Any, _proxy: Any) -> None:

@@ -1,4 +1,4 @@
-"""Reads the history: a few queries for a page of jobs with their runs, however many there are."""
+"""Reads jobs with their runs: a few queries for a page, whatever its number of jobs."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ if TYPE_CHECKING:
 
 #: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
 _MOST_IN = 1000
-#: Jobs in a page of survivors.
+#: Jobs in a page of :func:`survivors`.
 _PAGE = 500
 
 
 def history(connection: sa.Connection, query: HistoryQuery) -> list[Record]:
-    """Return the jobs that match *query* with all their runs, in its order."""
+    """Return the jobs that match *query*, with all their runs, in the order of the query."""
     return records_of(_Tables(connection), filters.page(connection, query))
 
 
 def get(connection: sa.Connection, job_id: int) -> Record | None:
-    """Return the job with all that the book has of it, or None if the book does not know it."""
+    """Return the job with all its data, or None if it is not in the history database."""
     return record_of(_Tables(connection), job_id)
 
 
 def survivors(connection: sa.Connection) -> Iterator[list[Survivor]]:
-    """Yield every job that has not ended, in pages, in the order of their ids.
+    """Yield all jobs that have not ended, in pages, in the order of their ids.
 
-    One whose request cannot be read is there as well: its run may be on, and whoever claims it ends it with its story.
+    A job whose request cannot be read is included: its run may still be active, and a worker that claims the job ends
+    it.
     """
     alive = jobs.c.state.in_([state.value for state in JobState if not state.is_end])
     last = 0
@@ -54,7 +55,7 @@ def survivors(connection: sa.Connection) -> Iterator[list[Survivor]]:
         last = rows[-1]["id"]
         arrays = requests(connection, {row["array_id"] for row in rows} - {None})
         payloads = {row["id"]: whole_payload(row["spec"], arrays.get(row["array_id"])) for row in rows}
-        origins = {row["id"]: row["array_id"] or row["id"] for row in rows}  # a member is meant as its array is
+        origins = {row["id"]: row["array_id"] or row["id"] for row in rows}  # a member has the device kind of its array
         records = records_of(_Tables(connection), rows, arrays_too=True)
         gpu_jobs = _meant_for_gpus(connection, [*payloads, *arrays])
         ends = _ends(connection, records)
@@ -74,7 +75,7 @@ def survivors(connection: sa.Connection) -> Iterator[list[Survivor]]:
 def _ends(connection: sa.Connection, records: Sequence[Record]) -> dict[int, bool]:
     """Return which of the jobs that others wait for have ended, and whether they succeeded.
 
-    One that the book does not know will never be heard of: that is no success.
+    A job that is not in the history database counts as ended without success.
     """
     ids = {each.job_id for record in records if _may_wait(record.job) for each in record.job.spec.waits.after}
     found = states(connection, ids)
@@ -82,12 +83,12 @@ def _ends(connection: sa.Connection, records: Sequence[Record]) -> dict[int, boo
 
 
 def _may_wait(job: Job) -> bool:
-    """Return whether it may wait for others: it never ran, or may have been told to since."""
+    """Return whether *job* may wait for other jobs: it never ran, or is inactive, so an edit may have made it wait."""
     return not job.attempt or not job.state.is_active
 
 
 def states(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, JobState]:
-    """Return where each of *job_ids* stands that the book knows."""
+    """Return the state of each of *job_ids* that is in the history database."""
     found: dict[int, JobState] = {}
     ids = sorted(job_ids)
     for start in range(0, len(ids), _MOST_IN):
@@ -97,7 +98,7 @@ def states(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, Job
 
 
 def _meant_for_gpus(connection: sa.Connection, ids: Sequence[int]) -> set[int]:
-    """Return which of these jobs are meant for a GPU although their request does not say so."""
+    """Return which of the jobs *ids* are meant for a GPU although their request names no device kind."""
     acts = (Act.SUBMIT.value, Act.EDIT.value, Act.RESTORE.value, Act.ADOPT.value)
     wanted = sa.select(job_events).where(job_events.c.job_id.in_(ids), job_events.c.act.in_(acts))
     told = (event_of(row) for row in connection.execute(wanted.where(job_events.c.detail.is_not(None))).mappings())
@@ -105,7 +106,7 @@ def _meant_for_gpus(connection: sa.Connection, ids: Sequence[int]) -> set[int]:
 
 
 def _parked(connection: sa.Connection, ids: Sequence[int]) -> dict[str, datetime]:
-    """Return until when each run is left to its shim, by token: of those that no worker has taken over since."""
+    """Return until when each run is left to its shim, by token. Skip runs that a worker has adopted since."""
     acts = (Act.PARK.value, Act.ADOPT.value)
     wanted = sa.select(job_events).where(job_events.c.job_id.in_(ids), job_events.c.act.in_(acts))
     told = sorted((event_of(row) for row in connection.execute(wanted).mappings()), key=lambda event: place(event.id))
@@ -114,15 +115,15 @@ def _parked(connection: sa.Connection, ids: Sequence[int]) -> dict[str, datetime
 
 
 def events(connection: sa.Connection, job_id: int) -> tuple[Event, ...]:
-    """Return every step of the job in order; payloads that are in its record are left out of ``fields``."""
+    """Return the events of the job in order. ``fields`` omits the payloads that the job's record contains."""
     found = connection.execute(sa.select(job_events).where(job_events.c.job_id == job_id)).mappings()
     return tuple(sorted((event_of(row) for row in found), key=lambda event: place(event.id)))
 
 
 def max_job_id(connection: sa.Connection) -> int | None:
-    """Return the highest job id that the book has seen, or None if it has seen none.
+    """Return the highest job id in the history database, or None if it has none.
 
-    The ids of an array's members are seen with its own.
+    An array counts with the ids of all its members.
     """
     highest = (connection.scalar(sa.select(sa.func.max(table.c[name]))) for table, name in _ID_COLUMNS)
     found = max((each for each in highest if each is not None), default=None)
@@ -130,17 +131,17 @@ def max_job_id(connection: sa.Connection) -> int | None:
 
 
 def cursor(connection: sa.Connection) -> Cursor | None:
-    """Return how far the outbox is read, or None if nothing was ever read."""
+    """Return the cursor in the outbox, or None if no event was ever read."""
     row = connection.execute(sa.select(outbox_cursor)).mappings().first()
     return Cursor(epoch=row["epoch"], last_id=row["last_id"]) if row is not None else None
 
 
-#: A job whose submission could not be read has left only events.
+#: Columns with job ids. A job whose submission could not be read has only events.
 _ID_COLUMNS = ((jobs, "id"), (job_events, "job_id"))
 
 
 class _Tables:
-    """Reads rows for :mod:`gpuqueue.history.records`."""
+    """Reads rows through SQLAlchemy for :mod:`gpuqueue.history.records`."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
@@ -156,7 +157,7 @@ class _Tables:
         return rows
 
     def standing(self, array_ids: Collection[int]) -> list[tuple[int, str, int]]:
-        """Return where members stand: see :class:`gpuqueue.history.rows.Rows`."""
+        """Return members per array and state: see :class:`gpuqueue.history.rows.Rows`."""
         some = sa.select(jobs.c.array_id, jobs.c.state, sa.func.count()).where(jobs.c.array_id.in_(array_ids))
         found = self._connection.execute(some.group_by(jobs.c.array_id, jobs.c.state))
         return [(array_id, state, number) for array_id, state, number in found]

@@ -1,4 +1,4 @@
-"""Puts jobs together from the rows that the book has of them, whichever door they were read by. Pure."""
+"""Builds jobs from their rows in the history database, whichever reader supplies the rows. Pure."""
 
 from __future__ import annotations
 
@@ -27,15 +27,12 @@ if TYPE_CHECKING:
 else:
     steps = later("gpuqueue.model.event")
 
-#: The steps at which something is said that the job's owner should know, as :class:`gpuqueue.model.event.Act` has them.
+#: Acts that carry a note for the job's owner, by their names in :class:`gpuqueue.model.event.Act`.
 _NOTES = frozenset({"note", "lift"})
 
 
 def record_of(source: Rows, job_id: int) -> Record | None:
-    """Return the job with all its runs, their timelines and notes, or None if the book does not know it.
-
-    What became of its notices is there as well.
-    """
+    """Return the job with its runs, timelines, notes and notifications, or None if it has no row."""
     found = records_of(source, source.of("jobs", "id", [job_id], "id"), timelines=True, arrays_too=True)
     if not found:
         return None
@@ -43,7 +40,11 @@ def record_of(source: Rows, job_id: int) -> Record | None:
 
 
 def records_of(source: Rows, rows: Sequence[Row], *, timelines: bool = False, arrays_too: bool = False) -> list[Record]:
-    """Return *rows* as jobs with their runs; what takes long only if asked for: timelines, how far arrays have come."""
+    """Return *rows* as jobs with their runs.
+
+    Timelines and the progress of arrays take long to read. They are included only if *timelines* and *arrays_too* are
+    true.
+    """
     come = tally(source, rows) if arrays_too else {}
     array_ids = {row["array_id"] for row in rows} - {None}
     arrays = {row["id"]: row["spec"] for row in source.of("jobs", "id", array_ids, "id")}
@@ -86,7 +87,7 @@ def _text(event: Event) -> str:
 
 
 def _told(source: Rows, job_id: int) -> tuple[Told, ...]:
-    """Return how far each message about the end of the job has come."""
+    """Return the state of each notification about the end of the job."""
     return tuple(
         Told(
             number=row["number"],
@@ -126,7 +127,10 @@ def _job(row: Row, its_runs: Sequence[Run], array: str | None, come: Tally | Non
 
 
 def _spec(row: Row, array: str | None) -> JobSpec:
-    """Return the request; where a damaged payload or a newer version's cannot be read, what the columns tell of it."""
+    """Return the request of the job.
+
+    If the payload is damaged or of a newer version, return a stand-in made from the columns.
+    """
     try:
         return decode_spec(whole_payload(row["spec"], array))
     except Unreadable:
@@ -143,7 +147,7 @@ def _spec(row: Row, array: str | None) -> JobSpec:
 
 
 def _words(command: str) -> tuple[str, ...]:
-    """Return the words that were joined to *command*."""
+    """Split *command* into its words. Return a placeholder if that is impossible."""
     try:
         return tuple(shlex.split(command)) or (UNREADABLE,)
     except ValueError:
@@ -207,7 +211,7 @@ def _run_device(row: Row, timeline: Timeline | None) -> RunDevice:
 
 
 def event_of(row: Row) -> Event:
-    """Return one step of a job; payloads that are in its record are left out of ``fields``."""
+    """Return one event of a job. ``fields`` omits the payloads that the job's record contains."""
     fields: Mapping[str, str] = json.loads(row["detail"]) if row["detail"] else {}
     return steps.Event(
         id=row["event_id"],

@@ -1,4 +1,4 @@
-"""Writes down again what the store still knows, in a book that lost its history or came back from a copy."""
+"""Writes the jobs that the store still knows to a history database that was lost or restored from a backup."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.run import Run, Survivor
 
-#: How the runs and jobs ended whose end went down with the book.
+#: Detail of the runs and jobs whose ending was lost with the history database.
 GONE = "how it ended went down with the book"
 
 
@@ -34,14 +34,14 @@ def rebase(
     last_given: int,
     at: datetime,
 ) -> int | None:
-    """Write the survivors down as they stand at *at* and move the cursor from *expected* to *to*, in one transaction.
+    """Write the jobs of *pages* as of *at* and move the cursor from *expected* to *to*, in one transaction.
 
-    What the outbox still holds behind *to* is recorded after and overwrites what is written here. Jobs and runs that
-    an older copy of the book holds for live, and the store does not know, have ended: nobody can tell how.
-    *last_given* is the last id given out: the book must know of it, whatever became of that job.
+    Outbox entries after *to* are recorded later and overwrite what is written here. A restored history database may
+    list runs and jobs as active that the store does not know. They are closed as lost. *last_given* is the last job id
+    that the store issued. The history database must contain this id, whatever happened to the job.
 
     Returns:
-        How many survivors there were; None, and nothing is changed, if the cursor does not stand at *expected*.
+        The number of jobs written. None if the cursor is not at *expected*; nothing is changed then.
 
     Raises:
         BookUnreachable: the database does not answer; nothing was changed.
@@ -65,9 +65,9 @@ def rebase(
 
 
 def _story(survivor: Survivor, to: Cursor, at: datetime) -> Iterator[Event]:
-    """Tell a survivor's story in the fewest steps that lead to where it stands.
+    """Yield the fewest events that lead to the job's current state.
 
-    One that has ended is told as it was before: how it ended is still in the outbox and comes after.
+    A job that has ended is written in its state before the end: its end is still in the outbox and is recorded later.
     """
     job = survivor.record.job
     yield _event(job.id, to, job.submitted_at, Act.SUBMIT, JobState.QUEUED, spec=survivor.payload)
@@ -108,7 +108,7 @@ def _run_story(run: Run, to: Cursor) -> Iterator[Event]:
 
 
 def _event(job_id: int, to: Cursor, at: datetime, act: Act, state: JobState, **given: Any) -> Event:
-    """Return a step between what was recorded before *to* and what comes after; no step of the outbox has its id."""
+    """Return an event between those recorded before *to* and the later ones. No outbox entry has its id."""
     ms, _ = place(to.last_id)
     columns = {name: given.pop(name) for name in ("attempt", "losses", "reason") if name in given}
     return Event(
@@ -123,13 +123,13 @@ def _event(job_id: int, to: Cursor, at: datetime, act: Act, state: JobState, **g
 
 
 def _as_one_step(batch: Batch) -> Batch:
-    """Keep of each story only that the job was restored: the steps were made up to get it there."""
+    """Keep only the restore event of each job. The other events are synthetic."""
     batch.events[:] = [row for row in batch.events if row["act"] == Act.RESTORE.value]
     return batch
 
 
 def _as_events(batch: Batch) -> Batch:
-    """Keep only the events, of a job that has no row."""
+    """Keep only the events, for a job without a row."""
     return Batch(events=batch.events)
 
 

@@ -1,7 +1,7 @@
-"""Which tables this version reads and writes. Pure: who only compares it waits for no library."""
+"""The revision of the tables that this version uses. Pure: a comparison imports no library."""
 
 from __future__ import annotations
 
-#: The revision whose tables ``tables.py`` describes. Kept here because asking Alembic costs every ``gpuqueue show`` its
-#: import.
+#: The revision that ``tables.py`` describes. It is a constant here because reading it from Alembic would cost every
+#: ``gpuqueue show`` the import of Alembic.
 REVISION = "0007"

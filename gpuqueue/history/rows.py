@@ -1,4 +1,4 @@
-"""What the book's two doors have in common: both read rows, and one assembly makes values of them."""
+"""The interface of the two readers of the history database. ``records.py`` builds values from their rows."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
 
 
 class Row(Protocol):
-    """A row of a table, in the types of ``tables.py``."""
+    """A row of a table, with the types of ``tables.py``."""
 
     def __getitem__(self, column: str, /) -> Any:
-        """Return what stands in *column*."""
+        """Return the value of *column*."""
 
 
 class Rows(Protocol):
-    """Reads rows: through SQLAlchemy (``queries.py``), or from an SQLite file without it (``door.py``)."""
+    """Reads rows: through SQLAlchemy (``queries.py``), or from a SQLite file without it (``sqlite_reader.py``)."""
 
     def of(self, table: str, key: str, ids: Collection[int], order: str) -> Sequence[Row]:
-        """Return the whole rows of *table* whose *key* is one of *ids*, in the order of that and then of *order*."""
+        """Return the whole rows of *table* whose *key* is one of *ids*, ordered by *key* and then by *order*."""
 
     def standing(self, array_ids: Collection[int]) -> Iterable[tuple[int, str, int]]:
-        """Return, of each of these arrays, how many members that are jobs of their own are in which state."""
+        """Return (array id, state, number of members in that state), counting members with a row of their own."""

@@ -1,9 +1,8 @@
-"""A small door to the book: one job of an SQLite file, read by the standard library alone.
+"""A fast reader for one job of a SQLite history database, with the standard library alone.
 
-A person waits for imports, and SQLAlchemy takes several times as long as all the rest of ``logs``, ``wait`` and
-``show``. What this door would not do to the letter it leaves to that: it is shut for every other database, for other
-tables than ours, and at the first trouble, since :class:`gpuqueue.history.database.Book` has the words for it
-(docs/adr/0011).
+Importing SQLAlchemy takes several times as long as the rest of ``logs``, ``wait`` and ``show``. This reader raises
+:class:`Shut` for other databases, for tables of another version, and on any error. The caller then uses
+:class:`gpuqueue.history.database.Book`, which also reports errors (docs/adr/0011).
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.run import Record
 
-#: How long to wait for somebody who keeps the file locked, in seconds. The library waits on after that.
+#: How long to wait for a locked file, in seconds. ``Book`` then waits longer.
 WAIT_S = 1.0
-#: What the address of a file begins with whose path is absolute.
+#: Start of the URL of a SQLite file with an absolute path.
 _FILE = "sqlite:////"
 
 
 class Shut(Exception):
-    """Nothing can be read here: ask the whole book, which can, or says why not."""
+    """This reader cannot answer. :class:`gpuqueue.history.database.Book` can, or reports why not."""
 
 
 def record(url: str, job_id: int) -> Record | None:
-    """Return the job with all that the book at *url* has of it, or None if the book does not know it.
+    """Return the job with all its data, or None if it is not in the history database at *url*.
 
     Raises:
-        Shut: only the whole book can tell.
+        Shut: only :class:`gpuqueue.history.database.Book` can answer.
 
     """
     try:
         with closing(_opened(url)) as connection:
-            connection.execute("BEGIN")  # all that is read is of one moment
+            connection.execute("BEGIN")  # all reads see the same state
             known = connection.execute("SELECT version_num FROM alembic_version").fetchone()
             if known is None or known[0] != REVISION:
                 raise Shut
@@ -51,7 +50,7 @@ def record(url: str, job_id: int) -> Record | None:
 
 
 def _opened(url: str) -> sqlite3.Connection:
-    """Open the file, which is not made where it is not there."""
+    """Open the file. Do not create it."""
     if not url.startswith(_FILE) or {"?", "\0"} & set(url):
         raise Shut
     try:
@@ -62,7 +61,7 @@ def _opened(url: str) -> sqlite3.Connection:
 
 
 class _File:
-    """Reads rows for :mod:`gpuqueue.history.records`."""
+    """Reads rows with sqlite3 for :mod:`gpuqueue.history.records`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -76,7 +75,7 @@ class _File:
         return self._connection.execute(some, tuple(ids)).fetchall()
 
     def standing(self, array_ids: Collection[int]) -> list[tuple[int, str, int]]:
-        """Return where members stand: see :class:`gpuqueue.history.rows.Rows`."""
+        """Return members per array and state: see :class:`gpuqueue.history.rows.Rows`."""
         some = f"SELECT array_id, state, count(*) FROM jobs WHERE array_id IN ({_marks(array_ids)})"  # noqa: S608 - as above
         found = self._connection.execute(f"{some} GROUP BY array_id, state", tuple(array_ids))
         return [(array_id, state, number) for array_id, state, number in found]
@@ -87,10 +86,10 @@ def _marks(ids: Collection[int]) -> str:
 
 
 def _moment(told: bytes) -> datetime:
-    """Return an aware time: SQLite keeps no zone, and all that we write there is in UTC."""
+    """Return an aware time. SQLite stores no zone, and all stored times are in UTC."""
     return datetime.fromisoformat(told.decode()).replace(tzinfo=timezone.utc)
 
 
-# By the types that the migrations declare: whoever adds a column of one need not remember this door.
+# Keyed by the types that the migrations declare, so that a new column of these types needs no change here.
 sqlite3.register_converter("DATETIME", _moment)
 sqlite3.register_converter("BOOLEAN", lambda told: told != b"0")

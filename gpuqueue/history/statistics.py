@@ -1,4 +1,4 @@
-"""Sums up the runs of a period: who held which device for how long, asked against used, waits, endings."""
+"""Statistics of the runs in a period: time on devices, requested and used memory, waits, endings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def statistics(
     connection: sa.Connection, *, by: By, since: datetime, until: datetime, user: str | None = None
 ) -> Statistics:
-    """Return what the runs from *since* to *until* (not included) come to, of *user* or of all, grouped."""
+    """Return statistics of the runs from *since* to *until* (exclusive), grouped, for *user* or for all users."""
     whole = [(since, until)]
-    if by is By.DAY:  # a run may be in several
+    if by is By.DAY:  # a run can be in several days
         total = grouped(connection, whole, (), user).get((), Figures())
         groups = _days(connection, since, until, user)
     else:
@@ -34,7 +34,7 @@ def statistics(
 def course(
     connection: sa.Connection, *, since: datetime, until: datetime, count: int, user: str | None = None
 ) -> Course:
-    """Return how the time from *since* to *until* went, in *count* equal steps."""
+    """Return the figures of *count* equal steps from *since* to *until*."""
     bounds = [since + (until - since) * (number / count) for number in range(count)] + [until]
     steps = list(pairwise(bounds))
     together = grouped(connection, steps, ("step",), user)
@@ -51,13 +51,13 @@ def course(
 
 
 def local_days(since: datetime, until: datetime) -> Steps:
-    """Return the local days from *since* to *until*; the first and the last may be a part of one."""
+    """Return the local days from *since* to *until*. The first and the last day may be partial."""
     steps = []
     start = since
     while start < until:
         here = start.astimezone()
         midnight = (here + timedelta(days=1)).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
-        end = min(until, midnight.astimezone())  # once more: the zone's offset may be another there
+        end = min(until, midnight.astimezone())  # converted again: the zone's offset may differ at midnight
         steps.append((start, end))
         start = end
     return steps
@@ -79,6 +79,6 @@ def _groups(connection: sa.Connection, by: By, found: Mapping[Key, Figures]) -> 
 
 
 def _natural(label: str) -> tuple[str, int, str]:
-    """Return where ``nodeA:10`` stands: after ``nodeA:9``."""
+    """Return a sort key that puts ``nodeA:10`` after ``nodeA:9``."""
     host, _, index = label.rpartition(":")
     return (host, int(index), "") if index.isdecimal() else (host, -1, label)

@@ -1,10 +1,10 @@
-"""Adds up runs in SQL, group by group and all together: what was held, how it ended, how long it waited.
+"""Aggregates runs in SQL, by group and in total: time on devices, endings, waits.
 
-The period comes as a small table of steps (one, or one for each day), and each run meets the steps that it reaches
-into. So one statement answers for a period, for each of its days, and for each device step by step.
+The period is a small table of steps (one, or one per day). Each run is joined with the steps that it overlaps. So one
+statement answers for a period, for each of its days, and for each device step by step.
 
-The runs are gone through twice: once for all that can be summed up, and once for the waits, whose percentiles need
-them in order. Both times the groups and all of it together come of the same rows.
+The runs are read twice: once for the sums, and once for the waits, whose percentiles need the runs in order. Both times
+the groups and the total come from the same rows.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from gpuqueue.model.statistics import Figures
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-#: Which values of a group's columns it has.
+#: The values of a group's key columns.
 Key = tuple[Any, ...]
 Steps = list[tuple[datetime, datetime]]
-#: Makes columns of figures of rows, given what a row counts as: 1 or 0.
+#: Returns the aggregate columns of rows. The second argument is what a row counts as: 1 or 0.
 Sums = Callable[[sa.CTE, sa.ColumnElement[int]], list[sa.ColumnElement[Any]]]
 
-#: What a run that did what it should is told as, beside the kinds of endings.
+#: The label of runs that exited with code 0, beside the kinds of endings.
 _WELL = "succeeded"
-#: The endings that are counted apart.
+#: The endings that are counted separately.
 _KINDS = (EndingKind.CANCELLED, EndingKind.OUT_OF_MEMORY, EndingKind.TIMED_OUT, EndingKind.LOST)
-#: The shares of waits that are told: the median, and what one in twenty exceeds.
+#: The reported percentiles of waits: the median and the 95th.
 _MEDIAN, _MOST = 0.5, 0.95
-#: Waits that are fetched at a time.
+#: Number of waits that are fetched at a time.
 _AT_A_TIME = 10_000
 
 
 class _seconds(FunctionElement[float]):  # noqa: N801 - in SQL it is a function
-    """A moment in seconds since 1970; SQLite's calendar is good to a tenth of a millisecond."""
+    """A time in seconds since 1970. In SQLite it is exact to a tenth of a millisecond."""
 
     type = sa.Double()
     inherit_cache = True
@@ -65,9 +65,9 @@ def _in_postgresql(element: Any, compiler: Any, **given: Any) -> str:
 def grouped(
     connection: sa.Connection, steps: Steps, names: Sequence[str], user: str | None, *, total: bool = False
 ) -> dict[Key, Figures]:
-    """Return the figures of each group; *names* say what tells groups apart: user, host, device, step.
+    """Return the figures of each group; *names* are the key columns: user, host, device, step.
 
-    Under the empty key stands all of it, if *total* or where there are no names.
+    The empty key has the total, if *total* is true or *names* is empty.
     """
     found: dict[Key, dict[str, Any]] = defaultdict(dict)
     groupings = [names, ()] if total and names else [names]
@@ -86,9 +86,9 @@ def grouped(
 def _summed(
     connection: sa.Connection, rows: sa.CTE, groupings: Sequence[Sequence[str]], sums: Sums
 ) -> Iterator[tuple[Key, Mapping[str, Any]]]:
-    """Yield the sums of each group of *rows*, in each grouping, by one statement.
+    """Yield the sums of each group of *rows*, in each grouping, with one statement.
 
-    A run on two devices is two rows. It counts on each of them, and once in any other group.
+    A run on two devices has two rows. It counts once for each device if devices are a key, and once otherwise.
     """
     arms = []
     for number, names in enumerate(groupings):
@@ -106,9 +106,9 @@ def _summed(
 def _reach(
     steps: Steps, names: Sequence[str], user: str | None, *, of_job: bool
 ) -> tuple[sa.FromClause, Any, list[sa.ColumnElement[bool]]]:
-    """Return each run with each step that it reaches into: from what, the step, and on which conditions.
+    """Join each run with each step that it overlaps. Return the source, the step, and the conditions.
 
-    Its job comes along where something of it is asked for: its row is large.
+    Jobs are joined only if needed, because their rows are large.
     """
     moments = [
         sa.select(
@@ -133,7 +133,7 @@ def _reach(
 
 
 def _with_devices(source: sa.FromClause) -> sa.FromClause:
-    """Return *source* with the devices of each run; one that has none is there as well."""
+    """Return *source* joined with the devices of each run. Runs without devices are kept."""
     same = (run_devices.c.job_id == runs.c.job_id) & (run_devices.c.attempt == runs.c.attempt)
     return source.outerjoin(run_devices, same)
 
@@ -149,17 +149,17 @@ def _key(step: Any, names: Sequence[str]) -> list[sa.ColumnElement[Any]]:
 
 
 def _once() -> sa.ColumnElement[int]:
-    """Return 1 for one row of each run, and 0 for those of its other devices."""
+    """Return 1 for one row of each run, and 0 for the rows of its other devices."""
     return sa.case((sa.func.coalesce(run_devices.c.device_index, 0) == 0, 1), else_=0)
 
 
 def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
-    """Return for each run and device how long it was held there, how it ended if it did there, and what it took."""
+    """Return for each run and device the time held in the step, the ending if it is in the step, and measurements."""
     source, step, conditions = _reach(steps, names, user, of_job=False)
     start = sa.case((runs.c.claimed_at < step.step_start, step.step_start), else_=runs.c.claimed_at)
     over = sa.or_(runs.c.ended_at.is_(None), runs.c.ended_at > step.step_end)
     end = sa.case((over, step.step_end), else_=runs.c.ended_at)
-    # A store's clock may have been set back: nothing took less than no time.
+    # The store's clock may have been set back: a negative time counts as 0.
     took = _seconds(end) - _seconds(start)
     here = (runs.c.ended_at >= step.step_start) & (runs.c.ended_at < step.step_end)
     well = (runs.c.ending == EndingKind.EXITED.value) & (runs.c.exit_code == 0)
@@ -170,7 +170,7 @@ def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
             runs.c.job_id,
             sa.case((here & well, _WELL), (here, runs.c.ending)).label("ended_as"),
             sa.case((run_devices.c.device_uuid.is_not(None) & (took > 0), took), else_=0.0).label("held_s"),
-            # A device that nobody told the kind of counts as a GPU: its run was lost before it started.
+            # A device of unknown kind counts as a GPU: its run was lost before it started.
             sa.case((run_devices.c.kind == DeviceKind.CPU.value, 1), else_=0).label("on_cpu"),
             run_devices.c.lease_bytes,
             run_devices.c.peak_bytes,
@@ -183,7 +183,7 @@ def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
 
 
 def _sums(rows: sa.CTE, counts: sa.ColumnElement[int]) -> list[sa.ColumnElement[Any]]:
-    """Count the runs, and how those ended that ended here; sum up the time on devices, and what is weighted by it."""
+    """Return the columns that count runs and endings, and that sum time on devices and values weighted by it."""
     held, lease, peak, busy = rows.c.held_s, rows.c.lease_bytes, rows.c.peak_bytes, rows.c.utilisation_mean
     ways = (_WELL, *(kind.value for kind in _KINDS))
 
@@ -208,7 +208,7 @@ def _sums(rows: sa.CTE, counts: sa.ColumnElement[int]) -> list[sa.ColumnElement[
 
 
 def _waited(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
-    """Return the waits of jobs that were first claimed here."""
+    """Return the waits of the jobs that were first claimed within the step."""
     source, step, conditions = _reach(steps, names, user, of_job=True)
     took = _seconds(runs.c.claimed_at) - _seconds(jobs.c.submitted_at)
     on_devices = "device" in names
@@ -227,11 +227,11 @@ def _waited(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
 def _waits(
     connection: sa.Connection, rows: sa.CTE, groupings: Sequence[Sequence[str]]
 ) -> Iterator[tuple[Key, Mapping[str, Any]]]:
-    """Rank the waits. Percentiles are nearest ranks: waits that there were."""
+    """Yield the waits of each group. Percentiles are nearest ranks, so each is a wait that occurred."""
     if connection.dialect.name == "postgresql":
         yield from _summed(connection, rows, groupings, _percentiles)
         return
-    # SQLite has no percentile, and its windows would put them in order three times over.
+    # SQLite has no percentiles, and its window functions would sort the waits three times.
     waits: dict[Key, array[float]] = defaultdict(lambda: array("d"))
     for *key, once, wait_s in connection.execute(sa.select(*rows.c), execution_options={"yield_per": _AT_A_TIME}):
         if key and None not in key:
@@ -242,7 +242,7 @@ def _waits(
 
 
 def _percentiles(rows: sa.CTE, counts: sa.ColumnElement[int]) -> list[sa.ColumnElement[Any]]:
-    wait = sa.case((counts == 1, rows.c.wait_s))  # a percentile leaves out what is NULL
+    wait = sa.case((counts == 1, rows.c.wait_s))  # percentiles ignore NULL
     return [
         sa.func.count(wait).label("waits"),
         sa.func.percentile_disc(_MEDIAN).within_group(wait).label("wait_median_s"),

@@ -1,4 +1,4 @@
-"""Every table of the book. ``migrations/`` makes them in a database, and a test holds the two together."""
+"""All tables of the history database. ``migrations/`` creates them, and a test checks that both agree."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from enum import Enum
 
-#: What PostgreSQL refuses in a text: a file name that is no UTF-8 arrives as lone surrogates.
+#: Characters that PostgreSQL refuses in a text. A file name that is not UTF-8 contains lone surrogates.
 _REFUSED = re.compile("[\0\ud800-\udfff]")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware time in UTC, also in SQLite, which keeps no zone."""
+    """An aware time in UTC, also in SQLite, which stores no zone."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -32,7 +32,7 @@ class UtcDateTime(TypeDecorator[datetime]):
         """Return *value* in UTC.
 
         Raises:
-            ValueError: it has no zone, so nobody knows which moment it is.
+            ValueError: *value* has no zone, so its moment is unknown.
 
         """
         del dialect
@@ -51,20 +51,20 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 def safe(text: str) -> str:
-    """Return *text* as any database takes it: U+FFFD for lone surrogates and NUL."""
-    if text.isascii() and "\0" not in text:  # nearly always, and ten times as fast
+    """Return *text* in a form that every database accepts: U+FFFD replaces lone surrogates and NUL."""
+    if text.isascii() and "\0" not in text:  # the usual case, and ten times as fast
         return text
     return _REFUSED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 class SafeText(TypeDecorator[str]):
-    """Text that any database takes: what it would refuse is replaced by U+FFFD."""
+    """Text that every database accepts. U+FFFD replaces the characters that PostgreSQL refuses."""
 
     impl = sa.Text
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
-        """Return *value* without lone surrogates and NUL."""
+        """Return *value* with U+FFFD in place of lone surrogates and NUL."""
         del dialect
         return None if value is None else safe(value)
 
@@ -89,12 +89,12 @@ def _key(name: str, kind: type[sa.types.TypeEngine[Any]] = sa.BigInteger) -> sa.
 
 
 def _text(name: str, *, nullable: bool = False) -> sa.Column[str]:
-    """Return a column for what people, files and programs say: anything at all."""
+    """Return a column for any text from users, files and programs."""
     return sa.Column(name, SafeText, nullable=nullable)
 
 
 def _word(name: str, *, nullable: bool = False) -> sa.Column[str]:
-    """Return a column for text that was checked at the door, or that we wrote ourselves: plain ASCII."""
+    """Return a column for ASCII text that is validated on input, or that gpuqueue writes itself."""
     return sa.Column(name, sa.Text, nullable=nullable)
 
 
@@ -102,7 +102,7 @@ def _moment(name: str, *, nullable: bool = True) -> sa.Column[datetime]:
     return sa.Column(name, UtcDateTime, nullable=nullable)
 
 
-#: What was asked for, and where it stands after the last event that the book has read.
+#: The request of each job, and its state after the last event read.
 jobs = sa.Table(
     "jobs",
     metadata,
@@ -114,7 +114,7 @@ jobs = sa.Table(
     _word("state"),
     _word("reason", nullable=True),
     sa.Column("level", sa.SmallInteger, nullable=False),
-    #: As one would type it; for people and for searching. The exact words are in the spec.
+    #: The command as typed in a shell, for display and search. The exact arguments are in ``spec``.
     _text("command"),
     _text("script", nullable=True),
     _text("interpreter", nullable=True),
@@ -125,35 +125,35 @@ jobs = sa.Table(
     _word("pool"),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("losses", sa.Integer, nullable=False),
-    #: Of its runs, those after a failure, and those that a run asked for.
+    #: Number of runs after a failure, and of runs that an earlier run requested.
     sa.Column("retries", sa.Integer, nullable=False, server_default="0"),
     sa.Column("requeues", sa.Integer, nullable=False, server_default="0"),
-    #: Not before, where that was to come.
+    #: The earliest start, if it was in the future.
     _moment("begins_at"),
-    #: Why it was cancelled, where nobody did.
+    #: Why the job was cancelled, if no user cancelled it.
     _word("because", nullable=True),
     _moment("submitted_at", nullable=False),
     _moment("claimed_at"),
     _moment("started_at"),
     _moment("ended_at"),
     _text("host", nullable=True),
-    #: The codec's payload, verbatim: a queue that lost its store can be rebuilt from it.
+    #: The codec's payload, verbatim. A queue that lost its store can be rebuilt from it.
     _word("spec"),
-    #: How the current or last run went: what a list shows of a job, it must also find and order by.
+    #: Results of the current or last run, stored here so that lists can filter and sort by them.
     _word("ending", nullable=True),
     sa.Column("exit_code", sa.Integer, nullable=True),
     sa.Column("duration_s", sa.Double, nullable=True),
-    #: The sum over its devices; NULL if one of them is not known.
+    #: The sum over the devices. NULL if the peak of one device is unknown.
     sa.Column("peak_bytes", sa.BigInteger, nullable=True),
-    #: Whose member it is.
+    #: The array that the job is a member of, and its index there.
     sa.Column("array_id", sa.BigInteger, nullable=True),
     sa.Column("array_index", sa.Integer, nullable=True),
-    #: Of an array: the indexes that no device took yet, and those that are held. NULL for any other job.
+    #: For an array: the indexes that no device has taken yet, and the held ones. NULL for any other job.
     _word("array_left", nullable=True),
     _word("array_held", nullable=True),
-    #: Its place before its user's others, the highest first, where it was moved to the front.
+    #: Order before the user's other jobs, the highest number first, if the job was moved to the front.
     sa.Column("front", sa.BigInteger, nullable=True),
-    #: What somebody has to say of it.
+    #: A note by a user.
     _text("note", nullable=True),
     sa.CheckConstraint(_one_of("state", JobState), name="state_known"),
     sa.CheckConstraint(
@@ -165,7 +165,7 @@ jobs = sa.Table(
     sa.CheckConstraint("losses >= 0", name="losses_count"),
 )
 
-#: Words that people find jobs by.
+#: Tags of jobs, for searching.
 job_tags = sa.Table(
     "job_tags",
     metadata,
@@ -174,7 +174,7 @@ job_tags = sa.Table(
     sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
 )
 
-#: One attempt at a job.
+#: Runs: each is one attempt at a job.
 runs = sa.Table(
     "runs",
     metadata,
@@ -192,9 +192,9 @@ runs = sa.Table(
     sa.Column("signal", sa.Integer, nullable=True),
     _text("detail", nullable=True),
     _text("log_path", nullable=True),
-    #: The most that it held on all its devices in the same moment.
+    #: The most memory that the run used on all its devices in the same moment.
     sa.Column("peak_at_once_bytes", sa.BigInteger, nullable=True),
-    #: How it came to its start.
+    #: How the run came to its start: see :class:`gpuqueue.model.run.StartKind`.
     _word("start_kind", nullable=True),
     sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("ending", EndingKind), name="ending_known"),
@@ -203,16 +203,16 @@ runs = sa.Table(
     sa.CheckConstraint("attempt >= 1", name="attempt_counts"),
 )
 
-#: What each device was to a run: promised memory, peak and where that figure comes from.
+#: The devices of each run: allocated memory, peak, and the source of the peak.
 run_devices = sa.Table(
     "run_devices",
     metadata,
     _key("job_id"),
     _key("attempt", sa.Integer),
     _key("device_uuid", SafeText),
-    #: The device's position in the run: what the job's process calls cuda:0, cuda:1 and so on.
+    #: The device's position in the run. The process of the job sees it as cuda:0, cuda:1 and so on.
     sa.Column("device_index", sa.Integer, nullable=False),
-    #: The device's index on its host; only for people.
+    #: The device's index on its host, only for display.
     sa.Column("host_index", sa.Integer, nullable=True),
     _text("name", nullable=True),
     _word("kind", nullable=True),
@@ -224,9 +224,9 @@ run_devices = sa.Table(
     sa.Column("na_samples", sa.Integer, nullable=False),
     sa.Column("interval_s", sa.Double, nullable=True),
     sa.Column("shared", sa.Boolean, nullable=True),
-    #: From the start of the run to the first sample that showed memory of it.
+    #: Time from the start of the run to the first sample that showed memory of the run.
     sa.Column("first_memory_s", sa.Double, nullable=True),
-    #: Of the whole device while the run was there, from 0 to 1.
+    #: Utilisation of the whole device during the run, from 0 to 1.
     sa.Column("utilisation_mean", sa.Double, nullable=True),
     sa.Column("utilisation_max", sa.Double, nullable=True),
     sa.Column("temperature_max_c", sa.Double, nullable=True),
@@ -235,7 +235,7 @@ run_devices = sa.Table(
     sa.CheckConstraint("(peak_bytes IS NULL) = (peak_source = 'none')", name="peak_has_source"),
 )
 
-#: How the memory of a run went, apart from its other figures because only one job at a time is looked at so closely.
+#: The memory of a run over time. It has its own table because it is read for one job at a time.
 run_timelines = sa.Table(
     "run_timelines",
     metadata,
@@ -243,7 +243,7 @@ run_timelines = sa.Table(
     _key("attempt", sa.Integer),
     _key("device_uuid", SafeText),
     sa.Column("step_s", sa.Double, nullable=False),
-    #: JSON: the largest sample of each step since the start in bytes, null for a step without one.
+    #: JSON: the largest sample of each step since the start, in bytes; null for a step without a sample.
     _word("bytes"),
     sa.ForeignKeyConstraint(
         ["job_id", "attempt", "device_uuid"],
@@ -253,27 +253,27 @@ run_timelines = sa.Table(
     sa.CheckConstraint("step_s > 0", name="step_positive"),
 )
 
-#: Whom a job's owner lets tell of its end, and what became of that. To whom stands in the job's spec, by ``number``.
+#: Notifications about the end of a job, and their outcomes. Their targets are in the job's spec, by ``number``.
 notices = sa.Table(
     "notices",
     metadata,
     _key("job_id"),
     _key("number", sa.Integer),
-    #: Counted before each try, so that one that takes its sender down is counted as well.
+    #: Counted before each try, so that a try that crashes its sender counts as well.
     sa.Column("tries", sa.Integer, nullable=False),
-    #: Not before; while it is being sent, when another sender may take it.
+    #: The earliest time of the next try. During a try: when another sender may take over.
     _moment("next_at"),
-    #: NULL until it is sent, given up, or not needed.
+    #: NULL until the notification is sent, given up, or not needed.
     _word("outcome", nullable=True),
     _moment("at"),
-    #: Why the last try came to nothing.
+    #: Why the last try failed.
     _text("trouble", nullable=True),
     sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("outcome", Outcome), name="outcome_known"),
     sa.CheckConstraint("(outcome IS NULL) = (at IS NULL)", name="outcome_has_time"),
 )
 
-#: A job's story, step by step. It refers to no job: a step of a job that the book missed is kept as well.
+#: The events of each job. There is no foreign key: an event is kept even if its job has no row.
 job_events = sa.Table(
     "job_events",
     metadata,
@@ -286,11 +286,11 @@ job_events = sa.Table(
     _word("state"),
     _moment("at", nullable=False),
     _word("reason", nullable=True),
-    #: The event's fields as JSON, without payloads that stand in another table.
+    #: The event's fields as JSON, without the payloads that other tables store.
     _word("detail", nullable=True),
 )
 
-#: Events that the tables above could not take, whole, for a person to look at. Their job's story says that they were.
+#: Dead letters: whole events that the tables above could not take. ``job_events`` lists them as well.
 unwritten_events = sa.Table(
     "unwritten_events",
     metadata,
@@ -299,13 +299,13 @@ unwritten_events = sa.Table(
     sa.Column("job_id", sa.BigInteger, nullable=False),
     _word("act"),
     _moment("at", nullable=False),
-    #: What the database said.
+    #: The error of the database.
     _text("why"),
     #: The event's fields as JSON.
     _word("fields"),
 )
 
-#: How far the outbox is read: a single row, moved in the transaction that writes the events down.
+#: The cursor in the outbox: a single row, moved in the transaction that writes the events.
 outbox_cursor = sa.Table(
     "outbox_cursor",
     metadata,

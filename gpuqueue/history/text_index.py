@@ -1,16 +1,16 @@
-"""The index that finds a part of a command or of a note among a million jobs, where the database can have one.
+"""The index that finds a part of a command or of a note among a million jobs, if the database supports it.
 
-It knows every three characters in a row (a trigram) of these texts. What is looked for is found among the jobs that
-have all of its trigrams; whether a job really has it is then judged as it is without an index, so that there is no
-difference but the time. It holds nothing of its own: it can be left out, and made again from the jobs at any time.
+The index contains every three consecutive characters (a trigram) of these texts. A search selects the jobs that have
+all trigrams of the text, and then checks each of them as a search without the index does. So the index changes only the
+time of a search. It has no data of its own: it can be left out, and rebuilt from the jobs at any time.
 
-SQLite has it as a table of FTS5 that triggers keep in step, whoever writes; it is as good as its triggers are there.
-PostgreSQL has two indexes of the extension ``pg_trgm``, and not a table of words of our own: they follow each change
-in the same transaction, and the planner knows what they cost beside the others. Neither is there everywhere: SQLite
-may be older than 3.34 or made without FTS5, and an account may not be allowed to create the extension.
+In SQLite it is an FTS5 table. Triggers keep the table up to date, whichever program writes, so it is valid only while
+all triggers exist. In PostgreSQL it is two indexes of the extension ``pg_trgm``. They follow each change in the same
+transaction, and the planner knows their cost. Both can be unavailable: SQLite may be older than 3.34 or built without
+FTS5, and an account may lack the right to create the extension.
 
-A migration that alters columns of ``jobs`` calls :func:`leave` first: SQLite drops no column that a trigger names. What
-it leaves, :func:`mend` makes anew at the end of the upgrade.
+A migration that alters columns of ``jobs`` must call :func:`leave` first: SQLite drops no column that a trigger names.
+At the end of the upgrade, :func:`mend` rebuilds the index.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from sqlalchemy import exc
 
 log = logging.getLogger(__name__)
 
-#: SQLite's table, and what the names of all that belongs to it begin with.
+#: SQLite's table. The names of everything that belongs to it begin with this name.
 TABLE = "jobs_text"
-#: Without the texts themselves, and without where in them a trigram stands: a third of the size. Case is not the
-#: tokenizer's: ours is that of the filter, where only ASCII letters have one.
+#: Without the texts and without the positions of trigrams, the index has a third of the size. The tokenizer is
+#: case-sensitive: the triggers lower the texts with ``lower()``, which changes only ASCII letters, as the filter does.
 _KIND = "fts5(command, note, content='', columnsize=0, detail=none, tokenize='trigram case_sensitive 1')"
 _ADD = f"INSERT INTO {TABLE} (rowid, command, note) VALUES (new.id, lower(new.command), lower(new.note))"  # noqa: S608 - names of our own
 _REMOVE = (
@@ -40,19 +40,19 @@ _TRIGGERS = {
     f"{TABLE}_changed": f"AFTER UPDATE OF id, command, note ON jobs WHEN {_CHANGED} BEGIN {_REMOVE}; {_ADD}; END",
     f"{TABLE}_gone": f"AFTER DELETE ON jobs BEGIN {_REMOVE}; END",
 }
-#: PostgreSQL's indexes, by name: the column, and which jobs. Few have a note.
+#: PostgreSQL's indexes, by name: the column, and which jobs. Few jobs have a note.
 _INDEXES = {"ix_jobs_command_trigrams": ("command", ""), "ix_jobs_note_trigrams": ("note", "WHERE note IS NOT NULL")}
 _EXTENSION = "pg_trgm"
 
 
 def belongs(name: str | None) -> bool:
-    """Return whether the table or index called *name* is the text index, or a part of it."""
+    """Return whether the table or index *name* is the text index or a part of it."""
     return name is not None and (name in _INDEXES or name == TABLE or name.startswith(f"{TABLE}_"))
 
 
 @lru_cache(maxsize=1)
 def known_to_sqlite() -> bool:
-    """Return whether the SQLite of this Python can have the index: it is 3.34 or newer, and made with FTS5."""
+    """Return whether this Python's SQLite supports the index: 3.34 or newer, and built with FTS5."""
     memory = sqlite3.connect(":memory:")
     try:
         memory.execute(f"CREATE VIRTUAL TABLE probe USING {_KIND}")
@@ -64,7 +64,7 @@ def known_to_sqlite() -> bool:
 
 
 def is_there(connection: sa.Connection) -> bool:
-    """Return whether the index can be asked, and is in step with the jobs."""
+    """Return whether the index exists and is up to date."""
     if connection.dialect.name == "sqlite":
         return known_to_sqlite() and _has_triggers(connection)
     name = next(iter(_INDEXES))
@@ -78,7 +78,7 @@ def _has_triggers(connection: sa.Connection) -> bool:
 
 
 def make(connection: sa.Connection) -> bool:
-    """Make the index of the jobs that are there; return False where the database cannot have it."""
+    """Create the index of the existing jobs. Return False if the database does not support it."""
     if connection.dialect.name == "sqlite":
         return _make_in_sqlite(connection)
     return _make_in_postgresql(connection)
@@ -108,7 +108,7 @@ def _make_in_postgresql(connection: sa.Connection) -> bool:
 
 
 def _create_extension(connection: sa.Connection) -> str | None:
-    """Return the schema of the extension once it is there, None if this server does not have it or we may not."""
+    """Create the extension and return its schema. Return None if it is missing or the account may not create it."""
     try:
         with connection.begin_nested():
             connection.exec_driver_sql(f"CREATE EXTENSION {_EXTENSION}")
@@ -121,7 +121,7 @@ def _create_extension(connection: sa.Connection) -> str | None:
 
 
 def _schema_of_extension(connection: sa.Connection) -> str | None:
-    """Return where the extension was put, as one writes it in SQL, None if it is not there."""
+    """Return the schema of the extension, quoted for SQL, or None if the extension does not exist."""
     where = sa.text("SELECT quote_ident(nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = extnamespace"
                     " WHERE extname = :name")  # fmt: skip
     found: str | None = connection.scalar(where, {"name": _EXTENSION})
@@ -129,23 +129,23 @@ def _schema_of_extension(connection: sa.Connection) -> str | None:
 
 
 def mend(connection: sa.Connection) -> None:
-    """Make the index where it is missing and can be had: it was left out before, or a table was made anew."""
+    """Create the index if it is missing and the database supports it."""
     if not is_there(connection):
         make(connection)
 
 
 def drop(connection: sa.Connection) -> None:
-    """Take the index away. The extension stays: somebody else may use it."""
+    """Drop the index. The extension stays: other programs may use it."""
     if connection.dialect.name == "postgresql":
         for name in _INDEXES:
             connection.exec_driver_sql(f"DROP INDEX IF EXISTS {name}")
         return
     leave(connection)
-    if known_to_sqlite():  # no other SQLite can even drop it; there it stays, and nobody asks it
+    if known_to_sqlite():  # an SQLite without FTS5 cannot drop the table; it stays there, unused
         connection.exec_driver_sql(f"DROP TABLE IF EXISTS {TABLE}")
 
 
 def leave(connection: sa.Connection) -> None:
-    """Keep SQLite's index in step no longer, so that jobs can be written by a program that knows no FTS5."""
+    """Drop the triggers of SQLite's index, so that a program without FTS5 can write jobs."""
     for name in _TRIGGERS:
         connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")

@@ -1,8 +1,9 @@
-"""Finds the jobs with a text in their command or note: a common one by walking along the list, a rare one by an index.
+"""Finds jobs by a text in their command or note: a common text by walking along the list, a rare one by an index.
 
-A walk has a page of common jobs after a few steps, and would pass a million jobs for a rare one; an index of texts
-(:mod:`gpuqueue.history.text_index`) has a rare one at once, and would name half a million of a common one. Nobody knows
-beforehand which it is. So the next jobs of the list are looked through, and only then is the index asked.
+A walk fills a page with a common text after a few steps, but would pass a million jobs for a rare text. The text index
+(:mod:`gpuqueue.history.text_index`) finds a rare text at once, but would return half a million jobs for a common one.
+Which case applies is unknown beforehand. So the search walks through the next jobs of the list first, and only then
+uses the index.
 """
 
 from __future__ import annotations
@@ -21,28 +22,28 @@ if TYPE_CHECKING:
     from gpuqueue.model.history_query import HistoryQuery
 
 Condition = sa.ColumnElement[bool]
-#: Conditions and order of a part of the list; the parts after one another are the list.
+#: Conditions and order of one part of the list. The parts in sequence are the whole list.
 Part = tuple[list[Condition], list[Any]]
 
-#: So many jobs of the list are looked through before the index is asked: that takes about as long as asking it.
+#: Number of jobs that are searched before the index is used. That takes about as long as using the index.
 NEAR = 1000
-#: The index knows a text by what it has of this many characters.
+#: Length of the shortest text that the index can find, in characters: that of a trigram.
 SHORTEST = 3
-#: Most trigrams that are asked for. More find hardly less.
+#: Most trigrams in a query. More trigrams hardly narrow the result.
 _MOST = 24
 
 _index = sa.table(text_index.TABLE, sa.column("rowid", sa.BigInteger), sa.column(text_index.TABLE))
 
 
 def has(text: str) -> Condition:
-    """Return that *text* is a part of the command or of the note, in any case of its ASCII letters."""
+    """Return the condition that the command or the note contains *text*, ignoring the case of ASCII letters."""
     return sa.or_(*(each.icontains(text, autoescape=True) for each in (jobs.c.command, jobs.c.note)))
 
 
 def parts(connection: sa.Connection, query: HistoryQuery, plain: Iterator[Part], few: int) -> Iterator[Part]:
-    """Yield the parts of the list that are to be looked through for the text; *plain* are those of the whole list.
+    """Yield the parts of the list that must be searched for the text; *plain* are the parts of the whole list.
 
-    What the index names more than *few* jobs for is common enough to be found by walking.
+    If the index returns more than *few* jobs, the text is common enough to be found by walking.
     """
     if query.text is None or len(query.text) < SHORTEST or not text_index.is_there(connection):
         yield from plain
@@ -53,14 +54,14 @@ def parts(connection: sa.Connection, query: HistoryQuery, plain: Iterator[Part],
         ids = _named(connection, query, None, few + 1)
         narrow = [jobs.c.id.in_(ids)] if len(ids) <= few else []
         yield from (([*conditions, *narrow], order) for conditions, order in plain if ids)
-    else:  # PostgreSQL has an idea of how common the text is
+    else:  # PostgreSQL's planner estimates how common the text is
         yield from plain
 
 
 def _along_ids(connection: sa.Connection, query: HistoryQuery, part: Part, few: int) -> Iterator[Part]:
-    """Yield the next jobs of *part*; of the rest those that the index names; and all the rest where it names too many.
+    """Yield the next jobs of *part*, then the jobs that the index returns, then the rest if these are too many.
 
-    SQLite's index names them in the order of the list, so that a text that was common only long ago is found as well.
+    SQLite's index returns jobs in the order of the list, so a text that was common only long ago is found as well.
     """
     conditions, order = part
     edge = connection.scalar(sa.select(jobs.c.id).where(*conditions).order_by(*order).offset(NEAR).limit(1))
@@ -81,7 +82,7 @@ def _beyond(column: sa.ColumnElement[int], edge: int, query: HistoryQuery) -> Co
 
 
 def _named(connection: sa.Connection, query: HistoryQuery, edge: int | None, most: int) -> Sequence[int]:
-    """Return up to *most* jobs that may have the text, of those beyond *edge* if there is one."""
+    """Return up to *most* jobs that may contain the text. If *edge* is given, return only jobs beyond it."""
     text = str(query.text)
     column: sa.ColumnElement[int] = jobs.c.id
     may_have = has(text)
@@ -95,8 +96,8 @@ def _named(connection: sa.Connection, query: HistoryQuery, edge: int | None, mos
 
 
 def _trigrams(text: str) -> str:
-    """Return *text* as a question to FTS5: any job with all of its trigrams, or of many some from all over it."""
-    # As SQLite's lower(): a capital beyond ASCII is another letter.
+    """Return an FTS5 query for *text*: all its trigrams, or an even selection of them if there are many."""
+    # Like SQLite's lower(): only ASCII letters change.
     lower = safe(text).encode().lower().decode()
     each = list(dict.fromkeys(lower[start : start + SHORTEST] for start in range(len(lower) - SHORTEST + 1)))
     quoted = ('"' + trigram.replace('"', '""') + '"' for trigram in each[:: -(-len(each) // _MOST)])

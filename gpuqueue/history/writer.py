@@ -1,4 +1,4 @@
-"""Writes a batch of events down: all of it or nothing, and once, however many recorders try."""
+"""Writes a batch of events completely or not at all, and only once, even with several recorders."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Errors that are nothing that an event could do about: it is tried again as it is.
+#: Errors that no event causes. The batch is retried unchanged.
 NOT_OF_THE_ROW = (Unreachable, MemoryError, OSError)
 #: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
 _MOST_IN = 1000
 
 
 def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
-    """Write *events* down and move the cursor from *expected* to the last of them, in one transaction.
+    """Write *events* and move the cursor from *expected* to the last event, in one transaction.
 
     Returns:
-        False, and nothing is changed, if the cursor does not stand at *expected*: another recorder was faster.
+        False if the cursor is not at *expected*: another recorder was faster. Nothing is changed then.
 
     Raises:
         BookUnreachable: the database does not answer, or has other tables; nothing was changed.
@@ -58,13 +58,13 @@ def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None
 
 
 def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | None, epoch: str) -> bool:
-    """Keep *event* whole in a table that takes anything, with *why* the others do not take it.
+    """Store *event* as a dead letter, with the reason *why*.
 
-    Where its job stands after it is written down as well, if at all possible: no job may be running for ever in the
-    book because of it.
+    The state of the job after the event is written as well, if possible: otherwise the job could be shown as running
+    for ever.
 
     Returns:
-        False, and nothing is changed, if the cursor does not stand at *expected*: another recorder was faster.
+        False if the cursor is not at *expected*: another recorder was faster. Nothing is changed then.
 
     Raises:
         BookUnreachable: the database does not answer, or has other tables; nothing was changed.
@@ -75,14 +75,14 @@ def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | N
         return _apply(engine, outline(event, why, epoch=epoch), expected, to)
     except NOT_OF_THE_ROW:
         raise
-    except Exception as error:  # noqa: BLE001 - whatever a driver has against a row
+    except Exception as error:  # noqa: BLE001 - a driver may raise any error for a row
         log.warning("not even where job %s stands after it can be written: %s", event.job_id, reason(error))
         return _apply(engine, kept_whole(event, why, epoch=epoch), expected, to)
 
 
 def _apply(engine: sa.Engine, batch: Batch, expected: Cursor | None, to: Cursor) -> bool:
     with writing(engine) as connection:
-        check_revision(connection)  # somebody may have upgraded it under a recorder of an older version
+        check_revision(connection)  # another process may have upgraded the database
         if not move_cursor(connection, expected, to):
             return False
         write(connection, batch)
@@ -90,7 +90,7 @@ def _apply(engine: sa.Engine, batch: Batch, expected: Cursor | None, to: Cursor)
 
 
 def turn_to(engine: sa.Engine, epoch: str, *, expected: Cursor | None) -> bool:
-    """Move the cursor from *expected* to the start of the outbox of *epoch*; return False if it does not stand there.
+    """Move the cursor from *expected* to the start of the outbox of *epoch*. Return False if it is elsewhere.
 
     Raises:
         BookUnreachable: the database does not answer; nothing was changed.
@@ -101,7 +101,10 @@ def turn_to(engine: sa.Engine, epoch: str, *, expected: Cursor | None) -> bool:
 
 
 def move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor) -> bool:
-    """Compare and swap. A second recorder waits here for the first one's transaction, and then sees its cursor."""
+    """Move the cursor from *expected* to *to*. Return False if it is not at *expected*.
+
+    A second recorder waits here for the first one's transaction, and then sees the new cursor.
+    """
     row = {"id": 1, "epoch": to.epoch, "last_id": to.last_id}
     statement: sa.Insert | sa.Update
     if expected is None:
@@ -109,14 +112,17 @@ def move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor) 
     else:
         stands = (outbox_cursor.c.epoch == expected.epoch, outbox_cursor.c.last_id == expected.last_id)
         statement = sa.update(outbox_cursor).where(outbox_cursor.c.id == 1, *stands).values(row)
-    # An INSERT may come with a RETURNING of SQLAlchemy's own, and its count of rows would be lost.
+    # SQLAlchemy may add a RETURNING to an INSERT, which would lose the row count.
     return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
 
 
 def write(connection: sa.Connection, batch: Batch) -> None:
-    """Write the rows of *batch*. Of jobs and runs what the outbox tells is newer than what was restored: it is put."""
+    """Write the rows of *batch*.
+
+    New rows of jobs and runs replace existing ones: the outbox is newer than what was restored.
+    """
     if connection.dialect.name == "sqlite" and not text_index.known_to_sqlite():
-        text_index.leave(connection)  # its triggers would let no job be written; gpuqueue db upgrade makes it anew
+        text_index.leave(connection)  # its triggers would block writes; gpuqueue db upgrade restores it
     bulk.put(connection, jobs, [row for _, row in sorted(batch.new_jobs.items())])
     if batch.given_back:
         gone = sa.delete(runs).where(
@@ -141,7 +147,7 @@ def write(connection: sa.Connection, batch: Batch) -> None:
 
 
 def _write_tags(connection: sa.Connection, batch: Batch) -> None:
-    """Write down which words are tags of which jobs now; told twice, it is the same."""
+    """Write the changes of tags. Writing the same changes twice has no further effect."""
     if batch.retagged:
         anew = sa.delete(job_tags).where(job_tags.c.job_id == sa.bindparam("anew_id"))
         connection.execute(anew, [{"anew_id": job_id} for job_id in batch.retagged])
@@ -155,7 +161,7 @@ def _write_tags(connection: sa.Connection, batch: Batch) -> None:
 
 
 def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:
-    """Return those of *job_ids* that the book has: a run cannot refer to a job that is not there."""
+    """Return those of *job_ids* that have a row: a run cannot refer to a missing job."""
     known: set[int] = set()
     left = iter(job_ids)
     while some := list(islice(left, _MOST_IN)):
@@ -164,7 +170,7 @@ def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:
 
 
 def _known_devices(connection: sa.Connection, job_ids: Iterable[int]) -> set[DeviceKey]:
-    """Return the devices of all runs of *job_ids* that the book has, by job, attempt and UUID."""
+    """Return the devices of all runs of *job_ids* that have a row, by job, attempt and UUID."""
     columns = run_devices.c.job_id, run_devices.c.attempt, run_devices.c.device_uuid
     known: set[DeviceKey] = set()
     left = iter(job_ids)
@@ -175,7 +181,7 @@ def _known_devices(connection: sa.Connection, job_ids: Iterable[int]) -> set[Dev
 
 
 def _insert(connection: sa.Connection, table: sa.Table) -> sa.Insert:
-    """Return an INSERT that leaves a row alone which is there already."""
+    """Return an INSERT that skips rows that exist already."""
     if connection.dialect.name == "postgresql":
         return postgresql.insert(table).on_conflict_do_nothing()
     return sqlite.insert(table).on_conflict_do_nothing()
@@ -184,7 +190,7 @@ def _insert(connection: sa.Connection, table: sa.Table) -> sa.Insert:
 def _update_all(
     connection: sa.Connection, table: sa.Table, keys: tuple[str, ...], moved: Mapping[tuple[Any, ...], Row]
 ) -> None:
-    """Update *moved* with one statement for each set of columns, of which there are few."""
+    """Update *moved* with one statement for each set of columns. There are few such sets."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for key, row in moved.items():
         groups.setdefault(tuple(sorted(row)), []).append({**dict(zip(keys, key, strict=True)), **row})

@@ -1,13 +1,14 @@
-"""Frozen values whose methods are written when they are first needed: a person waits for every import.
+"""A ``dataclass`` decorator for frozen, slotted classes that generates their methods on first use.
 
-``dataclasses`` writes a class's methods as text and compiles them at once: half of all that a command did went into
-values that it never made. This is its decorator for the values of this house, which are frozen and have slots; whoever
-uses one meets no difference. Import it in its place (why no library: docs/adr/0008)::
+The standard decorator generates and compiles all methods when the module is imported. That took half of the run time of
+a command, mostly for classes that the command never used. Classes of this decorator behave the same. Import it instead
+of the standard one (docs/adr/0008 says why no library is used)::
 
     from gpuqueue.lazy.frozen import dataclass
 
-``__init__`` is written here when the first value is made, all else by ``dataclasses`` when it is first looked up. Of
-``dataclasses.field`` it knows default, default_factory, repr, compare and hash.
+This module generates ``__init__`` when the first instance is made. ``dataclasses`` generates all other methods when one
+of them is first looked up. The supported arguments of ``dataclasses.field`` are default, default_factory, repr, compare
+and hash.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 __all__ = ["dataclass"]
 
-#: What ``dataclasses`` gives to a class like ours, beside its slots and ``__init__``.
+#: The attributes that ``dataclasses`` adds to a frozen, slotted class, apart from its slots and ``__init__``.
 _WRITTEN = (
     *("__eq__", "__hash__", "__repr__", "__getstate__", "__setstate__"),
     *("__dataclass_params__", "__match_args__"),
@@ -28,7 +29,7 @@ _WRITTEN = (
 
 
 class _Unwritten:
-    """Stands for one attribute of a class; who looks it up has it written."""
+    """A placeholder for one attribute of a class, which is generated when it is first looked up."""
 
     __slots__ = ("_name", "_write")
 
@@ -42,7 +43,7 @@ class _Unwritten:
 
 
 def _frozen(plan: type, *, kw_only: bool) -> type:
-    """Return *plan* again with a slot for each field, as only a new class can have them; its methods are to come."""
+    """Return a copy of the class *plan* with a slot for each field and placeholders for its methods."""
     fields = plan.__annotations__
     body = {name: each for name, each in vars(plan).items() if name not in {"__dict__", "__weakref__"}}
     body |= {"__annotations__": fields, "__qualname__": plan.__qualname__}
@@ -51,7 +52,7 @@ def _frozen(plan: type, *, kw_only: bool) -> type:
         made.__init__ = _init(made, {name: body.get(name, dataclasses.MISSING) for name in fields}, kw_only=kw_only)
         return vars(made)
 
-    def described() -> Any:  # what replace and asdict want of a class: none of its methods
+    def described() -> Any:  # replace and asdict need only the fields, and no methods
         made.__dataclass_fields__ = whole(frozen=False, init=False, repr=False, eq=False).__dataclass_fields__
         return vars(made)
 
@@ -72,11 +73,11 @@ def _frozen(plan: type, *, kw_only: bool) -> type:
     slotted |= {"__dataclass_fields__": _Unwritten("__dataclass_fields__", described)}
     slotted |= {name: _Unwritten(name, rest) for name in unwritten}
     made: Any = type(plan)(plan.__name__, plan.__bases__, slotted)
-    return made  # type: ignore[no-any-return] # a class whose __init__ is set like any attribute
+    return made  # type: ignore[no-any-return] # Any, so that __init__ can be assigned above
 
 
 def _refuse_to_set(_: object, name: str, __: object) -> None:
-    # Those of dataclasses look for the class that they were written for, and that is not ours.
+    # The method of dataclasses checks for the class that it was generated for, which is another one here.
     raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
 
 
@@ -85,7 +86,7 @@ def _refuse_to_delete(_: object, name: str) -> None:
 
 
 def _init(made: type, defaults: Mapping[str, Any], *, kw_only: bool) -> Callable[..., None]:
-    """Write ``__init__``: each slot is set by its own descriptor, as ``__setattr__`` refuses."""
+    """Generate ``__init__``. It sets each slot by its descriptor, because ``__setattr__`` always raises."""
     known: dict[str, Any] = {"MISSING": dataclasses.MISSING}
     head, lines = ["self", "*"] if kw_only else ["self"], []
     for name, default in defaults.items():
@@ -102,9 +103,9 @@ def _init(made: type, defaults: Mapping[str, Any], *, kw_only: bool) -> Callable
         lines.append(f"set_{name}(self, {name})")
     if hasattr(made, "__post_init__"):
         lines.append("self.__post_init__()")
-    exec("\n ".join((f"def __init__({', '.join(head)}):", *lines)), known)  # noqa: S102 - of our own field names
+    exec("\n ".join((f"def __init__({', '.join(head)}):", *lines)), known)  # noqa: S102 - the text holds only field names of our classes
     known["__init__"].__qualname__ = f"{made.__qualname__}.__init__"
-    return known["__init__"]  # type: ignore[no-any-return] # what was just written
+    return known["__init__"]  # type: ignore[no-any-return] # the function generated above
 
 
 if TYPE_CHECKING:
@@ -112,7 +113,12 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(*, frozen: bool, slots: bool, kw_only: bool = False) -> Callable[[type], type]:
-        """Do as ``dataclasses.dataclass`` does, later."""
+        """Return a decorator like ``dataclasses.dataclass`` that generates the methods on first use.
+
+        Raises:
+            TypeError: *frozen* or *slots* is false.
+
+        """
         if not frozen or not slots:
             raise TypeError("only values that are frozen and have slots are made so")
         return lambda plan: _frozen(plan, kw_only=kw_only)

@@ -1,13 +1,13 @@
-"""Modules that are imported, and patterns that are compiled, when they are first used: a person waits for each.
+"""Imports modules and compiles regular expressions on first use, to keep the start of a command short.
 
-Write it beside the import that it stands for, which type checkers and the floors go by::
+Write the lazy import next to the real one, which type checkers and import-linter read::
 
     if TYPE_CHECKING:
         from gpuqueue.queue import replies
     else:
         replies = later("gpuqueue.queue.replies")
 
-A pattern takes longer to compile than a module to load, and most are for words that are seldom said.
+A regular expression takes longer to compile than a module to load, and most commands use few of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WAITING: list[_Later] = []
 
 
 class _Later:
-    """Stands for a module, and passes on whatever is asked of it."""
+    """A proxy for a module, which it imports on the first attribute access."""
 
     __slots__ = ("_module", "_name")
 
@@ -30,7 +30,7 @@ class _Later:
         _WAITING.append(self)
 
     def load(self) -> Any:
-        """Import the module, if that was not done yet, and return it."""
+        """Import the module on the first call, and return it."""
         if self._module is None:
             self._module = import_module(self._name)
         return self._module
@@ -40,21 +40,21 @@ class _Later:
 
 
 def later(name: str) -> Any:
-    """Return what stands for the module *name*."""
+    """Return a proxy for the module *name* that imports it on first use."""
     return _Later(name)
 
 
 def import_all_now() -> None:
-    """Import every module that still waits, for a process that lives for weeks.
+    """Import all lazy modules now, in a process that runs for weeks.
 
-    By the time it needs a rare one the files may be a newer version's, or it may have no descriptor left.
+    A later import could read the files of a newer version, or fail because the process is out of file descriptors.
     """
     for each in _WAITING:
         each.load()
 
 
 class _Pattern:
-    """Stands for a pattern until it is asked for something; from then on its methods are found here."""
+    """A proxy for a regular expression, which it compiles on the first attribute access. It caches each attribute."""
 
     def __init__(self, text: str, flags: int) -> None:
         self._text, self._flags = text, flags
@@ -66,5 +66,5 @@ class _Pattern:
 
 
 def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
-    """Return what stands for ``re.compile(text, flags)``."""
+    """Return a proxy for ``re.compile(text, flags)`` that compiles on first use."""
     return cast("re.Pattern[str]", _Pattern(text, flags))

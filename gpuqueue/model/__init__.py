@@ -1,6 +1,5 @@
-"""What things are: jobs, runs, devices, arrays, limits, events and what can be said about them.
+"""The values of the queue: jobs, runs, devices, arrays, limits, events. Pure, without I/O.
 
-Pure values without I/O. Not here: how values become bytes (``gpuqueue.codec``), where they are stored
-(``gpuqueue.queue``,
-``gpuqueue.history``). Start reading at ``job.py``.
+Not here: serialization (``gpuqueue.codec``) and storage (``gpuqueue.queue``, ``gpuqueue.history``). Start reading at
+``job.py``.
 """

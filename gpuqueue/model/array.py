@@ -1,9 +1,9 @@
-"""One request for many like jobs: which members it has, and what each of them is. Pure.
+"""Job arrays: their indexes, their members and their sweeps. Pure.
 
-An **array** is one job in the queue. Its **members** are told apart by an **index**; each becomes a job of its own only
-when a device takes it. A **sweep** is an array whose members go through all combinations of some values.
-Member *k* of array *A* has the id ``A + 1 + k``: the queue gives out all those ids with the array's own. People write
-it ``A_k``.
+An **array** is one job in the queue that stands for many similar jobs. Each of its **members** has an **index** and
+becomes a job of its own when a device claims it. A **sweep** is an array whose members go through all combinations of
+some values. Member *k* of array *A* has the id ``A + 1 + k``. The queue reserves these ids together with the array's
+id. Users write the member as ``A_k``.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.text.sanitize import brief
 
-#: An index is below this, and so an array has at most so many members.
+#: Every index is below this, so an array has at most this many members.
 MOST_MEMBERS = 1_000_000
-#: Longest text of indexes, in characters; it travels with each claim.
+#: Longest text of indexes, in characters. Each claim of a member carries the text.
 MOST_TEXT = 4000
 
 _RANGE = pattern(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([0-9]{1,7}))?)?")
 _NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _SPAN = pattern(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
-#: What somebody meant for one: between the dots and around them are numbers of any kind.
+#: An attempt at a range that is not a valid one, such as ``0.1..0.5``. Detected for a helpful error message.
 _NUMBERS = pattern(r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?", re.IGNORECASE)
-#: ``{name}``, and ``{{name}}`` for who wants the braces themselves.
+#: The placeholder ``{name}``, or ``{{name}}`` for a literal ``{name}``.
 _PLACE = pattern(r"\{\{([A-Za-z0-9_]+)\}\}|\{([A-Za-z0-9_]+)\}")
 
-#: ``{name}`` as somebody writes it who means a name of the array.
+#: ``{name}`` where it looks like a placeholder: neither ``${name}`` nor ``{{name}}``.
 _MEANT = re.compile(r"(?<![{$])\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})")
 
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
-    """Some indexes, as the ranges that they were written as: ``0-99``, ``0-20:2,50``."""
+    """Indexes of an array, as the ranges in which the user wrote them: ``0-99``, ``0-20:2,50``."""
 
     ranges: tuple[range, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> Indexes:
-        """Return the indexes that *text* names; an empty text names none.
+        """Return the indexes that *text* names. An empty text names none.
 
         Raises:
-            BadRequest: it names them in no way that we know, or one is too large.
+            BadRequest: *text* is malformed, or an index is too large.
 
         """
         return cls(tuple(map(_range, text.split(",")))) if text else cls()
 
     @classmethod
     def of(cls, indexes: Iterable[int]) -> Indexes:
-        """Return these *indexes*, in their order, as few ranges without steps."""
+        """Return *indexes* in ascending order, as the fewest ranges without steps."""
         ranges: list[range] = []
         for index in sorted(set(indexes)):
             if ranges and ranges[-1].stop == index:
@@ -74,7 +74,7 @@ class Indexes:
         return (index for each in self.ranges for index in each)
 
     def before(self, index: int) -> int:
-        """Return how many of them come before *index*; none where it is none of them."""
+        """Return how many of the indexes come before *index*, or 0 if *index* is not among them."""
         passed = 0
         for some in self.ranges:
             if index in some:
@@ -84,7 +84,7 @@ class Indexes:
 
     @property
     def in_order(self) -> bool:
-        """Return whether each range begins above the end of the one before it, so that no index is named twice."""
+        """Return whether each range begins above the end of the previous one, so that no index occurs twice."""
         return all(one[-1] < other[0] for one, other in zip(self.ranges, self.ranges[1:], strict=False))
 
 
@@ -109,16 +109,16 @@ def _text(indexes: range) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What a sweep goes through: a name, and its values as they were written, such as ``1e-3,1e-4`` or ``0..4``."""
+    """One parameter of a sweep: its name, and its values as the user wrote them (``1e-3,1e-4`` or ``0..4``)."""
 
     name: str
     text: str
 
     def __post_init__(self) -> None:
-        """Refuse what names nothing.
+        """Validate the name and the values.
 
         Raises:
-            BadRequest: the name is none, or a value is empty.
+            BadRequest: the name is invalid, a range is invalid, or a value is empty.
 
         """
         if not _NAME.fullmatch(self.name) or self.name.lower() == "index":
@@ -140,10 +140,10 @@ class Axis:
 
     @classmethod
     def parse(cls, text: str) -> Axis:
-        """Return the axis that ``name=values`` means.
+        """Return the axis that *text* (``name=values``) describes.
 
         Raises:
-            BadRequest: it means none.
+            BadRequest: *text* is malformed.
 
         """
         name, equals, values = text.partition("=")
@@ -158,7 +158,12 @@ class Axis:
         return sum(map(len, self._pieces()))
 
     def value(self, place: int) -> str:
-        """Return the value at *place*, counted from 0; there must be so many."""
+        """Return the value at *place*, counted from 0.
+
+        Raises:
+            IndexError: *place* is not below the number of values.
+
+        """
         for piece in self._pieces():
             if place < len(piece):
                 return str(piece[place])
@@ -173,7 +178,7 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Array:
-    """What an array asks for: its indexes, how many of its members may be at it at once, and what they sweep.
+    """The request of an array: its indexes, its concurrency limit ``at_once`` and the axes of its sweep.
 
     The last axis varies fastest.
     """
@@ -183,10 +188,11 @@ class Array:
     axes: tuple[Axis, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what could not be counted.
+        """Validate the indexes, the concurrency limit and the axes.
 
         Raises:
-            BadRequest: there is no member, there are too many, one is named twice, or two axes are called alike.
+            BadRequest: there is no index, an index occurs twice or out of order, the text of the indexes is too long,
+                the concurrency limit is out of range, or two axes have the same name.
 
         """
         if not self.indexes.ranges:
@@ -203,10 +209,10 @@ class Array:
 
     @classmethod
     def parse(cls, text: str) -> Array:
-        """Return the array that a text such as ``0-99`` or ``0-99%8`` (at most 8 at once) means.
+        """Return the array that *text* describes, such as ``0-99`` or ``0-99%8`` (at most 8 at once).
 
         Raises:
-            BadRequest: it means none.
+            BadRequest: *text* is malformed.
 
         """
         indexes, percent, most = text.partition("%")
@@ -216,10 +222,10 @@ class Array:
 
     @classmethod
     def asked(cls, indexes: str | None, axes: Iterable[str], at_once: int | None) -> Array | None:
-        """Return the array that a person asks for in words; None where there are none.
+        """Return the array that the options of a submit ask for, or None if they ask for none.
 
         Raises:
-            BadRequest: the words contradict each other, or mean no array.
+            BadRequest: the options contradict each other, or one is malformed.
 
         """
         swept = tuple(map(Axis.parse, axes))
@@ -242,10 +248,10 @@ class Array:
 
     @classmethod
     def sweep(cls, axes: Iterable[Axis], at_once: int | None = None) -> Array:
-        """Return the array of all combinations of the *axes*' values.
+        """Return the array of all combinations of the values of *axes*.
 
         Raises:
-            BadRequest: there are too many.
+            BadRequest: there are too many combinations.
 
         """
         count = 1
@@ -260,7 +266,7 @@ class Array:
         return len(self.indexes)
 
     def values(self, index: int) -> dict[str, str]:
-        """Return what each name stands for in the member *index*: ``index``, and each axis."""
+        """Return the value of each placeholder in the member *index*: ``index`` and the name of each axis."""
         found: dict[str, str] = {}
         rest = index
         for axis in reversed(self.axes):
@@ -269,9 +275,9 @@ class Array:
         return {"index": str(index), **dict(reversed(found.items()))}
 
     def fill(self, text: str, index: int) -> str:
-        """Return *text* with each ``{name}`` that is a name of ours replaced by its value in the member *index*.
+        """Return *text* with each known placeholder ``{name}`` replaced by its value in the member *index*.
 
-        All other braces are left as they are, so that JSON survives; ``{{lr}}`` becomes ``{lr}``.
+        ``{{lr}}`` becomes ``{lr}`` if ``lr`` is a known name. All other braces stay as they are, so JSON survives.
         """
         if "{" not in text:
             return text
@@ -286,16 +292,16 @@ class Array:
         return _PLACE.sub(one, text)
 
     def unknown(self, texts: Iterable[str]) -> list[str]:
-        """Return what stands in braces in *texts* as a name would, and is none of ours: somebody may have meant one.
+        """Return the names in *texts* that look like placeholders but are unknown: they may be typing errors.
 
-        JSON is no such thing, nor is a variable of a shell, ``${name}``, nor what has its braces doubled.
+        JSON, shell variables (``${name}``) and doubled braces do not count as placeholders.
         """
         names = {"index", *(axis.name for axis in self.axes)}
         found = (each[1] for text in texts for each in _MEANT.finditer(text))
         return [name for name in dict.fromkeys(found) if name not in names]
 
     def environment(self, index: int, array_id: int) -> dict[str, str]:
-        """Return the variables by which the member *index* of the array *array_id* knows which one it is."""
+        """Return the environment variables that identify the member *index* of the array *array_id*."""
         values = self.values(index)
         return {
             "GPUQUEUE_ARRAY_JOB_ID": str(array_id),
@@ -307,19 +313,19 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Whose member a job is, and which."""
+    """The array that a job belongs to, and the job's index in it."""
 
     array_id: int
     index: int
 
     @classmethod
     def of(cls, job_id: int, array_id: int) -> Member:
-        """Return which member of an array the job *job_id* is."""
+        """Return the member of the array *array_id* that the job *job_id* is."""
         return cls(array_id, job_id - array_id - 1)
 
     @property
     def id(self) -> int:
-        """Return the id of its job."""
+        """Return the id of the member's job."""
         return self.array_id + 1 + self.index
 
     def __str__(self) -> str:
@@ -328,9 +334,10 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tally:
-    """How far an array has come: which members no device took yet, and how many ended how, by the state's name.
+    """The progress of an array.
 
-    ``left`` wait to be taken, ``held`` wait for a person. Of the others those that did not end are jobs of their own.
+    ``left`` are the members that wait for a claim, ``held`` those that wait for a release. ``ended`` counts the ended
+    members by the name of their state. All other members are jobs of their own that have not ended.
     """
 
     left: Indexes

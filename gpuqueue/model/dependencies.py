@@ -1,4 +1,4 @@
-"""What a job may wait for beside a device: other jobs, a time, a person. Pure."""
+"""What a job may wait for besides a device: other jobs, a start time, a release by a user. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuqueue.text.sanitize import brief
 
 #: Most jobs that one job may wait for.
 MOST_DEPENDENCIES = 1000
-#: Largest id of a job to wait for.
+#: Largest id of a job that another job can wait for.
 _MAX_ID = 10**15 - 1
 _KEY = pattern(r"[A-Za-z0-9_.@+:-]{1,128}")
 _MEMBER = pattern(r"[1-9][0-9]{0,14}_[0-9]")
@@ -20,13 +20,13 @@ _DEPENDENCY = pattern(r"([1-9][0-9]{0,14})(?::([a-z]+))?")
 
 
 class Condition(str, Enum):
-    """How a job that is waited for must have ended."""
+    """How a dependency must have ended."""
 
-    #: It succeeded.
+    #: The job succeeded.
     OK = "ok"
-    #: It ended, in whatever way.
+    #: The job ended in any state.
     ANY = "any"
-    #: It ended otherwise: it failed, was lost or was cancelled.
+    #: The job failed, was lost or was cancelled.
     FAIL = "fail"
 
     def __str__(self) -> str:
@@ -41,10 +41,10 @@ class Dependency:
     condition: Condition = Condition.OK
 
     def __post_init__(self) -> None:
-        """Refuse what can be no job.
+        """Validate the id and the condition.
 
         Raises:
-            BadRequest: it is none.
+            BadRequest: the id is no valid job id, or the condition is no :class:`Condition`.
 
         """
         if type(self.job_id) is not int or not 0 < self.job_id <= _MAX_ID:
@@ -57,10 +57,10 @@ class Dependency:
 
     @classmethod
     def parse(cls, text: str) -> tuple[Dependency, ...]:
-        """Return what *text* such as ``12`` or ``12:any,13:fail`` means; ``ok`` where nothing is said.
+        """Return the dependencies in *text*, such as ``12`` or ``12:any,13:fail``. The default condition is ``ok``.
 
         Raises:
-            BadRequest: it means nothing.
+            BadRequest: *text* is malformed, or names a member of an array.
 
         """
         found = []
@@ -81,8 +81,8 @@ class Dependency:
 class Waits:
     """What a job waits for before it waits for a device.
 
-    ``begin_at`` is the earliest start; ``hold`` lets it be born held; of the jobs of one user with one ``dedupe`` key
-    only one waits or runs at a time.
+    ``after`` are its dependencies, ``begin_at`` is its earliest start. With ``hold`` the job is submitted in the state
+    held. At most one job of a user with the same ``dedupe`` key waits or runs at a time.
     """
 
     after: tuple[Dependency, ...] = ()
@@ -91,10 +91,10 @@ class Waits:
     dedupe: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what nothing could keep.
+        """Validate the fields.
 
         Raises:
-            BadRequest: a field makes no sense.
+            BadRequest: a field is of the wrong type or out of range.
 
         """
         self._check_types()
@@ -108,7 +108,7 @@ class Waits:
             raise BadRequest(f"begin must be a datetime with a time zone, not {brief(self.begin_at)}")
 
     def _check_types(self) -> None:
-        """Refuse what a program, unlike the command line, could hand in."""
+        """Refuse values of a wrong type, which a program can pass and the command line cannot."""
         words: tuple[tuple[str, object, tuple[type, ...], str], ...] = (
             ("after", self.after, (tuple,), "a tuple of Dependency"),
             ("begin", self.begin_at, (datetime, type(None)), "a datetime with a time zone"),

@@ -1,4 +1,4 @@
-"""A device that can run jobs, and a look at its memory. Pure: nothing here touches a driver."""
+"""Devices that run jobs, and the figures measured on them. Pure: nothing here calls a driver."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuqueue.text.sanitize import brief
 
 
 class DeviceKind(str, Enum):
-    """What a device is made of. A simulated one stands for a GPU."""
+    """The kind of a device. A simulated device stands for a GPU."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -24,18 +24,18 @@ class DeviceKind(str, Enum):
 
     @property
     def peak_source(self) -> PeakSource:
-        """Return where the samples of a run's memory on such a device come from."""
+        """Return the source of memory samples on a device of this kind."""
         return _SAMPLED[self]
 
 
 class DeviceWish(str, Enum):
-    """On what a job wants to run. A job that does not say has no wish, which is None and not ANY."""
+    """The device kind that a job asks for. A job that asks for none has None, which differs from ANY."""
 
-    #: Only on a GPU, however long that takes.
+    #: Only a GPU, however long the wait.
     GPU = "gpu"
-    #: Only on the CPU of a host that serves it.
+    #: Only the CPU of a host that serves its CPU.
     CPU = "cpu"
-    #: On whichever can take it first.
+    #: A GPU or a CPU, whichever can take the job first.
     ANY = "any"
 
     def __str__(self) -> str:
@@ -43,10 +43,10 @@ class DeviceWish(str, Enum):
 
     @classmethod
     def parse(cls, text: object) -> DeviceWish:
-        """Return the wish that *text* names.
+        """Return the device kind that *text* names.
 
         Raises:
-            BadRequest: it names none.
+            BadRequest: *text* names none.
 
         """
         if not isinstance(text, str) or text not in list(cls):
@@ -55,11 +55,11 @@ class DeviceWish(str, Enum):
 
 
 def suits(wish: DeviceWish | None, kind: DeviceKind, *, gpus_known: bool) -> bool:
-    """Return whether a device of this *kind* may take a job with this *wish*.
+    """Return whether a device of this *kind* may take a job that asks for *wish*.
 
-    *gpus_known* is whether the queue knows of any GPU, be it lost, drained or silent: then a job that does not say
-    waits for one, and never runs on the CPU unseen. The claim script has the same rule (``suits`` in
-    ``queue/lua/state.lua``), and a test holds the two together.
+    *gpus_known* is whether the queue knows any GPU, even a lost, drained or silent one. If so, a job that asks for no
+    device kind waits for a GPU, so that it never runs on the CPU unnoticed. The scripts have the same rule (``suits``
+    in ``gpuqueue/queue/lua/shared/state.lua``), and a test compares the two.
     """
     on_gpu = kind is not DeviceKind.CPU
     if wish is None:
@@ -68,21 +68,21 @@ def suits(wish: DeviceWish | None, kind: DeviceKind, *, gpus_known: bool) -> boo
 
 
 class PeakSource(str, Enum):
-    """Where a peak figure comes from; a figure without a source is worth nothing."""
+    """The source of a peak. Every peak has one."""
 
-    #: The driver's own maximum of a process, where its accounting is on: no sample can miss it.
+    #: The driver's own maximum of a process, if accounting is on. Exact for a run of one process, else a lower bound.
     NVML_ACCOUNTING = "nvml_accounting"
-    #: The largest of the samples that NVML gave for the job's processes together.
+    #: The largest NVML sample of all processes of the run together.
     NVML_SAMPLED = "nvml_sampled"
-    #: What torch's allocator reserved, where that is more than the driver was seen to give: a lower bound.
+    #: The maximum that torch's allocator reserved, if it exceeds the driver's figures. A lower bound.
     TORCH = "torch"
-    #: How much fuller the device became, where the driver tells nothing of its processes and nobody else was there.
+    #: The increase of the device's used memory, if the driver reports no process memory and the run was alone there.
     DEVICE_DELTA = "device_delta"
-    #: Resident memory of the job's processes: samples of the sum, or the kernel's maximum of one process.
+    #: Resident memory of the run's processes: samples of their sum, or the kernel's maximum of one process.
     HOST_RSS = "host_rss"
-    #: As HOST_RSS, on a simulated device.
+    #: Same as HOST_RSS, on a simulated device.
     SIMULATED = "simulated"
-    #: Nothing could be seen.
+    #: No measurement was possible.
     NONE = "none"
 
     def __str__(self) -> str:
@@ -100,9 +100,9 @@ _SAMPLED: Mapping[DeviceKind, PeakSource] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """One device of one host. ``uuid`` is its identity; ``index`` is only for people.
+    """One device of one host. ``uuid`` identifies it; ``index`` is for display only.
 
-    ``mig_parent`` is the uuid of the card that a MIG instance is a part of, None for everything else.
+    ``mig_parent`` is the UUID of the card that a MIG instance belongs to, None for other devices.
     """
 
     uuid: str
@@ -116,10 +116,10 @@ class Device:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reading:
-    """A look at the memory of one device at one moment.
+    """A sample of the memory of one device.
 
-    ``processes`` maps each pid on the device to its bytes, or to None where the driver will not say.
-    ``listed`` is false for the CPU, whose processes are not listed but measured one by one.
+    ``processes`` maps each pid on the device to its bytes, or to None if the driver does not report them.
+    ``listed`` is false for the CPU: its processes are not listed, but measured one by one.
     """
 
     total_bytes: int
@@ -129,17 +129,17 @@ class Reading:
 
     @property
     def used_bytes(self) -> int:
-        """Return the bytes that are not free, whoever holds them."""
+        """Return the bytes that are not free, including those of external processes."""
         return max(0, self.total_bytes - self.free_bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peak:
-    """The most memory that a run held on one device, with the evidence for the figure.
+    """The most memory that a run used on one device, with its source.
 
-    ``samples`` counts the looks, ``na_samples`` those in which the driver would not say, ``interval_s``
-    is the mean time between two looks. ``shared`` is true when some other process
-    was on the device at any look, None when nobody looked.
+    ``samples`` counts the samples, ``na_samples`` those without a figure from the driver. ``interval_s`` is the mean
+    time between two samples. ``shared`` is whether any sample showed another process on the device, None if there was
+    no sample.
     """
 
     bytes: int | None
@@ -155,17 +155,17 @@ class Peak:
 
     @classmethod
     def unknown(cls, *, na_samples: int = 0) -> Peak:
-        """Return the peak of a run that nobody could measure."""
+        """Return the peak of a run that could not be measured."""
         return cls(bytes=None, source=PeakSource.NONE, na_samples=na_samples)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activity:
-    """What a run did with one device, beside holding memory; None is what nobody could see.
+    """What a run did with one device, apart from its memory. None means not measured.
 
-    ``first_memory_s`` is the time from the start of the run to the first sample that showed memory of it: mostly
-    imports, data and the first use of CUDA. Utilisation (shares of time from 0 to 1) and temperature are the whole
-    device's, whoever used it beside the run.
+    ``first_memory_s`` is the time from the start of the run to the first sample that showed memory of the run. It
+    mostly covers imports, loading data and the first use of CUDA. Utilisation (shares of time from 0 to 1) and
+    temperature are those of the whole device, including other processes.
     """
 
     first_memory_s: float | None = None
@@ -176,31 +176,32 @@ class Activity:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timeline:
-    """How a run's memory on one device went: the largest sample of each step of ``step_s`` seconds since its start.
+    """The memory of a run on one device over time: the largest sample of each step of ``step_s`` seconds.
 
-    None stands for a step without a sample: the worker was away, or the driver would not say.
+    The first step begins at the start of the run. None marks a step without a sample: the worker was not running, or
+    the driver reported no figure.
     """
 
     step_s: float
     bytes: tuple[int | None, ...]
 
 
-#: What slows a device down beside its normal power cap, which is no alarm.
+#: Reasons for which a device throttles. The normal power cap is not among them, since it is no alarm.
 HARDWARE_SLOWDOWN = "hardware slowdown"
 SOFTWARE_THERMAL = "software thermal slowdown"
 HARDWARE_THERMAL = "hardware thermal slowdown"
 POWER_BRAKE = "power brake"
-#: Above this a device takes no new job, even where its own line is higher.
+#: From this temperature on, in °C, a device takes no new job, even if its own limit is higher.
 SOFT_LIMIT_C = 80.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Health:
-    """How a device is at one moment; None is what it will not tell, never a zero.
+    """The health of a device at one moment. None means that the device does not report the figure.
 
-    ``limit_c`` is the device's own line, above which it slows down. ``utilisation`` and ``memory_utilisation`` are
-    shares of time from 0 to 1, ``throttled`` names what slows the device down now, ``ecc_uncorrected`` counts the
-    memory errors since the driver started, and ``compute_mode`` is default, prohibited or exclusive_process.
+    ``limit_c`` is the device's own limit, above which it throttles. ``utilisation`` and ``memory_utilisation`` are
+    shares of time from 0 to 1. ``throttled`` names the reasons for which the device throttles now. ``ecc_uncorrected``
+    counts the memory errors since the driver started. ``compute_mode`` is default, prohibited or exclusive_process.
     """
 
     temperature_c: float | None = None
@@ -215,7 +216,7 @@ class Health:
 
 
 def trouble_of(health: Health, *, soft_limit_c: float = SOFT_LIMIT_C) -> str | None:
-    """Return in words why a device should take no new job now, None when nothing known speaks against it."""
+    """Return why a device should take no new job now, or None if nothing is known against it."""
     if health.compute_mode == "prohibited":
         return "its compute mode is prohibited: nothing may run on it until nvidia-smi -c DEFAULT allows it again"
     hot_c = soft_limit_c if health.limit_c is None else min(soft_limit_c, health.limit_c)

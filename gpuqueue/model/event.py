@@ -1,7 +1,7 @@
-"""What the queue tells the book: one event for each arrow of a job's lifecycle. Pure.
+"""Events, which carry each step of a job from the queue to the history. Pure.
 
-The script that moves a job appends the event to the outbox in the same atomic step; the recorder reads it
-and the book writes it down. The queue and the book know this type and not each other.
+The script that changes a job appends the event to the outbox in the same atomic step. The recorder reads the outbox and
+writes the events to the history. The queue and the history share this type and do not import each other.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from enum import Enum
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState, WaitReason
 
-#: An event that waits for longer has a book that is behind, in seconds.
+#: The history is behind if an event waits in the outbox for longer than this, in seconds.
 BEHIND_S = 30.0
 
 
 class Act(str, Enum):
-    """What was done: the name of the script that did it. ``ready`` is done by whichever comes by when it is time."""
+    """The act that an event records.
+
+    The values are stored, so they stay the same when a script is renamed. Several scripts can record ``ready``: the
+    first one that runs once the job is due.
+    """
 
     SUBMIT = "submit"
     CLAIM = "claim"
@@ -37,18 +41,18 @@ class Act(str, Enum):
     ADOPT = "adopt"
     PARK = "park"
     READY = "ready"
-    #: What an array's members came to moved the array as well.
+    #: A change of an array's members changed the array.
     ARRAY = "array"
     EDIT = "edit"
     MOVE = "move"
     MARK = "mark"
-    #: A command at the job's end has run, or has not.
+    #: The result of a command that was to run at the job's end.
     TOLD = "told"
-    #: An act of a newer version, which this one does not know.
+    #: An act of a newer version that this version does not know.
     OTHER = "other"
 
     @classmethod
-    def _missing_(cls, value: object) -> Act:  # noqa: ARG003 - the name is Enum's
+    def _missing_(cls, value: object) -> Act:  # noqa: ARG003 - the signature is that of Enum
         return cls.OTHER
 
     def __str__(self) -> str:
@@ -57,42 +61,40 @@ class Act(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
-    """One step of one job. ``id`` is the outbox entry's id, ``<ms>-<n>``, growing in the order of the steps.
+    """One step of one job. ``id`` is the id of the outbox entry, ``<ms>-<n>``, ascending in the order of the steps.
 
-    ``state``, ``attempt``, ``losses`` and ``reason`` are the job's after the step. ``fields`` holds what only
-    this act brings:
+    ``state``, ``attempt``, ``losses`` and ``reason`` are those of the job after the step. ``fields`` holds the fields
+    that are specific to the act:
 
-    ======== ==============================================================================
-    submit   ``spec`` (see :func:`gpuqueue.codec.encode_spec`); ``begin`` (ms; not before, empty: at once); ``meant``
-             (gpu) where the queue knew a GPU and the request does not say on what it is to run
-    claim    ``token``, ``host``, ``worker``, ``devices`` (UUIDs, comma-separated), ``lease`` (bytes on each),
-             ``start`` (how it came to it, see :class:`gpuqueue.model.run.StartKind`); where it made a member of an
-             array
-             a job of its own, ``of`` (the array), ``index``, ``left`` (what is left of the array then)
+    ======== ===========================================================================================================
+    submit   ``spec`` (see :func:`gpuqueue.codec.encode_spec`); ``begin`` (earliest start in ms, empty: at once);
+             ``meant`` (``gpu``) if the queue knew a GPU and the request names no device kind
+    claim    ``token``, ``host``, ``worker``, ``devices`` (UUIDs, comma-separated), ``lease`` (bytes on each device),
+             ``start`` (see :class:`gpuqueue.model.run.StartKind`); for a member of an array also ``of`` (the array),
+             ``index``, ``left`` (the indexes that the array has left after the claim)
     started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`)
-    note     ``token``, ``detail`` (something about the run that its owner should know)
-    giveback ``token``, ``detail`` (the claim did not become a run and counts as none)
-    finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`); where the job was queued again ``again``
-             (why) and ``begin`` (ms; not before, empty: at once)
-    lose     ``token``, ``detail`` (the run is over, nobody knows how)
-    restore  ``token``, where a run is on (the one store had lost the job, the other still knew it); ``meant``;
-             ``front``, ``tags`` (all of them), ``note``
-    adopt    ``token``, ``claimed`` (ms), ``started``; where the store had lost the run all that claim has;
-             where it had lost the job all that submit has
-    park     ``token``, ``until`` (ms; its machine went down and left the run to its shim)
-    edit     ``spec``, ``meant``, ``begin`` (its request is this from now on)
-    move     ``front`` (its place before its user's others: the highest number goes first; empty: by its arrival)
-    mark     ``add``, ``remove`` (tags, comma-separated), ``note`` (empty: none any more), each where it was said. Of a
-             job that has ended long ago as well: where it stands is not moved
-    told     ``number`` (of the notice among the job's), ``outcome`` (:class:`gpuqueue.model.notification.Outcome`),
-    ``trouble``; of a
-             job that has ended: where it stands is not moved
-    ready    nothing (what it waited for is over: it may start from now on)
-    preempt  ``token``, ``by`` (the job that its run must make place for), ``deadline`` (ms)
-    lift     ``level`` (it waited long and counts as of this level from now on)
-    array    ``began`` (ms; its first member was taken), or ``left`` and ``held`` (indexes); so do cancel, hold and
-             release of an array, and ``part`` (what was asked for, empty for all of it)
-    ======== ==============================================================================
+    note     ``token``, ``detail`` (information about the run for its owner)
+    giveback ``token``, ``detail`` (the claim was released before it became a run, and does not count as an attempt)
+    finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`); if the job was queued again also ``again``
+             (the reason) and ``begin`` (earliest start in ms, empty: at once)
+    lose     ``token``, ``detail`` (the run is over, and its ending is unknown)
+    restore  ``token`` if the job has a run; ``meant``, ``front``, ``tags`` (all of them), ``note`` (the store or the
+             history had lost the job, and it was restored from the other)
+    adopt    ``token``, ``claimed`` (ms), ``started``; if the store had lost the run, also the fields of claim; if the
+             store had lost the job, also the fields of submit
+    park     ``token``, ``until`` (ms; the host went down and left the run to its shim)
+    edit     ``spec``, ``meant``, ``begin`` (the new request of the job)
+    move     ``front`` (place before the user's other jobs, the highest first; empty: in the order of submission)
+    mark     ``add``, ``remove`` (tags, comma-separated), ``note`` (empty: removed), each only if it was given. Also for
+             ended jobs. The job's state stays the same
+    told     ``number`` (of the notification among those of the job), ``outcome`` (see
+             :class:`gpuqueue.model.notification.Outcome`), ``trouble``. For ended jobs; their state stays the same
+    ready    none (the job no longer waits for a time or a job, and may start)
+    preempt  ``token``, ``by`` (the job that preempts the run), ``deadline`` (ms)
+    lift     ``level`` (the priority to which aging promoted the job)
+    array    ``began`` (ms; the first member was claimed), or ``left`` and ``held`` (indexes). The acts cancel, hold and
+             release of an array have these fields too, and ``part`` (the requested indexes, empty for all)
+    ======== ===========================================================================================================
     """
 
     id: str
@@ -107,14 +109,14 @@ class Event:
 
 
 def place(event_id: str) -> tuple[int, int]:
-    """Return where *event_id* stands in the outbox; as text, ``…-10`` would come before ``…-9``."""
+    """Return the sort key of *event_id* in the outbox. Compared as text, ``…-10`` would come before ``…-9``."""
     ms, _, number = event_id.partition("-")
     return int(ms), int(number or 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cursor:
-    """How far the book has read the outbox of the store whose ``epoch`` this is."""
+    """The position up to which the history has read the outbox of the store with this ``epoch``."""
 
     epoch: str
     last_id: str = "0-0"

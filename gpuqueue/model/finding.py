@@ -1,8 +1,8 @@
-"""What an examination finds: what was seen, how good that is, and what to do about it. Pure.
+"""Findings of ``gpuqueue doctor``: what a check saw, its grade, and a remedy. Pure.
 
-A **check** is a function that is given facts and returns findings; its name is the finding's. Checks look at nothing
-themselves, so that none of them can hang; and one that fails takes no other with it. The two sides of the house
-examine different rooms (:mod:`gpuqueue.doctor` and ``workers.doctor``) in these same words.
+A **check** is a function that takes facts and returns findings. The name of the function is the name of the check.
+Checks do no I/O, so that none of them can hang, and an exception in one check does not stop the others.
+:mod:`gpuqueue.doctor` and ``workers.doctor`` check different areas and both report in these types.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ T = TypeVar("T")
 
 
 class Grade(str, Enum):
-    """How good it is, from best to worst."""
+    """Grades of a finding, from best to worst."""
 
-    #: As it should be.
+    #: Works as intended.
     OK = "ok"
-    #: Nothing is wrong, but one should know it.
+    #: Nothing is wrong, but the user should know it.
     NOTE = "note"
-    #: It could not be looked at: neither good nor bad.
+    #: The check was not possible.
     UNKNOWN = "unknown"
-    #: It works, and will hurt one day or under load.
+    #: It works, but will cause trouble later or under load.
     WARNING = "warning"
-    #: Something does not work, or a promise does not hold.
+    #: Something does not work, or a guarantee does not hold.
     PROBLEM = "problem"
 
     def __str__(self) -> str:
@@ -37,17 +37,17 @@ class Grade(str, Enum):
 
     @property
     def is_well(self) -> bool:
-        """Return whether nobody has to do anything."""
+        """Return whether no action is needed."""
         return self in {Grade.OK, Grade.NOTE}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """One result of a check.
 
-    ``room`` and ``check`` say which check of which room found it; ``about`` names the one thing of several that it
-    is about, such as a setting or a device, and is empty otherwise. ``remedy`` is what to do next. ``fixable`` is
-    whether ``gpuqueue doctor --fix`` would do it.
+    ``room`` is the area of the check (such as ``store`` or ``host``), ``check`` is its name. ``about`` names the
+    setting, device or other object that the finding concerns, and is empty if the check has only one. ``remedy`` is
+    what to do next. ``fixable`` is whether ``gpuqueue doctor --fix`` can do it.
     """
 
     grade: Grade
@@ -63,56 +63,56 @@ class Finding:
             raise ValueError(f"{self.seen!r} is bad, and nobody says what to do")
 
 
-#: What a check gives: one finding or several.
+#: The result of a check: one finding or several.
 Findings = Finding | Iterable[Finding]
 Check = Callable[[T], Findings]
 
 
 def ok(seen: str, *, about: str = "") -> Finding:
-    """Return that it is as it should be."""
+    """Return a finding of the grade OK."""
     return Finding(grade=Grade.OK, seen=seen, about=about)
 
 
 def note(seen: str, remedy: str = "", *, about: str = "") -> Finding:
-    """Return that nothing is wrong, but one should know it."""
+    """Return a finding of the grade NOTE."""
     return Finding(grade=Grade.NOTE, seen=seen, remedy=remedy, about=about)
 
 
 def unknown(seen: str, remedy: str = "", *, about: str = "") -> Finding:
-    """Return that it could not be looked at."""
+    """Return a finding of the grade UNKNOWN."""
     return Finding(grade=Grade.UNKNOWN, seen=seen, remedy=remedy, about=about)
 
 
 def warning(seen: str, remedy: str, *, about: str = "", fixable: bool = False) -> Finding:
-    """Return that it works, and will hurt one day or under load."""
+    """Return a finding of the grade WARNING."""
     return Finding(grade=Grade.WARNING, seen=seen, remedy=remedy, about=about, fixable=fixable)
 
 
 def problem(seen: str, remedy: str, *, about: str = "", fixable: bool = False) -> Finding:
-    """Return that something does not work, or that a promise does not hold."""
+    """Return a finding of the grade PROBLEM."""
     return Finding(grade=Grade.PROBLEM, seen=seen, remedy=remedy, about=about, fixable=fixable)
 
 
 def examined(room: str, facts: T, checks: Iterable[Check[T]]) -> Iterator[Finding]:
-    """Yield what each of *checks* finds in *facts*. A check that fails is a finding itself, and harms no other."""
+    """Run *checks* on *facts* and yield their findings. A check that raises becomes a finding of its own."""
     for check in checks:
         name = name_of(check)
         try:
             found = check(facts)
             for finding in [found] if isinstance(found, Finding) else list(found):
                 yield replace(finding, room=room, check=name)
-        except Exception as error:  # noqa: BLE001 - of whatever kind: who examines must say all that can be said
+        except Exception as error:  # noqa: BLE001 - a bug in one check must not stop the others
             seen = f"this check failed itself: {type(error).__name__}: {error}"
             yield replace(unknown(seen, "please report it, with this line"), room=room, check=name)
 
 
 def name_of(check: Callable[..., object]) -> str:
-    """Return what a check is called, in words that a person reads."""
+    """Return the display name of a check."""
     return check.__name__.replace("_", " ")
 
 
 def to_plain(finding: Finding) -> dict[str, object]:
-    """Return *finding* as JSON knows it, in the order that docs/reference/json.md describes."""
+    """Return *finding* as a JSON object, with the keys in the order of ``docs/reference/json.md``."""
     return {
         "room": finding.room,
         "check": finding.check,
@@ -125,7 +125,7 @@ def to_plain(finding: Finding) -> dict[str, object]:
 
 
 def from_line(line: str) -> Finding | None:
-    """Return the finding that one line of JSON holds, or None if it holds none: a writer may have been killed."""
+    """Return the finding in one line of JSON, or None if the line is incomplete, since its writer may be killed."""
     try:
         plain = json.loads(line)
         return Finding(

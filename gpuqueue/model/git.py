@@ -1,4 +1,4 @@
-"""Which commit of which branch a job was submitted from. Pure; ``system/git_checkout.py`` finds it out."""
+"""The git commit and branch that a job was submitted from. Pure; ``gpuqueue/system/git_checkout.py`` reads them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.text.sanitize import brief
 
-#: Longest name of a branch that is kept, in characters.
+#: Longest branch name, in characters. ``system/git_checkout.py`` cuts longer ones.
 MAX_BRANCH = 255
-#: A full hash: SHA-1 or SHA-256.
+#: A full commit hash, SHA-1 or SHA-256.
 COMMIT = pattern(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Checkout:
-    """What was checked out. ``branch`` is None where there is none; ``dirty`` where git did not say in time."""
+    """The checked-out commit. ``branch`` is None without a branch, ``dirty`` is None if git did not answer in time."""
 
     commit: str
     branch: str | None = None
     dirty: bool | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what git would not say.
+        """Validate the fields.
 
         Raises:
-            BadRequest: that is no commit, or no branch.
+            BadRequest: the commit, the branch or ``dirty`` is invalid.
 
         """
         if not COMMIT.fullmatch(str(self.commit)):

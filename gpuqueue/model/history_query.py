@@ -1,4 +1,4 @@
-"""What one may ask of the history: which jobs, and in which order. Pure; the book answers it."""
+"""Queries to the history: which jobs, and in which order. Pure."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
 
-#: Longest text to look for in a command, in characters: SQLite takes no pattern of more than 50000 bytes.
+#: Longest text to search for, in characters. SQLite takes patterns of at most 50000 bytes.
 MAX_TEXT = 1000
 
 
 class Sort(str, Enum):
-    """By what a list of jobs is ordered. Largest or newest first, names from A on; what is not known stands last."""
+    """Sort key of a list of jobs. The largest or newest value is first, names ascend, unknown values are last."""
 
     #: The id, which is the order of submission.
     ID = "id"
-    #: The job's end. A job that has none yet stands last.
+    #: The end of the job. Jobs that have not ended are last.
     ENDED = "ended"
-    #: How long the current or last run took.
+    #: The duration of the current or last run.
     DURATION = "duration"
     #: The peak memory of the current or last run.
     PEAK = "peak"
-    #: The submitting account; within it the newest first.
+    #: The submitting account, then the newest job first.
     USER = "user"
 
     def __str__(self) -> str:
@@ -33,19 +33,22 @@ class Sort(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryQuery:
-    """Which jobs to show: those that match everything that is given.
+    """Filters, order and page of a list of jobs. A job must match all filters that are set.
 
-    ``since`` (included) and ``until`` (not included) bound the time of submission. ``device`` is a UUID, its start or
-    ``HOST:INDEX`` as the lists show it, and ``model`` a part of a device's name in any case: a job matches if any of
-    its runs was on such a device. All else is about what a list shows, the current or last run: ``endings``,
-    ``exit_code`` (128 + n is also signal n, 124 also out of time, 130 also cancelled), ``host``, ``min_peak_bytes``
-    (over all its devices), ``min_duration_s`` and ``max_duration_s``. ``name`` is the whole name, or a pattern as a
-    shell has them: ``sweep*``. What is not known matches none of them. ``array_id`` is whose members they are, ``tags``
-    are words that all are tags of the job. ``text`` is a part of the command or of the note, in any case of its ASCII
+    ``since`` (inclusive) and ``until`` (exclusive) bound the time of submission. ``device`` is a UUID, the start of one
+    or ``HOST:INDEX``. ``model`` is a part of a device's name, case-insensitive. Both match if any run of the job was on
+    such a device.
+
+    These filters match the current or last run: ``endings``, ``exit_code`` (128 + n also matches signal n, 124 also the
+    time limit, 130 also cancelled), ``host``, ``min_peak_bytes`` (the sum over all devices), ``min_duration_s`` and
+    ``max_duration_s``. An unknown value matches no filter.
+
+    ``name`` is the whole name or a shell pattern such as ``sweep*``. ``array_id`` selects the members of that array.
+    ``tags`` must all be tags of the job. ``text`` is a part of the command or of the note, case-insensitive for ASCII
     letters.
 
-    To page on in any order, set ``after_id`` to the last id seen: no job is seen twice or missed while others come
-    in. ``before_id`` keeps to older jobs, whatever the order.
+    To get the next page in any order, set ``after_id`` to the id of the last job seen. New jobs then cause neither
+    duplicates nor gaps. ``before_id`` selects jobs with a lower id, whatever the order.
     """
 
     user: str | None = None

@@ -1,8 +1,8 @@
-"""What a job is, and where it may stand. Pure: the first file to read.
+"""Jobs, their specs and their states. Pure. Read this file first.
 
-A **job** is what somebody asked for. Its **spec** is the frozen request. Each time the job is claimed
-it gets a new **run** (see :mod:`gpuqueue.model.run`). Where a job stands is its **state**; how a run ended is
-its **ending**: two words, because a job can be queued again after a run that ended badly.
+A **job** has a **spec**, the frozen request of its submitter. Each claim of the job creates a new **run** (see
+:mod:`gpuqueue.model.run`). A job has a **state**, and a run has an **ending**. They differ, because a job can be queued
+again after a run that failed.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from gpuqueue.text.units import MAX_BYTES, MAX_S, MIB, format_bytes
 
 
 class JobState(str, Enum):
-    """Where a job stands, and who moves it on."""
+    """The state of a job, with what leads to the next state."""
 
-    #: It waits for a device with enough memory. A worker's claim moves it on.
+    #: The job waits for a device with enough memory. A worker's claim starts it.
     QUEUED = "queued"
-    #: It waits for a person (or was lost too often). ``release`` moves it on.
+    #: A user held the job, or it was lost or requeued too often. ``release`` queues it again.
     HELD = "held"
-    #: A worker has claimed it and is about to start it.
+    #: A worker has claimed the job and is about to start it.
     STARTING = "starting"
-    #: Its processes are alive under a shim.
+    #: The job's processes are alive under a shim.
     RUNNING = "running"
-    #: Somebody asked for its end; the worker moves it on once its processes are gone.
+    #: Cancellation was requested. The worker reports the end once the processes are gone.
     CANCELLING = "cancelling"
-    #: End: it exited with 0.
+    #: Final: the job exited with 0.
     SUCCEEDED = "succeeded"
-    #: End: it exited with something else, was killed, ran out of time or memory, or could not start.
+    #: Final: the job exited with another code, was killed, exceeded its time or memory, or could not start.
     FAILED = "failed"
-    #: End: somebody cancelled it.
+    #: Final: the job was cancelled.
     CANCELLED = "cancelled"
-    #: End: its worker and its processes vanished, and it may not run again.
+    #: Final: the worker and the processes vanished, and the job may not run again.
     LOST = "lost"
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class JobState(str, Enum):
 
     @property
     def is_end(self) -> bool:
-        """Return whether a job in this state never moves again."""
+        """Return whether this state is final."""
         return self in ENDS
 
     @property
@@ -70,7 +70,7 @@ class JobState(str, Enum):
 
     @property
     def said(self) -> str:
-        """Return it as one says it of a job: ``is running``, ``has succeeded``, ``was lost``."""
+        """Return the state as the predicate of a sentence: ``is running``, ``has succeeded``, ``was lost``."""
         if self in {JobState.SUCCEEDED, JobState.FAILED}:
             return f"has {self}"
         return f"was {self}" if self.is_end else f"is {self}"
@@ -78,8 +78,8 @@ class JobState(str, Enum):
 
 ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST})
 
-#: Every arrow of the lifecycle. None stands for "not there yet". Each script under ``queue/lua`` repeats
-#: its own arrows in its header, and a test holds the two together.
+#: All transitions of the lifecycle. None is the state before the job exists. Each script in ``gpuqueue/queue/lua/acts``
+#: lists its transitions in its header, and a test compares the two.
 TRANSITIONS: Mapping[JobState | None, frozenset[JobState]] = MappingProxyType(
     {
         None: frozenset({JobState.QUEUED, JobState.HELD, JobState.STARTING, JobState.RUNNING, JobState.CANCELLING}),
@@ -115,7 +115,7 @@ TRANSITIONS: Mapping[JobState | None, frozenset[JobState]] = MappingProxyType(
 
 
 class Level(IntEnum):
-    """Priority band: a higher level goes first, whoever asks."""
+    """Priority of a job. Jobs of a higher priority go first, regardless of their user."""
 
     LOW = 0
     NORMAL = 1
@@ -129,37 +129,37 @@ class Level(IntEnum):
 class WaitReason(str, Enum):
     """Why a queued or held job does not run."""
 
-    #: No device can promise it enough memory right now, or others go first.
+    #: No device can allocate enough memory now, or other jobs go first.
     MEMORY = "memory"
-    #: The queue knows of no device of the kind, and in the pool, that it may run on.
+    #: The queue knows no device that the job may run on, by device kind, pool and placement.
     DEVICE = "device"
-    #: Devices have the memory for it, but as many runs as may be on them at once.
+    #: Devices have enough memory, but their slots are in use.
     SLOTS = "slots"
-    #: It would have room, were that not kept for another job.
+    #: The job would fit, but the room is reserved for another job.
     RESERVATION = "reservation"
-    #: Every device that it may run on takes no new job, by somebody's say, or so many that too few are left.
+    #: Too few of the devices that the job may run on are not drained.
     DRAINED = "drained"
-    #: So many devices that it may run on have a worker that was not heard for a while that too few are left.
+    #: Too few of the devices that the job may run on have a worker with a recent heartbeat.
     SILENT = "silent"
-    #: A limit of its user or its group leaves no room for it.
+    #: A limit of the user or of the user's group leaves no room for the job.
     LIMIT = "limit"
-    #: The store lost its data and was rebuilt: nothing starts before one lease is over.
+    #: The store lost its data and was rebuilt: nothing starts for one lease.
     PAUSE = "pause"
-    #: A person held it.
+    #: A user held the job.
     HELD = "held"
-    #: Its runs were lost so often that it waits for a person.
+    #: The job's runs were lost too often. It waits for a release.
     LOST_TOO_OFTEN = "lost_too_often"
-    #: Its runs asked to be requeued so often that it waits for a person.
+    #: The job's runs asked for a requeue too often. It waits for a release.
     REQUEUED_TOO_OFTEN = "requeued_too_often"
-    #: Jobs that it is to come after have not ended. Of one that was cancelled: they ended otherwise than it needs.
+    #: Dependencies have not ended. For a cancelled job: a dependency ended otherwise than required.
     DEPENDENCY = "dependency"
-    #: It may not start before its time.
+    #: The job's earliest start is in the future.
     BEGIN = "begin"
-    #: Its last run ended badly; the next one may not start before its time.
+    #: The last run failed, and the pause before the retry is not over.
     RETRY = "retry"
-    #: Its last run asked for another one (exit code 75), which may not start before its time. That is no failure.
+    #: The last run asked for a requeue (exit code 75, which is no failure), and the pause before it is not over.
     REQUEUE = "requeue"
-    #: As many members of the array are at it as were asked to be at once.
+    #: The array has reached its concurrency limit.
     ARRAY_LIMIT = "array_limit"
 
     def __str__(self) -> str:
@@ -168,7 +168,7 @@ class WaitReason(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Account:
-    """Who asks: the submitting account, taken once at the door and then carried as a value."""
+    """The account that submits a job, read once at submit."""
 
     name: str
     uid: int
@@ -177,11 +177,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What matters when a job is matched with a device; jobs of one shape are interchangeable there.
+    """The part of a job's request that decides which devices it fits. Jobs of one shape are interchangeable.
 
-    The idea is HTCondor's autocluster: test each distinct shape once, not each job. Memory is rounded up
-    to whole MiB and the time limit up to one of a few steps, so that there are few shapes; the job keeps
-    its exact figures.
+    The idea is HTCondor's autocluster: each distinct shape is tested once, instead of each job. Memory is rounded up to
+    whole MiB and the time limit to one of a few steps, so that there are few shapes. The job keeps its exact figures.
     """
 
     mem_bytes: int
@@ -190,11 +189,11 @@ class Shape:
     gpus: int
     pool: str
     device: DeviceWish | None = None
-    #: What else the job says of its devices (the text of a :class:`gpuqueue.model.placement.Placement`).
+    #: The text of the job's :class:`gpuqueue.model.placement.Placement`.
     placement: str = ""
 
-    #: Time limits are matched in these steps, in seconds: each at most twice the last, from a minute on one and a half
-    #: times. Who would be gone before what is kept for others starts must not be thought to stay for long after.
+    #: Steps of time limits, in seconds. Each is at most twice the previous one, and at most 1.5 times from a minute on.
+    #: With coarser steps, short jobs would seem to run into a reservation that they do not touch.
     TIME_STEPS_S = (
         *(10, 20, 30, 60, 90, 120, 180, 240, 300, 450, 600),
         *(minutes * 60 for minutes in (15, 20, 25, 30, 40, 50, 60, 75, 90, 120, 150, 180, 210, 240, 300)),
@@ -204,18 +203,18 @@ class Shape:
 
     @classmethod
     def of(cls, spec: JobSpec) -> Shape:
-        """Return the shape of *spec*; a limit beyond the last step counts as none."""
+        """Return the shape of *spec*. A time limit beyond the last step counts as no limit."""
         limit_s = 0
         if spec.time_limit_s is not None:
             limit_s = next((step for step in cls.TIME_STEPS_S if spec.time_limit_s <= step), 0)
         return cls(-(-spec.mem_bytes // MIB) * MIB, limit_s, spec.gpus, spec.pool, spec.device, str(spec.placement))
 
     def __str__(self) -> str:
-        """Return the text in the store. It ends before the wish where there is none, as it did before there were any.
+        """Return the text in the store. It omits the device kind and the placement if the job has none.
 
-        So a waiting job of an older version has the shape of one that does not say today, and a worker of an older
-        version takes a wish for a part of the pool's name, and a placement for a part of the wish, and leaves the job
-        alone.
+        Older versions had no device kinds, so a waiting job from one has the shape of a job without a device kind. A
+        worker of an older version reads the device kind as a part of the pool's name, and the placement as a part of
+        the device kind. It therefore never claims such a job.
         """
         text = f"{self.mem_bytes}:{self.time_limit_s}:{self.gpus}:{self.pool}"
         if self.placement:
@@ -223,15 +222,15 @@ class Shape:
         return text if self.device is None else f"{text}:{self.device}"
 
 
-#: Names that become part of a key in the store: no colon, no space, nothing that a terminal obeys.
+#: Names that become part of a key in the store: no colons, no spaces, no control characters.
 _KEY_WORD = pattern(r"[A-Za-z0-9_.@+-]{1,64}")
 #: Longest job name, in characters.
 MAX_NAME = 128
 
-#: What a field may be. A bool is an int for Python and for nobody else.
+#: Types of flags and of optional texts. Other fields refuse a bool, although Python's bool is an int.
 _FLAG: tuple[type, ...] = (bool,)
 _TEXT_OR_NONE: tuple[type, ...] = (str, type(None))
-#: The fields of a request: what messages call each, where it is, what it may be, and how messages say that.
+#: The fields of a spec: name in messages, attribute path, allowed types, name of the types in messages.
 _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("mem", "mem_bytes", (int,), "a whole number"),
     ("gpus", "gpus", (int,), "a whole number"),
@@ -269,7 +268,7 @@ _typed = attrgetter(*(path for _, path, _, _ in _FIELDS))
 
 @lru_cache(maxsize=64)
 def _are_right(kinds: tuple[type, ...]) -> bool:
-    """Return whether all fields are what they may be: nearly all requests are of the same few combinations."""
+    """Return whether all fields have an allowed type. Cached, since most requests have the same few combinations."""
     return all(
         issubclass(kind, wanted) and (kind is not bool or wanted is _FLAG)
         for kind, (_, _, wanted, _) in zip(kinds, _FIELDS, strict=True)
@@ -278,23 +277,23 @@ def _are_right(kinds: tuple[type, ...]) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSpec:
-    """The frozen request.
+    """The frozen request of a job.
 
-    ``mem_bytes`` is what the job needs free on *each* of its ``gpus`` devices. ``env`` is the submitter's
-    environment; it stays out of ``repr`` because people paste logs and environments hold secrets. ``cap``
-    lets the worker tell the job's frameworks to stay within ``mem_bytes``. ``umask`` is the submitter's. ``warm`` says
-    that a spare interpreter may become its first process. ``pty`` is the size
-    of the terminal that it wants for its output; None: a file will do. ``device`` is
-    the kind of device that it wants; None, where nothing is said, means a GPU wherever the queue knows of one
-    (:func:`gpuqueue.model.device.suits`). ``placement`` is what it says of its devices beside that.
-    ``waits`` is what it waits for beside a device, ``retries`` how often it runs again after a failure.
-    ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
-    content-addressed copy of the code beside ``cwd``; nothing fills it yet. ``signal`` goes to the first process some
-    time before the time limit. ``array`` is there where many such jobs are asked for in one. ``notices`` say whom to
-    tell when it has ended for good. ``retry_of`` is the id of the job of which this is another try, where somebody
-    asked for one. ``tags`` are the words that it is to be found by from the start. ``git`` is what
-    ``cwd`` had checked out when it was submitted. ``separate_stderr`` gives
-    standard error a file of its own.
+    - ``mem_bytes`` is the memory that the job needs on *each* of its ``gpus`` devices. With ``cap``, the worker tells
+      the job's frameworks to stay within it.
+    - ``device`` is the device kind. None means a GPU if the queue knows one (:func:`gpuqueue.model.device.suits`).
+      ``placement`` restricts the devices further.
+    - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
+    - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the path of a
+      content-addressed copy of the code; nothing sets it yet. ``git`` is the checkout of ``cwd`` at submit.
+    - With ``warm``, a warm interpreter may become the first process.
+    - ``pty`` is the size of the job's terminal, None for output to a file. ``separate_stderr`` writes standard error to
+      a file of its own.
+    - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
+      ``signal`` is sent to the first process before the time limit.
+    - ``array`` is set if the job is an array.
+    - ``notices`` are the notifications to send at the final end of the job.
+    - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
     """
 
     argv: tuple[str, ...]
@@ -328,10 +327,10 @@ class JobSpec:
     separate_stderr: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what could never run.
+        """Validate the fields.
 
         Raises:
-            BadRequest: a field is out of range or holds a character that no process could be given.
+            BadRequest: a field is of the wrong type, is out of range or holds a NUL character.
 
         """
         self._check_types()
@@ -380,7 +379,7 @@ class JobSpec:
             )
 
     def _check_devices(self) -> None:
-        if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - no host has more
+        if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - more than any host has
             raise BadRequest(f"a job cannot ask for {brief(self.gpus)} devices: give a number from 1 to 64")
         if self.device is DeviceWish.CPU and self.gpus > 1:
             raise BadRequest(f"a host serves its CPU as one device, not as {self.gpus}: leave out --gpus")
@@ -390,7 +389,7 @@ class JobSpec:
             )
 
     def _check_types(self) -> None:
-        """Refuse what a program, unlike the command line, could hand in: a float for a size, a number for a name."""
+        """Refuse values of a wrong type, which a program can pass and the command line cannot."""
         if not isinstance(self.account, Account):
             raise BadRequest(f"the account must be an Account, not {brief(self.account)}")
         values = _typed(self)
@@ -407,18 +406,18 @@ class JobSpec:
 
     @property
     def shape(self) -> Shape:
-        """Return what matters when this job is matched with a device."""
+        """Return the shape of this request."""
         return Shape.of(self)
 
     @property
     def command(self) -> str:
-        """Return the command line as one would type it into a shell."""
+        """Return the command line, quoted for a shell."""
         return shlex.join(self.argv)
 
     def of_member(self, member: Member) -> JobSpec:
-        """Return what the *member* of this array is to run: its own values in the arguments and the environment.
+        """Return the spec of *member*, with its own values in the arguments and the environment.
 
-        It waits for nothing but a device: its array has waited for the rest, and tells of its end for all of them.
+        The member waits only for a device and has no notifications: those belong to the array.
         """
         if self.array is None:
             return self
@@ -436,17 +435,19 @@ class JobSpec:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """A job as it stands at one moment: its request, and how far it has come.
+    """A job at one moment: its request and its progress. Times are on the store's clock.
 
-    ``attempt`` counts the runs so far, ``losses`` those that vanished with their worker, ``retries`` those after a
-    failure, ``requeues`` those that a run asked for (exit 75). Times are on the store's clock. ``devices`` holds the
-    UUIDs of the current or last run. ``awaits`` are the jobs whose end it still waits for, as far as the queue tells;
-    ``begins_at`` is when it may start, where that is to come; ``because`` why it was cancelled, where nobody did, or
-    why an array cannot go on. ``member`` says whose member it is, ``tally`` how far it has come where it is an array
-    itself. ``front`` is not None where it was moved before all others of its user that waited then: of several the
-    highest goes first. ``tags`` are the words that it can be found by, ``note`` is what somebody has to say of it.
-    ``lifted`` is the level to which waiting has lifted it, None where it counts as was asked for; only the queue tells,
-    of what waits.
+    - ``attempt`` counts the runs so far, ``losses`` the lost ones, ``retries`` those after a failure, ``requeues``
+      those that a run asked for (exit code 75).
+    - ``devices`` are the UUIDs of the devices of the current or last run.
+    - ``awaits`` are the dependencies that have not ended, if the queue knows the job. ``begins_at`` is the earliest
+      start if it is in the future.
+    - ``because`` is why the queue cancelled the job, or why an array is held after a rebuild.
+    - ``member`` is set for a member of an array, ``tally`` for an array.
+    - ``front`` is set if a user moved the job before the user's other waiting jobs. The highest ``front`` goes first.
+    - ``tags`` and ``note`` are texts that users attach to the job.
+    - ``lifted`` is the priority to which aging promoted the job, None if the requested one applies. It is known only
+      for waiting jobs in the queue.
     """
 
     id: int
@@ -475,9 +476,9 @@ class Job:
 
     @property
     def label(self) -> str:
-        """Return what people call it: ``17``, or ``17_2`` where it is a member of an array."""
+        """Return the display id: ``17``, or ``17_2`` for a member of an array."""
         return str(self.member or self.id)
 
     def __str__(self) -> str:
-        """Return the one name by which logs call a job."""
+        """Return the name of the job in logs."""
         return f"job {self.label} ({self.spec.name}, {self.spec.account.name}, {format_bytes(self.spec.mem_bytes)})"

@@ -1,4 +1,4 @@
-"""The jobs that have not ended, with what the queue knows of their runs at one moment."""
+"""A page of the jobs that have not ended, with the queue's data on their runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from gpuqueue.model.run import RunDevice
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listing:
-    """Jobs, and by their ids what is known of those that run.
+    """Jobs, and data on their runs by job id.
 
-    ``at`` is the moment on the store's clock. ``held_bytes`` is what each run was last seen to hold, on all its devices
-    together, ``logs`` where its log lies on its own host, ``devices`` where it runs.
+    ``at`` is the time of the page on the store's clock. ``held_bytes`` is the memory that the last sample of each run
+    showed, summed over its devices. ``logs`` are the paths of the logs on the host of each run. ``devices`` are the
+    devices of each run.
     """
 
     at: datetime
@@ -24,5 +25,5 @@ class Listing:
     held_bytes: Mapping[int, int] = field(default_factory=dict)
     logs: Mapping[int, str] = field(default_factory=dict)
     devices: Mapping[int, tuple[RunDevice, ...]] = field(default_factory=dict)
-    #: The id to go on after, None where there are no more.
+    #: The last id of this page, for the next one. None if this is the last page.
     after: int | None = None

@@ -1,4 +1,4 @@
-"""What people call jobs: the one place where such names are read. Pure."""
+"""Parses the names of jobs that users type: ids, array members, parts of arrays, ranges of ids. Pure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from gpuqueue.model.array import Indexes, Member
 from gpuqueue.text.sanitize import brief
 
 _SPAN = pattern(r"([1-9][0-9]{0,15})-([1-9][0-9]{0,15})")
-#: Of an array, so many ranges are named at once: the scripts take 4096 characters.
+#: Most ranges of indexes in one argument of a script. Such an argument has at most 4096 characters.
 _MOST_RANGES = 200
 
 
 @dataclass(frozen=True, slots=True)
 class JobName:
-    """What people call a job: ``17``, a member ``17_2``, or a part of an array ``17_5-9``."""
+    """The name of a job: ``17``, a member ``17_2``, or a part of an array ``17_5-9``."""
 
     id: int
     part: Indexes | None = None
 
     @classmethod
     def parse(cls, text: str) -> JobName:
-        """Return what *text* names.
+        """Return the job, member or part that *text* names.
 
         Raises:
-            BadRequest: it is no name of a job.
+            BadRequest: *text* is no name of a job.
 
         """
         found = re.fullmatch(r"([1-9][0-9]{0,15})(?:_([0-9,-]+))?", text)
@@ -38,13 +38,13 @@ class JobName:
 
     @property
     def member(self) -> Member | None:
-        """Return the one member that is meant, None where it is another job or several."""
+        """Return the member, if the name has exactly one index; else None."""
         if self.part is None or len(self.part) != 1:
             return None
         return Member(self.id, next(iter(self.part)))
 
     def each(self) -> Iterator[str]:
-        """Yield the names of the jobs that are meant, one by one: the members of a part, else the name itself."""
+        """Yield the names of the single jobs: of each member if this is a part of an array, else the name itself."""
         if self.part is None:
             yield str(self)
         else:
@@ -55,7 +55,7 @@ class JobName:
 
     @classmethod
     def of_parts(cls, array_id: int, indexes: Indexes) -> Iterator[JobName]:
-        """Yield names that together mean these members of an array, none of them with a step: so scripts take them."""
+        """Yield names that together cover these members of an array, in ranges without steps, as scripts require."""
         ranges = [r for each in indexes.ranges for r in ([each] if each.step == 1 else (range(k, k + 1) for k in each))]
         for start in range(0, len(ranges), _MOST_RANGES):
             yield cls(array_id, Indexes(tuple(ranges[start : start + _MOST_RANGES])))
@@ -63,7 +63,7 @@ class JobName:
 
 @dataclass(frozen=True, slots=True)
 class JobSpan:
-    """What people call several jobs by their ids: ``12-19``, from the one to the other, both included."""
+    """A range of job ids, ``12-19``, including both ends."""
 
     first: int
     last: int
@@ -73,10 +73,10 @@ class JobSpan:
 
 
 def meant(text: str) -> JobName | JobSpan:
-    """Return what *text* names: a job, an array, a member or a part of one, or all jobs from one id to another.
+    """Return what *text* names: a job, an array, a member or a part of an array, or a range of ids.
 
     Raises:
-        BadRequest: it names no job.
+        BadRequest: *text* names no job.
 
     """
     found = _SPAN.fullmatch(text)

@@ -1,4 +1,4 @@
-"""What users, groups and pools may have at a time, and what the runs and the queue hold of it. Pure."""
+"""Limits of users, groups and pools, and their current use. Pure."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from gpuqueue.lazy.imports import pattern
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import MAX_BYTES, format_bytes, parse_bytes, parse_duration
 
-#: A limit that names nobody: of every user, or pool, that no other names.
+#: The name that stands for every user, or pool, without an entry of its own.
 EVERYBODY = "*"
 _NAME = pattern(r"\*|@?[A-Za-z0-9_.+-][A-Za-z0-9_.@+-]{0,63}")
 _COUNT = pattern(r"\d{1,9}", re.ASCII)
 
 
 class Measure(str, Enum):
-    """What is limited for users and groups."""
+    """The quantities that users and groups can have limits on."""
 
-    #: Runs at a time.
+    #: Concurrent runs.
     RUNNING_JOBS = "running_jobs"
-    #: Devices of these runs, but for CPUs.
+    #: Devices of these runs, except CPUs.
     RUNNING_GPUS = "running_gpus"
-    #: What these runs were promised on all their devices together, in bytes.
+    #: Memory allocated to these runs on all their devices, in bytes.
     RUNNING_MEM = "running_mem"
-    #: Jobs that wait, for whatever reason; each member of an array is one.
+    #: Waiting jobs, including held ones. Each member of an array counts.
     QUEUED_JOBS = "queued_jobs"
 
     def __str__(self) -> str:
         return self.value
 
     def shown(self, amount: int) -> str:
-        """Return an amount of it as people read it."""
+        """Return *amount* of this measure, formatted for display."""
         return format_bytes(amount) if self is Measure.RUNNING_MEM and amount else str(amount)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The most of something, and whether what is beyond is refused at submit: else it waits."""
+    """A maximum. A job beyond it is refused at submit if ``refuses`` is set, else it waits."""
 
     most: int
     refuses: bool = False
@@ -50,7 +50,7 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolLimits:
-    """What a job of a pool gets if it does not say, and the most that it may ask for; None: nothing is said."""
+    """Defaults and maxima of the jobs of a pool. None means that the pool sets none."""
 
     default_mem_bytes: int | None = None
     max_mem_bytes: int | None = None
@@ -61,7 +61,7 @@ class PoolLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Use:
-    """What a user, or a group, has running and waiting now."""
+    """The running and waiting amounts of a user or a group, by measure."""
 
     running_jobs: int = 0
     running_gpus: int = 0
@@ -69,7 +69,7 @@ class Use:
     queued_jobs: int = 0
 
     def of(self, measure: Measure) -> int:
-        """Return the amount of one measure."""
+        """Return the amount of *measure*."""
         amount: int = getattr(self, measure.value)
         return amount
 
@@ -79,7 +79,7 @@ class Use:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """One limit, with what is used of it. *whose* is a user, ``@`` and a group, or EVERYBODY: then *used* is None."""
+    """One limit and its current use. ``whose`` is a user, ``@GROUP`` or EVERYBODY, for which ``used`` is None."""
 
     whose: str
     measure: Measure
@@ -89,7 +89,7 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitsInUse:
-    """Every limit of users and groups with what is used of it, and what the pools allow."""
+    """All limits of users and groups with their current use, and the limits of the pools."""
 
     bounds: tuple[Bound, ...] = ()
     pools: Mapping[str, PoolLimits] = field(default_factory=dict)
@@ -100,7 +100,7 @@ Figures = Mapping[Measure, Limit]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """All limits of a site. A user's own figures stand for those of EVERYBODY, one by one."""
+    """All limits of a site. Each figure of a user overrides the same figure of EVERYBODY."""
 
     users: Mapping[str, Figures] = field(default_factory=dict)
     groups: Mapping[str, Figures] = field(default_factory=dict)
@@ -109,10 +109,12 @@ class Limits:
 
     @classmethod
     def parse(cls, limits: str, pool_limits: str, members: Mapping[str, tuple[str, ...]]) -> Limits:
-        """Return what ``*: running_gpus=4; @vision: running_mem=200G`` and ``big: max_time=2d`` mean.
+        """Return the limits in two settings, such as ``*: running_gpus=4; @vision: running_mem=200G``.
+
+        *pool_limits* are those of pools, such as ``big: max_time=2d``. *members* are the users of each group.
 
         Raises:
-            BadRequest: something there is no limit, or a group has one and no members.
+            BadRequest: an entry is malformed, or a group has a limit and no members.
 
         """
         written = {name: dict(_pairs(words, name)) for name, words in _entries(limits)}
@@ -134,7 +136,7 @@ class Limits:
         )
 
     def to_fields(self) -> dict[str, str]:
-        """Return the limits as the store keeps them; what it holds is described in ``queue/lua/limits.lua``."""
+        """Return the fields of the limits in the store, as ``gpuqueue/queue/lua/shared/limits.lua`` describes them."""
         fields = {f"user:{name}": _text(figures) for name, figures in self.users.items()}
         for group, figures in self.groups.items():
             fields[f"group:{group}"] = _text(figures)
@@ -144,7 +146,7 @@ class Limits:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, str]) -> Limits:
-        """Return the limits that :meth:`to_fields` wrote. What makes no sense there is left out."""
+        """Return the limits in the fields that :meth:`to_fields` wrote. Malformed entries are ignored."""
         found: dict[str, dict[str, str]] = {}
         for name, text in fields.items():
             what, _, whose = name.partition(":")
@@ -158,22 +160,22 @@ class Limits:
         )
 
     def of_runs(self) -> Limits:
-        """Return what is limited of runs, all of which makes jobs wait: nothing is refused, and no pool says a word."""
+        """Return the limits on runs only. They make jobs wait and refuse none, and pools have no limits."""
         users, groups = (
             {name: _of_runs(figures) for name, figures in whose.items()} for whose in (self.users, self.groups)
         )
         return Limits(users=users, groups=groups, members=self.members)
 
     def of_pool(self, pool: str) -> PoolLimits:
-        """Return the limits of the jobs that name *pool*, or none where that is empty."""
+        """Return the limits of *pool* (empty for jobs without a pool), else those of EVERYBODY, else no limits."""
         return self.pools.get(pool) or self.pools.get(EVERYBODY) or PoolLimits()
 
     def over(
         self, user: str, asked: Use, uses: Mapping[str, Use], kept: Mapping[str, Use] | None = None
     ) -> Bound | None:
-        """Return the first limit that leaves *user* no room for a run that needs *asked*; None if none does.
+        """Return the first limit that a run of *user* which needs *asked* would exceed, or None.
 
-        *kept* is what is kept for others, by whose limit it is.
+        *uses* is the current use by user. *kept* is the use that is reserved for other jobs, by the owner of the limit.
         """
         for bound in self._of_user(user, uses):
             more, others = asked.of(bound.measure), (kept or {}).get(bound.whose, Use()).of(bound.measure)
@@ -183,7 +185,7 @@ class Limits:
         return None
 
     def bounds(self, uses: Mapping[str, Use]) -> Iterator[Bound]:
-        """Yield every limit with what is used of it: of users, then of groups, then of whoever is not named."""
+        """Yield every limit with its current use: those of users, then of groups, then of EVERYBODY."""
         named = [name for name in self.users if name != EVERYBODY]
         others = [name for name in uses if name not in named] if EVERYBODY in self.users else []
         for user in sorted((*named, *others)):
@@ -220,7 +222,7 @@ def _bounds(whose: str, figures: Figures, used: Use) -> Iterator[Bound]:
             yield Bound(whose=whose, measure=measure, limit=figures[measure], used=used.of(measure))
 
 
-# ---- as people write them --------------------------------------------------------------------------------------------
+# ---- limits in settings ----------------------------------------------------------------------------------------------
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:
@@ -292,7 +294,7 @@ def _devices(text: str) -> int:
     return most
 
 
-#: Each reader gives what its field holds.
+#: Setting to field of PoolLimits, and the parser of its value.
 _OF_POOL: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "default_mem": ("default_mem_bytes", parse_bytes),
     "max_mem": ("max_mem_bytes", parse_bytes),
@@ -303,7 +305,7 @@ _OF_POOL: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 
 
 def _pool(name: str, words: Mapping[str, str]) -> PoolLimits:
-    """Return a pool's limits. Where only the longest time is said, a job that does not say gets it."""
+    """Return the limits of the pool *name*. Without ``default_time``, the default time limit is ``max_time``."""
     unknown = words.keys() - _OF_POOL.keys()
     if unknown:
         raise BadRequest(f"{brief(min(unknown))} is no limit of a pool: choose from {', '.join(_OF_POOL)}")
@@ -317,7 +319,7 @@ def _pool(name: str, words: Mapping[str, str]) -> PoolLimits:
     return PoolLimits(**values)
 
 
-# ---- as the store keeps them -----------------------------------------------------------------------------------------
+# ---- limits in the store ---------------------------------------------------------------------------------------------
 
 
 def _text(figures: Figures) -> str:

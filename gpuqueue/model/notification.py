@@ -1,4 +1,4 @@
-"""Whom a job's owner lets tell of its end: the words of ``--on-end`` and ``--on-fail``. Pure. docs/adr/0009."""
+"""Notifications at the end of a job: the values of ``--on-end`` and ``--on-fail``. Pure. See docs/adr/0009."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.sanitize import brief, plain
 
-#: Most notices of one job.
+#: Most notifications of one job.
 MOST_NOTICES = 16
 #: Longest target or command, in characters.
 MOST_TEXT = 2000
-#: The target whose account sends to plain mail addresses.
+#: The target whose mail account sends to plain mail addresses.
 MAIL = "mail"
-#: What a command begins with.
+#: Prefix of a command.
 COMMAND = "command:"
 
-#: Not compiled before they are needed: most jobs tell nobody.
+#: Patterns, compiled only when needed: most jobs have no notifications.
 _NAME = r"[A-Za-z][A-Za-z0-9_-]{0,63}"
 _URL = r"[A-Za-z][A-Za-z0-9+.-]{0,31}://\S+"
 _ADDRESS = r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,190}"
@@ -27,11 +27,11 @@ _FORMS = "a target of the site by its name, a mail address, a URL such as ntfy:/
 
 
 class When(str, Enum):
-    """After which ends of a job somebody is told."""
+    """The ends of a job that trigger a notification."""
 
-    #: After any.
+    #: Any end.
     END = "end"
-    #: After any but success: it failed, was lost or was cancelled.
+    #: Any end but success: the job failed, was lost or was cancelled.
     FAIL = "fail"
 
     def __str__(self) -> str:
@@ -39,15 +39,15 @@ class When(str, Enum):
 
 
 class NoticeKind(str, Enum):
-    """What a notice goes to."""
+    """The kind of destination of a notification."""
 
-    #: A target that the site's settings give a name: its secrets are known there alone.
+    #: A named target of the site's settings. Only the settings hold its secrets.
     TARGET = "target"
-    #: A mail address; the site's target ``mail`` sends it.
+    #: A mail address. The site's target ``mail`` sends to it.
     ADDRESS = "address"
-    #: A URL, as Apprise has them.
+    #: A URL of Apprise.
     URL = "url"
-    #: No message, but a command, run where the job ran.
+    #: No message, but a command that runs on the host where the job ran.
     COMMAND = "command"
 
     def __str__(self) -> str:
@@ -56,16 +56,16 @@ class NoticeKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One thing that happens when the job has ended for good. A URL in ``to`` may hold secrets: show ``shown``."""
+    """A notification to send at the final end of a job. A URL in ``to`` may hold secrets: display ``shown``."""
 
     to: str
     when: When = When.END
 
     def __post_init__(self) -> None:
-        """Refuse what nothing can be sent to.
+        """Validate the fields.
 
         Raises:
-            BadRequest: it is no target.
+            BadRequest: ``to`` is no valid destination, or a field is of the wrong type.
 
         """
         to: object = self.to
@@ -73,37 +73,37 @@ class Notice:
         if not isinstance(to, str) or not isinstance(when, When):
             raise BadRequest(f"{brief(to)} can be told nothing: write {_FORMS}")
         if len(self.to) > MOST_TEXT or plain(self.to) != self.to or _kind(self.to) is None:
-            # What is no URL at all may be half of one: a secret must not be said again.
+            # A malformed text may be a part of a URL, so the message must not repeat a secret.
             raise BadRequest(f"{brief(masked(self.to))} can be told nothing: write {_FORMS}")
 
     def __repr__(self) -> str:
-        """Return it without secrets: people paste logs."""
+        """Return a text without secrets, since it may appear in logs."""
         return f"Notice({self.shown!r}, {self.when})"
 
     @property
     def kind(self) -> NoticeKind:
-        """Return what it goes to."""
+        """Return the kind of the destination."""
         found = _kind(self.to)
-        assert found is not None  # noqa: S101 - __post_init__ refused all else
+        assert found is not None  # noqa: S101 - checked in __post_init__
         return found
 
     @property
     def scheme(self) -> str | None:
-        """Return what its URL begins with, None where it has none."""
+        """Return the scheme of the URL, or None if the destination is no URL."""
         return self.to.partition("://")[0].lower() if self.kind is NoticeKind.URL else None
 
     @property
     def command(self) -> str:
-        """Return what a shell is to run; empty where nothing is."""
+        """Return the shell command, or an empty text if the destination is no command."""
         return self.to.removeprefix(COMMAND).strip() if self.kind is NoticeKind.COMMAND else ""
 
     @property
     def shown(self) -> str:
-        """Return it as anybody may see it: of a URL only what it begins with."""
+        """Return the destination without secrets: only the scheme of a URL."""
         return masked(self.to)
 
     def follows(self, *, succeeded: bool) -> bool:
-        """Return whether it is meant for a job that has ended so."""
+        """Return whether to send the notification for a job that succeeded or did not."""
         return self.when is When.END or not succeeded
 
 
@@ -117,16 +117,16 @@ def _kind(to: str) -> NoticeKind | None:
 
 
 def masked(to: str) -> str:
-    """Return *to* without what may be a secret: any part of a URL behind its beginning may be one."""
+    """Return *to* without secrets: any part of a URL after its scheme may be one."""
     scheme, mark, _ = to.partition("://")
     return f"{scheme}{mark}…" if mark and not to.startswith(COMMAND) else to
 
 
 def targets(text: str) -> dict[str, str]:
-    """Return the targets that a setting such as ``team=slack://… mail=mailto://…`` names, by their names.
+    """Return the URLs by target name in a setting such as ``team=slack://… mail=mailto://…``.
 
     Raises:
-        BadRequest: something is no target. No secret is said again.
+        BadRequest: an entry is malformed. The message repeats no secret.
 
     """
     found: dict[str, str] = {}
@@ -143,13 +143,13 @@ def targets(text: str) -> dict[str, str]:
 
 
 class Outcome(str, Enum):
-    """What became of a notice."""
+    """The outcome of a notification."""
 
-    #: Whoever was to be told was told, at least once.
+    #: It was sent at least once.
     SENT = "sent"
-    #: It could not be sent, however often it was tried.
+    #: All tries to send it failed.
     GIVEN_UP = "given_up"
-    #: It was meant for another end than the job came to.
+    #: The job did not end in a way that triggers it.
     NOT_NEEDED = "not_needed"
 
     def __str__(self) -> str:
@@ -158,7 +158,7 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Told:
-    """How far a notice has come: the one with this ``number`` among its job's. ``outcome`` None: it is still to go."""
+    """The delivery state of the notification ``number`` of a job. ``outcome`` is None while delivery is pending."""
 
     number: int
     tries: int = 0

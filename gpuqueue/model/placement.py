@@ -1,4 +1,4 @@
-"""Which devices a job may be put on, and how, beside their kind, their pool and their memory. Pure."""
+"""The placement of a job: constraints on its devices besides device kind, pool and memory. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.text.sanitize import brief
 
-#: Most models and most devices that a job can name: they stand in its shape, which every claim reads.
+#: Most models and most devices that a job can name. They are part of its shape, which every claim reads.
 MOST_MODELS = 8
 MOST_DEVICES = 64
-#: Longest text that stands for a model, in characters.
+#: Longest text that names a model, in characters.
 MOST_MODEL = 64
-#: Of a device that is wanted whole strangers may hold one part in so many. The scripts have the same figure
-#: (``queue/lua/device_filter.lua``), and a test holds the two together.
+#: External processes may use at most 1/16 of a device that a job wants whole. The scripts have the same figure
+#: (``gpuqueue/queue/lua/shared/device_filter.lua``), and a test compares the two.
 STRANGERS_SHARE = 16
 
 _WORD = pattern(r"[a-z0-9.]+")
-#: No comma, no colon: they part the UUIDs, and the words of a shape.
+#: Without commas and colons, which separate the UUIDs and the fields of a shape.
 _UUID = pattern(r"[A-Za-z0-9_.@+/-]{1,128}")
 
 
 class Preference(str, Enum):
-    """Which of the devices that fit a job on one device takes."""
+    """The choice among the devices that fit a job for one device."""
 
-    #: The one with the most free memory.
+    #: The device with the most free memory.
     SPREAD = "spread"
-    #: The one with the least that is still enough.
+    #: The device with the least free memory that is still enough.
     PACK = "pack"
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Preference(str, Enum):
         """Return the preference that *text* names.
 
         Raises:
-            BadRequest: it names none.
+            BadRequest: *text* names none.
 
         """
         if not isinstance(text, str) or text not in list(cls):
@@ -48,25 +48,29 @@ class Preference(str, Enum):
 
 
 def words_of(model: str) -> tuple[str, ...]:
-    """Return the words of a model's name, in lower case: ``NVIDIA A100-SXM4-80GB`` has four."""
+    """Return the words of a model's name in lower case. ``NVIDIA A100-SXM4-80GB`` has four."""
     return tuple(_WORD.findall(model.lower()))
 
 
 def fits_model(pattern: str, name: str) -> bool:
-    """Return whether each word of *pattern* is a word of the model's *name*, as ``a100-80gb`` of the one above.
+    """Return whether each word of *pattern* is a word of the model's *name*.
 
-    The scripts have the same rule (``of_model`` in ``queue/lua/device_filter.lua``), and a test holds the two together.
+    For example, ``a100-80gb`` fits ``NVIDIA A100-SXM4-80GB``. The scripts have the same rule (``of_model`` in
+    ``gpuqueue/queue/lua/shared/device_filter.lua``), and a test compares the two.
     """
     return set(words_of(pattern)) <= set(words_of(name))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """What a job says of where it is to be put; by default nothing.
+    """Constraints of a job on its devices. The default has none.
 
-    ``exclusive``: alone on each of its devices. ``whole``: and it named no size, so each must be as good as empty of
-    strangers too. ``models``: on one of these, by the words of the name. ``devices``: on these, or among these, by
-    UUID. ``preference``: None leaves it to the site.
+    - ``exclusive``: the job runs alone on each of its devices.
+    - ``whole``: the job is exclusive and names no memory size, so external processes may use only a small part of each
+      device (see STRANGERS_SHARE).
+    - ``models``: the devices must be of one of these models, matched by the words of the name.
+    - ``devices``: the devices must be among these UUIDs.
+    - ``preference``: None leaves the choice to the site.
     """
 
     exclusive: bool = False
@@ -76,10 +80,10 @@ class Placement:
     preference: Preference | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no device could be matched with.
+        """Validate the fields.
 
         Raises:
-            BadRequest: it is of the wrong type, or there is too much of it.
+            BadRequest: a field is of the wrong type or malformed, names too much, or contradicts another one.
 
         """
         flags: tuple[object, ...] = (self.exclusive, self.whole)
@@ -99,13 +103,13 @@ class Placement:
             raise BadRequest("say how much device memory the job needs, or that it wants the card for itself")
 
     def __bool__(self) -> bool:
-        """Return whether it says anything."""
+        """Return whether there is any constraint."""
         return self != ANYWHERE
 
     def __str__(self) -> str:
-        """Return the text in a shape: ``flags:models:devices``, without the colons at its end.
+        """Return the text in a shape: ``flags:models:devices``, without trailing colons.
 
-        It says the same in the same letters, in whatever order it was said: jobs of one shape are interchangeable.
+        Equal constraints give equal texts, whatever their order, because jobs of one shape are interchangeable.
         """
         flags = ("x" if self.exclusive else "") + ("w" if self.whole else "")
         flags += self.preference.value[0] if self.preference else ""
@@ -120,5 +124,5 @@ def _check_names(what: str, names: object, most: int) -> None:
         raise BadRequest(f"{len(names)} names of a {what}: at most {most} are taken")
 
 
-#: What a job says that says nothing.
+#: The placement without constraints.
 ANYWHERE = Placement()

@@ -1,4 +1,4 @@
-"""Which level may take the place of which. Nothing may, unless a site says so. Pure."""
+"""Preemption rules: which priorities may preempt which. Without a setting there is no preemption. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.job import Level
 from gpuqueue.text.sanitize import brief
 
-#: So often a job makes place for others; then it is left alone.
+#: A job is preempted at most this often.
 MOST = 5
 
 
 def parse_preempt(text: str) -> dict[Level, tuple[Level, ...]]:
-    """Return what ``urgent: low normal; high: low`` means: which levels each level may take the place of.
+    """Return the priorities that each priority may preempt, from a text such as ``urgent: low normal; high: low``.
 
     Raises:
-        BadRequest: there is no such level, or it is not lower.
+        BadRequest: the text is malformed, names an unknown priority, or names one that is not lower.
 
     """
     found: dict[Level, tuple[Level, ...]] = {}
@@ -34,7 +34,7 @@ def parse_preempt(text: str) -> dict[Level, tuple[Level, ...]]:
 
 
 def words_of(preempt: Mapping[Level, Sequence[Level]]) -> list[str]:
-    """Return what ``preempt.lua`` is told of it: each level, and the digits of those that it may preempt."""
+    """Return the arguments of ``preempt.lua``: each priority, and the digits of the priorities it may preempt."""
     digits = {level: "".join(str(int(each)) for each in lower) for level, lower in sorted(preempt.items())}
     return [word for level, lower in digits.items() for word in (str(int(level)), lower)]
 

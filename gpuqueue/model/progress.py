@@ -1,10 +1,10 @@
-"""How far a job is, as it says itself: the last progress bar in its log. Pure.
+"""Reads a job's progress from the last progress bar in its log. Pure.
 
-What is read is what people see on their terminals: the line of tqdm (PyTorch Lightning, Hugging Face), Keras' bar, or
-a plain count such as ``epoch 3/10``. Nothing of a job has to be changed for it.
+Known forms are the bars of tqdm (PyTorch Lightning, Hugging Face) and Keras, and plain counts such as ``epoch 3/10``.
+Jobs need no changes for this.
 
-A bar is drawn anew for as long as its work goes on. So one that is full is over as soon as the job writes something
-else, and one that is not was given up once much else stands below it: what the job does now, it does not tell.
+A program redraws a bar as long as its work continues. So a full bar is over as soon as the log has other output below
+it, and an unfinished bar is over once much other output follows. The job then has no known progress.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ import re
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import pattern
 
-#: As much of a log's end is enough: a bar is written anew many times a minute.
+#: Length of the end of a log to read, in bytes. It is enough, since bars are redrawn many times a minute.
 TAIL_BYTES = 8192
 
-#: With more lines than this below it a bar is over that was never full: a loop that was left.
+#: An unfinished bar with more lines than this below it is over: the job left its loop early.
 MOST_BELOW = 20
 
-#: What a terminal obeys: colours, moves of the cursor.
+#: Terminal escape sequences: colours, cursor movements.
 ESCAPES = pattern(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-#: `` 45%|####      | 45/100 [00:12<00:15,  3.6it/s]``: the share is taken from the counts, which are finer.
+#: `` 45%|####      | 45/100 [00:12<00:15,  3.6it/s]``. The share is computed from the counts, which are more precise.
 _TQDM = pattern(r"(?P<percent>\d{1,3})%\|.*?\|\s*(?P<rest>\S.*)?$")
 #: ``12/100 ━━━━━─────  3s 35ms/step`` and ``12/100 [===>......] - ETA: 3s``
 _KERAS = pattern(r"(?<![\d/.])(?P<done>\d+)/(?P<all>\d+)\s*(?:\[[=>.\s]+\]|[━─╸╺]+)\s*(?P<rest>.*)$")
 _COUNTS = pattern(r"(?<![\d/.])(?P<done>\d+(?:\.\d+)?)(?P<unit>[kMGTP]?)B?/(?P<all>\d+(?:\.\d+)?)(?P<units>[kMGTP]?)B?")
-#: Only beside a word that says what is counted: a date is no progress.
+#: A count next to a word that names the counted thing, so that a date does not match.
 _WORDED = pattern(
     r"\b(?:epoch|step|iter(?:ation)?|batch|round|fold|trial|it)s?\b[\s:=#\[(]*(?P<done>\d+)\s*(?:/|of)\s*(?P<all>\d+)",
     re.IGNORECASE,
 )
-#: ``[00:12<00:15``: what tqdm thinks is left; ``ETA: 3s`` is Keras'.
+#: The remaining time: ``[00:12<00:15`` of tqdm, ``ETA: 3s`` of Keras.
 _LEFT = pattern(r"\[[\d:]+<(?P<tqdm>[\d:]+)|ETA:\s*(?P<keras>[\d:]+s?)")
 _SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """``share`` of the work that is done, 0 to 1; ``words`` beside the bar: the counts, and the time left if told."""
+    """The done share of the work, 0 to 1, and the words next to the bar: the counts and any remaining time."""
 
     share: float
     words: str
 
 
 def progress_in(tail: bytes) -> Progress | None:
-    """Return the last progress that the end of a log tells and that still holds, None if it tells none."""
+    """Return the current progress in the end of a log, or None if there is none."""
     text = ESCAPES.sub("", tail.decode("utf-8", "replace"))
     lines = [line for line in map(str.strip, re.split(r"[\r\n]+", text)) if line]
     is_over = False
@@ -54,7 +54,7 @@ def progress_in(tail: bytes) -> Progress | None:
         bar = None if is_over else _bar_in(line)
         if bar is not None and (below == 0 or (bar.share < 1 and below <= MOST_BELOW)):
             return bar
-        is_over = is_over or bar is not None  # and so are those above it
+        is_over = is_over or bar is not None  # all bars above this line are over, too
         counted = _counted_in(line, _WORDED)
         if counted is not None:
             return counted
@@ -77,7 +77,7 @@ def _counted_in(line: str, form: re.Pattern[str]) -> Progress | None:
 
 
 def _words(counts: re.Match[str] | None, line: str) -> str:
-    """Return ``45/100, 00:15 left``, as much of it as the line tells."""
+    """Return a text such as ``45/100, 00:15 left``, with the parts that *line* has."""
     left = _LEFT.search(line)
     numbers = ""
     if counts:

@@ -1,4 +1,4 @@
-"""After which endings a job runs once more, and how often. Pure."""
+"""Retries: after which endings a job runs again, and how often. Pure."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ MOST_RETRIES = 100
 
 
 class RetryOn(str, Enum):
-    """How a run must have ended for its job to be tried again; all but the first and last are those of EndingKind."""
+    """The endings of a run that allow a retry. All but FAILED and ANY are also values of EndingKind."""
 
-    #: It exited by itself, with another code than 0 (75 asks to be requeued, which is no failure).
+    #: The run exited by itself with a code other than 0. Code 75 asks for a requeue, which is no failure.
     FAILED = "failed"
-    #: A signal that gpuqueue did not send killed it.
+    #: A signal that gpuqueue did not send killed the run.
     SIGNALLED = "signalled"
-    #: It took more memory than there was, or than it had asked for.
+    #: The run needed more memory than was available, or than it had requested.
     OUT_OF_MEMORY = "out_of_memory"
-    #: It reached its time limit.
+    #: The run reached its time limit.
     TIMED_OUT = "timed_out"
-    #: It could not be started.
+    #: The run could not be started.
     REFUSED = "refused"
-    #: It was lost, and more often than a job is run again for that anyway.
+    #: The run was lost, and the job has used up the reruns that every lost job gets.
     LOST = "lost"
     #: Any of these.
     ANY = "any"
@@ -34,22 +34,22 @@ class RetryOn(str, Enum):
         return self.value
 
 
-#: After which endings a job is tried again where nothing is said: those that another try might change.
+#: The default: endings after which another run may succeed.
 DEFAULT_ON = (RetryOn.FAILED, RetryOn.SIGNALLED, RetryOn.LOST)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Retries:
-    """At most ``times`` further runs, after the endings ``on``. The pause before each is twice as long as the last."""
+    """At most ``times`` retries, after the endings ``on``. The pause before each retry doubles, up to one hour."""
 
     times: int = 0
     on: tuple[RetryOn, ...] = DEFAULT_ON
 
     def __post_init__(self) -> None:
-        """Refuse what could not be counted.
+        """Validate the fields.
 
         Raises:
-            BadRequest: a field makes no sense.
+            BadRequest: a field is of the wrong type or out of range.
 
         """
         if type(self.times) is not int or not 0 <= self.times <= MOST_RETRIES:
@@ -60,10 +60,10 @@ class Retries:
 
     @staticmethod
     def parse_on(text: str) -> tuple[RetryOn, ...]:
-        """Return the endings that *text* such as ``failed,lost`` names.
+        """Return the endings that *text* names, such as ``failed,lost``.
 
         Raises:
-            BadRequest: it names something else.
+            BadRequest: *text* names something else.
 
         """
         words = [word.strip() for word in text.split(",")]

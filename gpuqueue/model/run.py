@@ -1,4 +1,4 @@
-"""What a run is: one attempt at a job on one or more devices, and how it ended. Pure."""
+"""Runs: attempts at a job on one or more devices, and their endings. Pure."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from gpuqueue.model.notification import Told
 class EndingKind(str, Enum):
     """How a run ended."""
 
-    #: The process ended by itself; the exit code says how well.
+    #: The process exited by itself, with an exit code.
     EXITED = "exited"
-    #: A signal killed the process that gpuqueue did not send to end it.
+    #: A signal that gpuqueue did not send killed the process.
     SIGNALLED = "signalled"
-    #: It took more memory than there was, or than it had asked for.
+    #: The run needed more memory than was available, or than it had requested.
     OUT_OF_MEMORY = "out_of_memory"
-    #: It reached its time limit.
+    #: The run reached its time limit.
     TIMED_OUT = "timed_out"
-    #: Somebody cancelled the job.
+    #: The job was cancelled.
     CANCELLED = "cancelled"
-    #: A job of a higher level took its place.
+    #: A job of a higher priority preempted the run.
     PREEMPTED = "preempted"
-    #: It could not be started: no such program, no such directory.
+    #: The run could not be started: no such program, no such directory.
     REFUSED = "refused"
-    #: Worker and shim vanished, or nobody vouched for the run in time. The exit code is unknown.
+    #: The worker and the shim vanished, or no heartbeat renewed the lease in time. The exit code is unknown.
     LOST = "lost"
 
     def __str__(self) -> str:
@@ -39,18 +39,18 @@ class EndingKind(str, Enum):
 
 
 class StartKind(str, Enum):
-    """How a run came to its start; the words are those of the Flux framework."""
+    """Why a run could start, in the terms of the Flux framework."""
 
-    #: No job that might run there was before it.
+    #: No job that could run on the device was ahead in the order.
     IMMEDIATE = "immediate"
-    #: It fitted where jobs before it in the order did not.
+    #: The job fitted where jobs ahead in the order did not.
     BACKFILL = "backfill"
-    #: Its devices had been kept for it, because it had waited too long.
+    #: The devices had been reserved for the job, because it had waited too long.
     RESERVED = "reserved"
 
     @classmethod
     def known(cls, word: str | None) -> StartKind | None:
-        """Return what *word* means; None where nothing was told, or a newer version told it."""
+        """Return the kind that *word* names. None if there is no word, or if only a newer version knows it."""
         return None if word is None else next((kind for kind in cls if kind.value == word), None)
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class StartKind(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
-    """How a run ended. Build it with one of the constructors below: they make only what can happen."""
+    """How a run ended. Create it with one of the constructors below, which make only valid combinations."""
 
     kind: EndingKind
     exit_code: int | None = None
@@ -68,14 +68,14 @@ class Ending:
 
     @classmethod
     def from_status(cls, status: int) -> Ending:
-        """Return the ending of a process that ended by itself with *status*, negative for a signal."""
+        """Return the ending of a process that ended by itself. A negative *status* is a signal."""
         if status < 0:
             return cls(kind=EndingKind.SIGNALLED, signal=-status)
         return cls(kind=EndingKind.EXITED, exit_code=status)
 
     @classmethod
     def stopped(cls, kind: EndingKind, status: int | None, detail: str = "") -> Ending:
-        """Return the ending of a process that gpuqueue itself ended, for the reason *kind*."""
+        """Return the ending of a process that gpuqueue ended for the reason *kind*."""
         code = status if status is not None and status >= 0 else None
         number = -status if status is not None and status < 0 else None
         return cls(kind=kind, exit_code=code, signal=number, detail=detail)
@@ -87,7 +87,7 @@ class Ending:
 
     @classmethod
     def lost(cls, detail: str) -> Ending:
-        """Return the ending of a run of which nobody knows the exit code."""
+        """Return the ending of a run whose exit code is unknown."""
         return cls(kind=EndingKind.LOST, detail=detail)
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class Ending:
 
     @property
     def shell_code(self) -> int:
-        """Return the exit code that a shell would give: 128 + n for a signal, 124 for the time limit, 130 cancelled."""
+        """Return the exit code as in a shell: 128 + n for signal n, 124 for the time limit, 130 if cancelled."""
         stopped = {EndingKind.TIMED_OUT: 124, EndingKind.CANCELLED: 130}
         if self.kind in stopped:
             return stopped[self.kind]
@@ -119,7 +119,7 @@ def _signal_name(number: int | None) -> str:
 
 
 def state_after(ending: Ending) -> JobState:
-    """Return where a job stands after a run that ended so, if it may not run again."""
+    """Return the final state of a job whose last run had this *ending*."""
     if ending.kind is EndingKind.EXITED and ending.exit_code == 0:
         return JobState.SUCCEEDED
     if ending.kind is EndingKind.CANCELLED:
@@ -135,9 +135,9 @@ UNKNOWN_ACTIVITY = Activity()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunDevice:
-    """What one device was to one run: how much it had to promise, and how much was really taken.
+    """The use of one device by one run: the allocated memory ``lease_bytes``, and the measured figures.
 
-    ``timeline`` is None where there is none, and in lists of runs, which leave it out.
+    ``timeline`` is None if there is none. Lists of runs omit it.
     """
 
     uuid: str
@@ -153,7 +153,7 @@ class RunDevice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ended:
-    """What the worker tells of a run that has ended."""
+    """The worker's report on an ended run."""
 
     ending: Ending
     duration_s: float | None
@@ -163,11 +163,11 @@ class Ended:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """One attempt at a job. ``token`` is what every write about this run must carry.
+    """One attempt at a job. Every write about the run must carry its ``token``.
 
-    ``duration_s`` is measured by the shim on its own monotonic clock; the times are on the store's clock.
-    ``peak_at_once_bytes`` is the most that the run held on all its devices in the same moment, which can be less
-    than the sum of their peaks. ``start_kind`` is None for runs of versions that did not tell it.
+    The shim measures ``duration_s`` on its own monotonic clock. The times are on the store's clock.
+    ``peak_at_once_bytes`` is the most memory that the run used on all its devices at one moment, which can be less than
+    the sum of their peaks. ``start_kind`` is None for runs of versions that did not record it.
     """
 
     job_id: int
@@ -187,7 +187,7 @@ class Run:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Return the sum of the devices' peaks; unknown if any of them is."""
+        """Return the sum of the peaks of all devices, or None if any of them is unknown."""
         peaks = [device.peak.bytes for device in self.devices]
         if not peaks or any(peak is None for peak in peaks):
             return None
@@ -196,9 +196,9 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """Something that its owner should know of a run, such as that it holds too much, or of a job that waits.
+    """Information for the owner of a run or of a waiting job, such as that a run uses too much memory.
 
-    ``attempt`` is 0 where there was no run yet.
+    ``attempt`` is 0 if the job had no run yet.
     """
 
     at: datetime
@@ -208,7 +208,7 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A job with all its runs: one entry of the history. Lists leave out the notes, and who was told of its end."""
+    """A job with all its runs: one entry of the history. Lists omit ``notes`` and ``told``."""
 
     job: Job
     runs: tuple[Run, ...] = ()
@@ -223,31 +223,34 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Survivor:
-    """A job that one store lost and the other hands back: its record, and its spec verbatim."""
+    """A job to restore: into the store from the history, or into the history from the store.
+
+    ``payload`` is the text of its spec, verbatim.
+    """
 
     record: Record
     payload: str = field(repr=False)
-    #: Whether it is meant for a GPU although its request does not say so: one was known when it was submitted.
+    #: Whether the job needs a GPU although it asks for no device kind, because the queue knew a GPU at submit.
     meant_for_gpu: bool = False
-    #: Of the jobs that it is to come after those that have ended, and whether they succeeded.
+    #: Its dependencies that have ended, and whether each succeeded.
     ends: Mapping[int, bool] = field(default_factory=dict)
-    #: Until when its machine has left the run to its shim, on the store's clock; None if a worker answers for it.
+    #: Until when the host leaves the run to its shim, on the store's clock. None if a worker is responsible for it.
     parked_until: datetime | None = None
 
     @property
     def shape(self) -> Shape:
-        """Return what matters for matching it."""
+        """Return the shape of the job in the store."""
         shape = self.record.job.spec.shape
         return replace(shape, device=DeviceWish.GPU) if self.meant_for_gpu and shape.device is None else shape
 
     @property
     def is_array(self) -> bool:
-        """Return whether it is an array, as the scripts see it: also one whose request cannot be read any more."""
+        """Return whether the scripts treat the job as an array, even if its spec cannot be decoded."""
         return self.record.job.member is None and '"array":{' in self.payload
 
     @property
     def run(self) -> Run | None:
-        """Return the run that holds devices now, or None."""
+        """Return the active run, or None."""
         job, run = self.record.job, self.record.last_run
         on = job.state.is_active and run is not None and run.attempt == job.attempt and run.ended_at is None
         return run if on else None

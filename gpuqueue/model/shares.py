@@ -1,4 +1,4 @@
-"""Who may use how much of a site, before others go first. Pure."""
+"""Fair shares of users and groups. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpuqueue.lazy.imports import pattern
 from gpuqueue.text.sanitize import brief
 
 _NAME = pattern(r"[A-Za-z0-9_.@+-]{1,64}")
-#: A share is a weight: only how it compares with the others matters.
+#: Bounds of a share. A share is a weight: only the ratio to other shares matters.
 LEAST, MOST = 0.001, 1_000_000.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shares:
-    """The weights of users and groups, and who is in which group. Whoever is not named has a share of 1."""
+    """The shares of users and groups, and the members of each group. The default share is 1."""
 
     users: Mapping[str, float] = field(default_factory=dict)
     groups: Mapping[str, float] = field(default_factory=dict)
@@ -26,10 +26,11 @@ class Shares:
 
     @classmethod
     def parse(cls, shares: str, groups: str) -> Shares:
-        """Return what ``ann=2, @vision=3`` and ``vision: ann bob; nlp: eve`` mean.
+        """Return the shares in two settings, such as ``ann=2, @vision=3`` and ``vision: ann bob; nlp: eve``.
 
         Raises:
-            BadRequest: something there is no share, is named twice, or a user is in two groups.
+            BadRequest: an entry is malformed, a name occurs twice, a user is in two groups, or a group has a share and
+                no members.
 
         """
         members = _members(groups)
@@ -49,10 +50,11 @@ class Shares:
         return cls(users=users, groups={name: weights.get(name, 1.0) for name in members}, members=members)
 
     def by_user(self) -> dict[str, float]:
-        """Return the share of each user who is named anywhere.
+        """Return the effective share of each user that is named in the settings.
 
-        That of a group is divided among its members in proportion to their own: whoever is served least goes first, so
-        what matters is usage / share. (The normalised shares of Slurm's classic multifactor priority.)
+        The share of a group is divided among its members in proportion to their own shares. The queue serves the user
+        with the lowest ratio of usage to share first. Source: the normalised shares of Slurm's classic multifactor
+        priority.
         """
         found = dict(self.users)
         for group, names in self.members.items():

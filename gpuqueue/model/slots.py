@@ -1,4 +1,4 @@
-"""How many jobs a device may run at a time: a budget of latency, apart from that of memory. Pure."""
+"""Slots: how many jobs a device may run at a time. They limit latency, independently of memory. Pure."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from gpuqueue.lazy.imports import pattern
 from gpuqueue.model.placement import fits_model, words_of
 from gpuqueue.text.sanitize import brief
 
-#: Most jobs at a time on one device, wherever it is said.
+#: Largest number of slots of a device, in any setting.
 MOST_SLOTS = 1000
 
 _RULE = pattern(r"(.+)=([0-9]{1,4})")
 
 
 def rules_of(text: str) -> tuple[tuple[str, int], ...]:
-    """Return what *text* such as ``T4=2, 1g.5gb=1`` says: models and the jobs that each may run at a time.
+    """Return pairs of model and slots from *text*, such as ``T4=2, 1g.5gb=1``.
 
     Raises:
-        BadRequest: it says no such thing.
+        BadRequest: *text* is malformed.
 
     """
     return tuple(_rule(part.strip()) for part in text.split(",")) if text.strip() else ()
@@ -32,5 +32,5 @@ def _rule(part: str) -> tuple[str, int]:
 
 
 def slots_of(name: str, text: str, default: int) -> int:
-    """Return how many jobs a device of this *name* may run: by the first rule of *text* that fits, else *default*."""
+    """Return the slots of a device with this model *name*: of the first rule of *text* that fits, else *default*."""
     return next((slots for model, slots in rules_of(text) if fits_model(model, name)), default)

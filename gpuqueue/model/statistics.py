@@ -1,4 +1,4 @@
-"""What statistics tell of a period: how long devices were held, asked against used, waits, endings. Pure."""
+"""Statistics of a period: device time, allocated and used memory, waits, endings. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
 
-#: Most days, and steps of time in a chart, that one question may be cut into.
+#: Most days of a table by day, and most steps of a chart, in one query.
 MAX_STEPS = 400
 
 
 class By(str, Enum):
-    """By what statistics are grouped."""
+    """The grouping of statistics."""
 
     USER = "user"
     DEVICE = "device"
     HOST = "host"
-    #: Local days. A run that spans several counts in each, with the time that it held its devices there.
+    #: Local days. A run that spans several days counts in each, with its device time on that day.
     DAY = "day"
 
     def __str__(self) -> str:
@@ -28,16 +28,17 @@ class By(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """What the runs of one group come to within a period. None is not known; 0 is a known nothing.
+    """Totals of the runs of one group within a period. None means unknown, 0 means none.
 
-    A run counts on each of its devices, from its claim to its end on the store's clock, as far as that lies in the
-    period; one that has not ended counts up to now. ``gpu_s`` and ``cpu_s`` are these times summed up.
+    A run counts on each of its devices, from its claim to its end on the store's clock, as far as that time lies in the
+    period. A run that has not ended counts up to now. ``gpu_s`` and ``cpu_s`` are the sums of these times.
 
-    ``asked_byte_s`` is promised memory times time. Where the peak is known (``measured_byte_s`` of it), ``peak_byte_s``
-    is the peak times the same time. ``utilisation`` is the devices' mean while runs were there, weighted by time.
+    ``asked_byte_s`` is allocated memory times time. ``measured_byte_s`` is its part for which the peak is known, and
+    ``peak_byte_s`` is the peak times the same time. ``utilisation`` is the mean of the devices during runs, weighted by
+    time.
 
-    Waits are those of jobs that were claimed for the first time within the period. ``ended`` counts the runs that
-    ended within it, and below it how; ``failed`` are all but the succeeded and the cancelled.
+    Waits are those of jobs whose first claim lies within the period. ``ended`` counts the runs that ended within it,
+    and the fields after it count the ways in which they ended. ``failed`` are all but succeeded and cancelled.
     """
 
     jobs: int = 0
@@ -62,48 +63,48 @@ class Figures:
 
     @property
     def failed(self) -> int:
-        """Return how many runs ended in any way that nobody wanted."""
+        """Return how many runs ended neither by success nor by cancellation."""
         return self.ended - self.succeeded - self.cancelled
 
     @property
     def failure_rate(self) -> float | None:
-        """Return ``failed`` as a share of ``ended``; None where nothing ended."""
+        """Return ``failed`` as a share of ``ended``, or None if no run ended."""
         return self.failed / self.ended if self.ended else None
 
     @property
     def out_of_memory_rate(self) -> float | None:
-        """Return ``out_of_memory`` as a share of ``ended``; None where nothing ended."""
+        """Return ``out_of_memory`` as a share of ``ended``, or None if no run ended."""
         return self.out_of_memory / self.ended if self.ended else None
 
     @property
     def held_s(self) -> float:
-        """Return how long devices of all kinds were held."""
+        """Return the device time of all device kinds, in seconds."""
         return self.gpu_s + self.cpu_s
 
     @property
     def asked_bytes(self) -> float | None:
-        """Return what was promised on a device, the mean over the time."""
+        """Return the allocated memory on a device, averaged over time."""
         return self.asked_byte_s / self.held_s if self.held_s else None
 
     @property
     def peak_bytes(self) -> float | None:
-        """Return the peak on a device, the mean over the time of which it is known."""
+        """Return the peak on a device, averaged over the time for which it is known."""
         return self.peak_byte_s / self.measured_s if self.measured_s else None
 
     @property
     def used(self) -> float | None:
-        """Return the peaks as a share of what was promised for them, weighted by time."""
+        """Return the peaks as a share of the allocated memory, weighted by time, where the peak is known."""
         return self.peak_byte_s / self.measured_byte_s if self.measured_byte_s else None
 
     @property
     def measured(self) -> float | None:
-        """Return the share of the time of which the peak is known."""
+        """Return the share of the device time for which the peak is known."""
         return min(1.0, self.measured_s / self.held_s) if self.held_s else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group:
-    """One group with its figures. ``key`` is what tells it apart, ``label`` what people call it."""
+    """One group with its figures. ``key`` identifies the group, ``label`` is for display."""
 
     key: str
     label: str
@@ -112,7 +113,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Statistics:
-    """The groups of a period, and all of it together: a run on two devices, or over two days, is one run there."""
+    """The groups of a period and the total. A run on two devices, or over two days, is one run in the total."""
 
     by: By
     since: datetime
@@ -123,19 +124,19 @@ class Statistics:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Course:
-    """How a period went, step by step: all jobs together, and each device that was held."""
+    """A period in steps: the figures of all jobs together, and of each device that had runs."""
 
     bounds: tuple[datetime, ...]
     steps: tuple[Figures, ...]
     devices: tuple[tuple[str, tuple[Figures, ...]], ...]
 
 
-#: Figures that are worked out from the others.
+#: Figures that are derived from the others.
 RATES = ("failed", "failure_rate", "out_of_memory_rate", "asked_bytes", "peak_bytes", "used", "measured")
 
 
 def figures_to_plain(figures: Figures) -> dict[str, Any]:
-    """Return *figures* as plain values, what is worked out from them included."""
+    """Return *figures* as plain values, including the derived ones."""
     return {name: getattr(figures, name) for name in (*(field.name for field in fields(figures)), *RATES)}
 
 

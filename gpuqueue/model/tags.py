@@ -1,4 +1,4 @@
-"""What people say of a job beside what it asks for: words to find it by, and a note. Pure."""
+"""Tags and notes that users attach to a job. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.text.sanitize import brief
 
-#: Most words that one job has; set_tags.lua holds to the same.
+#: Most tags of one job. ``gpuqueue/queue/lua/acts/set_tags.lua`` has the same limit.
 MAX_TAGS = 32
 #: Longest note, in characters.
 MAX_NOTE = 1000
@@ -17,10 +17,10 @@ _TAG = pattern(r"[A-Za-z0-9_.@+-]{1,64}")
 
 
 def tags_of(words: Iterable[str]) -> tuple[str, ...]:
-    """Return *words* as the tags of one job: each once, in their order.
+    """Return *words* as the tags of one job, without duplicates and in their order.
 
     Raises:
-        BadRequest: one is no tag, or there are too many.
+        BadRequest: a word is no valid tag, or there are too many.
 
     """
     found = tuple(dict.fromkeys(words))

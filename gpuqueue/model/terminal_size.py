@@ -1,4 +1,4 @@
-"""How large a terminal is. Pure, but for the one look at ours."""
+"""The size of a terminal. Pure, except for :meth:`Window.ours`."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.sanitize import brief
 
-#: What the kernel can be told of a terminal's size.
+#: Largest number of columns or rows that the kernel accepts.
 MOST = 0xFFFF
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """The size of a terminal, in characters; ``typed``: somebody may type on it."""
+    """The size of a terminal, in characters. ``typed`` is whether the terminal takes input."""
 
     columns: int = 80
     rows: int = 24
     typed: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what no terminal could be.
+        """Validate the fields.
 
         Raises:
-            BadRequest: it is no number from 1 to MOST.
+            BadRequest: a size is no whole number from 1 to MOST, or ``typed`` is no bool.
 
         """
         for size in (self.columns, self.rows):
-            if type(size) is not int or not 0 < size <= MOST:  # True is an int as well
+            if type(size) is not int or not 0 < size <= MOST:  # bool is a subclass of int
                 raise BadRequest(f"a terminal's size must be whole numbers from 1 to {MOST}, not {brief(size)}")
         if type(self.typed) is not bool:
             raise BadRequest(f"whether somebody types on a terminal is true or false, not {brief(self.typed)}")
 
     @classmethod
     def ours(cls, *, typed: bool = False) -> Window:
-        """Return the size of the terminal that this process has; 80 by 24 if it has none."""
+        """Return the size of this process's terminal, or 80 by 24 if it has none."""
         for stream in (1, 2, 0):
             try:
                 columns, rows = os.get_terminal_size(stream)

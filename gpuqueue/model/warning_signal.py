@@ -1,8 +1,8 @@
-"""A signal that a job wants some time before its time limit, to save what it has. Pure.
+"""A signal that a job gets some time before its time limit, so that it can save its work. Pure.
 
-Written as for Slurm's ``--signal``: ``USR1@120`` is SIGUSR1, 120 seconds before the limit. It goes to the job's first
-process alone, which is what Slurm's ``B:`` asks for, so that prefix is taken and changes nothing: the processes that a
-framework forks (the loaders of a data set, say) inherit no handler, or one that was not meant for them.
+The syntax is that of Slurm's ``--signal``: ``USR1@120`` is SIGUSR1, 120 seconds before the limit. Only the job's first
+process gets the signal, because processes that a framework forks (such as data loaders) inherit no handler, or the
+wrong one. Slurm's prefix ``B:`` asks for the same, so it is accepted and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gpuqueue.lazy.imports import pattern
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import MAX_S, format_duration, parse_duration
 
-#: How long before the limit, where nothing is said, in seconds; as in Slurm.
+#: Default time between the signal and the limit, in seconds, as in Slurm.
 BEFORE_S = 60.0
-#: These cannot be caught: nobody would be warned.
+#: Signals that cannot be caught, so they cannot warn a job.
 _DEAF = frozenset({signal.SIGKILL, signal.SIGSTOP})
 _WRITTEN = pattern(r"(?:B:)?(?:SIG)?(?P<which>[A-Z0-9]{1,12})(?:@(?P<before>.{1,40}))?", re.ASCII | re.IGNORECASE)
 _SECONDS = pattern(r"\d{1,9}", re.ASCII)
@@ -26,16 +26,16 @@ _SECONDS = pattern(r"\d{1,9}", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EarlySignal:
-    """The number of a signal, and how many seconds before the time limit it is sent."""
+    """The number of a signal, and the time in seconds between the signal and the time limit."""
 
     number: int
     before_s: float = BEFORE_S
 
     def __post_init__(self) -> None:
-        """Refuse what is no signal, or cannot be caught.
+        """Validate the fields.
 
         Raises:
-            BadRequest: so.
+            BadRequest: the number is no signal, the signal cannot be caught, or the time is out of range.
 
         """
         for what, value, kinds in (("signal", self.number, (int,)), ("time", self.before_s, (int, float))):
@@ -50,12 +50,12 @@ class EarlySignal:
 
     @classmethod
     def parse(cls, text: str) -> EarlySignal:
-        """Return what ``USR1@120``, ``SIGINT@2m``, ``10@30`` or ``TERM`` mean.
+        """Return the signal that *text* describes: ``USR1@120``, ``SIGINT@2m``, ``10@30`` or ``TERM``.
 
-        A bare number after the ``@`` is seconds, as Slurm's users write it.
+        A bare number after the ``@`` is in seconds, as in Slurm.
 
         Raises:
-            BadRequest: *text* is none of these.
+            BadRequest: *text* is malformed.
 
         """
         match = _WRITTEN.fullmatch(text.strip())
@@ -68,10 +68,10 @@ class EarlySignal:
         return cls(number=_number(match["which"]), before_s=before_s)
 
     def check(self, time_limit_s: float | None) -> None:
-        """Refuse a signal that could never be sent.
+        """Check that the signal can be sent within *time_limit_s*.
 
         Raises:
-            BadRequest: there is no time limit, or it is over before.
+            BadRequest: there is no time limit, or it is too short for the signal.
 
         """
         if time_limit_s is None:
@@ -85,7 +85,7 @@ class EarlySignal:
             )
 
     def __str__(self) -> str:
-        """Return the text that means it, such as ``USR1@120``."""
+        """Return the text that :meth:`parse` accepts, such as ``USR1@120``."""
         return f"{_name(self.number).removeprefix('SIG')}@{self.before_s:g}"
 
 
@@ -101,5 +101,5 @@ def _number(word: str) -> int:
 def _name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # of the real-time signals only two have one
+    except ValueError:  # most real-time signals have no name
         return str(number)

@@ -1,1 +1,1 @@
-"""Telling people of the ends of their jobs: what is said, to whom, and the process that says it. docs/adr/0009."""
+"""Notifications at the end of a job: the message, the target, and the process that sends it. See docs/adr/0009."""

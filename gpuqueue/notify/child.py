@@ -1,9 +1,9 @@
-"""The process that sends one message: the only place that knows Apprise.
+"""The process that sends one message. Only this module uses Apprise.
 
-A process of its own, because whatever a network and a hundred plugins can do (hang, leak, crash) must end with the
-message. It reads one JSON object from standard input (``url``, ``title``, ``body``, ``good``, ``limit_s``) and writes
-one: ``trouble``, null if it was sent. Without ``url`` it tells which ``schemes`` there are. So no secret is ever an
-argument, which anybody may see.
+Each message has a process of its own, so that a plugin that hangs, leaks or crashes affects only that message. The
+process reads one JSON object from standard input (``url``, ``title``, ``body``, ``good``, ``limit_s``) and writes one
+with ``trouble``, which is null if the message was sent. Without ``url`` it writes the known ``schemes``. Secrets travel
+on standard input, because all users of the host can read command line arguments.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ import signal
 import sys
 from typing import Any
 
-#: What is wrong with a URL that no plugin is for.
+#: The error for a URL that no plugin handles.
 NO_SCHEME = "Apprise knows no such scheme"
-#: A part of a URL that is shorter is no secret worth the name.
+#: Parts of a URL shorter than this are not treated as secrets, in characters.
 _LEAST = 4
 
 
 def main() -> None:
-    """Do what standard input says."""
+    """Read the request from standard input, handle it and write the answer."""
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a plugin prints is no answer
+    os.dup2(2, 1)  # output of plugins must not mix with the answer
     asked = json.load(sys.stdin)
-    signal.alarm(int(asked["limit_s"]) + 1)  # also where whoever asked is gone
+    signal.alarm(int(asked["limit_s"]) + 1)  # ends this process even if its parent is gone
     answer = {"trouble": _sent(asked)} if "url" in asked else {"schemes": _schemes()}
     json.dump(answer, out)
     out.flush()
-    os._exit(0)  # a plugin's thread may hang: nothing is left to be done
+    os._exit(0)  # does not wait for threads of a plugin, which may hang
 
 
 def _schemes() -> list[str]:
-    from apprise import NotificationManager  # noqa: PLC0415 - an extra: what it costs, only this process pays
+    from apprise import NotificationManager  # noqa: PLC0415 - an optional and slow dependency
 
     return sorted(NotificationManager().schemas())
 
 
 def _sent(asked: dict[str, Any]) -> str | None:
-    """Send it; return why it was not sent, None if it was."""
+    """Send the message. Return why it was not sent, or None if it was."""
     try:
-        import apprise  # noqa: PLC0415 - as above
+        import apprise  # noqa: PLC0415 - an optional and slow dependency
     except ImportError:
         return "Apprise is not installed here: pip install 'gpuqueue-server[notify]'"
     said = io.StringIO()
@@ -53,7 +53,7 @@ def _sent(asked: dict[str, Any]) -> str | None:
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
     logger.propagate = False
-    # No thread, no file, no key made on the way: this process leaves nothing behind.
+    # Without threads and key generation, so that this process leaves nothing behind.
     asset = apprise.AppriseAsset(
         app_id="gpuqueue", app_desc="gpuqueue", app_url="", async_mode=False, pgp_autogen=False, pem_autogen=False
     )
@@ -71,7 +71,7 @@ def _sent(asked: dict[str, Any]) -> str | None:
 
 
 def _words(said: str, url: str) -> str:
-    """Return the reason that was given, without any part of *url* that may be a secret."""
+    """Return Apprise's output *said* without the parts of *url* that may be secrets."""
     text = " ".join(said.split())
     host = re.sub(r"^.*@", "", url.partition("://")[2]).split("/")[0]
     text = text.replace(url, "…")

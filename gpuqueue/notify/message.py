@@ -1,4 +1,4 @@
-"""What somebody is told of the end of a job. Pure, but for the last lines of the log."""
+"""The message about the end of a job. Pure, except that it reads the last lines of the log."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpuqueue.system.logs import LogTail
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes
 
-#: Lines of the log that go along, and the most of them in characters.
+#: Most lines of the log in a message, and the most bytes of them.
 LOG_LINES, LOG_TEXT = 10, 2000
-#: Longest command that goes along, in characters.
+#: Longest command in a message, in columns.
 MOST_COMMAND = 500
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
@@ -24,7 +24,7 @@ _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
-    """What is sent. ``good`` is whether it is good news."""
+    """A message to send. ``good`` is whether the job succeeded."""
 
     title: str
     body: str
@@ -32,7 +32,7 @@ class Message:
 
 
 def message_of(record: Record, *, host: str) -> Message:
-    """Return what is told of an ended job; *host* is this one, whose logs can be read."""
+    """Return the message about an ended job. It quotes the log only if the last run was on *host*, this host."""
     job = record.job
     body = [_asked(record), f"command  {short(job.spec.command, MOST_COMMAND)}"]
     body += [f"why      {plain(job.because)}"] if job.because else []
@@ -44,7 +44,7 @@ def message_of(record: Record, *, host: str) -> Message:
 
 
 def title_of(record: Record) -> str:
-    """Return the end in one line: ``job 17 (train) failed: exit code 1 after 3 h 12 min on node1:0``."""
+    """Return the title: ``job 17 (train) failed: exit code 1 after 3 h 12 min on node1:0``."""
     job, run = record.job, record.last_run
     noun = "job" if job.spec.array is None else "array"
     words = [f"{noun} {job.label} ({short(job.spec.name, 60)})", _ended(record)]
@@ -93,7 +93,7 @@ def _asked(record: Record) -> str:
 
 
 def took(duration_s: float) -> str:
-    """Return how long something took, in two units at most: ``12 s``, ``3 min 5 s``, ``3 h 12 min``, ``2 d 4 h``."""
+    """Return *duration_s* in at most two units: ``12 s``, ``3 min 5 s``, ``3 h 12 min``, ``2 d 4 h``."""
     whole = round(duration_s)
     units = (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S), ("s", 1))
     first = next((each for each, (_, size) in enumerate(units) if whole >= size), len(units) - 1)
@@ -106,7 +106,7 @@ def took(duration_s: float) -> str:
 
 
 def _log_lines(record: Record, host: str) -> tuple[Path, list[str]] | None:
-    """Return where the last run's log lies and its last lines; None where it lies elsewhere, or cannot be read."""
+    """Return the path and the last lines of the last run's log, or None if it is elsewhere, empty or unreadable."""
     run = record.last_run
     if run is None or run.log_path is None or run.host != host:
         return None

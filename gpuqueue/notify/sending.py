@@ -1,4 +1,4 @@
-"""Sends a message in a process of its own, which is given so long and no longer."""
+"""Sends a message in a child process with a time limit."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 from gpuqueue.notify import child
 from gpuqueue.notify.message import Message
 
-#: How long one message may take, in seconds: connecting, a greylisting mail server, all of it.
+#: Time limit of one message, in seconds, including slow connections and greylisting mail servers.
 LIMIT_S = 30.0
-#: How long listing the schemes may take, in seconds. It asks no network.
+#: Time limit of listing the schemes, in seconds. Listing needs no network.
 SCHEMES_S = 30.0
-#: What is wrong with a URL that no plugin is for.
+#: The error for a URL that no plugin handles.
 NO_SCHEME = child.NO_SCHEME
 _COMMAND = (sys.executable, "-m", "gpuqueue.notify.child")
 _LATE = "it took longer than {:g} s"
@@ -36,7 +36,7 @@ def is_there() -> bool:
 
 
 def schemes() -> tuple[str, ...]:
-    """Return what the URLs of this machine's Apprise begin with; none where it cannot say."""
+    """Return the URL schemes that this host's Apprise supports, or none if the child process fails."""
     try:
         answer = _asked({}, SCHEMES_S, _unnoticed)
     except Failed:
@@ -51,9 +51,9 @@ def send(
     limit_s: float = LIMIT_S,
     started: Callable[[subprocess.Popen[bytes]], None] | None = None,
 ) -> str | None:
-    """Send *message* to *url*; return why that came to nothing, None if it was sent.
+    """Send *message* to *url*. Return why it was not sent, or None if it was.
 
-    *started* is called with the process, for who may have to end it before.
+    *started* is called with the child process, so that the caller can end it early.
     """
     try:
         answer = _asked({"url": url, **asdict(message)}, limit_s, started or _unnoticed)
@@ -64,14 +64,14 @@ def send(
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that has not ended, and all that it started."""
-    if process.poll() is None:  # else its number may be another's by now
+    """Kill *process* and its process group, if it has not ended."""
+    if process.poll() is None:  # else the pid may belong to another process by now
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def _asked(asked: dict[str, Any], limit_s: float, started: Callable[[subprocess.Popen[bytes]], None]) -> dict[str, Any]:
-    # From the root: what lies in a current directory must not be imported in place of Apprise.
+    # Runs in the root directory, so that no module of the current directory is imported in place of Apprise.
     process = subprocess.Popen(
         _COMMAND,
         cwd="/",
@@ -97,4 +97,4 @@ def _asked(asked: dict[str, Any], limit_s: float, started: Callable[[subprocess.
 
 
 def _unnoticed(_process: subprocess.Popen[bytes]) -> None:
-    """Take note of nothing."""
+    """Ignore the process."""

@@ -1,4 +1,4 @@
-"""From what a job says to where a message goes, by the settings of whoever sends it. Pure."""
+"""Resolves the target of a notification to a URL, by the settings of the sender. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.notification import MAIL, Notice, NoticeKind
 from gpuqueue.settings.settings import Settings
 
-#: What sends to any mail address.
+#: Schemes of mail accounts, which can send to any mail address.
 _MAIL_SCHEMES = frozenset({"mailto", "mailtos"})
 
 
 def url_of(notice: Notice, settings: Settings) -> str:
-    """Return the URL that *notice* means here.
+    """Return the URL for *notice* by *settings*.
 
     Raises:
-        BadRequest: these settings have no such target.
-        Refused: they allow no URLs of jobs.
+        BadRequest: the settings have no such target, or the target ``mail`` is no mail account.
+        Refused: the settings do not allow URLs in jobs.
 
     """
     known = settings.notify
@@ -32,7 +32,7 @@ def url_of(notice: Notice, settings: Settings) -> str:
 
 
 def no_such_target(notice: Notice, known: list[str]) -> str:
-    """Return that there is none of the name, and which there are."""
+    """Return the error message for an unknown target, which lists the known ones."""
     there = f"there are {', '.join(known)}" if known else "there are none"
     if notice.kind is NoticeKind.ADDRESS:
         return f"no mail can be sent to {notice.to}: the site has no target {MAIL!r} (setting notify); {there}"

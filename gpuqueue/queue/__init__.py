@@ -1,1 +1,1 @@
-"""The queue: Redis decides what may run now. The only room that imports redis."""
+"""The queue in Redis. This is the only package that imports redis."""

@@ -1,4 +1,4 @@
-"""Changes of mind about jobs that are there."""
+"""Operations that change existing jobs: cancel, hold, release, move and mark."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gpuqueue.queue.connect import answering
 from gpuqueue.queue.store import Store
 from gpuqueue.text.sanitize import brief, plain
 
-#: Where a job stands that a change of mind reached.
+#: States of a job after a successful operation, by act.
 _AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
-#: What stands before the state of a job that was not held, and so was not released, or was cancelled before.
+#: Prefix of the state in a reply when nothing changed: the job was not held, or was already cancelled.
 _STANDS = "stands "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Changed:
-    """What a change of mind came to: where the job or the array stands now.
+    """The result of an operation on a job or an array, with the state afterwards.
 
-    Of an array, which members it ``reached`` (None: it is none), where those ``others`` stand that it could not, of
-    those that are jobs of their own, and whether one that it reached still has to end. ``stood``: nothing was done, it
-    was not held, or was cancelled already.
+    ``reached`` are the array members that the operation changed; None if the job is not an array. ``others`` are the
+    states of claimed members that the operation could not change. ``ending``: a changed member still has to end.
+    ``stood``: nothing changed, because the job was not held or was already cancelled.
     """
 
     state: JobState
@@ -38,13 +38,13 @@ class Changed:
 
     @property
     def moved(self) -> int | None:
-        """Return how many members it reached, None where there is no array."""
+        """Return the number of changed members; None if the job is not an array."""
         return None if self.reached is None else len(self.reached)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mark:
-    """What somebody says of a job: tags to add and to take away, a note (None: as it is, empty: none any more)."""
+    """Tags to add and to remove, and a note. None keeps the old note; an empty text removes it."""
 
     add: tuple[str, ...] = ()
     remove: tuple[str, ...] = ()
@@ -52,31 +52,31 @@ class Mark:
 
 
 class Changes(Store):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that ends, holds, releases, moves and marks jobs."""
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that cancels, holds, releases, moves and marks jobs."""
 
     @answering
     def cancel(self, job_id: int, *, by: str = "") -> JobState | None:
-        """End a job; return its state after, None if it is unknown here. *by*: see :meth:`change`."""
+        """Cancel a job; return its state afterwards, None if it is unknown. *by*: see :meth:`change`."""
         return _state_of(self.change("cancel", job_id, by=by))
 
     @answering
     def hold(self, job_id: int, *, by: str = "") -> JobState | None:
-        """Keep a queued job from being claimed; return its state after, None if it is unknown here."""
+        """Hold a queued job, so that no worker claims it; return its state afterwards, None if it is unknown."""
         return _state_of(self.change("hold", job_id, by=by))
 
     @answering
     def release(self, job_id: int, *, by: str = "") -> JobState | None:
-        """Let a held job be claimed again; return its state after, None if it is unknown here."""
+        """Release a held job, so that workers may claim it; return its state afterwards, None if it is unknown."""
         return _state_of(self.change("release", job_id, by=by))
 
     @answering
     def change(self, act: str, job_id: int, *, by: str = "") -> Changed | None:
-        """Cancel, hold or release a job, or all of an array; None if it is unknown here.
+        """Cancel, hold or release a job or a whole array; return None if it is unknown.
 
-        *by* is the account that asks, empty for a part of the queue itself, which may change any job.
+        *by* is the calling account. An empty *by* is the queue itself, which may change any job.
 
         Raises:
-            Refused: it is somebody else's job.
+            Refused: *by* may not change this job.
 
         """
         reply = self._scripts.run(act, job_id, by)
@@ -89,12 +89,13 @@ class Changes(Store):
 
     @answering
     def part(self, array_id: int, act: str, part: Indexes | None = None, *, by: str = "") -> Changed | None:
-        """Cancel, hold or release an array, or a *part* of it; None if it is unknown here.
+        """Cancel, hold or release an array or a *part* of it; return None if it is unknown.
 
-        Its members that no device took yet are moved in one step, the others one by one after it. *by*: as above.
+        Members that no device has claimed yet change in one step. The other members change one by one afterwards.
+        *by*: see :meth:`change`.
 
         Raises:
-            Refused: it is somebody else's.
+            Refused: *by* may not change this array.
 
         """
         reply = self._scripts.run("edit_members", array_id, act, "" if part is None else str(part), by)
@@ -122,12 +123,13 @@ class Changes(Store):
 
     @answering
     def move(self, job_id: int, *, front: bool, by: str = "", called: str = "") -> JobState | None:
-        """Put a job that waits before all others of its user, or back to its place by arrival; None if it is unknown.
+        """Move a waiting job before all others of its user, or back to its place by arrival; return its state.
 
-        *by*: see :meth:`change`. *called* is what people call it, where that is not its id.
+        Returns None if the job is unknown. *by*: see :meth:`change`. *called* is the job's name in error messages, if
+        that is not its id.
 
         Raises:
-            Refused: it runs or has ended, or is somebody else's.
+            Refused: the job runs or has ended, or *by* may not change it.
 
         """
         reply = self._scripts.run("move_front", job_id, int(front), by)
@@ -141,14 +143,14 @@ class Changes(Store):
 
     @answering
     def mark(self, job_id: int, mark: Mark, *, by: str = "", ended: Job | None = None) -> bool:
-        """Keep what somebody says of a job; return False if it is unknown here.
+        """Change the tags and the note of a job; return False if it is unknown.
 
-        One that the book alone still knows is handed in as *ended*: the book hears of it as of all others.
+        *ended* is the job if only the history still knows it. The history then receives the change as an event.
         *by*: see :meth:`change`.
 
         Raises:
-            Refused: it is somebody else's.
-            BadRequest: it would have too many tags.
+            Refused: *by* may not change this job.
+            BadRequest: the job would have too many tags.
 
         """
         words = (",".join(mark.add), ",".join(mark.remove), int(mark.note is not None), mark.note or "")
@@ -166,7 +168,7 @@ class Changes(Store):
 
 
 def not_yours(job_id: int | str, owner: str) -> Refused:
-    """Return what to raise where somebody asks who may not change a job of *owner*."""
+    """Return the error for an account that may not change a job of *owner*."""
     return Refused(
         f"job {job_id} is {plain(owner)}'s: only {plain(owner)} may change it, or who looks after this site "
         "(setting admins)"
@@ -178,10 +180,10 @@ def _state_of(done: Changed | None) -> JobState | None:
 
 
 def state_in(reply: str) -> JobState | None:
-    """Return the state that a script answered with, None where it knows no such job.
+    """Return the state in a script's reply, None if the script knows no such job.
 
     Raises:
-        Unreadable: no state is called so.
+        Unreadable: the reply is not a known state.
 
     """
     try:

@@ -1,4 +1,4 @@
-"""Connections to the store, and its failures in words."""
+"""Connections to the store, and translation of their errors."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 #: How long one command may take before the store counts as unreachable, in seconds.
 COMMAND_TIMEOUT_S = 5.0
 
-#: What may stand behind the question mark of an address; the rest is ours to say.
+#: Parameters that a store URL may have. The code sets all other connection options itself.
 _IN_AN_ADDRESS = frozenset({"db", "username", "password", "client_name"})
 
-#: What the store itself says when it is there but cannot serve, and what to do about it.
+#: Messages for a store that answers but cannot serve, with what to do about it.
 _LOADING = "the store is still loading its data: try again in a moment"
 _NOT_LET_IN = "the store does not accept the password, or wants one: put it into GPUQUEUE_REDIS_URL"
-#: What the scripts say of a store that knows nothing (see ``refusal`` in lua/state.lua).
+#: Messages for the errors of scripts in a store that is not open (see ``refusal`` in lua/shared/state.lua).
 NOT_OPEN = {
     "NOTOPEN": "the store was never opened for gpuqueue, or lost its data: run gpuqueue up",
     "REBUILDING": "the store lost its data and is being rebuilt: try again in a moment",
@@ -40,7 +40,7 @@ _BY_CODE = {
     "READONLY": "the store is a read-only replica: point GPUQUEUE_REDIS_URL at the primary",
     "OOM": "the store has reached its maxmemory: raise the limit",
     "NOAUTH": "the store wants a password: put it into GPUQUEUE_REDIS_URL",
-    # Without a password it reads no long command, and says only that.
+    # Redis rejects a long command before authentication with this word instead of NOAUTH.
     "unauthenticated": "the store wants a password: put it into GPUQUEUE_REDIS_URL",
     "WRONGPASS": "the store does not accept the password: put the right one into GPUQUEUE_REDIS_URL",
     "NOPERM": "the store's access rules do not let gpuqueue work: allow all commands on keys {gq}:*",
@@ -51,26 +51,26 @@ _BY_CODE = {
     "TRYAGAIN": "the store's cluster is being moved: try again in a moment",
 }
 
-#: What comes of an answer that has another shape than what was asked for, wherever it is taken apart.
+#: Errors that unpacking a reply of an unexpected shape can raise.
 _TAKEN_APART = (TypeError, ValueError, AttributeError, LookupError, OverflowError)
 
 
 class Connect(Protocol):
-    """How to come to the store at an address: what it returns has the methods of ``door.door.Door``."""
+    """A factory for clients of a store. A client has the methods of ``resp.client.Door``."""
 
     def __call__(self, url: str, *, wait_s: float = 0.0) -> Any:
-        """Return it; nothing is sent yet."""
+        """Return the client of the store at *url*; send nothing yet."""
 
 
 def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
-    """Return the client library's client of the store at *url*; nothing is sent yet.
+    """Return the redis-py client of the store at *url*; send nothing yet.
 
-    Commands are never repeated silently: a claim that is sent twice must be told apart from two claims,
-    and only its sender can do that (with a nonce). *wait_s* is how long a blocking command may wait for its answer;
-    a store that is silent for longer has gone without a word.
+    The client never retries a command. Only the caller can distinguish one claim sent twice from two claims, by its
+    nonce. *wait_s* is how long a blocking command may wait for its answer, in seconds. The socket timeout is
+    COMMAND_TIMEOUT_S longer.
 
     Raises:
-        StoreUnreachable: *url* is no URL of a Redis store.
+        StoreUnreachable: *url* is not a URL of a Redis store.
 
     """
     from gpuqueue.queue.redis_py import client  # noqa: PLC0415 - importing redis is a latency that users feel
@@ -79,7 +79,7 @@ def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
         _judge(url)
         return client(url, connect_s=COMMAND_TIMEOUT_S, silent_s=wait_s + COMMAND_TIMEOUT_S)
     except ValueError:
-        # The library's own words may quote a password, so they go nowhere, not even into a log.
+        # The library's message may contain the password, so it is neither shown nor logged.
         raise StoreUnreachable(
             f"GPUQUEUE_REDIS_URL is no usable address ({without_password(url)}): "
             "write redis://HOST:6379/0 or unix:///PATH"
@@ -87,12 +87,12 @@ def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
 
 
 def connect_at_once(url: str, *, wait_s: float = 0.0) -> Any:
-    """Return what :func:`connect` returns, or the small door, which opens without importing the library.
+    """Return the built-in client of the store at *url*, which does not need redis-py.
 
-    The library is there for every address of which the small door would not do each word.
+    For a URL with a parameter that the built-in client does not support, return the client of :func:`connect`.
 
     Raises:
-        StoreUnreachable: *url* is no URL of a Redis store.
+        StoreUnreachable: *url* is not a URL of a Redis store.
 
     """
     address = parsed(url)
@@ -102,10 +102,10 @@ def connect_at_once(url: str, *, wait_s: float = 0.0) -> Any:
 
 
 def _judge(url: str) -> None:
-    """Refuse what the client library would take, and stumble over at the first command.
+    """Reject a URL that redis-py accepts but that makes its first command fail.
 
     Raises:
-        ValueError: in words.
+        ValueError: the URL is not usable; the message says why.
 
     """
     parts = urlsplit(url)
@@ -117,13 +117,13 @@ def _judge(url: str) -> None:
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """Turn the client library's errors into ours.
+    """Translate the errors of both clients into gpuqueue errors.
 
     Raises:
-        StoreUnreachable: no answer.
-        StoreNotOpen: the store knows nothing.
-        StoreNotReady: an answer that says that the store cannot serve; StoreLoading if it soon will.
-        Unreadable: any other error of the store, such as a key of ours that holds something of somebody else's.
+        StoreUnreachable: the store does not answer.
+        StoreNotOpen: the store is not open.
+        StoreNotReady: the store answers that it cannot serve; StoreLoading if it soon can.
+        Unreadable: any other error of the store, such as a key to which another program wrote a value.
 
     """
     try:
@@ -133,7 +133,7 @@ def translated(url: str) -> Iterator[None]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """Return the errors of both doors; where nobody has imported the library, none of its errors is about."""
+    """Return the error classes of the built-in client, and of redis-py if it has been imported."""
     theirs = getattr(sys.modules.get("redis"), "RedisError", None)
     return (DoorError,) if theirs is None else (DoorError, theirs)
 
@@ -153,7 +153,7 @@ def _in_our_words(error: Exception, url: str) -> Exception:
     if words is not None:
         return (StoreLoading if words == _LOADING else StoreNotReady)(words)
     if not isinstance(failure, Gone):
-        # No Unreachable: nobody may go on as if the store were away when it is there and gives jobs to others.
+        # Not Unreachable: callers continue without an absent store, but this store is up and may give jobs to others.
         return Unreadable(f"{where} has answered what it should not: {brief(str(failure), 200)}")
     if _is_forbidden(error):
         return StoreUnreachable(
@@ -167,7 +167,10 @@ def _in_our_words(error: Exception, url: str) -> Exception:
 
 
 def _no_secure_line(error: BaseException | None) -> str:
-    """Return why TLS failed and what to do; empty if it was not that. Both doors wrap its errors in their own."""
+    """Return why TLS failed and what to do; empty if TLS was not the cause.
+
+    Both clients wrap TLS errors in their own errors.
+    """
     while error is not None:
         if isinstance(error, FileNotFoundError):
             return "a file that its address names as ssl_… is not there"
@@ -178,7 +181,10 @@ def _no_secure_line(error: BaseException | None) -> str:
 
 
 def _or_mistyped(url: str) -> str:
-    """Return what else may be wrong. A store that ran once has left at least the directory of its socket."""
+    """Return a hint at a likely mistake in the URL, empty if there is none.
+
+    A store that has run once has left at least the directory of its socket.
+    """
     parts = urlsplit(url)
     if parts.scheme == "rediss":
         return ". Does it speak TLS? Without, its address begins with redis://"
@@ -188,7 +194,7 @@ def _or_mistyped(url: str) -> str:
 
 
 def _is_forbidden(error: BaseException | None) -> bool:
-    """Return whether it was the file system that said no; both doors wrap its errors in others of their own."""
+    """Return whether the file system denied access; both clients wrap that error in their own errors."""
     while error is not None:
         if isinstance(error, PermissionError):
             return True
@@ -197,12 +203,15 @@ def _is_forbidden(error: BaseException | None) -> bool:
 
 
 def _said(error: DoorError, words: Mapping[str, str]) -> str | None:
-    """Return what the code in *error* means; a script passes it on at the start, or in the middle, of its message."""
+    """Return the message for the code in *error*, None if no code is known.
+
+    The code can be anywhere in the text, because a script may include the error of a command in its own message.
+    """
     return next((words[word] for word in str(error).split() if word in words), None)
 
 
 def _misshapen(error: Exception, url: str) -> Unreadable:
-    """Return what to raise where an answer could not be taken apart; it may be our own mistake, and tells where."""
+    """Return the error for a reply of an unexpected shape; its message names the line, since it may be our bug."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -224,10 +233,10 @@ R = TypeVar("R")
 
 
 def answering(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Let *method*, of an object that knows the store's URL, raise our errors instead of the client library's.
+    """Make *method* raise gpuqueue errors instead of client errors; its object has the ``url`` of the store.
 
-    Behind the small door also where an answer has not the shape that was asked for: a person who met another program
-    at the address of their store needs no traceback. Workers, which come by the library, tell theirs to the log.
+    With the built-in client this includes a reply of an unexpected shape: a user whose URL leads to another program
+    needs no traceback. Workers use redis-py, and their tracebacks go to the log.
     """
 
     @wraps(method)

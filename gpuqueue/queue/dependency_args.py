@@ -1,4 +1,4 @@
-"""How a job waits, as the one argument of the scripts that take a request (see ``lua/dependencies.lua``)."""
+"""Encodes how a job waits as one argument of the scripts (see ``lua/shared/dependencies.lua``)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from gpuqueue.clock import to_epoch_ms
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.job import Job, JobSpec, JobState, WaitReason
 
-#: Why a job waits that has a time, as far as the book was told: of one that is held it was told something else.
+#: Reasons of a job that waits for a time, as the history records them. A held job has another reason there.
 _OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}
 
 
 def asked(spec: JobSpec, ends: Mapping[int, bool] | None = None) -> str:
-    """Return what a request says of waiting; *ends* is which jobs have ended, and whether they succeeded."""
+    """Return how a requested job waits; *ends* says which dependencies have ended, and whether they succeeded."""
     words = _words(spec, spec.waits.after, ends or {}, begin_at=spec.waits.begin_at)
     return " ".join([*words, "hold=1"] if spec.waits.hold else words)
 
 
 def left(job: Job, ends: Mapping[int, bool], *, again: WaitReason | None) -> str:
-    """Return how a job of the book waits now: what has been is over, and its counts go on.
+    """Return how a job of the history waits now, without conditions that are over; its counts continue.
 
-    *again*: for what its last run lets it wait, RETRY or REQUEUE; None: for neither.
+    *again* is why the job runs again after its last run: RETRY, REQUEUE, or None for neither.
     """
     words = _words(job.spec, _others(job, ends), ends, begin_at=job.begins_at)
     why = job.reason if job.reason in _OF_ITS_TIME else again
@@ -33,11 +33,11 @@ def left(job: Job, ends: Mapping[int, bool], *, again: WaitReason | None) -> str
 
 
 def _others(job: Job, ends: Mapping[int, bool]) -> Sequence[Dependency]:
-    """Return the other jobs that a job of the book still waits for, or of which it has not heard how they ended.
+    """Return the dependencies of a job of the history that may still be open.
 
-    One that has run was let in once, and what its first run waited for is over. That it waits for others again is of an
-    edit since, and then they are its reason. One that is held was told another reason: of its others, those that have
-    not ended are waited for. The rest let it in, whatever is known of them by now.
+    A job that has run has met its first dependencies. If its reason is DEPENDENCY, an edit has added new ones since
+    then. A held job has another reason, so its dependencies that have not ended are open. Any other job that has run
+    waits for none.
     """
     if not job.attempt or job.reason is WaitReason.DEPENDENCY:
         return job.spec.waits.after

@@ -1,4 +1,4 @@
-"""How jobs meet devices, as far as Python must know: the words in the store, and why nothing fits."""
+"""Matching of jobs and devices, as far as Python needs it: names in the store, and why no device fits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gpuqueue.model.placement import Placement, fits_model
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_apart
 
-#: How many models an error names.
+#: Maximum number of models in an error message.
 MODELS_NAMED = 4
 
-#: What people call the devices that a job with this wish may run on: one, and several.
+#: Names of the devices that a job with this device kind may run on, singular and plural.
 _NOUNS = {
     None: ("device", "devices"),
     DeviceWish.GPU: ("GPU", "GPUs"),
@@ -24,12 +24,12 @@ _NOUNS = {
 
 
 def kind_word(device: Device) -> str:
-    """Return what a device's record calls it: its kind, or ``mig`` for a part of a GPU, which joins in no gang."""
+    """Return the kind in a device's record; ``mig`` for a MIG instance, which no job on several devices can use."""
     return "mig" if device.mig_parent is not None else device.kind.value
 
 
 def takers(spec: JobSpec, devices: Collection[tuple[Device, str]]) -> list[str]:
-    """Return those of *devices*, each with its pool, that a job may run on, however busy they may be: their UUIDs."""
+    """Return the UUIDs of those *devices*, each with its pool, that a job may run on, busy or not."""
     gpus_known = any(device.kind is not DeviceKind.CPU for device, _ in devices)
     return [
         device.uuid
@@ -42,13 +42,13 @@ def takers(spec: JobSpec, devices: Collection[tuple[Device, str]]) -> list[str]:
 
 
 def admits(placement: Placement, device: Device) -> bool:
-    """Return whether a job with this *placement* may run on *device*, by its name and its UUID."""
+    """Return whether *placement* allows *device*, by the device's name and UUID."""
     named = not placement.devices or device.uuid in placement.devices
     return named and (not placement.models or any(fits_model(each, device.name) for each in placement.models))
 
 
 def models_of(devices: Collection[tuple[Device, str]], pool: str) -> str:
-    """Return in words what models there are in *pool* (in all, where it is empty): ``4 of Tesla T4, 1 of A100``."""
+    """Return the models in *pool* as text (in all pools if it is empty): ``4 of Tesla T4, 1 of A100``."""
     counts = Counter(device.name for device, its_pool in devices if pool in ("", its_pool))
     most_first = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
     words = [f"{count} of {plain(name)}" for name, count in most_first[:MODELS_NAMED]]
@@ -56,7 +56,10 @@ def models_of(devices: Collection[tuple[Device, str]], pool: str) -> str:
 
 
 def why_impossible(spec: JobSpec, why: str, figure: int, devices: Collection[tuple[Device, str]] = ()) -> str:
-    """Return in one line why none of *devices* could ever run a job, and what to do; *why* is ``submit.lua``'s word."""
+    """Return in one line why none of *devices* could ever run a job, and what to do.
+
+    *why* and *figure* are from the reply of ``submit.lua``.
+    """
     where = f" in pool {spec.pool}" if spec.pool else ""
     _, several = _NOUNS[spec.device]
     lines = {
@@ -82,7 +85,7 @@ def why_impossible(spec: JobSpec, why: str, figure: int, devices: Collection[tup
 
 
 def _of(spec: JobSpec) -> str:
-    """Return to which devices the job has narrowed the choice, in words."""
+    """Return the device filter of a job as text."""
     if spec.placement.devices:
         return " of those that were named"
     return f" of type {plain(' or '.join(spec.placement.models))}" if spec.placement.models else ""

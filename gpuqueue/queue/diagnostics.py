@@ -1,4 +1,4 @@
-"""What lies in the store, seen by whoever wants to know whether all is well there. Looking changes nothing."""
+"""Facts about the contents of the store, for diagnosis. Read-only."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ from gpuqueue.text.json_fields import loaded
 if TYPE_CHECKING:
     import redis
 
-#: Most jobs that are named one by one.
+#: Maximum number of jobs listed by id.
 MOST_NAMED = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceFacts:
-    """A device as the store knows it, with what its worker told when it came up."""
+    """A device as the store knows it, with what its worker reported at its start."""
 
     status: DeviceStatus
     #: The worker's version of gpuqueue.
     version: str | None
-    #: How far the clock of the worker's host was ahead of the store's when the worker came up.
+    #: How far the clock of the worker's host was ahead of the store's when the worker started, in seconds.
     clock_ahead_s: float | None
 
     @property
     def name(self) -> str:
-        """Return what people call it."""
+        """Return the host and the index of the device."""
         return f"{self.status.host} {self.status.device.index}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutboxFacts:
-    """What lies in the outbox, and since when the first of it waits for the book; None if nothing does."""
+    """The length of the outbox, and since when its first unread event waits for the history; None if none waits."""
 
     length: int
     unread_ms: int | None
-    #: Whether the book was written by another store, or by this one before it lost its data.
+    #: Whether the history was last written from another store, or from this one before it lost its data.
     of_another_store: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueFacts:
-    """What lies in the store. Times are milliseconds on its clock."""
+    """The contents of the store. Times are milliseconds on its clock."""
 
     epoch: str | None
-    #: Whether the store lost its data and its jobs are on their way back; and until when nothing is claimed after that.
+    #: Whether the store is being rebuilt, and when claims begin after a rebuild.
     rebuilding: bool
     claims_from_ms: int | None
     layout: str | None
     now_ms: int
-    #: Jobs queued or held, jobs that hold a device, and ended jobs that the book has not taken over.
+    #: Jobs queued or held, jobs that hold a device, and ended jobs that the history has not recorded yet.
     waiting: int
     active: int
     ended: int
@@ -68,34 +68,34 @@ class QueueFacts:
     outbox: OutboxFacts
     reaped_ms: int | None
     grace_until_ms: int | None
-    #: The first jobs whose leases have expired, how many there are, and when the first did.
+    #: The first jobs with expired leases, the number of such jobs, and when the first lease expired.
     overdue: tuple[int, ...]
     overdue_count: int
     overdue_since_ms: int | None
     devices: tuple[DeviceFacts, ...]
-    #: Arrays of which nobody knows how far they had come when the store lost its data, in the order of their ids.
+    #: Arrays whose progress is unknown since the store lost its data, in the order of their ids.
     torn_arrays: tuple[int, ...]
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is claimed yet, since the store was rebuilt a moment ago."""
+        """Whether claims are paused because the store was rebuilt a moment ago."""
         return is_paused(self.claims_from_ms, self.reaped_ms, now_ms=self.now_ms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Standing:
-    """Where a job stands in the store, and the token of its current run, empty if it has none."""
+    """The state of a job in the store, and the token of its current run, empty if it has none."""
 
     state: str
     token: str
 
 
 def queue_facts(url: str, cursor: Cursor | None = None) -> QueueFacts:
-    """Return what lies in the store at *url*. *cursor* is how far the book has read, if that is known.
+    """Return the contents of the store at *url*; *cursor* is the position of the history, if known.
 
     Raises:
-        StoreUnreachable: it does not answer.
-        StoreNotReady: it answers, and says that it cannot serve.
+        StoreUnreachable: the store does not answer.
+        StoreNotReady: the store answers that it cannot serve.
 
     """
     with closing(JobQueue(url)) as queue, closing(connect(url)) as client:
@@ -164,18 +164,18 @@ def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
         facts = cast("dict[str, str]", client.hgetall(keys.FACTS))
     for status in statuses:
         version = clock_ahead_s = None
-        with suppress(Unreadable):  # told in another way by another version: then it is not known
+        with suppress(Unreadable):  # another version may write them differently; then they are unknown
             told = loaded(facts.get(status.device.uuid), "a device")
             version, clock_ahead_s = told.text_or_none("version"), told.number_or_none("clock_ahead_s")
         yield DeviceFacts(status=status, version=version, clock_ahead_s=clock_ahead_s)
 
 
 def standings(url: str, job_ids: Iterable[int]) -> dict[int, Standing] | None:
-    """Return where each of *job_ids* stands that the store knows, or None if the store was never opened.
+    """Return the state of each of *job_ids* that the store knows, or None if the store is not open.
 
     Raises:
-        StoreUnreachable: it does not answer.
-        StoreNotReady: it answers, and says that it cannot serve.
+        StoreUnreachable: the store does not answer.
+        StoreNotReady: the store answers that it cannot serve.
 
     """
     wanted = list(job_ids)

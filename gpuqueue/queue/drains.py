@@ -1,7 +1,7 @@
-"""Who keeps a device from new jobs, and why. Pure.
+"""Drains: why a device takes no new jobs, and since when. Pure.
 
-Each origin has a say of its own, so that none can lift what another one meant: ``up`` takes back what ``down`` did,
-a person what people did and what quick deaths did. A device takes jobs again when nobody has a say left.
+Each origin drains a device separately, so that no origin can undo the drain of another: ``up`` undoes ``down``, and a
+person undoes the drains of people and of quick deaths. A device takes jobs again when it has no drain left.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from gpuqueue.text.json_fields import Fields, loaded
 
 
 class DrainOrigin(str, Enum):
-    """What a device is drained for; foremost first."""
+    """The origin of a drain, the most important first."""
 
-    #: Somebody said so; somebody takes it back.
+    #: A person drained the device; a person resumes it.
     PERSON = "person"
-    #: Three runs in a row died on it at once, and not by their own fault; a person takes it back.
+    #: Three runs in a row died quickly, and the device is the likely cause; a person resumes it.
     DEATHS = "deaths"
-    #: Its machine is going down; the next ``up`` takes it back.
+    #: The machine is going down; the next ``up`` resumes the device.
     DOWN = "down"
 
     def __str__(self) -> str:
         return self.value
 
 
-#: What a person can take back.
+#: Origins that a person can undo.
 BY_PEOPLE = (DrainOrigin.PERSON, DrainOrigin.DEATHS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drain:
-    """One say against new jobs on a device. ``by`` is an account's name; None where nobody wrote it down."""
+    """One drain of a device. ``by`` is the name of an account; None if it is unknown."""
 
     origin: DrainOrigin
     why: str
@@ -44,15 +44,16 @@ class Drain:
     at: datetime | None = None
 
     def __str__(self) -> str:
-        """Return in a few words what the device is drained for."""
+        """Return in a few words why the device is drained."""
         words = {DrainOrigin.DEATHS: "after quick deaths", DrainOrigin.DOWN: "for gpuqueue down"}
         return words.get(self.origin, f"by {self.by or 'somebody'}")
 
 
 def drains(text: str | None) -> tuple[Drain, ...]:
-    """Return what the store's text about one device says, foremost first; empty where there is none.
+    """Return the drains in the store's text about one device, the most important first; empty without a text.
 
-    A text that is no JSON object is of a version in which only ``down`` drained. Whatever it is, the device is drained.
+    A text that is no JSON object comes from a version in which only ``down`` drained. The device is drained, whatever
+    the text is.
     """
     if text is None:
         return ()

@@ -1,4 +1,4 @@
-"""Why a job does not run: what ``why.lua`` finds, as values. Pure."""
+"""Why a job does not run: the reply of ``why.lua`` as values. Pure."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from gpuqueue.model.limits import Measure
 
 
 class Obstacle(str, Enum):
-    """What keeps a job from a device. The first that does, in this order."""
+    """The first reason, in this order, why a device cannot take a job."""
 
     #: The job asks for another pool.
     POOL = "pool"
-    #: The job wants another kind of device.
+    #: The job asks for another device kind.
     KIND = "kind"
     #: The job names other devices.
     NAMED = "named"
-    #: It is of another model than those that the job asks for.
+    #: The device is of a model that the job does not ask for.
     MODEL = "model"
-    #: It is a part of a card, and a job on several devices cannot use one.
+    #: The device is a MIG instance, and the job needs several devices.
     PART = "part"
-    #: It could not give so much memory if it were empty.
+    #: The device has too little memory for the job, even when empty.
     TOO_SMALL = "too_small"
-    #: The job would have all of it for itself, which is more than its pool's ``max_mem``.
+    #: The job wants the device exclusively, and its memory is more than the ``max_mem`` of the job's pool.
     TOO_LARGE = "too_large"
-    #: It takes no new job, by somebody's say.
+    #: The device is drained.
     DRAINED = "drained"
-    #: Its worker has not been heard for a while.
+    #: The worker of the device has sent no heartbeat for a while.
     SILENT = "silent"
-    #: A run has it for itself.
+    #: A run holds the device exclusively.
     EXCLUSIVE = "exclusive"
-    #: The job wants it for itself, and it is not alone there.
+    #: The job wants the device exclusively, and the device is in use.
     OCCUPIED = "occupied"
-    #: It cannot promise so much memory now.
+    #: The device has too little free memory now.
     MEMORY = "memory"
-    #: It runs as many jobs as it may.
+    #: The device runs its maximum number of jobs.
     SLOTS = "slots"
-    #: It is kept for a job that has waited too long, or for which others made place.
+    #: The device is reserved for a job that has waited too long, or for which others were preempted.
     KEPT = "kept"
-    #: It has room, but too few others of its host have: the job wants several.
+    #: The device has room, but too few others on its host do: the job needs several.
     ALONE = "alone"
-    #: It has room, and a limit of the job's user or group leaves none.
+    #: The device has room, but a limit of the job's user or group leaves none.
     LIMIT = "limit"
-    #: It could start there, but not yet: it waits for another job, for its time, or for a person.
+    #: The job could start there, but it waits for another job, for its time, or for a person.
     NOT_YET = "not_yet"
-    #: Nothing does: the job starts there when it is its turn.
+    #: No obstacle: the job starts there when it is its turn.
     FITS = "fits"
 
     def __str__(self) -> str:
         return self.value
 
 
-#: What no end of another job changes: the device is none for this job.
+#: Obstacles that stay when other jobs end: the device can never run this job.
 NEVER_THERE = frozenset(
     {
         *(Obstacle.POOL, Obstacle.KIND, Obstacle.NAMED, Obstacle.MODEL),
@@ -67,8 +67,8 @@ NEVER_THERE = frozenset(
 class Occupant:
     """A run on a device: the bytes that it counts for, and when it must have ended (None: it has no time limit).
 
-    ``made_place`` times its job made place for others; ``going``: it ends in any case, as it was cancelled or makes
-    place now. ``level`` is the one that it counts as, which waiting may have lifted; None where that is not known.
+    ``made_place`` is how often its job was preempted. ``going``: the run ends in any case, because it was cancelled or
+    is being preempted. ``level`` is its current priority, which includes promotions by aging; None if unknown.
     """
 
     job_id: int
@@ -81,10 +81,10 @@ class Occupant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """A device, and what keeps the job from it. ``capacity_bytes`` is what it could promise if no job ran there.
+    """A device, and the job's obstacle there. ``capacity_bytes`` is what it could allocate if no job ran there.
 
-    ``place_made``: it is kept for ``kept_for`` since runs of lower levels made place for that job there; else because
-    that job has waited too long.
+    ``kept_for`` is the job that the device is reserved for. ``place_made``: the device is reserved because runs of
+    lower priority were preempted for that job; otherwise because that job has waited too long.
     """
 
     device: str
@@ -100,15 +100,15 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """Where there will be room first, once the runs of ``blockers`` have ended. ``room_ms``: when there must be.
+    """The devices that have room for the job first, after the runs of ``blockers`` have ended.
 
-    ``free_ms`` is when the devices must have room; ``behind`` the job for which they are kept, where that is the moment
-    at which that one has room. ``limited``: the job waits for room under its limits as well (`Explanation.room`);
-    ``room_ms`` is the later of the two. Each is None where nobody can say.
+    ``free_ms`` is when the devices must have room. If the devices are reserved for another job and ``free_ms`` is when
+    that job has room, ``behind`` is that job. ``limited``: the job also waits for room under its limits
+    (`Explanation.room`). ``room_ms`` is the later of the two times. Each time is None if it is unknown.
 
-    ``rivals`` of the jobs that go before this one may take that room; 0 where it is enough for them as well, and only
-    then is ``at_ms``, when the job may start, known with it. ``in_vain``: those of the blockers for whose end devices
-    were kept for so long that nothing is kept for it any more.
+    ``rivals`` is the number of earlier jobs that may take the room; 0 if there is enough room for them too. ``at_ms``
+    is when the job may start; it is known only without rivals. ``in_vain`` are blockers that have outlasted a
+    reservation, so that no device is reserved for their end any more.
     """
 
     at_ms: int | None
@@ -124,10 +124,10 @@ class Start:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitReached:
-    """A limit that leaves a job no room: *used* of *most* is held by *runs*, and *asked* is more than what is left.
+    """A limit that leaves a job no room: *runs* hold *used* of *most*, and *asked* is more than the rest.
 
-    ``whose`` is a user, or ``@`` and a group. ``kept_for`` is the job for which the room is kept that there is; None
-    where there is none.
+    ``whose`` is a user, or ``@`` and a group. ``kept_for`` is the job for which the remaining room is reserved; None if
+    the room is not there at all.
     """
 
     whose: str
@@ -141,10 +141,10 @@ class LimitReached:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoomUnderLimits:
-    """When there is room under all limits in a job's way: once ``runs`` have ended, which they must have by ``at_ms``.
+    """When a job has room under all its limits: after ``runs`` have ended, at ``at_ms`` at the latest.
 
-    ``at_ms`` is None where one of them has no time limit, or the room is kept for the job ``kept_for``, which must have
-    started or gone first.
+    ``at_ms`` is None if one of the runs has no time limit, or if the room is reserved for the job ``kept_for``, which
+    must start or leave the queue first.
     """
 
     at_ms: int | None
@@ -154,7 +154,7 @@ class RoomUnderLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakingPlace:
-    """Of a job that does not wait: for which job its run makes place (None: for none), by when, how often it has."""
+    """Preemption of a job that does not wait: by which job (None: none), by when, and how often so far."""
 
     by: int | None
     deadline_ms: int | None
@@ -165,13 +165,15 @@ class MakingPlace:
 class Explanation:
     """Why a job does not run.
 
-    Before it in the order are ``higher`` jobs of higher levels, ``theirs`` of ``users_before`` users with less usage on
-    its own level, and ``own_before`` of its own user. ``level`` is the one that it counts as of now.
-    ``start`` is None where no device could ever have room as things stand, ``limit`` where none is in its way,
-    ``making_place`` where it waits. ``more_limits`` are in its way as well as ``limit``; ``room`` is when there is room
-    under all of them, None where there are none. ``waits_since_ms`` is since when it has waited for its turn, by which
-    devices are kept for whoever waits long: neither being held counts, nor waiting for another job or its time. None
-    where it does not.
+    The jobs before it are ``higher`` jobs of higher priority, ``theirs`` jobs of ``users_before`` users with less usage
+    at the same priority, and ``own_before`` jobs of its own user. ``level`` is the current priority of the job.
+
+    ``start`` is None if no device can have room under present conditions. ``limit`` is None if no limit blocks the job;
+    ``more_limits`` are further limits that do. ``room`` is when there is room under all of them; None without limits.
+    ``making_place`` is None for a waiting job.
+
+    ``waits_since_ms`` is since when the job has waited for its turn, which decides about reservations. The time on hold
+    and the time spent waiting for another job or a start time do not count. None if the job does not wait for its turn.
     """
 
     job_id: int
@@ -190,7 +192,7 @@ class Explanation:
     waits_since_ms: int | None = None
 
     def behind(self, members: int) -> Explanation:
-        """Return what is so of a member where this is so of its array, and so many *members* go before it."""
+        """Return the explanation for a member of this array that has *members* other members before it."""
         if not members:
             return self
         start = self.start and replace(self.start, rivals=self.start.rivals + members, at_ms=None)
@@ -198,12 +200,12 @@ class Explanation:
 
     @property
     def limits(self) -> tuple[LimitReached, ...]:
-        """All limits in its way."""
+        """All limits that block the job."""
         return () if self.limit is None else (self.limit, *self.more_limits)
 
     @property
     def runs_in_the_way(self) -> tuple[int, ...]:
-        """The runs that must end first, on the devices and under the limits; none where no start can be told."""
+        """The runs that must end first, on the devices and under the limits; empty if no start is known."""
         if self.start is None:
             return ()
         under = self.room.runs if self.room is not None and self.start.limited else ()

@@ -1,4 +1,4 @@
-"""Turns what ``why.lua`` answers into values. Pure."""
+"""Converts the reply of ``why.lua`` to values. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuqueue.queue.explanation import (
 
 
 def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
-    """Return what why.lua answered."""
+    """Return the reply of why.lua as a value."""
     state, level, higher, users_before, theirs, own_before, since, first, limits, under, *devices = reply
     stands = JobState(state)
     limit, *more_limits = (_limit(*each) for each in limits) if limits else (None,)

@@ -1,4 +1,4 @@
-"""The devices of all hosts, as their workers announce them and people drain them."""
+"""The devices of all hosts: announcements by workers, and drains."""
 
 from __future__ import annotations
 
@@ -42,19 +42,20 @@ class Fleet(Store):
     def announce(
         self, offer: Offer, *, worker: str, pid: int, boot_id: str, near: Mapping[str, int] | None = None
     ) -> None:
-        """Tell what *offer*'s device is and which worker serves it from now on, of which version and by which clock.
+        """Announce the device of *offer*, and the worker that serves it from now on, with its version and clock offset.
 
-        *near* is how far it is to other devices of its host, by UUID, in the steps of NVML; unknown ones are left out.
+        *near* is the distance to the other devices of the host, by UUID, in NVML topology levels; unknown ones are left
+        out.
         """
         facts = {"device": device_to_plain(offer.device), "host": offer.host, "worker": worker, "pid": pid}
         clock_ahead_s = round(time.time() - self.now_ms() / 1000, 3)
         more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s, "near": dict(near or {})}
         self._redis.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, **more}))
-        self._seen.pop(offer.device.uuid, None)  # a store that must be told who we are knows nothing of that either
+        self._seen.pop(offer.device.uuid, None)  # a store that needs the announcement has no entry in SEEN either
 
     @answering
     def devices(self, host: str | None = None) -> list[DeviceStatus]:
-        """Return every device that workers announced (on *host*), by host, index and UUID."""
+        """Return every device that workers announced (on *host*), sorted by host, index and UUID."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.time()
         for key in (keys.FACTS, keys.DRAINED, keys.SEEN, keys.KEPT):
@@ -72,7 +73,7 @@ class Fleet(Store):
         return sorted(found, key=lambda each: (each.host, each.device.index, each.device.uuid))
 
     def _kept(self, reservations: Mapping[str, str]) -> dict[str, Kept]:
-        """Return for whom each device is kept that is; mostly there is none, and then nothing is asked."""
+        """Return the reservation of each reserved device; send no command if there are none."""
         holders = {uuid: text.partition(":")[0] for uuid, text in reservations.items()}
         whole = {uuid: int(job_id) for uuid, job_id in holders.items() if job_id.isdecimal() and job_id.isascii()}
         if not whole:
@@ -84,7 +85,7 @@ class Fleet(Store):
         return {uuid: replies.kept(job_id, since_ms) for (uuid, job_id), since_ms in since}
 
     def _readings(self, facts: Mapping[str, str], only: str | None) -> Iterator[tuple[str, str, dict[str, str]]]:
-        """Yield each device that is served (on the host *only*) with its last reading and its leases."""
+        """Yield each served device (on the host *only*) with its record and its leases."""
         pipe, asked = self._redis.pipeline(transaction=False), []
         for uuid, text in facts.items():
             try:
@@ -103,9 +104,9 @@ class Fleet(Store):
 
     @answering
     def withdraw(self, host: str, uuid: str) -> None:
-        """Forget a device that is served no more; impossible requests are judged without it from now on.
+        """Forget a device that is no longer served; the feasibility check ignores it from now on.
 
-        What people said against it stays: a card that comes back is drained as it was.
+        Only the drain by ``down`` is removed. A card that comes back is still drained by the other origins.
         """
         self.resume([uuid], origins=[drains.DrainOrigin.DOWN])
         pipe = self._redis.pipeline(transaction=True)
@@ -117,16 +118,16 @@ class Fleet(Store):
 
     @answering
     def drain(self, uuids: Iterable[str], *, origin: DrainOrigin, why: str, by: str) -> None:
-        """Let no device in *uuids* take another job, until *origin* says otherwise."""
+        """Drain the devices in *uuids* until *origin* is resumed."""
         self._scripts.run("drain", origin.value, why, by, *uuids)
 
     @answering
     def resume(self, uuids: Iterable[str], *, origins: Collection[DrainOrigin]) -> None:
-        """Take back what *origins* said against new jobs on the devices in *uuids*."""
+        """Remove the drains of *origins* from the devices in *uuids*."""
         self._scripts.run("resume", len(origins), *(origin.value for origin in origins), *uuids)
 
     def _known(self) -> list[tuple[Device, str]]:
-        """Return every device that was announced and not withdrawn, with its pool; one that makes no sense is none."""
+        """Return every announced device with its pool; skip withdrawn and unreadable devices."""
         found = announced(cast("list[str]", self._redis.hvals(keys.FACTS)))
         pipe = self._redis.pipeline(transaction=False)
         for host, device in found:
@@ -135,7 +136,7 @@ class Fleet(Store):
         return [(device, replies.pool(record)) for (_, device), record in records if record]
 
     def _tell_seen(self, offer: Offer) -> None:
-        """Tell who else is on the device and what is wrong with it, when that has changed."""
+        """Report the external processes on the device and its trouble, if they have changed."""
         strangers = [asdict(each) for each in offer.strangers]
         blind = offer.foreign_bytes is None
         seen = json.dumps({"trouble": offer.trouble, "blind": blind, "strangers": strangers})

@@ -1,10 +1,11 @@
-"""Acts that stay in the store: as functions, which Redis has from 7 on, and Valkey. docs/adr/0013.
+"""Acts as stored functions, for Redis 7 or newer and Valkey. See docs/adr/0013.
 
-A script makes its own functions anew each time that it runs: of a claim that was a sixth of its time, and much of the
-garbage that the store collects. A function of a library is made once.
+A script creates its local functions at each run. That took a sixth of the time of a claim, and made much of the garbage
+that the server collects. A library creates its functions once.
 
-A library is named by the digest of its text: workers of two versions each call their own. It is part of the store's
-data and comes back with them, and each version adds one; whoever adds one removes the others where they are many.
+The name of a library contains the digest of its text, so workers of two versions each call their own library. Libraries
+are part of the store's data and are restored with it. Each version adds one library; the worker that adds it removes
+the libraries of other versions if there are many.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import redis
 
-#: What stands around the act. It is made at the first call: a library that is loaded cannot call the store yet.
+#: The library around the act. The first call creates the act, because a library cannot call the store during loading.
 _LIBRARY = """#!lua name={name}
 local KEYS, ARGV, act, prefix
 local function make()
@@ -28,43 +29,43 @@ redis.register_function('{name}', function(keys, args)
   return act()
 end)
 """
-#: What each of our libraries is called, up to its digest.
+#: Name of each of our libraries, up to its digest.
 _OURS = "gpuqueue_{act}_"
-#: So many libraries of other versions may be there; more are no longer anybody's.
+#: Maximum number of libraries of other versions; if there are more, all of them are removed.
 MOST_OTHERS = 4
-#: What a store says, in its first word, that can do nothing at the moment.
+#: First words of the errors of a store that cannot serve at the moment.
 _TROUBLES = ("BUSY", "LOADING", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
 
 
 def name_of(act: str, text: str) -> str:
-    """Return what the function of this *act* is called, and its library."""
+    """Return the name of the function of this *act*, which is also the name of its library."""
     return _OURS.format(act=act) + hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
 class _NotThere(Exception):
-    """The store has no such function: so the script is run."""
+    """The store has no such function; the script runs instead."""
 
 
 class Function:
-    """The *act* that the chunk *text* makes, called in the store behind *client*.
+    """The act *act*, which the Lua chunk *text* returns, as a function in the store of *client*.
 
-    It is called like a script: *instead* is one, of the same act, for a store that has no functions.
+    It is called like a script. *instead* is the script of the same act, for a store without functions.
     """
 
     def __init__(self, client: redis.Redis, act: str, text: str, *, instead: Any) -> None:
         self._client = client
         self._instead = instead
-        self._is_refused = False  # once it was, for as long as this worker lives: it would be each time
+        self._is_refused = False  # once true, it stays true: the store would refuse each call
         self._has_removed = False
         self._ours = _OURS.format(act=act)
         self.name = name_of(act, text)
         self._library = _LIBRARY.format(name=self.name, text=text)
 
     def __call__(self, keys: Sequence[str] = (), args: Sequence[str | float] = (), client: Any = None) -> Any:
-        """Return what the act returns; through *client*, a pipeline, what that returns.
+        """Return what the act returns; with a pipeline as *client*, what the pipeline returns.
 
         Raises:
-            redis.RedisError: as a script.
+            redis.RedisError: as for a script.
 
         """
         if client is None and not self._is_refused:
@@ -84,7 +85,7 @@ class Function:
     def _asked(self, keys: Sequence[str], args: Sequence[str | float]) -> Any:
         try:
             return self._client.execute_command("FCALL", self.name, len(keys), *keys, *args)
-        except redis.ResponseError as error:  # if it is one of ours below, nothing was run
+        except redis.ResponseError as error:  # the errors handled here mean that nothing has run
             self._is_refused = _refuses(error)
             if not self._is_refused and "Function not found" not in str(error):
                 raise
@@ -98,11 +99,11 @@ class Function:
                 raise
             self._is_refused = True
             raise _NotThere from error
-        with contextlib.suppress(redis.ResponseError):  # somebody else was quicker, or it may not: it does no harm
+        with contextlib.suppress(redis.ResponseError):  # another worker has removed them, or the ACL forbids it
             self._remove_others()
 
     def _remove_others(self) -> None:
-        if self._has_removed:  # once: more versions than that may serve, and would remove each other's for ever
+        if self._has_removed:  # only once: if more versions are in use, they would remove each other's for ever
             return
         others = [name for name in self._libraries() if name != self.name]
         if len(others) > MOST_OTHERS:
@@ -116,17 +117,17 @@ class Function:
 
 
 def _in_a_row(library: Any) -> list[Any]:
-    """Return what a store says of a library as a list of names, each before its value: newer protocols have a table."""
+    """Return the description of a library as a flat list of names and values; RESP 3 has a map instead."""
     return [word for pair in library.items() for word in pair] if isinstance(library, dict) else list(library)
 
 
 def _refuses(error: redis.ResponseError) -> bool:
-    """Return whether the store has no functions (Redis 6, or a proxy before it), or its rules allow us none."""
+    """Return whether the store has no functions (Redis 6, or a proxy), or its ACL forbids them."""
     said = str(error).lower()
     return isinstance(error, redis.exceptions.NoPermissionError) or "unknown command" in said or "fcall" in said
 
 
 def _is_of_the_store(error: redis.ResponseError) -> bool:
-    """Return whether the store as a whole is in trouble: then a script would not be run either."""
-    known = redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError  # of which the client takes the word away
+    """Return whether the store as a whole is in trouble, so that a script would fail too."""
+    known = redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError  # redis-py removes these codes
     return isinstance(error, known) or str(error).startswith(_TROUBLES)

@@ -1,4 +1,4 @@
-"""The queue as Python sees it: one method for each script, with the same name."""
+"""The Python interface of the queue, with one method for each script."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ else:
     replies = later("gpuqueue.queue.replies")
     rebuild = later("gpuqueue.queue.rebuild")
 
-#: Longest word on why a run died at once, in characters; three of them stand in one line.
+#: Maximum length of the reason for a quick death, in characters; one line holds three of them.
 MAX_WHY = 100
 
 
 class JobQueue(Requests, Changes, Outbox, Senders):
-    """The store at *url*. Every method raises StoreUnreachable or StoreNotReady when it cannot serve."""
+    """The queue at *url*. Every method raises StoreUnreachable or StoreNotReady if the store cannot serve."""
 
-    # ---- a job's way, in order -----------------------------------------------------------------------------------
+    # ---- the life of a job, in order -----------------------------------------------------------------------------
 
     @answering
     def claim(self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False) -> Claim | None:
-        """Claim the job that should run next on the device of *offer*, or None: as :meth:`seek`."""
+        """Claim the next job for the device of *offer*, or return None; see :meth:`seek`."""
         found = self.seek(offer, worker=worker, lease_s=lease_s, nonce=nonce, gpus_here=gpus_here)
         return found if isinstance(found, leases.Claim) else None
 
@@ -50,13 +50,13 @@ class JobQueue(Requests, Changes, Outbox, Senders):
     def seek(
         self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False
     ) -> Claim | Later | None:
-        """Claim the job that should run next on the device of *offer*; say when to look again if one was left.
+        """Claim the next job for the device of *offer*; return a Later if a job was left to a better device.
 
-        The same *nonce* again gets the same answer. *gpus_here* is whether the host serves GPUs, be they announced
-        yet or not: then its CPU leaves them the jobs that do not say.
+        A repeated call with the same *nonce* returns the same claim. *gpus_here* says whether the host serves GPUs,
+        announced or not. If it does, its CPU takes no job without a device kind.
 
         Raises:
-            BrokenClaim: a job was claimed whose request cannot be read.
+            BrokenClaim: a job was claimed, but its request cannot be read.
 
         """
         pairs = [figure for pair in offer.observed.items() for figure in pair]
@@ -85,7 +85,7 @@ class JobQueue(Requests, Changes, Outbox, Senders):
 
     @answering
     def beat(self, offer: Offer, alive: Sequence[Alive], *, lease_s: float) -> Verdicts:
-        """Tell that a device and its runs are alive; renew the leases and hear what became of each run."""
+        """Send the heartbeat of a device and its runs; renew the leases and return the verdict on each run."""
         args = device_words(offer, lease_s=lease_s)
         for run in alive:
             args += [run.job_id, run.token, len(run.observed)]
@@ -97,23 +97,23 @@ class JobQueue(Requests, Changes, Outbox, Senders):
 
     @answering
     def note(self, job_id: int, token: str, detail: str) -> bool:
-        """Keep *detail* in the story of a live run; False if it was stale."""
+        """Add *detail* to the history of a live run; return False if the run is stale."""
         return bool(self._scripts.run("run_note", job_id, token, in_one_line(detail)))
 
     @answering
     def told(self, job_id: int, *, state: JobState, attempt: int, what: Told) -> bool:
-        """Keep *what* became of a command at the end of a job; False where such a job has not ended."""
+        """Record the result *what* of a job's notification command; return False if such a job has not ended."""
         outcome = "" if what.outcome is None else what.outcome.value
         words = (what.number, outcome, in_one_line(what.trouble or ""))
         return bool(self._scripts.run("notification_result", job_id, state.value, attempt, *words))
 
     @answering
     def giveback(self, job_id: int, token: str, detail: str) -> bool:
-        """Return a claim that did not become a run; False if it was stale."""
+        """Release a claim that did not become a run; return False if the claim is stale."""
         return bool(self._scripts.run("release_claim", job_id, token, in_one_line(detail)))
 
     @answering
-    def finish(  # noqa: PLR0913 - all that is known at an end, told in one step
+    def finish(  # noqa: PLR0913 - everything known at the end, in one step
         self,
         job_id: int,
         token: str,
@@ -126,11 +126,11 @@ class JobQueue(Requests, Changes, Outbox, Senders):
         evidence: Evidence | None = None,
         again: Again | None = None,
     ) -> JobState | None:
-        """End a job in *state* after its run ended with *ending*; return its state after, None if the run was stale.
+        """End a run with *ending* and its job in *state*; return the job's state afterwards, None if the run is stale.
 
-        With *again*, for which *state* is QUEUED, the job waits for another run. That is no loss, and its attempts are
-        counted on. One that is being cancelled is cancelled all the same, and one that must not run twice has failed.
-        What the end says of the devices is counted in the same step, and so once for each run.
+        With *again*, *state* is QUEUED and the job waits for another run. This is not a loss, and the attempt counts.
+        A job that is being cancelled is cancelled nevertheless, and a job that must not run twice fails. *evidence*
+        about the devices is counted in the same step, so it counts once for each run.
         """
         payload = encode_ended(
             ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes
@@ -142,13 +142,13 @@ class JobQueue(Requests, Changes, Outbox, Senders):
     def lose(
         self, job_id: int, token: str, *, loss_limit: int, detail: str, evidence: Evidence | None = None
     ) -> JobState | None:
-        """Say that a run is over and nobody knows how; return the job's state after, None if the run was stale."""
+        """Report a run as lost; return the job's state afterwards, None if the run is stale."""
         reply = self._scripts.run("lose", job_id, token, loss_limit, in_one_line(detail), *_words(evidence))
         return JobState(reply) if reply else None
 
 
 def device_words(offer: Offer, *, lease_s: float) -> list[str | int]:
-    """Return what a beat says of the device itself: the first arguments of ``heartbeat.lua``."""
+    """Return what a heartbeat reports about the device: the first arguments of ``heartbeat.lua``."""
     return [
         offer.host,
         offer.device.uuid,

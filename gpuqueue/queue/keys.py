@@ -1,70 +1,76 @@
-"""Every key of the store and what it holds.
+"""All keys of the store and their contents.
 
-All keys share one prefix with a hash tag, so they live in one slot and each script may touch any of them.
-The scripts build the names themselves from the prefix; this table is the map, and the few names that Python
-reads without a script stand below it. ``<lv>`` is a level 0..3, ``<shape>`` the text of a
+All keys share one prefix with a hash tag, so they are in one cluster slot and each script may use any of them.
+The scripts build the key names from the prefix. The table lists all keys; the constants below it are the names that
+Python uses without a script. ``<lv>`` is a priority 0..3, ``<shape>`` the text of a
 :class:`gpuqueue.model.job.Shape`, times are milliseconds on the store's clock.
 
 =====================  ======  ==================================================================================
 key                    type    holds
 =====================  ======  ==================================================================================
-epoch                  string  random id, there once the store is open; a new one means that the store lost its data
-rebuilding             string  the epoch to come, while the jobs of the book are put back into an empty store
-seq                    int     the last job id given out, or kept for the members of an array; restored from the book
-                               when the epoch is new
-live                   zset    job id -> job id: every job that the book has not taken over yet
-j:<id>                 hash    where a job stands (fields: see ``lua/core.lua`` and ``array.lua``); small, so compact
-s:<id>                 string  the job's spec (see gpuqueue.codec), apart because it is large; a member's is its array's
-am:<id>                set     the members of an array that are jobs of their own and have not ended
-q:<lv>:<user>:<shape>  zset    job id -> its place: one user's waiting jobs of one shape; the place is the id, as they
-                               arrived, or below 0 where the job was moved to the front (see ``lua/priority_front.lua``)
-us:<lv>:<user>         zset    shape -> place of its first job: one user's shapes, in the order of their jobs
-ub:<lv>:<user>         hash    device -> ``bytes:beside:kept:from``, from where on a claim there looks at the shapes:
-                               for those before there is no room while there are no more bytes than these, nor more
-                               beside the job that the device is kept for (see ``lua/claim.lua``)
-ul:<lv>                zset    user -> usage: the users who wait on this level, least served first
-sh:<lv>                zset    shape -> memory: the shapes that wait on this level
-su:<lv>:<shape>        set     users who wait with this shape
-aside:<user>           zset    job id -> 0: one user's jobs that wait and stand in no queue, held or not yet to start;
-                               array -> 1, as long as it has not ended
-asiders                set     the users that have such jobs
-fair                   zset    user -> decayed device-seconds used, divided by their share, whole (``lua/state.lua``)
-usual                  hash    user -> seconds that their runs usually take: what a claim charges in advance
-shares                 hash    user -> share in thousandths, where that is not 1000
-limits                 hash    who or what is limited -> the figures (see ``lua/limits.lua``); absent where nothing is
-lk                     hash    user, or @ and group -> the room under their limits that is kept for a job which has
-                               waited too long for it (see ``lua/limits.lua``)
-run:<user>             hash    job id -> GPUs:bytes that its run holds on all its devices; there while its leases are
-hosts                  set     hosts that ever announced a device
-dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool:kind, bytes and a time
-facts                  hash    device -> JSON of what it is and where, which worker serves it, its version and clock,
-                               and how far it is to the other devices of its host
-drained                hash    device -> JSON of who keeps it from new jobs: origin -> why, by, at (see drains.py)
-deaths                 hash    device -> JSON of the row of jobs that died on it at once, with why; three drain it
-seen                   hash    device -> JSON of its strangers, and of the trouble it is in, as its worker last saw them
-senders                hash    host -> JSON of what its sender of messages can: the names of its targets, schemes, when
-                               it said so
-timers                 zset    job id -> when it may start: it is queued, and stands in no queue before; d:<id>:ok or
-                               d:<id>:fail -> 0: that job has ended, and some that waited for it have not heard of it
-dep:<id>               zset    job id -> job id: the waiting jobs that are to hear of the end of the job
-keys                   hash    user and dedupe key -> the last job that was submitted with it
-dl:<device>            hash    job id -> ``lease:observed:end:alone:nonce``: the leases on a device, in bytes; when they
-                               may end; x where the run has it for itself; and the nonce of the claim, so that a claim
-                               sent twice is answered twice
-leases                 zset    job id -> when the lease expires unless a beat comes
-rsv                    hash    device -> job:need:start:blockers: what is kept for a job that has waited too long
-idem:<nonce>           string  id:time of the job, for ten minutes: a submit sent twice makes one job
+epoch                  string  random id, set when the store is open; a new id means that the store lost its data
+rebuilding             string  the coming epoch, while the jobs of the history are restored to an empty store
+seq                    int     the last job id assigned, or reserved for the members of an array; restored from the
+                               history when the epoch is new
+live                   zset    job id -> job id: every job that is not settled yet (see ``lua/acts/settle.lua``)
+j:<id>                 hash    the state of a job (fields: see ``lua/shared/core.lua`` and ``lua/shared/array.lua``)
+s:<id>                 string  the job's spec (see gpuqueue.codec), separate because it is large; members share the
+                               spec of their array
+am:<id>                set     the claimed members of an array that have not ended
+q:<lv>:<user>:<shape>  zset    job id -> its place: one user's waiting jobs of one shape; the place is the id, or
+                               negative if the job was moved to the front (see ``lua/shared/priority_front.lua``)
+us:<lv>:<user>         zset    shape -> place of its first job: one user's shapes, in the order of these jobs
+ub:<lv>:<user>         hash    device -> ``bytes:beside:kept:from``: a claim for the device starts its search at the
+                               shape at place ``from``. Earlier shapes have no room as long as the device has no more
+                               than ``bytes`` free, and no more than ``beside`` free beside the job that the device is
+                               reserved for (``kept``; see ``lua/acts/claim.lua``)
+ul:<lv>                zset    user -> usage: the users with waiting jobs of this priority, the least served first
+sh:<lv>                zset    shape -> memory: the shapes of waiting jobs of this priority
+su:<lv>:<shape>        set     users with waiting jobs of this shape
+aside:<user>           zset    job id -> 0: one user's waiting jobs that are in no queue, because they are held or may
+                               not start yet; array -> 1, until it has ended
+asiders                set     the users with entries in ``aside:<user>``
+fair                   zset    user -> decayed usage in device-seconds divided by the user's share, an integer
+                               (see ``lua/shared/state.lua``)
+usual                  hash    user -> usual duration of the user's runs in seconds, which a claim charges in advance
+shares                 hash    user -> share in thousandths, if it is not 1000
+limits                 hash    user, group or pool -> its limits (see ``lua/shared/limits.lua``); absent without limits
+lk                     hash    user, or @ and group -> the room under its limits that is reserved for a job that has
+                               waited too long (see ``lua/shared/limits.lua``)
+run:<user>             hash    job id -> ``GPUs:bytes`` of its run on all its devices; exists as long as its leases
+hosts                  set     hosts that have ever announced a device
+dev:<host>             hash    device -> ``total:headroom:foreign:seen:slots:pool:kind``: bytes, the time of the last
+                               heartbeat, and the number of slots
+facts                  hash    device -> JSON of the device, its host, its worker with version and clock offset, and
+                               its distance to the other devices of the host
+drained                hash    device -> JSON of its drains: origin -> why, by, at (see drains.py)
+deaths                 hash    device -> JSON of the consecutive jobs that died quickly on it, and why; three drain it
+seen                   hash    device -> JSON of its external processes and its trouble, from the last sample
+senders                hash    host -> JSON of the capabilities of its notification sender: target names, URL schemes,
+                               and the time of the announcement
+timers                 zset    job id -> when it may start: the job has the state queued, but is in no queue before;
+                               ``d:<id>:ok`` or ``d:<id>:fail`` -> 0: that job has ended, and some of the jobs that
+                               depend on it are not updated yet
+dep:<id>               zset    job id -> job id: the waiting jobs that depend on the end of the job
+keys                   hash    user and dedupe key -> the last job that was submitted with this key
+dl:<device>            hash    job id -> ``lease:observed:end:alone:nonce``: the leases on a device: allocated and used
+                               bytes, the latest end of the run, x if the run is exclusive, and the nonce of the claim,
+                               so that a repeated claim gets the same answer
+leases                 zset    job id -> when the lease expires without a heartbeat
+rsv                    hash    device -> ``job:need:start:blockers``: the reservation for a job that has waited too
+                               long, or for which others were preempted
+idem:<nonce>           string  ``id:time`` of the job, for ten minutes, so that a repeated submit makes one job
 ev                     stream  the outbox: one event for each step of each job
-late                   set     jobs that this store never heard of, brought back by the workers of their runs
-ended                  zset    job id -> when it ended: forgotten once the book has the event
-meta                   hash    the layout's version; the reaper's last tick and grace; the time that usage decays by,
-                               since when it weighs, its half-life; who may use the highest level, and change the
-                               jobs of others; where jobs on one device go; the last recorded event; of the opening:
-                               the last id that the book knew, the floor of new ids, when claims begin; how often a
-                               job was moved to the front
+late                   set     jobs unknown to this store that the workers of their runs have restored
+ended                  zset    job id -> when it ended: forgotten after the history has recorded the event
+meta                   hash    the version of the layout; the last tick and the grace period of the reaper; the clock,
+                               the start and the half-life of usage decay; the users that may use the highest priority,
+                               and those that may change the jobs of others; the placement of jobs on one device; the
+                               last recorded event; from the opening: the last id in the history, the floor of new ids,
+                               and when claims begin; how often a job was moved to the front
 =====================  ======  ==================================================================================
 
-Channels: ``bell`` (there is work, or room; ``for:<device>``: a job was left to that one), ``ctl``
+Channels: ``bell`` (work or room is available; ``for:<device>``: a job was left to that device), ``ctl``
 (``cancel:<id>:<token>``, ``preempt:<id>:<token>:<by>:<ms left>``), ``end`` (a job's id).
 """
 
@@ -88,7 +94,7 @@ LEASES = PREFIX + "leases"
 OUTBOX = PREFIX + "ev"
 ENDED = PREFIX + "ended"
 
-#: The version of this layout, as rebuild_finish.lua writes it.
+#: The version of this layout. rebuild_finish.lua writes it.
 LAYOUT = "1"
 
 BELL = PREFIX + "bell"
@@ -105,12 +111,12 @@ def job(job_id: int | str) -> str:
 
 
 def members(array_id: int | str) -> str:
-    """Return the key of the members of an array that are jobs of their own."""
+    """Return the key of the claimed members of an array."""
     return f"{PREFIX}am:{array_id}"
 
 
 def aside(user: str) -> str:
-    """Return the key of a user's jobs that wait and stand in no queue, and of the arrays."""
+    """Return the key of a user's waiting jobs that are in no queue, and of the user's arrays."""
     return f"{PREFIX}aside:{user}"
 
 
@@ -120,7 +126,7 @@ def spec(job_id: int | str) -> str:
 
 
 def host_devices(host: str) -> str:
-    """Return the key of the readings of a host's devices."""
+    """Return the key of the records of a host's devices."""
     return f"{PREFIX}dev:{host}"
 
 

@@ -1,4 +1,4 @@
-"""What passes between a worker and the queue: claims, leases, beats and what is known of a device. Pure."""
+"""Values that pass between a worker and the queue: claims, leases, heartbeats and device status. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gpuqueue.model.job import JobSpec, WaitReason
 from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.drains import Drain
 
-#: A device whose worker was silent for so many beats is served by nobody.
+#: Number of missed heartbeats after which a device counts as not served.
 SILENT_BEATS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A job that was given to a device: the token proves it in every later write. ``payload`` is the spec verbatim."""
+    """A claimed job. ``token`` proves the claim in every later write; ``payload`` is the spec verbatim."""
 
     job_id: int
     token: str
@@ -34,19 +34,19 @@ class Claim:
 
     @property
     def label(self) -> str:
-        """Return what people call the job."""
+        """Return the name of the job in messages: its id, or array and index of a member."""
         return str(self.member or self.job_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """Nothing was claimed, but a job was left to a better device: look again *after_s*, whatever became of that."""
+    """Nothing was claimed, but a job was left to a better device: poll again after *after_s* seconds."""
 
     after_s: float
 
 
 class BrokenClaim(Unreadable):
-    """A job was claimed, and nobody can run it: its request cannot be read. Whoever claimed it must end it."""
+    """A job was claimed, but its request cannot be read. The caller must end the job."""
 
     def __init__(self, job_id: int, token: str, why: str) -> None:
         super().__init__(f"job {job_id} was claimed, but {why}")
@@ -57,7 +57,7 @@ class BrokenClaim(Unreadable):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stranger:
-    """A process on a device that the queue did not start. What cannot be seen of it is None."""
+    """An external process on a device. Unknown values are None."""
 
     pid: int
     held_bytes: int | None
@@ -67,11 +67,11 @@ class Stranger:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """What a worker tells of its device with each beat: the device, and how much of it can be promised.
+    """What a worker reports about its device with each heartbeat: the device, and how much of it is available.
 
-    ``foreign_bytes`` is what everybody but our runs holds (None: the device gives no reading), ``observed`` what each
-    of our runs held in the same look, by job id (bytes of two moments would hide growth from each other);
-    ``trouble`` is why the device promises nothing now: then it has no slots.
+    ``foreign_bytes`` is the memory that external processes use (None: the device gives no reading). ``observed`` is the
+    memory that each run used in the same sample, by job id; values from different samples could hide growth.
+    ``trouble`` is why the device takes no jobs now; it then has no slots.
     """
 
     device: Device
@@ -86,13 +86,13 @@ class Offer:
 
     @property
     def counted_bytes(self) -> int:
-        """Return what is to be taken off the device: unknown memory is not free memory."""
+        """Return the memory to count as foreign: all of the device if it is unknown."""
         return self.device.total_bytes if self.foreign_bytes is None else self.foreign_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alive:
-    """What a worker tells of one of its runs with each beat; bytes observed on each device."""
+    """What a worker reports about one of its runs with each heartbeat; ``observed`` is used bytes by device."""
 
     job_id: int
     token: str
@@ -101,9 +101,9 @@ class Alive:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stray:
-    """A run that its worker offers to a store which may have lost it: all that the store would know of it.
+    """A run that its worker offers to a store which may have lost it, with everything the store needs.
 
-    ``payload`` is the job's spec as it was claimed, None where it was lost as well.
+    ``payload`` is the job's spec as it was claimed, None if it is lost as well.
     """
 
     job_id: int
@@ -118,7 +118,7 @@ class Stray:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
-    """A lease on a device, as the store has it. ``leads`` is true where the device's worker owns the run."""
+    """A lease on a device, as the store has it. ``leads`` is true if the device's worker owns the run."""
 
     job_id: int
     token: str
@@ -129,7 +129,7 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MakePlace:
-    """A run must make place for the job *by*, in *left_s*; below 0 it should be gone by now."""
+    """A run is preempted by the job *by* and has *left_s* seconds to end; a negative value means overdue."""
 
     by: int
     left_s: float
@@ -137,24 +137,24 @@ class MakePlace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdicts:
-    """The answer to a beat: what to do with each run named, the leases that the worker did not name, the drains."""
+    """The reply to a heartbeat: a verdict on each reported run, the other leases of the device, and its drains."""
 
-    #: Of the store that answered; a new one means that it knows nothing but what the book knew.
+    #: Epoch of the store. A new epoch means that the store lost its data and knows only what the history knew.
     epoch: str
     go_on: frozenset[str]
     cancelled: frozenset[str]
     stale: frozenset[str]
     others: tuple[Lease, ...]
     drains: tuple[Drain, ...] = ()
-    #: Of those that go on, by token: what must make place for another job.
+    #: Preemptions of the runs in ``go_on``, by token.
     places: Mapping[str, MakePlace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reservation:
-    """Devices kept for a job that has waited too long. ``start_ms``: when they have room at the latest, if known.
+    """Devices reserved for a job that has waited too long. ``start_ms``: when they have room at the latest, if known.
 
-    ``until_ms``: where it is not, until when they are kept if no run in the job's way ends before.
+    ``until_ms``: if that is unknown, when the reservation ends, unless a run in the job's way ends before.
     """
 
     job_id: int
@@ -165,10 +165,11 @@ class Reservation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """What the end of a run says of its devices; by default nothing.
+    """What the end of a run says about its devices; by default nothing.
 
-    ``well``: they served it well, which ends every row of deaths there. ``against``: the devices on which its quick
-    death looks like theirs and not its own, with ``why`` in a few words. Three different jobs in a row drain a device.
+    ``well``: the devices worked, which resets their count of quick deaths. ``against``: the devices that probably
+    caused the quick death of the run, with ``why`` in a few words. Quick deaths of three different jobs in a row drain
+    a device.
     """
 
     well: bool = False
@@ -181,7 +182,7 @@ NO_EVIDENCE = Evidence()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Holding:
-    """What a run has of a device: the bytes that it was promised, and those that it was last seen to hold."""
+    """The memory of a run on a device: allocated bytes, and used bytes in the last sample."""
 
     job_id: int
     lease_bytes: int
@@ -190,7 +191,7 @@ class Holding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kept:
-    """For which job a device is kept, and since when; None where the store does not tell."""
+    """The job that a device is reserved for, and since when; ``since`` is None if it is unknown."""
 
     job_id: int
     since: datetime | None
@@ -198,7 +199,7 @@ class Kept:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Again:
-    """Why a job whose run has ended waits for another one, and for how long at least, in seconds."""
+    """Why a job whose run has ended waits for another run, and its minimum wait in seconds."""
 
     reason: WaitReason
     later_s: float = 0.0
@@ -206,7 +207,7 @@ class Again:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceStatus:
-    """A device as the queue knows it: capacity, what is promised, who serves it and when it was last heard."""
+    """A device as the queue knows it: capacity, allocated memory, its worker, and the age of its last heartbeat."""
 
     device: Device
     host: str
@@ -223,19 +224,19 @@ class DeviceStatus:
     trouble: str | None = None
     strangers: tuple[Stranger, ...] = ()
     holdings: tuple[Holding, ...] = ()
-    #: Whether its one run has it for itself.
+    #: Whether its only run holds it exclusively.
     exclusive: bool = False
-    #: The job that has it reserved.
+    #: The job that it is reserved for.
     kept: Kept | None = None
 
     @property
     def drained(self) -> str | None:
-        """Return in words why it is drained (``the fan``, ``by ann``), None if nobody drained it."""
+        """Return as text why it is drained (``the fan``, ``by ann``), None if it is not drained."""
         return "; ".join(each.why or str(each) for each in self.drains) or None
 
     @property
     def free_bytes(self) -> int:
-        """Return what a new job could be promised now."""
+        """Return the memory that a new job could be allocated now."""
         if self.trouble is not None or self.foreign_bytes is None or self.exclusive:
             return 0
         return max(0, self.device.total_bytes - self.headroom_bytes - self.foreign_bytes - self.promised_bytes)

@@ -1,4 +1,4 @@
-"""How jobs meet limits, as far as Python must know: what a run counts for, and the words where one keeps a job out."""
+"""Matching of jobs and limits, as far as Python needs it: what a run counts for, and the error messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpuqueue.text.units import format_apart, format_duration
 
 
 def use_of(spec: JobSpec, gives_bytes: Iterable[int] = ()) -> Use:
-    """Return what a run of *spec* counts for against limits; memory in the steps in which it is matched.
+    """Return what a run of *spec* counts for against limits; memory is rounded as in the job's shape.
 
-    One that wants its devices for itself counts for all that each gives: at least for the smallest of *gives_bytes*,
-    what those devices give that it may run on, of those that are large enough.
+    An exclusive job counts for all memory of each of its devices: at least for the smallest of *gives_bytes* that is
+    large enough. *gives_bytes* are the capacities of the devices that the job may run on.
     """
     gpus = 0 if spec.device is DeviceWish.CPU else spec.gpus
     each = spec.shape.mem_bytes
@@ -25,15 +25,15 @@ def use_of(spec: JobSpec, gives_bytes: Iterable[int] = ()) -> Use:
     return Use(running_jobs=1, running_gpus=gpus, running_mem=spec.gpus * each)
 
 
-#: A run at its time limit still needs a moment to go (as GONE_MS in lua/state.lua).
+#: Time that a run at its time limit needs to end, in milliseconds (as GONE_MS in lua/shared/state.lua).
 GONE_MS = 5000
 
 
 def kept_from(job: Job, text: str, *, now_ms: int) -> Use:
-    """Return what is kept from *job* under a limit, by a value of the store's ``lk`` (see ``lua/limits.lua``).
+    """Return the room under a limit that is reserved against *job*; *text* is a value of the store's ``lk`` hash.
 
-    Nothing where it is kept for the job itself or one that is like it, or the job would be gone before it is needed, or
-    the value is damaged.
+    No room is reserved against *job* if the reservation is for the job itself or for one like it, if the job ends
+    before the room is needed, or if *text* is damaged. See ``lua/shared/limits.lua``.
     """
     try:
         _, gpus, kept_bytes, user, start, _, _, shape = text.split(":", 7)
@@ -48,14 +48,14 @@ def kept_from(job: Job, text: str, *, now_ms: int) -> Use:
 
 
 def _shapes(spec: JobSpec) -> set[str]:
-    """Return the shapes that a job may have in the store: one that says no kind of device is mostly meant for a GPU."""
+    """Return the shapes that a job may have in the store: without a device kind it is usually meant for a GPU."""
     shape = spec.shape
     return {str(shape), str(shape if shape.device else replace(shape, device=DeviceWish.GPU))}
 
 
-#: What a pool's maximum is of, and the option that says it.
+#: What each maximum of a pool limits, and the option for it.
 _OF_POOL = {"max_mem": ("on a device", "--mem"), "max_time": ("of time", "--time"), "max_gpus": ("devices", "--gpus")}
-#: What is counted: one of it, and several.
+#: What each measure counts, singular and plural.
 _OF_USER = {
     Measure.RUNNING_JOBS: ("job", "jobs"),
     Measure.RUNNING_GPUS: ("GPU", "GPUs"),
@@ -65,9 +65,9 @@ _OF_USER = {
 
 
 def beyond_limit(spec: JobSpec, whose: str, name: str, figures: tuple[int, int, int]) -> Refused:
-    """Return what to raise for a job that a limit keeps out, with what it allows; the words are ``submit.lua``'s.
+    """Return the error for a job that a limit refuses; *whose* and *name* are from the reply of ``submit.lua``.
 
-    The *figures* are what is used, the most of it, and what the job asks for.
+    *figures* are the amount in use, the maximum, and the amount that the job asks for.
     """
     used, most, asked = figures
     if whose == "pool":

@@ -1,9 +1,10 @@
-"""Makes a script that runs very often cheap to begin: what it never uses is left out. Pure.
+"""Shortens a script that runs very often: removes what it never uses. Pure.
 
-Making a function costs the store a fraction of a microsecond each time that a script runs, called or not, and the parts
-that stand before an act have functions for all acts: of the claim's, which runs most often, a third. One that names a
-variable of the same chunk is found that variable in a list of all that are named so, from the end on; a variable of a
-chunk around it costs nothing more. So each section becomes a chunk within the one before it.
+Creating a function costs the store a fraction of a microsecond at each run of a script, whether the function is called
+or not. The shared parts define functions for all acts. The claim, which runs most often, does not use a third of them.
+
+When Lua creates a function that uses a local variable of the same chunk, it searches the list of all captured variables
+of that chunk. A variable of an enclosing chunk needs no search. So each section becomes a chunk nested in the previous.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ _COMMENT = re.compile(r"--[^\n]*")
 _WORD = re.compile(r"\w+")
 _BEGIN = re.compile(r"^(?:local )?function (\w+)\(", re.MULTILINE)
 _END = re.compile(r"^end\b[^\n]*\n", re.MULTILINE)
-#: Where a part says which of its functions others may use; to be named there is not to be called.
+#: The declaration of the functions that a part exports. A name in it is not a use of the function.
 _DECLARED = re.compile(r"^local [\w, \n]+?\n(?=do\n|local function load_\w+\(\)\n)", re.MULTILINE)
 
 
-#: The kinds of arguments that misfit() knows, and one of them.
+#: The table of argument kinds of misfit(), and one entry of it.
 _KINDS = re.compile(r"(?<=\nlocal KINDS = \{\n).*?(?=\n\}\n)", re.DOTALL)
 _KIND = re.compile(r"(?:\['(\w+\?)'\]|\b(\w+)) = (?:'[^']*'|[A-Z]+)")
-#: Where a script says of which kinds its arguments are.
+#: The list of the kinds of a script's arguments.
 _JUDGED = re.compile(r"(?:misfit|expect) ?\(?\{([^}]*)\}")
 
 
@@ -34,12 +35,12 @@ class _Function(NamedTuple):
 
 
 def nested(sections: Sequence[str]) -> str:
-    """Return the script of these *sections*, each a chunk within the one before it."""
+    """Return one script of these *sections*, each a chunk nested in the previous one."""
     return "return (function()\n".join(sections) + "\nend)()" * (len(sections) - 1)
 
 
 def lean(text: str) -> str:
-    """Return the script *text* without the functions at its margin that nothing calls, and unused kinds of words."""
+    """Return the script *text* without unused top-level functions and unused argument kinds."""
     judged = set(re.findall(r"'([^']*)'", " ".join(_JUDGED.findall(text))))
     text = _KINDS.sub(lambda kinds: _kept(kinds[0], judged), text)
     while idle := _idle(text):
@@ -49,7 +50,7 @@ def lean(text: str) -> str:
 
 
 def _kept(kinds: str, judged: set[str]) -> str:
-    """Return those of the *kinds* that something is *judged* by."""
+    """Return those of the *kinds* that the script uses to check its arguments (*judged*)."""
     return ", ".join(kind[0] for kind in _KIND.finditer(_COMMENT.sub("", kinds)) if (kind[1] or kind[2]) in judged)
 
 
@@ -63,7 +64,7 @@ def _idle(text: str) -> list[_Function]:
 
 
 def _functions(text: str) -> list[_Function]:
-    """Return the functions that begin at the margin; each ends there, or on its own line."""
+    """Return the functions that begin in the first column; each ends there, or on its first line."""
     found = []
     for begin in _BEGIN.finditer(text):
         after = text.index("\n", begin.start()) + 1

@@ -1,4 +1,4 @@
-"""What is to be done from time to time, by anybody, as often as they like."""
+"""Periodic maintenance of the queue. Any process may run it, at any time."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ else:
 
 
 class Ticks(Store):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that keeps anybody from waiting for ever."""
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` with the periodic tasks, so that no job waits for ever."""
 
     @answering
     def reap(
         self, *, loss_limit: int, lease_s: float, tick_s: float, passed_s: float | None = None, most: int = 100
     ) -> dict[int, JobState]:
-        """Take back expired leases; return the jobs and their states after.
+        """Take back expired leases; return the jobs and their states afterwards.
 
-        *passed_s* went by since the caller last did so, on its own monotonic clock: the store's may have been set.
+        *passed_s* is the time since the caller's last call on its own monotonic clock, in seconds. The store's clock
+        may have been set in between.
         """
         passed_ms = "" if passed_s is None else _ms(passed_s)
         reply = self._scripts.run("reap", loss_limit, _ms(lease_s), _ms(tick_s), most, passed_ms)
@@ -40,22 +41,23 @@ class Ticks(Store):
 
     @answering
     def reserve(self, *, after_s: float, most: int) -> list[Reservation]:
-        """Keep room for jobs that waited *after_s* and fit nowhere, for *most* on each host; return what stands."""
+        """Reserve room for at most *most* jobs per host that waited *after_s* seconds; return all reservations."""
         reply = self._scripts.run("reserve", _ms(after_s), most)
         return replies.reservations(reply)
 
     @answering
     def age(self, *, after_s: float, most: int = 200) -> int:
-        """Lift jobs by a level for each *after_s* that they have waited, at most *most* now; return how many."""
+        """Promote jobs by one priority per *after_s* seconds of waiting, at most *most* jobs; return how many."""
         return int(self._scripts.run("promote", _ms(after_s), most))
 
     @answering
     def preempt(
         self, levels: Mapping[Level, Sequence[Level]], *, after_s: float, grace_s: float, most: int | None = None
     ) -> dict[int, int]:
-        """Let jobs take the place of runs on lower *levels*; return which run's job makes place for which.
+        """Preempt runs of lower priority; return for each preempted job the job that takes its place.
 
-        A run that has not lasted for *after_s*, or whose job made place *most* times, goes on. Others have *grace_s*.
+        *levels* maps a priority to the priorities that it may preempt. A run shorter than *after_s* seconds, or of a
+        job that was preempted *most* times, is not preempted. A preempted run has *grace_s* seconds to end.
         """
         most = preemption.MOST if most is None else most
         reply = self._scripts.run("preempt", _ms(after_s), _ms(grace_s), most, *preemption.words_of(levels))
@@ -71,10 +73,11 @@ class Ticks(Store):
         placement: Preference | None = None,
         admins: str = "",
     ) -> bool:
-        """Count usage so from now on; return whether that is new.
+        """Set how usage is counted, and the permissions; return whether the half-life or the shares changed.
 
-        *urgent*: who may use that level, None anybody. *placement*: where jobs on one device go, None to whoever looks.
-        *admins*: who may change the jobs of others: users separated by commas, ``*`` everybody.
+        *half_life_s* is the half-life of usage, in seconds. *urgent*: users that may use the priority urgent, None for
+        all. *placement*: placement of jobs on one device, None for the first device that claims them. *admins*: users
+        that may change the jobs of others, separated by commas; ``*`` for all.
         """
         others = {user: share for user, share in shares.items() if share != 1}
         pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
@@ -84,18 +87,18 @@ class Ticks(Store):
 
     @answering
     def admins(self) -> str:
-        """Return who may change the jobs of others, as :meth:`set_policy` was told last."""
+        """Return the users that may change the jobs of others, as set by the last :meth:`set_policy`."""
         return cast("str | None", self._redis.hget(keys.META, "admins")) or ""
 
     @answering
     def set_limits(self, limits: Limits) -> bool:
-        """Let these limits hold from now on, and no others; return whether that is new."""
+        """Replace all limits with *limits*; return whether they changed."""
         words = [word for pair in sorted(limits.to_fields().items()) for word in pair]
         return bool(self._scripts.run("set_limits", *words))
 
     @answering
     def limits(self) -> Limits:
-        """Return the limits that hold."""
+        """Return the current limits."""
         return limiting.Limits.from_fields(cast("dict[str, str]", self._redis.hgetall(keys.LIMITS)))
 
     @answering

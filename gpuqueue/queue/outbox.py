@@ -1,4 +1,4 @@
-"""What waits for the book: the events of every job, in order."""
+"""The outbox: events of all jobs that wait for the history, in order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Outbox(Store):
 
     @answering
     def events(self, after: str, *, most: int = 500, wait_s: float = 0.0) -> list[Event]:
-        """Return at most *most* events behind the id *after*, waiting up to *wait_s* for the first."""
+        """Return at most *most* events after the id *after*; wait up to *wait_s* seconds for the first."""
         if self._reader is None:
             self._reader = self._by(self.url, wait_s=MAX_WAIT_S)
         block = max(1, _ms(min(wait_s, MAX_WAIT_S))) if wait_s > 0 else None
@@ -42,7 +42,7 @@ class Outbox(Store):
 
     @answering
     def backlog(self) -> tuple[int, float | None]:
-        """Return how many events wait for the book, and for how long the first of them has, in seconds."""
+        """Return how many events wait for the history, and the age of the first in seconds (None: there is none)."""
         pipe = self._redis.pipeline(transaction=True)
         pipe.time()
         pipe.xlen(keys.OUTBOX)
@@ -54,7 +54,7 @@ class Outbox(Store):
 
     @answering
     def settle(self, cursor: Cursor) -> int:
-        """Forget what the book has up to *cursor*; return how many jobs were forgotten."""
+        """Forget what the history has recorded up to *cursor*; return how many jobs were forgotten."""
         ms, n = cursor.last_id.split("-")
         return int(self._scripts.run("settle", ms, n))
 

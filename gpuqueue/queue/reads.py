@@ -1,4 +1,4 @@
-"""Jobs as they stand, and why they wait."""
+"""Read access to jobs: their states, and why they wait."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ else:
 
 
 class Looks(Recovery, Fleet, Ticks):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that changes nothing."""
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that only reads."""
 
     @answering
     def get(self, job_id: int) -> Job | None:
-        """Return the job as it stands, or None if the queue does not know it (any more).
+        """Return the job in its current state, or None if the queue does not know it (any more).
 
         Raises:
-            Unreadable: the store knows it, but its entry makes no sense.
+            Unreadable: the store knows the job, but its entry is damaged.
 
         """
         pipe = self._redis.pipeline(transaction=True)
@@ -66,7 +66,7 @@ class Looks(Recovery, Fleet, Ticks):
 
     @answering
     def members(self, array_id: int) -> list[JobState]:
-        """Return where each member of an array stands that was taken and has not ended; of no array nothing."""
+        """Return the states of the claimed members of an array that have not ended; empty if it is no array."""
         pipe = self._redis.pipeline(transaction=False)
         for member_id in self._redis.smembers(keys.members(array_id)):
             pipe.hget(keys.job(member_id), "st")
@@ -74,7 +74,7 @@ class Looks(Recovery, Fleet, Ticks):
 
     @answering
     def called(self, job_ids: Iterable[int]) -> dict[int, str]:
-        """Return by which names people know those of *job_ids* that are members of arrays: ``17_2``."""
+        """Return the names of those *job_ids* that are array members, such as ``17_2``."""
         ids = sorted(set(job_ids))
         if not ids:
             return {}
@@ -90,30 +90,30 @@ class Looks(Recovery, Fleet, Ticks):
 
     @answering
     def record(self, job_id: int) -> Record | None:
-        """Return the job with its current or last run, as far as the store tells; None if it does not know it."""
+        """Return the job with its current or last run in the store; None if the store does not know the job."""
         fields, spec = next(self._entries([job_id]))
         found = rebuild.survivor(job_id, fields, spec) if fields else None
         return None if found is None else found.record
 
     @answering
     def why(self, job_id: int) -> Explanation | None:
-        """Return why a job does not run, by the rules and figures of a claim; None if the queue does not know it."""
+        """Return why a job does not run, by the rules and values of a claim; None if the job is unknown."""
         reply = self._scripts.run("why", job_id)
         return explanation_replies.explanation(job_id, reply) if reply else None
 
     @answering
     def live(self, *, limit: int = 1000, after: int = 0) -> list[Job]:
-        """Return at most *limit* jobs that the book has not taken over, oldest first, from above the id *after*.
+        """Return at most *limit* jobs that the store still holds, with ids above *after*, oldest first.
 
-        A job whose entry makes no sense does not hide the others; it is told in the log.
+        A job with a damaged entry is left out and logged.
         """
         return list(self.page(limit=limit, after=after).jobs)
 
     @answering
     def page(self, *, limit: int = 1000, after: int = 0) -> Listing:
-        """Return what :meth:`live` returns, with what the running ones hold, and the id to go on ``after``.
+        """Return the jobs of :meth:`live`, with the memory of the running ones, and the id to continue ``after``.
 
-        Two questions to the store; one more where members of arrays are there, and where limits hold.
+        This takes two round trips to the store. Array members and limits each need another one.
         """
         pipe = self._redis.pipeline(transaction=True)
         ask_ids(pipe, after, limit)
@@ -145,7 +145,7 @@ class Looks(Recovery, Fleet, Ticks):
         )
 
     def _with_reasons(self, jobs: list[Job], found: Surroundings) -> list[Job]:
-        """Return *jobs*; of those that wait, say which wait for something else than memory."""
+        """Return *jobs*, with the precise reason of each waiting job."""
         uses: list[Mapping[str, Use]] = []
 
         def asked() -> Mapping[str, Use]:
@@ -167,7 +167,7 @@ class Looks(Recovery, Fleet, Ticks):
 
     @answering
     def anybody(self) -> bool:
-        """Return whether any worker ever announced a device that was not withdrawn."""
+        """Return whether there is any announced device that was not withdrawn."""
         return bool(self._redis.hlen(keys.FACTS))
 
 

@@ -1,6 +1,7 @@
-"""Jobs that one store lost and the other has: how they come back into the queue, and how the queue hands them out.
+"""Converts jobs that the store or the history has lost to script arguments, and jobs of the store to records.
 
-They come back by the book, or by the worker of their run.
+The store gets its lost jobs back from the history, or from the workers of their runs. The history gets its lost jobs
+back from the store.
 """
 
 from __future__ import annotations
@@ -27,14 +28,17 @@ else:
 
 
 def restored(survivor: Survivor) -> list[str | float]:
-    """Return the arguments of rebuild_job.lua for a job. A running job without a recorded run was not tried yet."""
+    """Return the arguments of rebuild_job.lua for a job, without the epoch and the lease.
+
+    A running job without a recorded run goes back to the queue, and its last attempt does not count.
+    """
     job, run = survivor.record.job, survivor.run
     spec = job.spec
     untold = job.state.is_active and run is None
     words: list[str | float] = [
         job.id,
         JobState.QUEUED.value if untold else job.state.value,
-        job.reason.value if job.reason and job.state is JobState.HELD else "",  # of the others dependencies.lua decides
+        job.reason.value if job.reason and job.state is JobState.HELD else "",  # dependencies.lua sets other reasons
         spec.account.name,
         int(spec.level),
         spec.mem_bytes,
@@ -50,10 +54,10 @@ def restored(survivor: Survivor) -> list[str | float]:
 
 
 def _again(survivor: Survivor) -> WaitReason | None:
-    """Return what the last run of a job that waits gave it: a retry, or what it asked for; None: neither.
+    """Return why a waiting job runs again after its last run: RETRY, REQUEUE, or None for neither.
 
-    One that made place, or was lost, is run again without a retry. Where a loss took one, too many had gone before: as
-    long as it waits for its time, the book was told so; later nobody can tell it apart, and then it is held to nothing.
+    A preempted or lost job usually runs again without a retry. A loss takes a retry only after too many losses. The
+    history knows this only while the job waits for its time; afterwards the loss is not counted as a retry.
     """
     job, run = survivor.record.job, survivor.record.last_run
     if job.state.is_active or run is None or run.attempt != job.attempt or run.ending is None:
@@ -67,7 +71,7 @@ def _again(survivor: Survivor) -> WaitReason | None:
 
 
 def gathered(survivor: Survivor) -> list[str | int]:
-    """Return what rebuild_array.lua wants to know of an array: its id alone where nobody knows how far it came."""
+    """Return the arguments of rebuild_array.lua after the epoch; the id alone if the progress is unknown."""
     job = survivor.record.job
     if job.tally is None:
         return [job.id]
@@ -77,14 +81,14 @@ def gathered(survivor: Survivor) -> list[str | int]:
 
 
 def made_place(survivor: Survivor) -> tuple[int, ...]:
-    """Return a job's id and how often it made place for others; nothing where it never did."""
+    """Return a job's id and how often it was preempted; an empty tuple if it never was."""
     endings = [run.ending for run in survivor.record.runs if run.ending is not None]
     times = sum(ending.kind is EndingKind.PREEMPTED for ending in endings)
     return (survivor.record.job.id, times) if times else ()
 
 
 def remembered(survivor: Survivor) -> tuple[int | str, ...]:
-    """Return what people said of a job, as rebuild_marks.lua wants it; nothing where nobody said anything."""
+    """Return the place, tags and note of a job for rebuild_marks.lua; an empty tuple if none has changed."""
     job = survivor.record.job
     tagged = set(job.tags) != set(job.spec.tags)
     if job.front is None and not tagged and job.note is None:
@@ -110,7 +114,10 @@ def _run(survivor: Survivor, run: Run) -> list[str | float]:
 
 
 def offered(stray: Stray) -> list[str | float]:
-    """Return what adopt.lua wants to know of a run; its job can come back only with a spec that can be read."""
+    """Return the arguments of adopt.lua about a run and its job.
+
+    A job that the store has lost can come back only with a readable spec.
+    """
     shares = (device.lease_bytes / (device.total_bytes or device.lease_bytes) for device in stray.devices)
     words: list[str | float] = [
         stray.host,
@@ -126,15 +133,15 @@ def offered(stray: Stray) -> list[str | float]:
         return [*words, ""]
     shape = spec.shape
     if shape.device is None and stray.devices[0].kind not in {None, DeviceKind.CPU}:
-        shape = replace(shape, device=DeviceWish.GPU)  # as submit.lua: it must not find itself on a CPU one day
+        shape = replace(shape, device=DeviceWish.GPU)  # as in submit.lua: it must not run on a CPU later
     whose: list[str | float] = [spec.account.name, int(spec.level), spec.mem_bytes, str(shape), int(spec.requeue)]
     return [*words, stray.payload or "", *whose, dependency_args.asked(spec)]
 
 
 def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Survivor | None:
-    """Return a job of the store, with the run that it has now or had last; its earlier runs only the book knew.
+    """Return a job of the store with its current or last run; only the history knew the earlier runs.
 
-    None if it cannot be read: that must not keep all others from being told.
+    Returns None for an unreadable job, so that it does not block the others.
     """
     try:
         job = replies.job(job_id, fields, payload)
@@ -143,7 +150,7 @@ def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Sur
     except (Unreadable, ValueError, KeyError) as error:
         logging.getLogger(__name__).error("job %s cannot be told to the book: %s", job_id, error)
         return None
-    # That a queued job waits for memory is what we say when we are asked, and no step of its story.
+    # The reason MEMORY is derived when a job is read; no event records it.
     job = replace(job, reason=None if job.reason is WaitReason.MEMORY else job.reason)
     record = Record(job=job, runs=(run,) if run else ())
     meant = job.spec.shape.device is None and fields.get("sh", "").split(":")[4:5] == [DeviceWish.GPU.value]
@@ -169,5 +176,5 @@ def _run_of(job: Job, token: str, fields: Mapping[str, str]) -> Run:
 
 
 def _rate(rate: float) -> str:
-    """Return a usage per second as the scripts take it, whatever Python thinks of small numbers."""
+    """Return a usage per second as text for the scripts, which accept no exponent."""
     return f"{rate:.9f}"

@@ -1,4 +1,4 @@
-"""What the queue does when a store lost its data: open it, take back what others still know, hand out what it knows."""
+"""Recovery from lost data: open the store, restore its jobs, and hand out the jobs that it still has."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ else:
     events = later("gpuqueue.model.event")
     replies, rebuild = later("gpuqueue.queue.replies"), later("gpuqueue.queue.rebuild")
 
-#: So many words rebuild_array.lua is told of an array of which nobody knows how far it came.
+#: Number of arguments of rebuild_array.lua for an array with unknown progress.
 _UNTOLD = 2
 
 
 class Recovery(Store):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that stores are opened and mended with."""
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that opens and restores stores."""
 
     @answering
     def begin(self) -> str | None:
-        """Begin to make a store ready, or join whoever is at it; return the epoch to come, None if it is open."""
+        """Begin a rebuild of the store, or join the current one; return the coming epoch, None if the store is open."""
         return self._scripts.run("rebuild_begin", os.urandom(8).hex()) or None
 
     @answering
     def restore(self, epoch: str, jobs: Sequence[Survivor], *, lease_s: float) -> int | None:
-        """Put jobs of the book back where they stood, before the store opens as *epoch*; runs get a lease from now on.
+        """Restore jobs of the history in their old states, before the store opens as *epoch*.
 
-        One that makes no sense is left out, and keeps no other from coming back.
+        Running jobs get a lease of *lease_s* seconds from now on. A job that cannot be restored is left out and logged.
 
         Returns:
-            How many were not back before; None if this rebuild is over.
+            The number of jobs that were not back before; None if this rebuild is over.
 
         """
         each = [(epoch, round(lease_s * 1000), *rebuild.restored(survivor)) for survivor in jobs]
@@ -66,9 +66,9 @@ class Recovery(Store):
 
     @answering
     def gather(self, epoch: str, arrays: Sequence[Survivor]) -> bool:
-        """Tell arrays, once all jobs are back, how far they had come; return whether this rebuild is still on.
+        """Restore the progress of arrays, after all jobs are back; return whether this rebuild is still on.
 
-        One of which that makes no sense is held, and nothing of it can be released: what has run would run again.
+        An array with unknown progress is held, and none of it can be released: members would run twice.
         """
         each = [(epoch, *rebuild.gathered(array)) for array in arrays]
         replies = self._scripts.run_each("rebuild_array", each)
@@ -88,10 +88,10 @@ class Recovery(Store):
 
     @answering
     def open(self, floor: int, *, epoch: str | None = None, last: int = 0, pause_s: float = 0.0) -> bool:
-        """Make the store ready; return whether it was not. Ids go on above *floor*.
+        """Open the store; return whether this call opened it. New ids start above *floor*.
 
-        *epoch* is that of a rebuild that :meth:`begin` began, *last* the highest id that the book knows; nothing is
-        claimed for *pause_s*.
+        *epoch* is the return value of :meth:`begin`. *last* is the highest id in the history. No job is claimed for
+        *pause_s* seconds.
         """
         epoch = epoch or self.begin()
         return epoch is not None and bool(
@@ -100,7 +100,7 @@ class Recovery(Store):
 
     @answering
     def pause_left_s(self) -> float:
-        """Return how long nothing is claimed yet, because the store was rebuilt a moment ago; 0 if that is over."""
+        """Return how many seconds claims stay paused after a rebuild; 0 if they are not paused."""
         claims, ticked = cast("list[str | None]", self._redis.hmget(keys.META, "claims", "reap"))
         now_ms = self.now_ms()
         claims_ms = int(claims or 0)
@@ -110,22 +110,22 @@ class Recovery(Store):
     def adopt(self, stray: Stray, *, lease_s: float) -> JobState | None:
         """Offer a run to a store that may have lost it; return the job's state, None if this is not its run (any more).
 
-        The state is an end where the run's end is known already and the book does not have it yet.
+        The state is an end if the run has ended and the history has not recorded the end yet.
         """
         reply = self._scripts.run("adopt", stray.job_id, stray.token, round(lease_s * 1000), *rebuild.offered(stray))
         return JobState(reply) if reply else None
 
     @answering
     def park(self, job_id: int, token: str, *, lease_s: float) -> bool:
-        """Let nobody take a run for *lease_s* that is left to its shim; False if it is stale or cancelled."""
+        """Protect a run that is left to its shim for *lease_s* seconds; return False if it is stale or cancelled."""
         return bool(self._scripts.run("park", job_id, token, round(lease_s * 1000)))
 
     @answering
     def unrecorded(self, epoch: str, runs: Mapping[int, str]) -> dict[str, JobState] | None:
-        """Return where the jobs stand whose ended *runs* (tokens by job id) the book does not have yet, by token.
+        """Return the states of the jobs with ended *runs* that the history has not recorded yet, by token.
 
-        FAILED for a run that has ended, whatever became of its job since.
-        None where the store is no more that of *epoch*: it cannot know.
+        *runs* are tokens by job id. The state is FAILED for a run whose job was queued again. Returns None if the epoch
+        of the store is not *epoch*, because such a store cannot know.
         """
         pipe = self._redis.pipeline(transaction=True)
         pipe.get(keys.EPOCH)
@@ -145,18 +145,18 @@ class Recovery(Store):
 
     @answering
     def recorded(self) -> str | None:
-        """Return the id of the last event that was recorded in a book, None if none ever was."""
+        """Return the id of the last event that a history has recorded, None if there is none."""
         return cast("str | None", self._redis.hget(keys.META, "recorded"))
 
     @answering
     def last_given(self) -> int:
-        """Return the last job id that was given out, or skipped."""
+        """Return the last job id that was assigned or skipped."""
         return int(cast("str | None", self._redis.get(keys.SEQ)) or 0)
 
     def survivors(self) -> Iterator[list[Survivor]]:
-        """Yield every job that the book has not taken over, with its current run, in pages, in the order of their ids.
+        """Yield every job that the store still holds, with its current or last run, in pages ordered by id.
 
-        One whose entry makes no sense is left out.
+        Jobs with damaged entries are left out.
 
         Raises:
             Unreachable: the store does not answer.
@@ -179,13 +179,13 @@ class Recovery(Store):
         return ids_in(pipe.execute())
 
     def _entries(self, ids: Sequence[int | str]) -> Iterator[tuple[dict[str, str], str | None]]:
-        """Yield the hash and the spec of each job, both of the same moment: the book may take it over meanwhile."""
+        """Yield the hash and the spec of each job, read in one step because a settled job is deleted."""
         pipe = self._redis.pipeline(transaction=True)
         ask_entries(pipe, ids)
         yield from self._entries_in(pipe.execute())
 
     def _entries_in(self, answers: Sequence[Any]) -> Iterator[tuple[dict[str, str], str | None]]:
-        """Yield what :func:`ask_entries` asked for; the specs of members are looked up at their arrays."""
+        """Yield the hashes and specs in the replies to :func:`ask_entries`; a member has the spec of its array."""
         hashes, specs = answers[::2], answers[1::2]
         arrays = sorted({fields["ar"] for fields in hashes if fields.get("ar")})
         kept = dict(zip(arrays, self._redis.mget([keys.spec(each) for each in arrays]), strict=True)) if arrays else {}
@@ -194,17 +194,17 @@ class Recovery(Store):
 
 
 def ask_ids(pipe: Any, after: int | str, limit: int) -> None:
-    """Let *pipe* ask for the ids of at most *limit* jobs from above *after*, and whether the store is open."""
+    """Add commands to *pipe* that read at most *limit* job ids above *after*, and whether the store is open."""
     pipe.exists(keys.EPOCH)
     pipe.exists(keys.REBUILDING)
     pipe.zrange(keys.LIVE, f"({after}", "+inf", byscore=True, offset=0, num=limit)
 
 
 def ids_in(answers: Sequence[Any]) -> list[str]:
-    """Return the ids that :func:`ask_ids` asked for.
+    """Return the ids in the replies to :func:`ask_ids`.
 
     Raises:
-        StoreNotOpen: no list at all is better than one with jobs missing.
+        StoreNotOpen: the store is not open, so the list could be incomplete.
 
     """
     is_open, is_on_its_way, page = answers
@@ -214,15 +214,15 @@ def ids_in(answers: Sequence[Any]) -> list[str]:
 
 
 def ask_entries(pipe: Any, ids: Sequence[int | str]) -> None:
-    """Let *pipe* ask for the hash and the spec of each job."""
+    """Add commands to *pipe* that read the hash and the spec of each job."""
     for job_id in ids:
         pipe.hgetall(keys.job(job_id))
         pipe.get(keys.spec(job_id))
 
 
 def _spec_of(fields: Mapping[str, str], spec: str | None, arrays: Mapping[str, str | None]) -> str | None:
-    """Return a member's spec: it is not kept for each of them, but once for all."""
+    """Return a member's spec, which the store has once for the whole array."""
     try:
         return replies.with_owner(spec or arrays[fields["ar"]], replies.member_in(fields))
-    except ValueError:  # a damaged entry belongs to nobody
+    except ValueError:  # a damaged entry does not name its array
         return spec

@@ -1,6 +1,6 @@
-"""The client library's door to the store, for whoever lives long: workers, recorder, doctor. docs/adr/0008.
+"""The redis-py client of the store, for long-lived processes: workers, recorder, doctor. See docs/adr/0008.
 
-Importing the library takes longer than most commands do in all, so nobody imports this module before it is needed.
+Importing redis-py takes longer than most commands, so this module is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ from redis.retry import Retry
 
 from gpuqueue.queue.resp.errors import DoorError, Gone, NotLetIn, Said
 
-#: The library knows some of the store's errors by class, and has cut their code off the message by then.
+#: redis-py has classes for these errors of the store, and removes the code from their messages.
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (redis.BusyLoadingError, "LOADING"),
     (redis.ReadOnlyError, "READONLY"),
     (redis.OutOfMemoryError, "OOM"),
     (redis.exceptions.NoPermissionError, "NOPERM"),
-    (redis.exceptions.MasterDownError, "MASTERDOWN"),  # a kind of the next
+    (redis.exceptions.MasterDownError, "MASTERDOWN"),  # a subclass of the next
     (redis.exceptions.ClusterDownError, "CLUSTERDOWN"),
     (redis.exceptions.TryAgainError, "TRYAGAIN"),
 )
 
 
 def client(url: str, *, connect_s: float, silent_s: float) -> redis.Redis:
-    """Return the library's client of the store at *url*; nothing is sent yet. The times are those of a ``Line``.
+    """Return the redis-py client of the store at *url*; send nothing yet. The timeouts are those of a ``Line``.
 
     Raises:
-        ValueError: *url* is none.
+        ValueError: *url* is not valid.
 
     """
     made: redis.Redis = redis.Redis.from_url(
         url,
         decode_responses=True,
-        # What somebody else wrote may be no UTF-8: it comes out as escaped surrogates, and stops nobody.
+        # Other programs may write bytes that are not UTF-8. They become escaped surrogates instead of an error.
         encoding_errors="surrogateescape",
         retry=Retry(NoBackoff(), 0),
         socket_timeout=silent_s,
@@ -43,7 +43,7 @@ def client(url: str, *, connect_s: float, silent_s: float) -> redis.Redis:
 
 
 def as_ours(error: redis.RedisError) -> DoorError:
-    """Return what *error* is called behind the small door."""
+    """Return *error* as the error of the built-in client."""
     text = str(error)
     code = next((code for kind, code in _CODES if isinstance(error, kind)), None)
     if code is not None:
@@ -52,4 +52,4 @@ def as_ours(error: redis.RedisError) -> DoorError:
         return NotLetIn(text)
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
         return Gone(text)
-    return Said(text.rpartition(" of pipeline caused error: ")[2])  # the library's words stand before the store's
+    return Said(text.rpartition(" of pipeline caused error: ")[2])  # redis-py puts a prefix before the store's message

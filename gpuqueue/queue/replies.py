@@ -1,4 +1,4 @@
-"""Turns the scripts' replies and the store's hashes into values; those of ``why.lua`` are in explanation_replies.py."""
+"""Converts script replies and the store's hashes to values; for ``why.lua`` see explanation_replies.py."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ else:
 
 
 def claim(reply: Sequence[str]) -> Claim | Later | None:
-    """Return what claim.lua answered with.
+    """Return the reply of claim.lua as a value.
 
     Raises:
-        BrokenClaim: the job's request is gone, damaged or of a version that we do not know.
+        BrokenClaim: the job's request is missing, damaged or of an unknown version.
 
     """
     if not reply:
@@ -76,12 +76,12 @@ def _member(array_id: str, index: str) -> Member:
 
 
 def with_owner(spec: str | None, member: Member | None) -> str | None:
-    """Return the spec of a *member* from what the store has of it: its array's, or one that was brought back."""
+    """Return the spec of a *member* from the stored spec: that of its array, or its own after a restore."""
     return of_member(spec, member) if spec and member is not None else spec
 
 
 def uses(reply: Sequence[Any]) -> dict[str, Use]:
-    """Return what usage.lua answered: five values for each user."""
+    """Return the reply of usage.lua, which has five values for each user."""
     return {
         user: Use(running_jobs=int(jobs), running_gpus=int(gpus), running_mem=int(held), queued_jobs=int(queued))
         for user, jobs, gpus, held, queued in zip(*(reply[place::5] for place in range(5)), strict=True)
@@ -89,7 +89,7 @@ def uses(reply: Sequence[Any]) -> dict[str, Use]:
 
 
 def reservations(reply: Sequence[str]) -> list[Reservation]:
-    """Return what reserve.lua answered: four values for each reservation."""
+    """Return the reply of reserve.lua, which has four values for each reservation."""
     return [
         Reservation(
             job_id=int(job_id),
@@ -102,7 +102,7 @@ def reservations(reply: Sequence[str]) -> list[Reservation]:
 
 
 def verdicts(alive: Sequence[Alive], reply: Sequence[Any]) -> Verdicts:
-    """Return what heartbeat.lua answered about the runs *alive*, the other leases and the device."""
+    """Return the reply of heartbeat.lua about the runs *alive*, the other leases and the device."""
     per_run, others, drained, epoch, places = reply
     by_verdict = {1: set[str](), 0: set[str](), -1: set[str]()}
     for run, verdict in zip(alive, per_run, strict=True):
@@ -134,13 +134,13 @@ def _leases(flat: Sequence[str]) -> Iterator[Lease]:
 
 
 def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
-    """Return the job whose hash and spec these are.
+    """Return the job with this hash and spec.
 
-    Where the spec cannot be read, what the hash knows of the request stands in for it: the job is there, it waits or
-    holds memory, and must be seen to be cancelled.
+    If the spec cannot be read, a substitute is made from the hash. The job waits or holds memory, so users must see it
+    to be able to cancel it.
 
     Raises:
-        Unreadable: the hash itself makes no sense.
+        Unreadable: the hash is damaged.
 
     """
     with _making_sense(f"the store's entry of job {job_id}"):
@@ -183,16 +183,16 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
 
 
 def member_in(fields: Mapping[str, str]) -> Member | None:
-    """Return whose member the job with this hash is.
+    """Return the array and index of the job with this hash, None if it is not a member.
 
     Raises:
-        ValueError: it says so in no way that we know.
+        ValueError: the array or the index is damaged.
 
     """
     return _member(fields["ar"], fields.get("ix", "")) if fields.get("ar") else None
 
 
-#: Fields of an array's hash: how many members ended so.
+#: Fields of an array's hash with the number of members that ended in each state.
 ENDED = {"es": JobState.SUCCEEDED, "ef": JobState.FAILED, "ec": JobState.CANCELLED, "el": JobState.LOST}
 
 
@@ -206,10 +206,10 @@ def _tally(fields: Mapping[str, str]) -> Tally:
 
 @contextmanager
 def _making_sense(what: str) -> Iterator[None]:
-    """Let whatever a damaged entry of the store does to its reader be one error.
+    """Replace the errors that a damaged entry of the store causes by one error.
 
     Raises:
-        Unreadable: instead of it.
+        Unreadable: the entry is damaged.
 
     """
     try:
@@ -221,7 +221,7 @@ def _making_sense(what: str) -> Iterator[None]:
 def pool(record: str) -> str:
     """Return the pool of the device with this record, empty if it is in none."""
     words = record.split(":")
-    return words[5] if len(words) > 5 else ""  # noqa: PLR2004 - of the record's words it is the sixth
+    return words[5] if len(words) > 5 else ""  # noqa: PLR2004 - the pool is the sixth word of a record
 
 
 def device_status(
@@ -232,10 +232,10 @@ def device_status(
     drained: str | None,
     last_look: str | None,
 ) -> DeviceStatus:
-    """Return a device as its facts, its last reading and its leases tell.
+    """Return the status of a device from its facts, its last record and its leases.
 
     Raises:
-        Unreadable: one of them makes no sense.
+        Unreadable: one of them is damaged.
 
     """
     plain = loaded(facts, "what a worker told of its device")
@@ -264,7 +264,7 @@ def device_status(
 
 
 def kept(job_id: int, since_ms: str | None) -> Kept:
-    """Return for whom a device is kept; a moment that makes no sense is not known."""
+    """Return the reservation of a device; an unreadable time becomes None."""
     with suppress(ValueError, OverflowError, OSError):
         return Kept(job_id=job_id, since=from_epoch_ms(int(since_ms)) if since_ms else None)
     return Kept(job_id=job_id, since=None)
@@ -276,12 +276,12 @@ def _holding(job_id: str, lease: str) -> Holding:
 
 
 def _is_alone(lease: str) -> bool:
-    """Return whether a lease is of a run that has the device for itself."""
+    """Return whether a lease belongs to a run that holds the device exclusively."""
     return lease.split(":")[3:4] == ["x"]
 
 
 class _Look(NamedTuple):
-    """The trouble that a device is in, whether it gives no reading, and its strangers."""
+    """The trouble of a device, whether it gives no reading, and its external processes."""
 
     trouble: str | None = None
     blind: bool = False
@@ -289,7 +289,7 @@ class _Look(NamedTuple):
 
 
 def _last_look(text: str | None) -> _Look:
-    """Return what a worker saw; a look that cannot be read told nothing."""
+    """Return the last sample of a worker; an empty one if it cannot be read."""
     try:
         look = loaded(text, "a look at a device")
         strangers = tuple(_stranger(each) for each in look.each("strangers"))
@@ -311,8 +311,8 @@ def _stranger(plain: object) -> Stranger:
 def event(entry_id: str, fields: Mapping[str, str]) -> Event:
     """Return the outbox entry as an event.
 
-    One that cannot be read must neither stop the recorder nor vanish: it becomes an event of job 0, which is nobody's,
-    with all that it holds.
+    An unreadable entry must neither stop the recorder nor vanish. It becomes an event of job 0, which does not exist,
+    with all fields of the entry.
     """
     known = {"act", "job", "state", "at", "attempt", "losses", "reason"}
     try:

@@ -1,4 +1,4 @@
-"""Requests: a job is put into the queue, or one that waits there is asked for something else."""
+"""Requests: submit a job, or edit one that waits."""
 
 from __future__ import annotations
 
@@ -32,27 +32,26 @@ else:
 
 
 def new_nonce() -> str:
-    """Return 48 random bits, as hexadecimal digits."""
+    """Return 48 random bits as hexadecimal digits."""
     return os.urandom(6).hex()
 
 
 class Requests(Looks):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that takes what people ask for, or says why not."""
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that submits and edits jobs."""
 
     @answering
     def submit(self, spec: JobSpec, *, nonce: str | None = None, ends: Mapping[int, bool] | None = None) -> Job:
-        """Queue *spec* and return the job. Sent twice with the same *nonce* it makes one job.
+        """Queue *spec* and return the job. Repeated calls with the same *nonce* make only one job.
 
-        Where no device is known that it may run on, it waits all the same, and its reason is DEVICE. *ends* is which of
-        the jobs that it is to come after have ended and are forgotten here, and whether they succeeded.
-
-        One that does not say how long it takes gets its pool's time limit.
+        If no device of the required kind is known yet, the job waits with the reason DEVICE. *ends* says which of the
+        job's dependencies have ended and are forgotten in the store, and whether they succeeded. A job without a time
+        limit gets the default of its pool.
 
         Raises:
-            Impossible: no known device could ever run it, or a job that it is to come after ended otherwise.
-            Refused: a limit leaves no room for it, now or ever, or its user may not use its level.
-            Unknown: jobs that it is to come after are not here.
-            Found: a job of this user with its dedupe key waits or runs.
+            Impossible: no known device could ever run the job, or a dependency has ended in the wrong way.
+            Refused: a limit leaves no room for the job, now or ever, or the user may not use this priority.
+            Unknown: the store does not know some of the dependencies.
+            Found: a job of this user with the same dedupe key waits or runs.
 
         """
         nonce = nonce or new_nonce()
@@ -95,19 +94,22 @@ class Requests(Looks):
         ends: Mapping[int, bool] | None = None,
         by: str = "",
     ) -> JobState | None:
-        """Change the request of a job that waits; return its state, None if it is unknown here. It keeps its place.
+        """Change the request of a waiting job, which keeps its place; return its state, None if it is unknown.
 
-        *level*, *after* and *begin* tell which of these *change* changes: a job that waiting has lifted stays where it
-        is otherwise, one that has waited for an end or its time does not begin anew. *time* tells whether the time
-        limit was said, also to have none: one that comes to another pool and has none gets that pool's otherwise, as
-        at submit. What was not said is judged only by a pool that is new to it. *ends*: see :meth:`submit`; *by* is the
-        account that asks, empty for a part of the queue itself.
+        *level*, *after* and *begin* say which of these *change* changes. Without *level*, a promoted job stays
+        promoted. Without *after* and *begin*, the job does not wait again for conditions that are over.
+
+        *time* says that the time limit was given, even if it was given as none. Without it, a job that moves to another
+        pool and has no time limit gets the default of that pool, as at submit. A time limit that was not given is
+        checked only against a new pool.
+
+        *ends*: see :meth:`submit`. *by* is the calling account, empty for the queue itself.
 
         Raises:
-            Refused: it runs or has ended, is somebody else's, waits for a retry beyond those that it would have, or a
-                limit, or who may use its level, does not allow it.
-            Unreadable: its request cannot be read.
-            BadRequest: it would wait for itself.
+            Refused: the job runs or has ended, *by* may not change it, it waits for a retry beyond the new number of
+                retries, a limit refuses it, or its user may not use the priority.
+            Unreadable: the request of the job cannot be read.
+            BadRequest: the job would wait for itself.
             Impossible, Unknown: see :meth:`submit`; nothing was changed.
 
         """
@@ -128,14 +130,14 @@ class Requests(Looks):
             if verdict == "default":
                 spec = replace(spec, time_limit_s=int(rest[0]) / 1000)
                 verdict, *rest = ask(payload, spec)
-            if verdict != "changed":  # else somebody else was faster: what they made of it is changed
+            if verdict != "changed":  # otherwise another edit came first: repeat with its result
                 _refuse_edit(job_id, verdict, rest)
                 _refuse(spec, verdict, rest, self._known)
                 return JobState(verdict)
 
 
 def only_waiting(job_id: int, state: JobState) -> Refused:
-    """Return what to raise where somebody would edit a job that does not wait, with what to do in its place."""
+    """Return the error for an edit of a job that does not wait, with what to do instead."""
     anew = f"gpuqueue retry {job_id} --mem 8G, or with what else it needs"
     first = "" if state.is_end else f"gpuqueue cancel {job_id}, then "
     return Refused(
@@ -144,7 +146,7 @@ def only_waiting(job_id: int, state: JobState) -> Refused:
 
 
 def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
-    """Raise what the queue has against an edit that it could not have against a submit."""
+    """Raise the error of a refused edit, if it is one that a submit cannot have."""
     if verdict == "of":
         raise not_yours(job_id, rest[0])
     if verdict == "stands":
@@ -169,7 +171,7 @@ def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
 def _refuse(
     spec: JobSpec, verdict: str, rest: Sequence[str], known: Callable[[], Sequence[tuple[Device, str]]]
 ) -> None:
-    """Raise what the queue has against a request, if anything; *known* are its devices."""
+    """Raise the error of a refused request, if any; *known* returns the known devices."""
     if verdict == "unknown":
         raise Unknown(tuple(map(int, rest)))
     if verdict == "member":

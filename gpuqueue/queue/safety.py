@@ -1,4 +1,4 @@
-"""Is the store fit to be trusted with jobs?"""
+"""Checks whether a store is safe for jobs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def check_safety(url: str) -> list[str]:
     """Return warnings about the store at *url*.
 
     Raises:
-        StoreNotReady: it is too old, or would silently forget jobs when memory runs out.
-        StoreUnreachable: it does not answer.
+        StoreNotReady: the store is too old, or would silently drop jobs when its memory is full.
+        StoreUnreachable: the store does not answer.
 
     """
     server = server_facts(url)
@@ -31,10 +31,10 @@ def check_safety(url: str) -> list[str]:
 
 
 def is_too_old(server: ServerFacts) -> bool:
-    """Return whether it lacks commands that we need."""
+    """Return whether the server lacks commands that the queue needs."""
     return server.compatible is not None and server.compatible < OLDEST_REDIS
 
 
 def may_evict(server: ServerFacts) -> bool:
-    """Return whether it drops keys when it reaches a limit, now or once somebody sets one."""
+    """Return whether the server's policy drops keys when it reaches a memory limit."""
     return server.policy not in {None, "noeviction"}

@@ -1,4 +1,4 @@
-"""Loads the Lua scripts: one file an act, what they share in front."""
+"""Loads the Lua scripts: one file for each act, with the shared parts before it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ else:
     functions = later("gpuqueue.queue.functions")
     lua_minify = later("gpuqueue.queue.lua_minify")
 
-#: What stands before every act.
+#: The parts before every act.
 PRELUDE = ("core", "state")
-#: One script an act; ``device_filter.lua`` is the prelude of those that match jobs with devices,
-#: ``capacity.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``dependencies.lua`` and
-#: ``array.lua`` of those that queue a job or take it out, ``limit_reservation.lua`` of the tick that keeps room,
-#: ``limit_forecast.lua`` of the one that explains,
-#: ``array_index.lua`` of those with limits or members,
-#: ``authorize.lua`` of those by which people change a job, ``priority_front.lua`` of those that move one to the front,
-#: ``feasibility.lua`` of those that take a request, ``topology.lua`` and ``better_device.lua`` of the claim; they are
-#: no acts.
+#: The acts, one script each. The other Lua files are shared parts that go before certain acts (see SHARED):
+#: ``device_filter.lua`` before acts that match jobs with devices, ``capacity.lua`` before acts that plan ahead,
+#: ``limits.lua`` before acts that limits concern, ``array_index.lua`` before acts with limits or array members,
+#: ``dependencies.lua`` and ``array.lua`` before acts that queue a job or take it out of the queue,
+#: ``limit_reservation.lua`` before ``reserve``, ``limit_forecast.lua`` before ``why``,
+#: ``authorize.lua`` before acts by which users change a job, ``priority_front.lua`` before acts that move a job to the
+#: front, ``feasibility.lua`` before ``submit`` and ``edit``, ``topology.lua`` and ``better_device.lua`` before
+#: ``claim``.
 ACTS = (
     "rebuild_begin",
     "rebuild_job",
@@ -65,15 +65,15 @@ ACTS = (
     "resume",
 )
 
-#: The acts that make a store ready; it refuses every other one before.
+#: The acts that open a store. A store that is not open refuses all other acts.
 OPENING = frozenset(
     {"rebuild_begin", "rebuild_job", "rebuild_array", "rebuild_preemptions", "rebuild_marks", "rebuild_finish"}
 )
-#: The acts that tell a store the rules of its site: it takes them also while it is made ready, to have them from the
-#: first moment on.
+#: The acts that set the rules of the site. A store accepts them during a rebuild too, so that the rules apply from the
+#: start.
 RULES = frozenset({"set_policy", "set_limits"})
-#: The act that runs most often, and in processes that live long: it stays in the server where that can keep it (see
-#: functions.py). Its text returns a function, which is the act; for a command that comes once it would not pay.
+#: The act that runs most often, and in long-lived processes. It is a stored function if the server supports that (see
+#: functions.py). Its text returns the act as a Lua function. For a command that runs once this has no advantage.
 LASTING = frozenset({"claim"})
 _LUA = Path(__file__).with_name("lua")
 _FIRST = "do local why = refusal() if why then return why end end\n"
@@ -81,15 +81,15 @@ _FIRST_OF_RULES = f"if call('EXISTS', P .. 'rebuilding') == 0 then\n{_FIRST}end\
 
 
 class Late(str):
-    """A part that an act seldom needs. It stands in a function, ``load_waits``, which the act calls first.
+    """A part that an act seldom needs. It becomes the body of ``load_<part>``, which the act calls before its use.
 
-    Of a look at an idle queue half the time was spent on making functions that nobody called.
+    A claim on an idle queue spent half its time on creating functions that it did not call.
     """
 
     __slots__ = ()
 
 
-#: What stands before an act beside the prelude.
+#: The parts before an act, in addition to the prelude.
 SHARED = {
     "claim": (
         *("device_filter", Late("array_index"), Late("limits"), Late("dependencies"), Late("capacity")),
@@ -116,15 +116,15 @@ SHARED = {
 
 @cache
 def source(act: str) -> str:
-    """Return the text of one script without the prelude."""
+    """Return the text of one script or shared part, without the prelude."""
     folder = "acts" if act in ACTS else "shared"
     return (_LUA / folder / f"{act}.lua").read_text(encoding="ascii")
 
 
 def load_all() -> None:
-    """Read every script now, and every module that waits, for a process that lives for weeks.
+    """Read all scripts and import all deferred modules now, for a process that lives for weeks.
 
-    By the time it needs a rare one the files may be a newer version's, or it may have no descriptor left.
+    Later the files may belong to a newer version, or the process may have no file descriptor left.
     """
     for act in ACTS:
         whole(act)
@@ -132,9 +132,9 @@ def load_all() -> None:
 
 
 def whole(act: str, clock: str = "") -> str:
-    """Return the text of one script with everything that stands before it.
+    """Return the text of one script with all parts before it.
 
-    *clock* goes right behind the prelude, to give a simulation another ``now_ms`` (see simulated.py).
+    *clock* is inserted after the prelude; a simulation replaces ``now_ms`` there (see simulated_clock.py).
     """
     if act in LASTING:
         return f"{lasting(act, clock)}()"
@@ -143,7 +143,7 @@ def whole(act: str, clock: str = "") -> str:
 
 
 def lasting(act: str, clock: str = "") -> str:
-    """Return what makes the act, of those that last: a chunk of Lua that returns it as a function. As :func:`whole`."""
+    """Return a Lua chunk that returns an act of LASTING as a function. *clock*: see :func:`whole`."""
     return lua_minify.lean(lua_minify.nested((*map(source, PRELUDE), clock + _shared(act), source(act))))
 
 
@@ -152,14 +152,14 @@ def _shared(act: str) -> str:
 
 
 def _late(part: str) -> str:
-    """Return a part whose functions are made by ``load_…``, once, and not before."""
+    """Return a part whose functions are created at the first call of ``load_<part>``."""
     head, _, body = source(part).partition("\ndo\n")
     exported = head[head.index("\nlocal ") + len("\nlocal ") :].partition(",")[0]
     return f"{head}\nlocal function load_{part}()\nif {exported} then return end\n{body}"
 
 
 class Scripts:
-    """The scripts of one connection, each registered when it is first used and sent by its digest, or its name."""
+    """The scripts of one connection, each registered at its first use and called by its digest or function name."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -170,9 +170,9 @@ class Scripts:
         return self._script(act)(keys=self._keys(), args=args)
 
     def run_each(self, act: str, many: Iterable[Sequence[str | float]]) -> list[Any]:
-        """Run the script *act* once for each of *many*, each in a step of its own.
+        """Run the script *act* once for each of *many*, each in a separate step; return the replies.
 
-        Return the replies; in the place of one that the store refused its error.
+        If a script fails, its error takes the place of its reply.
         """
         script = self._script(act)
         pipe = self._client.pipeline(transaction=False)
@@ -190,7 +190,7 @@ class Scripts:
         script = self._registered.get(act)
         if script is None:
             script = self._client.register_script(whole(act, self._clock()))
-            if act in LASTING and not isinstance(self._client, Door):  # who comes by the small door comes once
+            if act in LASTING and not isinstance(self._client, Door):  # a Door runs one command only
                 script = functions.Function(self._client, act, lasting(act, self._clock()), instead=script)
             self._registered[act] = script
         return script

@@ -1,4 +1,4 @@
-"""What the sender of one recorder can. Pure."""
+"""The capabilities of one recorder's sender. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from gpuqueue.lazy.frozen import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sender:
-    """One recorder's sender: the names of its targets, without their addresses, and what begins a URL for it.
+    """One recorder's sender: the names of its targets, without their addresses, and the URL schemes it supports.
 
-    No ``schemes``: Apprise is not installed there, and it sends nothing.
+    Without ``schemes`` Apprise is not installed there, and the sender sends nothing.
     """
 
     host: str
     targets: tuple[str, ...]
     schemes: tuple[str, ...]
-    #: Whether it takes URLs of jobs.
+    #: Whether it accepts the URLs of jobs.
     urls: bool

@@ -1,4 +1,4 @@
-"""Who sends the messages about ended jobs, and what they can: told by each sender, for those who submit."""
+"""Senders of notifications about ended jobs. Each sender announces its capabilities, for checks at submit."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 else:
     sending = later("gpuqueue.queue.sender")
 
-#: How often a sender says that it is there, in seconds, and after how many times of that it is taken for gone.
+#: The interval of a sender's announcements in seconds, and the number of intervals after which it counts as gone.
 ANNOUNCE_S, PATIENCE = 60.0, 3
 
 
 class Senders(Store):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that is about messages."""
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that handles senders of notifications."""
 
     @answering
     def announce_sender(self, host: str, *, targets: Sequence[str], schemes: Sequence[str], urls: bool) -> None:
-        """Tell what the sender on *host* can. It must be told again every ANNOUNCE_S."""
+        """Announce the capabilities of the sender on *host*. The sender must repeat this every ANNOUNCE_S."""
         can = {"at": self.now_ms(), "targets": list(targets), "schemes": list(schemes), "urls": urls}
         self._redis.hset(keys.SENDERS, host, json.dumps(can))
 
     @answering
     def senders(self) -> list[Sender]:
-        """Return the senders that are there, by host; what cannot be read is none."""
+        """Return the current senders, sorted by host; skip unreadable entries."""
         now, found = self.now_ms(), []
         for host, text in sorted(cast("dict[str, str]", self._redis.hgetall(keys.SENDERS)).items()):
             try:

@@ -1,4 +1,4 @@
-"""What the store's server tells of itself. Looking changes nothing."""
+"""Facts that the store's server reports about itself. Read-only."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ else:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerFacts:
-    """The server's own figures. None is what it will not tell."""
+    """The server's own figures. None means that the server does not report the value."""
 
-    #: Its name and version, as people know it.
+    #: Product name and version.
     product: str
-    #: The version of Redis whose commands it has.
+    #: The version of Redis that it is compatible with.
     compatible: tuple[int, int] | None
     loading: bool
     replica: bool
     append_only: bool | None
-    #: When its log of writes is forced to the disk: ``always``, ``everysec`` or ``no``.
+    #: When the append-only file is synced to disk: ``always``, ``everysec`` or ``no``.
     fsync: str | None
     policy: str | None
-    #: None: it may take all that the machine has.
+    #: None: no memory limit is set.
     limit_bytes: int | None
     used_bytes: int | None
     system_bytes: int | None
     evicted: int
-    #: What gives it its memory: ``jemalloc-5.3.0``, ``libc`` (the C library, or what was loaded in its place).
+    #: The memory allocator: ``jemalloc-5.3.0``, ``libc`` (the C library, or a preloaded replacement).
     allocator: str | None
     pid: int | None
-    #: What failed when it last wrote to its disk: ``its log of writes`` and the like; empty when nothing did.
+    #: What failed at the last write to disk, such as ``its log of writes``; empty if nothing failed.
     failed_writes: tuple[str, ...]
-    #: Where its data lies, on its machine.
+    #: The directory of its data, on its machine.
     directory: str | None
-    #: How far its clock is ahead of ours, and how far that may be wrong.
+    #: How far its clock is ahead of ours, and the maximum error of that, in seconds.
     clock_ahead_s: float
     clock_error_s: float
 
 
 def server_facts(url: str, now_s: Callable[[], float] = time.time) -> ServerFacts:
-    """Return what the server at *url* tells of itself; *now_s* is the clock that its own is compared with.
+    """Return the facts of the server at *url*; *now_s* is the clock to compare the server's clock with.
 
     Raises:
-        StoreUnreachable: it does not answer.
-        StoreNotReady: it answers, and says that it cannot serve.
+        StoreUnreachable: the store does not answer.
+        StoreNotReady: the store answers that it cannot serve.
 
     """
     with closing(connect(url)) as client, translated(url):
@@ -83,7 +83,7 @@ def server_facts(url: str, now_s: Callable[[], float] = time.time) -> ServerFact
         )
 
 
-#: Fields of INFO that are ``ok`` or not, and what has failed then.
+#: Fields of INFO that are ``ok`` unless something has failed, and what has failed.
 _FAILURES: Mapping[str, str] = {
     "aof_last_write_status": "its log of writes",
     "aof_last_bgrewrite_status": "the rewrite of its log of writes",
@@ -106,4 +106,4 @@ def _config(client: redis.Redis, name: str) -> str | None:
     try:
         return cast("dict[str, str]", client.config_get(name)).get(name)
     except redis.ResponseError:
-        return None  # the store's access rules may forbid CONFIG; then its owner answers for it
+        return None  # the ACL of the store may forbid CONFIG; then the value is unknown

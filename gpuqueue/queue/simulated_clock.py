@@ -1,8 +1,8 @@
-"""The queue under a clock that somebody else sets: a month of it passes in seconds.
+"""The queue with a simulated clock, so that a month passes in seconds.
 
-The scripts are those of every site. Only ``now_ms`` of the prelude is another: it takes the time from a second key,
-which is handed in with each call. No script of a real queue has that text, none of its calls has a second key, and
-nothing about the time is kept in the store: there is nothing that a site could be fooled with.
+The scripts are those of a real site, except ``now_ms`` of the prelude. The simulated ``now_ms`` takes the time from a
+second key, which each call passes. The scripts of a real queue do not contain this function, their calls have no second
+key, and the store does not save the simulated time. So a simulation cannot affect a real site.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from gpuqueue.queue.keys import PREFIX
 from gpuqueue.queue.lease import Offer
 from gpuqueue.queue.scripts import Scripts
 
-#: Everything in the prelude that asks for the time meets this function, since it takes the place of the local one.
+#: Replaces the local function ``now_ms`` of the prelude, so the prelude and the acts use the simulated time.
 CLOCK = "now_ms = function() return tonumber(KEYS[2]) end\n"
 
 
 class SimulatedClock:
-    """What time it is, in milliseconds since 1970."""
+    """The simulated time, in milliseconds since 1970."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
 
 
 class SimulatedScripts(Scripts):
-    """The scripts of one connection, for which it is whatever time *clock* says."""
+    """The scripts of one connection, which use the time of *clock*."""
 
     def __init__(self, client: redis.Redis, clock: SimulatedClock) -> None:
         super().__init__(client)
@@ -43,9 +43,9 @@ class SimulatedScripts(Scripts):
 
 
 class SimulatedQueue(JobQueue):
-    """A queue in a store of its own, for which it is whatever time *clock* says.
+    """A queue in a separate store, which uses the time of *clock*.
 
-    The ids of the outbox's events go on by the store's own clock: they only count.
+    The ids of outbox events still use the store's own clock; they only give the order.
     """
 
     def __init__(self, url: str, clock: SimulatedClock) -> None:
@@ -54,12 +54,12 @@ class SimulatedQueue(JobQueue):
         self._scripts = SimulatedScripts(self._redis, clock)
 
     def now_ms(self) -> int:
-        """Return the simulated time."""
+        """Return the simulated time, in milliseconds since 1970."""
         return self._clock.now_ms
 
     @answering
     def show(self, offers: Iterable[Offer], *, lease_s: float) -> None:
-        """Beat for many devices in one go; what becomes of their runs, nobody asks."""
+        """Send the heartbeats of many devices in one round trip; ignore the verdicts on their runs."""
         for reply in self._scripts.run_each("heartbeat", [device_words(offer, lease_s=lease_s) for offer in offers]):
             if isinstance(reply, redis.RedisError):
                 raise reply

@@ -1,4 +1,4 @@
-"""What a site says of its queue, told to the store: how usage is counted, who may what, what is limited."""
+"""Writes the site's rules from the settings to the store: usage counting, permissions and limits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gpuqueue.settings.settings import Settings
 
 
 def tell_rules(queue: JobQueue, settings: Settings) -> None:
-    """Let what *settings* say hold from now on, for everybody; whoever tells last is heard.
+    """Apply the rules in *settings* to all users from now on; the last call wins.
 
     Raises:
-        Unreachable: the store does not answer, or is not open and nobody is about to open it.
-        BadRequest: the limits are written so that nobody can read them.
+        Unreachable: the store does not answer, or it is neither open nor being rebuilt.
+        BadRequest: the limits cannot be parsed.
 
     """
     queue.set_policy(

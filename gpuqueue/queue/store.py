@@ -1,4 +1,4 @@
-"""One store: how all parts of the queue speak with it."""
+"""The base class of all parts of the queue: one store with its scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuqueue.queue.scripts import Scripts
 
 
 class Store:
-    """The store at *url*, its scripts and its clock. *by* is the door; whoever lives long takes the library's."""
+    """The store at *url*, its scripts and its clock. *by* makes the client; long-lived processes use redis-py."""
 
     def __init__(self, url: str, *, by: Connect = connect) -> None:
         self.url = url
@@ -25,7 +25,7 @@ class Store:
 
     @answering
     def now_ms(self) -> int:
-        """Return the store's clock."""
+        """Return the store's time, in milliseconds since 1970."""
         seconds, micros = self._redis.time()
         return int(seconds) * 1000 + int(micros) // 1000
 

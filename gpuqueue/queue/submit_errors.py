@@ -1,4 +1,4 @@
-"""Why a request did not become a job, where the one who asked can do something about it."""
+"""Errors of refused requests that the submitter can act on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpuqueue.model.array import Member
 
 
 class Found(Exception):
-    """A job of this user with this dedupe key waits or runs already."""
+    """A job of this user with this dedupe key already waits or runs."""
 
     def __init__(self, job_id: int) -> None:
         super().__init__(f"job {job_id} has this dedupe key")
@@ -15,7 +15,7 @@ class Found(Exception):
 
 
 class Unknown(JobNotFound):
-    """Jobs that are to be waited for are not in the queue: never were, or ended long ago."""
+    """Some dependencies are not in the queue: they never were, or they ended long ago."""
 
     def __init__(self, job_ids: tuple[int, ...]) -> None:
         each = ", ".join(map(str, job_ids))
@@ -24,7 +24,7 @@ class Unknown(JobNotFound):
 
 
 def only_all_of_it(member: Member) -> BadRequest:
-    """Return what to raise where a member is to be waited for, named by the id of its job."""
+    """Return the error for a dependency on one array member, named by the id of its job."""
     return BadRequest(
         f"job {member.id} is {member}: of an array only all of it can be waited for: say {member.array_id}"
     )

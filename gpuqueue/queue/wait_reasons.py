@@ -1,7 +1,7 @@
-"""What decides why a job waits for a device, and what the running ones hold: asked for all jobs at once, in two steps.
+"""Why jobs wait for a device, and how much memory runs use: read for all jobs at once, in two steps.
 
-The first step is a part of any pipeline (:func:`ask`); the second (:meth:`Surroundings.ask_devices`) asks for what the
-first has named, and may travel with whatever else is asked then.
+The first step, :func:`ask`, adds its commands to any pipeline. The second step, :meth:`Surroundings.ask_devices`, reads
+the devices that the first step found; its pipeline may contain other commands too.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ else:
     meeting = later("gpuqueue.queue.limit_matching")
     replies = later("gpuqueue.queue.replies")
 
-#: A device whose worker was silent for longer is not counted on: ``lua/capacity.lua``.
+#: A device whose worker was silent for longer takes no jobs, in milliseconds (as in ``lua/shared/capacity.lua``).
 SEEN_MS = 15_000
 
 
 def ask(pipe: Any) -> None:
-    """Let *pipe* ask for the store's clock, the devices by name, and all that keeps jobs from them."""
+    """Add commands to *pipe* that read the store's clock, the devices, and what keeps jobs from them."""
     pipe.time()
     pipe.hvals(keys.FACTS)
     pipe.hkeys(keys.DRAINED)
@@ -46,7 +46,7 @@ def ask(pipe: Any) -> None:
 
 
 def announced(facts: Iterable[str]) -> list[tuple[str, Device]]:
-    """Return the host and the device of each of the workers' words on them; one that makes no sense is none."""
+    """Return the host and the device of each announcement; skip unreadable ones."""
     found = []
     for text in facts:
         with contextlib.suppress(Unreadable):
@@ -56,35 +56,35 @@ def announced(facts: Iterable[str]) -> list[tuple[str, Device]]:
 
 
 def is_paused(claims_ms: int | None, ticked_ms: int | None, *, now_ms: int) -> bool:
-    """Return whether nothing is claimed yet, by the fields ``claims`` and ``reap`` of a store that was rebuilt.
+    """Return whether claims are paused, by the fields ``claims`` and ``reap`` of the store's ``meta`` hash.
 
-    As ``pausing`` in ``lua/state.lua``: a pause lasts until a tick has seen its end.
+    As ``pausing`` in ``lua/shared/state.lua``: a pause lasts until the first tick after its end.
     """
     return (claims_ms or 0) > min(now_ms, ticked_ms or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """What a device can promise now, how many more runs it may have, and how many it has. As ``promise`` in state.lua.
+    """The free memory of a device now, its free slots and its runs. As ``promise`` in ``lua/shared/state.lua``.
 
-    ``gives_bytes`` is what it gives who has it for itself.
+    ``gives_bytes`` is the memory that an exclusive job gets.
     """
 
     free_bytes: int
     slots: int
     runs: int
     gives_bytes: int
-    #: When its worker was last heard, by the store's clock; None where the record is damaged.
+    #: Time of the last heartbeat, on the store's clock; None if the record is damaged.
     seen_ms: int | None
 
     @classmethod
     def of(cls, record: str, leases: Mapping[str, str]) -> _Room:
-        """Return what a device's record and its leases say; damaged ones say that there is none."""
+        """Return the room from a device's record and its leases; damaged ones give no room."""
         try:
             total, headroom, foreign, seen_ms, slots = map(int, record.split(":")[:5])
             free_bytes = total - headroom - foreign
             for lease in leases.values():
-                promised, observed, *more = lease.split(":")  # more: when it ends, x if it is alone there, its claim
+                promised, observed, *more = lease.split(":")  # more: its end, x if it is exclusive, the nonce
                 free_bytes -= max(int(promised), int(observed))
                 if more[1:2] == ["x"]:
                     free_bytes = min(free_bytes, 0)
@@ -94,10 +94,10 @@ class _Room:
 
 
 class Surroundings:
-    """What was answered. ``now_ms`` is the store's clock, ``held_bytes`` what each run was last seen to hold."""
+    """The replies. ``now_ms`` is the store's clock, ``held_bytes`` the memory of each run in its last sample."""
 
     def __init__(self, answers: Sequence[Any]) -> None:
-        """Take the answers to :func:`ask`."""
+        """Take the replies to :func:`ask`."""
         (seconds, micros), facts, drained, kept, claims, limits = answers
         self.now_ms = int(seconds) * 1000 + int(micros) // 1000
         self._limits = limits
@@ -105,18 +105,18 @@ class Surroundings:
         self.held_bytes: dict[int, int] = {}
         self._announced = announced(facts)
         self._records: list[tuple[Device, str]] = []
-        #: By UUID: the host, and what a job may have there now.
+        #: By UUID: the host, and the room for new jobs.
         self._room: dict[str, tuple[str, _Room]] = {}
         self._drained = set(drained)
-        #: By UUID for which job a device is kept that is kept for one.
+        #: By UUID: the job that the device is reserved for.
         self._kept = {device: reservation.partition(":")[0] for device, reservation in kept.items()}
-        #: What is kept under a limit, by whose it is.
+        #: The reservation under a limit, by user or group.
         self._rooms: Mapping[str, str] = {}
 
     def ask_devices(self, pipe: Any) -> int:
-        """Let *pipe* ask for the readings and the leases of the devices; return how many answers that brings.
+        """Add commands to *pipe* that read the records and leases of the devices; return the number of replies.
 
-        Where limits hold, for what is kept under them as well.
+        If limits are set, also read the reservations under them.
         """
         for host, device in self._announced:
             pipe.hget(keys.host_devices(host), device.uuid)
@@ -126,7 +126,7 @@ class Surroundings:
         return 2 * len(self._announced) + bool(self._limits)
 
     def take_devices(self, answers: Sequence[Any]) -> None:
-        """Take the answers to :meth:`ask_devices`."""
+        """Take the replies to :meth:`ask_devices`."""
         if self._limits:
             *answers, self._rooms = answers
         for (host, device), record, leases in zip(self._announced, answers[::2], answers[1::2], strict=True):
@@ -137,12 +137,12 @@ class Surroundings:
 
     def _add_held(self, leases: Mapping[str, str]) -> None:
         for job_id, lease in leases.items():
-            with contextlib.suppress(ValueError, IndexError):  # a damaged lease tells nothing
+            with contextlib.suppress(ValueError, IndexError):  # skip a damaged lease
                 known = self.held_bytes.get(int(job_id), 0)
                 self.held_bytes[int(job_id)] = known + int(lease.split(":")[1])
 
     def reason(self, job: Job, uses: Callable[[], Mapping[str, Use]]) -> WaitReason | None:
-        """Return why *job* waits: of those that wait for memory some wait for something else. *uses*: who has what."""
+        """Return why *job* waits; replace the reason MEMORY if there is a more precise one. *uses* returns all uses."""
         if job.reason is not WaitReason.MEMORY:
             return job.reason
         found = takers(job.spec, [(device, replies.pool(record)) for device, record in self._records])
@@ -169,19 +169,19 @@ class Surroundings:
         return WaitReason.SLOTS if only_slots else WaitReason.MEMORY
 
     def _small_enough(self, job: Job, found: Sequence[str]) -> Sequence[str]:
-        """Return which of *found* do not give *job* more than its pool may have, where it gets all of a device."""
+        """Return those of *found* that are not too large for the pool of an exclusive *job*."""
         if not self._limits or not job.spec.placement.exclusive:
             return found
         most = limiting.Limits.from_fields(self._limits).of_pool(job.spec.pool).max_mem_bytes
         return found if most is None else [each for each in found if self._room[each][1].gives_bytes <= most]
 
     def _has_room(self, job: Job, device: str) -> bool:
-        """Return whether *job* could start on a device now, were that kept for nobody."""
+        """Return whether *job* could start on a device now, ignoring reservations."""
         _, room = self._room[device]
         return room.slots > 0 and self._has_memory(job, device)
 
     def _has_memory(self, job: Job, device: str) -> bool:
-        """Return whether *job* could start on a device now, might any number of runs be there."""
+        """Return whether *job* could start on a device now, ignoring reservations and slots."""
         _, room = self._room[device]
         is_alone = not room.runs or not job.spec.placement.exclusive
         return is_alone and room.free_bytes >= job.spec.shape.mem_bytes
@@ -196,7 +196,7 @@ class Surroundings:
         return seen_ms is not None and abs(self.now_ms - seen_ms) > SEEN_MS
 
     def _lets_too_few(self, job: Job, found: Sequence[str], shut: Collection[str]) -> bool:
-        """Return whether *job* gets nowhere as many of the devices *found* as it needs, since *shut* take no job."""
+        """Return whether *job* lacks devices only because those in *shut* take no jobs."""
         left = [each for each in found if each not in shut]
         return not left or (self._are_enough(job, found) and not self._are_enough(job, left))
 

@@ -1,4 +1,4 @@
-"""Waking up at once: the store rings when there is work, room, a cancellation or an end."""
+"""Wake-up channels: the store publishes when there is work, room, a cancellation, a preemption or an end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import Connect, connect, translated
 
-#: A ring on the bell that is for one device's worker begins so.
+#: Prefix of a message for the worker of one device.
 FOR = "for:"
 #: Longest wait in one call, in seconds.
 MAX_WAIT_S = 10.0
@@ -16,10 +16,10 @@ MAX_WAIT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """One ring: ``work`` (look at the queue), ``cancel`` or ``preempt`` (of *token*'s run) or ``end`` (of *job_id*).
+    """A wake-up message: ``work`` (poll the queue), ``cancel`` or ``preempt`` (*token*'s run), ``end`` (of *job_id*).
 
-    A run that is preempted makes place for the job *by*, in *left_s*. *device* is the one whose worker should look for
-    work; None means all.
+    A run is preempted by the job *by* and has *left_s* seconds to end. *device* is the device whose worker should poll
+    for work; None means all devices.
     """
 
     what: str
@@ -31,7 +31,7 @@ class Ring:
 
 
 def ring_of(channel: str, text: str) -> Ring:
-    """Return what a message means. Anybody who reaches the store can ring: nonsense only says to look."""
+    """Return the meaning of a message. Any client can publish, so an invalid message only means work."""
     words = text.split(":", 2)
     try:
         if channel == keys.END:
@@ -49,7 +49,7 @@ def ring_of(channel: str, text: str) -> Ring:
 
 
 class Doorbell:
-    """Listens on a connection of its own. Rings may be lost: whoever listens also looks by the clock."""
+    """A subscriber with its own connection. Messages may be lost, so the caller must also poll at intervals."""
 
     def __init__(self, url: str, *channels: str, by: Connect = connect) -> None:
         self._url = url
@@ -64,10 +64,10 @@ class Doorbell:
             raise
 
     def wait(self, timeout_s: float) -> Ring | None:
-        """Return the next ring, or None after *timeout_s*.
+        """Return the next message, or None after *timeout_s* seconds, at most MAX_WAIT_S.
 
         Raises:
-            StoreUnreachable: the connection is gone; make a new doorbell.
+            StoreUnreachable: the connection is lost; make a new subscriber.
 
         """
         with translated(self._url):
@@ -85,6 +85,6 @@ class Doorbell:
         self.close()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Close the subscription and the connection."""
         self._pubsub.close()
         self._client.close()

@@ -1,4 +1,4 @@
-"""Puts back into the one store what only the other still knows: what the queue lost, and what the book lost."""
+"""Restores jobs that the store lost from the history, and records that the history lost from the store."""
 
 from __future__ import annotations
 
@@ -12,43 +12,42 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.site_policy import tell_rules
 from gpuqueue.settings.settings import Settings
 
-#: Ids that a store which lost its data skips: some may have been given out and never recorded.
-#: The members of one array of the largest kind, and many more.
+#: Ids that a store skips after it lost its data, because some may have been assigned and never recorded. The gap covers
+#: the members of an array of the largest size, and a million more.
 ID_GAP = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
-    """What opening a store took: how many jobs came back from the book, and how long nothing is claimed now."""
+    """The result of opening a store: the number of jobs restored from the history, and the pause of all claims."""
 
     jobs: int
     pause_s: float
 
     @property
     def lost_data(self) -> bool:
-        """Return whether the store is one that lost its data: the book has seen jobs before."""
+        """Return whether the store had lost its data, which is so if the history already had jobs."""
         return self.pause_s > 0
 
 
 def open_queue(queue: JobQueue, book: Book, *, lease_s: float, settings: Settings | None = None) -> Opened | None:
-    """Open the store behind *queue* unless it is open; return what that took, None if it was open.
+    """Open the store behind *queue*. Return the result, or None if the store is open or another process opens it.
 
-    Any number of processes may do this at once, and any may be killed at any step: each job comes back once, and the
-    next call goes on where another was left. What keeps it safe:
+    Any number of processes may call this at once, and each may be killed at any step. Each job is restored once, and
+    the next call continues where an interrupted one stopped. It is safe for these reasons:
 
-    - The book's cursor moves to the epoch to come before the book is read. From then on nobody can write down what
-      they still know of the lost store, so what is read stays true.
-    - The store answers nobody before it is open, so no job can end and come back again.
-    - Nothing is claimed for one lease after. The book may have missed the claims of the last moments; such a run is
-      either offered again by its worker (see :mod:`workers.services.adoption`) or ended by its own shim, which waits
-      0.7 of a
-      lease for a worker. *lease_s* must be the longest that any worker has.
-    - Ids go on well above the book's last: some may have been given out and never recorded.
-    - What *settings* say of this site, its limits and who may what, holds before anybody is let in: the first tick of
-      a worker may be long in coming.
+    - The cursor of the history moves to the new epoch before the history is read. From then on no recorder can write
+      events of the lost store, so the read data stays true.
+    - The store serves no client before it is open, so no job can end and be restored again.
+    - Nothing is claimed for one lease after the opening. The history may lack the last claims. The worker of such a run
+      offers it to the store again (see :mod:`workers.services.adoption`), or the run's shim ends it after 0.7 of a
+      lease without a worker. *lease_s* must be the longest lease of any worker.
+    - New ids start far above the last one in the history, because some may have been assigned and never recorded.
+    - The site policy in *settings* (limits and permissions) is set before the store opens, because the first worker may
+      start much later.
 
     Raises:
-        Unreachable: store or book do not answer; the next call goes on.
+        Unreachable: the store or the history does not answer. The next call continues.
 
     """
     epoch = _begin(queue, book)
@@ -60,7 +59,7 @@ def open_queue(queue: JobQueue, book: Book, *, lease_s: float, settings: Setting
     for page in book.survivors():
         back = queue.restore(epoch, page, lease_s=lease_s)
         if back is None:
-            return None  # somebody else was faster, and their work is whole; or the store was lost again
+            return None  # another process has finished the rebuild, or the store lost its data again
         jobs += back
         arrays += [each for each in page if each.is_array]
     if arrays and not queue.gather(epoch, arrays):
@@ -75,7 +74,7 @@ def open_queue(queue: JobQueue, book: Book, *, lease_s: float, settings: Setting
 
 
 def _begin(queue: JobQueue, book: Book) -> str | None:
-    """Begin or join the rebuild, and turn the book to its epoch; return that, None if the store is open."""
+    """Begin or join the rebuild and move the history's cursor to its epoch. Return the epoch, or None if it is open."""
     while queue.epoch() is None:
         known = book.cursor()
         epoch = queue.begin()
@@ -87,13 +86,13 @@ def _begin(queue: JobQueue, book: Book) -> str | None:
 
 
 def catch_up(queue: JobQueue, book: Book) -> int | None:
-    """Write down again, in a book that lost its history, what the store still knows; return how many jobs that were.
+    """Restore a history that lost data from the jobs in the store. Return the number of jobs, or None if not needed.
 
-    A book has lost it when the store says that more was recorded than its cursor knows of: the file was deleted, the
-    database made anew, or an older copy was brought back. None if there is nothing to mend.
+    The history has lost data if its cursor is behind the last event that the store knows to be recorded. That happens
+    if the database was deleted, created anew or replaced by an older copy.
 
     Raises:
-        BookUnreachable: the book does not answer, or belongs to another store: two histories would be mixed up.
+        BookUnreachable: the history does not answer, or belongs to another store, so that two histories would mix.
         StoreUnreachable: the store does not answer.
 
     """

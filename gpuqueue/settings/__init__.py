@@ -1,4 +1,4 @@
-"""The settings of a site, and the only reader of ``GPUQUEUE_*`` and of the settings file.
+"""The settings of a site. Only this package reads them from the environment (``GPUQUEUE_*``) and the settings file.
 
-``settings.py`` lists every setting with its default; ``parsers.py`` reads the text of each.
+``settings.py`` lists every setting with its default; ``parsers.py`` parses the text of each.
 """

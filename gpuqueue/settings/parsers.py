@@ -1,4 +1,4 @@
-"""How the text of each setting is read: from the name of the field to what makes its value of a person's words."""
+"""The parsers of the settings: a mapping from the name of each field to the function that parses its text."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 else:
     slotting = later("gpuqueue.model.slots")
 
-#: Usage that is forgotten faster than jobs run orders nothing.
+#: Shortest half-life, in seconds. Usage that decays faster than jobs run cannot order the queue.
 LEAST_HALF_LIFE_S = 3600.0
-#: With less a log could not keep both a beginning and an end that are worth reading.
+#: Smallest log limit. A smaller log could not keep both a useful beginning and a useful end.
 LEAST_LOG_LIMIT_BYTES = 2**20
-#: Largest number that is taken for a count.
+#: Largest accepted count.
 MOST = 1000
 
 
 class OnPartition(str, Enum):
-    """What becomes of the running jobs of a host that is cut off from the store."""
+    """What happens to the running jobs of a host that is cut off from the store."""
 
-    #: They are ended before anybody else can be given them: never two live copies.
+    #: The jobs are ended before another worker can get them: there are never two live copies.
     STOP = "stop"
-    #: They go on. After the lease somebody else may start them a second time; one copy is ended when the host is back.
+    #: The jobs go on. After the lease another worker may start them again. One copy is ended when the host is back.
     KEEP = "keep"
 
     def __str__(self) -> str:
@@ -42,10 +42,10 @@ class OnPartition(str, Enum):
 
 
 def read_host(raw: str) -> str:
-    """Return the name of a host.
+    """Return *raw*, the name of a host.
 
     Raises:
-        BadRequest: it cannot stand in a key of the store.
+        BadRequest: the name cannot be part of a key in the store.
 
     """
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", raw):
@@ -144,7 +144,7 @@ def _directory(raw: str) -> Path:
     return path
 
 
-#: Every setting, in the order of the reference page.
+#: The parser of each setting, in the order of the reference page.
 READERS: dict[str, Callable[[str], Any]] = {
     "state_dir": _directory,
     "redis_url": str,

@@ -1,7 +1,7 @@
-"""One page of knobs. The only reader of ``GPUQUEUE_*`` and of the settings file.
+"""All settings of a process. Only this module reads them from the environment and the settings file.
 
-A value comes from the environment (``GPUQUEUE_LEASE=5m``), else from a TOML file (``lease = "5m"``), else from
-the default; ``origins`` says which. The file is ``$GPUQUEUE_CONFIG`` or ``config.toml`` in the user's
+A value comes from the environment (``GPUQUEUE_LEASE=5m``), else from a TOML file (``lease = "5m"``), else from the
+default; ``origins`` names the source of each value. The file is ``$GPUQUEUE_CONFIG``, or ``config.toml`` in the user's
 configuration directory for gpuqueue.
 """
 
@@ -33,14 +33,14 @@ else:
     preemption, slotting = later("gpuqueue.model.preemption"), later("gpuqueue.model.slots")
 
 PREFIX = "GPUQUEUE_"
-#: So many beats must fit into a lease: some may be late or get lost.
+#: Least number of heartbeats in a lease: some may be late or get lost.
 BEATS_IN_A_LEASE = 5
-#: Longest time between two beats, in seconds. The scripts count on a device for 15 s after it was heard (SEEN_MS in
-#: queue/lua/capacity.lua): a beat that is a little late must not make it silent.
+#: Longest time between two heartbeats, in seconds. The scripts count on a device for 15 s after its last heartbeat
+#: (SEEN_MS in queue/lua/shared/capacity.lua), and a heartbeat that is a little late must not make the device silent.
 LONGEST_BEAT_S = 10.0
-#: A unix socket's path may have about 107 bytes; below this we never come near it.
+#: Longest path of the embedded store's socket, in bytes. The system's limit is about 107 bytes.
 _MAX_SOCKET_PATH = 90
-#: Largest settings file that is read, in bytes: there is not that much to set.
+#: Largest settings file that is read, in bytes.
 _MAX_FILE_BYTES = 1024 * 1024
 
 
@@ -48,93 +48,93 @@ _MAX_FILE_BYTES = 1024 * 1024
 class Settings:
     """All settings of one process. Durations are seconds, sizes bytes."""
 
-    #: Where the store, the book, the runs and the logs of this machine live.
+    #: The directory of this machine's store, history database, runs and logs.
     state_dir: Path
     #: The store: ``redis://``, ``rediss://`` or ``unix://``. The default is the embedded store's socket.
     redis_url: str = field(repr=False)
-    #: The book, as an SQLAlchemy URL. The default is a SQLite file in the state directory.
+    #: The history database, as an SQLAlchemy URL. The default is a SQLite file in the state directory.
     database_url: str = field(repr=False)
-    #: This machine's name in the queue and the book.
+    #: This machine's name in the queue and the history database.
     host: str
-    #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, simulated ones such as ``sim:4x24G``, or GPUs and
-    #: the CPU beside them: ``gpu,cpu``.
+    #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, simulated ones such as ``sim:4x24G``, or GPUs
+    #: together with the CPU: ``gpu,cpu``.
     devices: str = "auto"
-    #: The pool of this machine's devices: jobs with ``--pool`` run only there. Empty: none.
+    #: The pool of this machine's devices. Jobs with ``--pool`` run only in their pool. Empty: none.
     pool: str = ""
-    #: Memory kept free on every device.
+    #: Headroom on every device: memory that is not allocated to jobs.
     headroom_bytes: int = 512 * 2**20
     #: Most jobs at a time on one device.
     slots: int = 8
-    #: The same for devices of some models, such as ``T4=2, 1g.5gb=1``; the first that fits a device counts.
+    #: Like ``slots``, for devices of some models, such as ``T4=2, 1g.5gb=1``; the first that fits a device counts.
     slots_on: str = ""
-    #: What a job asks for when ``submit`` is given no ``--mem``; None makes ``--mem`` obligatory.
+    #: Memory that a job asks for when ``submit`` is given no ``--mem``; None makes ``--mem`` required.
     default_mem_bytes: int | None = None
-    #: On what a job runs when ``submit`` is given no ``--device``; None: on a GPU wherever the queue knows of one.
+    #: Device kind of a job when ``submit`` is given no ``--device``; None: a GPU wherever the queue knows of one.
     default_device: DeviceWish | None = None
-    #: How long a claim holds without a beat before the job may be given to another worker.
+    #: How long a claim holds without a heartbeat before the job may go to another worker.
     lease_s: float = 300.0
-    #: Time between two beats of a worker.
+    #: Time between two heartbeats of a worker.
     beat_s: float = 10.0
-    #: Time between two looks at the queue when no doorbell rings.
+    #: Time between two checks of the queue without a message on the wake-up channel.
     poll_s: float = 2.0
-    #: Time a job has between SIGTERM and SIGKILL.
+    #: Time that a job has between SIGTERM and SIGKILL.
     kill_grace_s: float = 10.0
     #: Lost runs after which a job is held.
     loss_limit: int = 3
-    #: Time after which what somebody has used counts half.
+    #: Time after which past usage counts half.
     half_life_s: float = 7 * 86400.0
-    #: Shares of users and groups, such as ``ann=2, @vision=3``; 1 where nothing is said.
+    #: Shares of users and groups, such as ``ann=2, @vision=3``; the default is 1.
     shares: str = ""
-    #: Who is in which group, such as ``vision: ann bob; nlp: eve``.
+    #: Members of the groups, such as ``vision: ann bob; nlp: eve``.
     groups: str = ""
     #: What users and groups may have at a time, such as ``*: running_gpus=4; @vision: running_mem=200G``.
     limits: str = ""
-    #: What jobs of a pool may ask for, and get if they do not say: ``big: max_time=2d default_time=4h``.
+    #: Limits and defaults for the requests of a pool's jobs, such as ``big: max_time=2d default_time=4h``.
     pool_limits: str = ""
-    #: Where a job on one device goes if it does not say: to the one with the most free memory, or with the least.
+    #: Default placement of a job on one device: where the most memory is free, or the least that is enough.
     placement: Preference = Preference.SPREAD
-    #: Who may ask for the level urgent: users separated by commas, or ``*``.
+    #: Users who may use the priority urgent, separated by commas; ``*`` for all users.
     urgent: str = "*"
-    #: Who may change the jobs of others, beside root: users separated by commas, ``*`` everybody. Empty: nobody.
+    #: Users who may change the jobs of others, besides root, separated by commas; ``*`` for all. Empty: none.
     admins: str = ""
-    #: How long a job waits before devices are kept for it, if it fits nowhere.
+    #: How long a job that fits nowhere waits before devices are reserved for it; None: no reservations.
     reserve_after_s: float | None = 600.0
-    #: How many jobs devices of one host are kept for at a time.
+    #: Most jobs for which devices of one host are reserved at a time.
     reservations: int = 1
-    #: How long a job waits on its level before it counts as of the next; None: for ever.
+    #: How long a job waits at its priority before it is promoted to the next (aging); None: no promotion.
     age_after_s: float | None = 86400.0
-    #: Which levels may take the place of which, such as ``urgent: low normal``. Empty: none.
+    #: Which priorities may preempt which, such as ``urgent: low normal``. Empty: none.
     preempt: str = ""
-    #: How long a run goes on at least before it makes place.
+    #: Shortest time that a run goes on before it may be preempted.
     preempt_after_s: float = 600.0
-    #: How long it then has to leave by itself.
+    #: Time that a preempted run has to end by itself.
     preempt_grace_s: float = 60.0
-    #: What becomes of the running jobs of a host that cannot reach the store for longer than their grace.
+    #: What happens to the running jobs of a host that cannot reach the store for longer than their grace.
     on_partition: OnPartition = OnPartition.STOP
-    #: Whether jobs are told to stay within the memory that they asked for.
+    #: Whether jobs are held to the memory that they asked for.
     cap: bool = True
-    #: Largest log of a run: what is beyond is taken out of its middle; None lets it grow.
+    #: Largest log of a run. A larger log loses its middle; None: no limit.
     log_limit_bytes: int | None = 4 * 2**30
-    #: How long the log of an ended run is kept; None for ever.
+    #: How long the log of an ended run is kept; None: for ever.
     keep_logs_s: float | None = 30 * 86400.0
-    #: Where people can be told of the ends of their jobs: URLs of Apprise by the names that jobs know them by. Secret.
+    #: Targets of notifications: Apprise URLs, by the names that jobs use for them. Secret.
     notify: Mapping[str, str] = field(default_factory=dict, repr=False)
-    #: Whether jobs may also bring URLs of their own.
+    #: Whether jobs may also name URLs of their own.
     notify_urls: bool = True
-    #: Whether a job notes which commit its directory had checked out when it was submitted.
+    #: Whether a job records the commit that its directory had checked out at submission.
     git: bool = True
-    #: How many interpreters each worker keeps in waiting for jobs with ``--warm``.
+    #: How many warm interpreters each worker keeps for jobs with ``--warm``.
     warm_spares: int = 1
-    #: What they import, separated by commas.
+    #: The modules that a warm interpreter imports, separated by commas.
     warm_modules: str = "torch"
-    #: How long one waits for a job that wants it.
+    #: How long a warm interpreter waits for a job.
     warm_idle_s: float = 600.0
-    #: Where each value comes from.
+    #: The source of each value.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def shim_grace_s(self) -> float:
-        """Return how long a shim keeps its job without a worker's beat: 0.7 of the lease, so always less."""
+        """Return how long a shim keeps its job without a worker's heartbeat: 0.7 of the lease, so always less."""
         return 0.7 * self.lease_s
 
     def slots_for(self, device: Device) -> int:
@@ -143,7 +143,7 @@ class Settings:
 
     @property
     def fence_grace_s(self) -> float:
-        """Return the time between SIGTERM and SIGKILL for a job that nobody vouches for: gone before its lease is."""
+        """Return the time between SIGTERM and SIGKILL without heartbeats: the job must end before its lease does."""
         return min(self.kill_grace_s, 0.1 * self.lease_s)
 
     @property
@@ -153,7 +153,7 @@ class Settings:
 
     @property
     def socket_path(self) -> Path:
-        """Return where the embedded store listens."""
+        """Return the path of the embedded store's socket."""
         return embedded_socket(self.state_dir)
 
     @property
@@ -163,12 +163,12 @@ class Settings:
 
     @property
     def logs_dir(self) -> Path:
-        """Return the directory of the logs of our own processes."""
+        """Return the directory of the logs of gpuqueue's own processes."""
         return self.state_dir / "log"
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        """Return the settings that hold for this process.
+        """Return the settings of this process.
 
         Raises:
             BadRequest: a value cannot be read, or the file has a key that is no setting.
@@ -181,7 +181,7 @@ class Settings:
 
     @classmethod
     def salvage(cls, environ: Mapping[str, str] | None = None) -> tuple[Settings, tuple[BadRequest, ...]]:
-        """Return what can be read, with defaults in place of the rest, and all that is wrong with the rest."""
+        """Return the settings, with defaults for values that cannot be read, and all errors."""
         environ = os.environ if environ is None else environ
         faults: list[BadRequest] = []
         from_file: dict[str, Any] = {}
@@ -194,7 +194,7 @@ class Settings:
         return found, (*faults, *found._unfitting())
 
     def _unfitting(self) -> Iterator[BadRequest]:
-        """Yield what is wrong with values that could be read: they do not go together, or are written wrongly."""
+        """Yield the errors of values that could be read: they do not fit together, or have a wrong syntax."""
         shortest_s = BEATS_IN_A_LEASE * self.beat_s
         if self.beat_s > LONGEST_BEAT_S:
             yield BadRequest(
@@ -214,7 +214,7 @@ class Settings:
             yield from self._judged(lambda: preemption.parse_preempt(self.preempt), "preempt")
 
     def _judged(self, judge: Callable[[], object], *names: str) -> Iterator[BadRequest]:
-        """Yield what *judge* refuses, with where those of its settings *names* come from that are given."""
+        """Yield the error that *judge* raises, with the sources of the settings *names* that are not defaults."""
         try:
             judge()
         except BadRequest as error:
@@ -222,21 +222,21 @@ class Settings:
             yield BadRequest(f"setting {' and '.join(given)}: {error}")
 
     def site_limits(self) -> Limits:
-        """Return what is limited here, and for whom.
+        """Return the limits of this site.
 
         Raises:
-            BadRequest: it is written so that nobody can read it.
+            BadRequest: the limits cannot be read.
 
         """
         try:
             members = sharing.Shares.parse("", self.groups).members
-        except BadRequest:  # told already, where the shares are
+        except BadRequest:  # reported already, with the shares
             members = {}
         return limiting.Limits.parse(self.limits, self.pool_limits, members)
 
 
 def key_of(name: str) -> str:
-    """Return what the field *name* is called in the settings file: without the unit that a person types."""
+    """Return the key of the field *name* in the settings file: the name without its unit."""
     return name.removesuffix("_bytes").removesuffix("_s")
 
 
@@ -246,7 +246,7 @@ def variable_of(name: str) -> str:
 
 
 def settings_file(environ: Mapping[str, str]) -> Path:
-    """Return where the settings file is or would be."""
+    """Return the path of the settings file, whether or not it exists."""
     named = environ.get(PREFIX + "CONFIG")
     if named:
         return Path(named)
@@ -255,11 +255,16 @@ def settings_file(environ: Mapping[str, str]) -> Path:
 
 
 def embedded_socket(state_dir: Path) -> Path:
-    """Return the embedded store's socket: in *state_dir*, or in /tmp if that path is too long for a socket."""
+    """Return the embedded store's socket: in *state_dir*, or in /tmp if that path is too long for a socket.
+
+    Raises:
+        BadRequest: the directory in /tmp is a symbolic link, or belongs to another user.
+
+    """
     path = state_dir / "store" / "store.sock"
     if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
         return path
-    import hashlib  # noqa: PLC0415 - rare, and imports are the latency that a user feels
+    import hashlib  # noqa: PLC0415 - rare, and imports delay every command
 
     digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
     directory = Path("/tmp") / f"gpuqueue-{os.getuid()}-{digest}"  # noqa: S108 - made 0700 by the store
@@ -271,7 +276,7 @@ def embedded_socket(state_dir: Path) -> Path:
 
 
 def unusable(state_dir: Path, error: OSError) -> GpuQueueError:
-    """Return the error to raise where nothing can be written into the state directory."""
+    """Return the error for a state directory that cannot be written to."""
     return GpuQueueError(
         f"the state directory {state_dir} cannot be used: {error.strerror}. Set GPUQUEUE_STATE_DIR to one that you may "
         "write to"
@@ -281,7 +286,7 @@ def unusable(state_dir: Path, error: OSError) -> GpuQueueError:
 def _read_values(
     environ: Mapping[str, str], from_file: Mapping[str, Any], faults: list[BadRequest]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values that are given, and where each comes from; what is wrong with them is added to *faults*."""
+    """Return the given values and the source of each. Append the errors to *faults*."""
     path = settings_file(environ)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -306,7 +311,7 @@ def _read_values(
 
 
 def _meant(key: str, known: list[str]) -> str:
-    """Return which setting may be meant by *key*; all of them where none is like it."""
+    """Return a hint for the unknown *key*: similar settings, or all settings if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 - only where a key is mistaken
 
     close = get_close_matches(key, known, n=2)
@@ -314,7 +319,7 @@ def _meant(key: str, known: list[str]) -> str:
 
 
 def _as_words(raw: object) -> str:
-    """Return what the file says of a setting as the environment would say it: a table as ``name=value`` words."""
+    """Return a value from the file as text, as in the environment: a table becomes ``name=value`` words."""
     return " ".join(f"{name}={value}" for name, value in raw.items()) if isinstance(raw, Mapping) else str(raw)
 
 
@@ -343,7 +348,7 @@ def _own_name(faults: list[BadRequest]) -> str:
 
 
 def _default_state_dir(faults: list[BadRequest]) -> Path:
-    if sys.platform == "linux":  # as platformdirs has it, whose import would take longer than all the rest here
+    if sys.platform == "linux":  # like platformdirs, whose import would take longer than all else here
         home = os.environ.get("XDG_STATE_HOME", "").strip() or os.path.expanduser("~/.local/state")  # noqa: PTH111
         found = Path(home) / "gpuqueue"
     else:
@@ -351,7 +356,7 @@ def _default_state_dir(faults: list[BadRequest]) -> Path:
 
         try:
             found = platformdirs.user_state_path("gpuqueue")
-        except RuntimeError:  # older versions give the tilde back instead
+        except RuntimeError:  # older versions return the tilde instead
             found = Path("~")
     if found.is_absolute():
         return found

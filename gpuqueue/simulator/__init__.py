@@ -1,1 +1,1 @@
-"""What a site would have done with a trace of jobs: our policy by its real scripts, and others beside it."""
+"""Replays a trace of jobs at a simulated site, under gpuqueue's policy (its real scripts) and under other policies."""

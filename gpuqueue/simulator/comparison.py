@@ -1,4 +1,4 @@
-"""One trace, one site, four policies."""
+"""Compares four policies on one trace and one site."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import format_bytes
 
 OURS = "ours"
-#: The rivals in the order of the table; docs/reference/json.md names them.
+#: The other policies, in the order of the table. docs/reference/json.md has their names.
 RIVALS: Mapping[str, Callable[[Site], Policy]] = {
     "exclusive": ExclusiveFifo,
     "backfill": Backfill,
@@ -29,22 +29,22 @@ RIVALS: Mapping[str, Callable[[Site], Policy]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeftOut:
-    """How many jobs no policy was given, and in which line the first stands; None where there is none, or no file."""
+    """Jobs that are left out of all replays: their number, and the line of the first one in the file, if known."""
 
     count: int
     line: int | None
 
     @classmethod
     def of(cls, requests: Sequence[Request]) -> LeftOut:
-        """Return what is told of *requests*."""
+        """Return the summary of the left-out *requests*."""
         return cls(count=len(requests), line=min((each.line for each in requests if each.line), default=None))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What became of a trace under each policy.
+    """The outcomes of a trace under each policy.
 
-    ``too_large`` jobs fit no device of the site, ``over_limit`` ones would be beyond a limit with nobody beside them.
+    ``too_large`` jobs fit no device of the site. ``over_limit`` jobs exceed a limit even if no other job runs.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -56,11 +56,11 @@ class Comparison:
 
 
 def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int = 0) -> Comparison:
-    """Replay *requests* at *site* under each policy. ``took_s`` is the time that ours took.
+    """Replay *requests* at *site* under each policy. ``took_s`` is the duration of gpuqueue's own replay.
 
     Raises:
-        BadRequest: none of them fits a device of the site, within the limits.
-        GpuQueueError: there is no store to compute with.
+        BadRequest: No request fits a device of the site within the limits.
+        GpuQueueError: The temporary store does not start.
 
     """
     too_large = [request for request in requests if not site.could_run(request)]
@@ -94,13 +94,13 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
 
 
 def _is_over(request: Request, limits: Limits) -> bool:
-    """Return whether it would wait for ever, however little runs beside it."""
+    """Return whether the request exceeds a limit even if no other job runs."""
     asked = Use(running_jobs=1, running_gpus=request.gpus, running_mem=request.gpus * request.mem_bytes)
     return limits.over(request.user, asked, {}) is not None
 
 
 def _such_as(requests: Sequence[Request]) -> str:
-    """Return what the least of *requests* asks for, to stand in a message."""
+    """Return a part of a message that names the memory of the smallest request, or an empty text."""
     least = min(requests, key=lambda request: (request.gpus * request.mem_bytes, request.line), default=None)
     if least is None or not least.line:
         return ""

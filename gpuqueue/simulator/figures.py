@@ -1,13 +1,13 @@
-"""What a replay was like, in figures. Pure.
+"""Computes the figures of a replay. Pure.
 
-- **Wait**: from the arrival to the start. Percentiles are by the nearest rank: one of the waits, no mean of two.
-- **Bounded slowdown**: max(1, (wait + run) / max(run, 10 s)): how many times longer a job took than it runs, without
-  those of a second dwarfing all others (Feitelson and Rudolph, "Metrics and Benchmarking for Parallel Job Scheduling",
-  1998). Its mean.
-- **Memory**: promised bytes, of all that the devices can promise, from the first arrival to the last end.
-- **Fairness**: Jain's index, (sum x)^2 / (n sum x^2), of the users' mean bounded slowdowns: 1 where all are served
-  alike, 1/n where one bears it all (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", 1984). Not of usage:
-  who asked for little has used little, and was not wronged.
+- **Wait**: from arrival to start. Percentiles use the nearest rank, so each is an observed wait.
+- **Bounded slowdown**: max(1, (wait + run) / max(run, 10 s)), the ratio of a job's total time to its run time. The
+  bound keeps very short jobs from dominating (Feitelson and Rudolph, "Metrics and Benchmarking for Parallel Job
+  Scheduling", 1998). The figure is the mean.
+- **Memory**: allocated memory as a share of all usable device memory, from the first arrival to the last end.
+- **Fairness**: Jain's index, (sum x)^2 / (n sum x^2), of the users' mean bounded slowdowns: 1 if all are equal, 1/n if
+  one user has all of the slowdown (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", 1984). The index is not of
+  usage, because a user who requested little has used little without being treated unfairly.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.simulator.replay import Placement
 from gpuqueue.simulator.site import Site
 
-#: Runs that are shorter count as of this length in a slowdown, in seconds.
+#: Lower bound of the run time in a slowdown, in seconds.
 BOUND_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Served:
-    """How some jobs were served: all, or a user's."""
+    """Figures of a set of jobs: all jobs, or the jobs of one user."""
 
     jobs: int
     gpu_s: float
@@ -39,7 +39,7 @@ class Served:
 
     @classmethod
     def of(cls, placements: Sequence[Placement]) -> Served:
-        """Return the figures of *placements*, of which there is one at least."""
+        """Return the figures of *placements*, which must not be empty."""
         waits = sorted(each.wait_s for each in placements)
         return cls(
             jobs=len(waits),
@@ -54,7 +54,7 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """How one policy did. ``starts`` counts how runs came to their start, where the policy tells."""
+    """The figures of one policy. ``starts`` counts the runs by the way they started, if the policy reports it."""
 
     policy: str
     all: Served
@@ -85,24 +85,24 @@ class Outcome:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """Return the value that *share* of the *ordered* ones do not exceed (nearest rank)."""
+    """Return the value that a *share* of the *ordered* values does not exceed (nearest rank)."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def bounded_slowdown(placement: Placement) -> float:
-    """Return how many times longer a job took than it runs; see above."""
+    """Return the bounded slowdown of a job. The module's docstring has the formula."""
     run_s = placement.request.run_s
     return max(1.0, (placement.wait_s + run_s) / max(run_s, BOUND_S))
 
 
 def jain(values: Sequence[float]) -> float:
-    """Return Jain's index of *values*, none of which is negative."""
+    """Return Jain's index of *values*, which must not be negative."""
     squares = sum(value * value for value in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
 def course(placements: Sequence[Placement], site: Site) -> tuple[list[float], list[float]]:
-    """Return how full of promises the site was over time: moments in seconds, and the share from each on."""
+    """Return the share of allocated memory over time: times in seconds, and the share from each time on."""
     changes: dict[float, int] = {}
     for each in placements:
         held = each.request.mem_bytes * len(each.cards)
@@ -117,7 +117,7 @@ def course(placements: Sequence[Placement], site: Site) -> tuple[list[float], li
 
 
 def outcome_to_plain(outcome: Outcome) -> dict[str, Any]:
-    """Return the JSON form: docs/reference/json.md."""
+    """Return *outcome* as a JSON object (docs/reference/json.md)."""
     return {
         "policy": outcome.policy,
         **asdict(outcome.all),

@@ -1,8 +1,8 @@
-"""Traces for a site that has none yet: a few lines to begin with, and as many as one likes. Pure.
+"""Traces for a site without a trace: an example of a few lines, and synthetic traces of any length. Pure.
 
-The made ones have what real ones have (Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters", ATC 2019;
-Hu et al., "Characterization and Prediction of Deep Learning Workloads", SC 2021): few users with most of the jobs,
-many short and few long runs, days and nights, sweeps that come at once, and memory asked in round figures.
+Synthetic traces have the properties of real ones (Jeon et al., "Analysis of Large-Scale Multi-Tenant GPU Clusters",
+ATC 2019; Hu et al., "Characterization and Prediction of Deep Learning Workloads", SC 2021): few users with most of the
+jobs, many short and few long runs, a daily cycle, sweeps that arrive together, and requests of round memory sizes.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _GPUS = ((1, 90), (2, 8), (4, 2))
 _LEVELS = ((Level.LOW, 8), (Level.NORMAL, 84), (Level.HIGH, 8))
 _STEPS_S = (300, 900, 3600, 14400, 43200, 86400, 259200)
 _DAY_S = 86400
-#: Jobs that come in a day, and how many of a hundred submissions are sweeps.
+#: The number of jobs in a day, and the share of submissions that are sweeps.
 _A_DAY, _SWEEP = 150, 0.1
 
 
 def made(count: int, seed: int) -> tuple[Request, ...]:
-    """Return *count* jobs of about 150 a day, the same for the same *seed*."""
-    chance = random.Random(seed)  # noqa: S311 - to be the same again is what it is for
+    """Return *count* synthetic jobs, about 150 a day. The same *seed* gives the same jobs."""
+    chance = random.Random(seed)  # noqa: S311 - must be reproducible, not secure
     requests: list[Request] = []
     now_s = 0.0
     while len(requests) < count:
-        rate = _A_DAY / _DAY_S / 2 * (1 + 0.9 * math.sin(2 * math.pi * now_s / _DAY_S))  # by day more than by night
+        rate = _A_DAY / _DAY_S / 2 * (1 + 0.9 * math.sin(2 * math.pi * now_s / _DAY_S))  # more by day than by night
         now_s += chance.expovariate(rate)
         user = chance.choices(_USERS, [1 / rank for rank in range(1, len(_USERS) + 1)])[0]
         sweep = chance.randint(5, 20) if chance.random() < _SWEEP else 1
@@ -67,7 +67,7 @@ def made(count: int, seed: int) -> tuple[Request, ...]:
 
 
 def _asked(chance: random.Random, *, single: bool) -> tuple[int, int, Level]:
-    """Return memory, GPUs and level; a sweep's jobs are all alike, and on one GPU."""
+    """Return memory in bytes, number of GPUs and priority. If *single*, the number of GPUs is 1."""
     mem = chance.choices([size for size, _ in _GIB], [weight for _, weight in _GIB])[0]
     gpus = 1 if single else chance.choices([n for n, _ in _GPUS], [weight for _, weight in _GPUS])[0]
     level = chance.choices([each for each, _ in _LEVELS], [weight for _, weight in _LEVELS])[0]
@@ -75,8 +75,8 @@ def _asked(chance: random.Random, *, single: bool) -> tuple[int, int, Level]:
 
 
 def _limit(chance: random.Random, duration_s: float) -> float | None:
-    """Return the time limit that most people give: a round figure well above what it takes."""
-    if chance.random() < 0.35:  # noqa: PLR2004 - so many give none
+    """Return a typical time limit: a round figure well above the duration, or None."""
+    if chance.random() < 0.35:  # noqa: PLR2004 - the share of jobs without a limit
         return None
     wanted_s = duration_s * chance.uniform(1.2, 4)
     return next((float(step) for step in _STEPS_S if step >= wanted_s), None)

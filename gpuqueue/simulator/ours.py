@@ -1,10 +1,14 @@
-"""The policy of gpuqueue: its own scripts in a store of their own, for which time passes as we say.
+"""The policy of gpuqueue: its real scripts in a temporary store with a simulated clock.
 
-What real workers do at every beat is done here where it can change something: nobody beats through an idle night.
-Devices that are to be counted on are announced anew right before, leases never run out (nobody dies), and the tick
-that keeps room and lifts comes on the same grid of seconds, but only after something has happened, or when a job has
-waited long enough. A job that its device leaves to a better one is mostly taken by that one at the same moment, since
-all are asked; if not, all are asked again when it was left for long enough.
+Real workers act at every heartbeat. The simulation acts only when that can change something, so idle nights cost
+nothing:
+
+- Devices send a heartbeat just before their state is used.
+- Leases never expire, because no worker dies.
+- The tick that reserves devices and promotes jobs uses the same grid of seconds as real workers, but runs only after
+  an event or when a job has waited long enough.
+- A device may leave a job to a better device. The better device usually claims the job at the same time, because all
+  devices poll. Otherwise all devices poll again when the job has been left long enough.
 """
 
 from __future__ import annotations
@@ -29,23 +33,25 @@ from gpuqueue.simulator.replay import Placement
 from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
 
-#: When the trace begins, in ms since 1970: long ago, so that every real event is later than every simulated end.
+#: Start of the trace, in ms since 1970. It is long ago, so that real events are later than all simulated ends.
 EPOCH_MS = 1_577_836_800_000
-#: Longer than any trace: no lease ends, and no tick finds that it was away.
+#: A duration longer than any trace, in seconds, so that no lease expires and no tick counts as late.
 FOR_EVER_S = 100 * 365 * 86400.0
-#: After so many seconds a device's word is renewed before it is counted on (SEEN_MS in lua/capacity.lua is 15 s).
+#: Age of a device's heartbeat from which it is renewed before use, in seconds. It must be below SEEN_MS in
+#: queue/lua/shared/capacity.lua, 15 s.
 FRESH_S = 10.0
-#: What has been kept for longer, and for longer than the wait for it, lets the next job have its turn (reserve.lua).
+#: Least duration of a reservation whose job has no known start (AT_LEAST_MS in queue/lua/acts/reserve.lua), and the
+#: delay after which the reservation is checked again, in seconds.
 COUNTS_S, JUST_AFTER_S = 60.0, 0.001
-#: So often the store forgets what has ended, in events.
+#: Number of events after which ended jobs are deleted from the store.
 FORGET_AFTER = 2000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """The settings by which the queue orders, as in :class:`gpuqueue.settings.settings.Settings`.
+    """The scheduling settings, as in :class:`gpuqueue.settings.settings.Settings`.
 
-    ``shares`` is by user; ``limits`` refuse nobody (:meth:`gpuqueue.model.limits.Limits.of_runs`).
+    ``shares`` maps users to shares. ``limits`` must refuse no job (:meth:`gpuqueue.model.limits.Limits.of_runs`).
     """
 
     half_life_s: float = 7 * 86400.0
@@ -59,10 +65,10 @@ class Knobs:
 
 
 class Ours:
-    """Workers, submitters and the reaper of a simulated site. ``starts`` counts how runs came to their start.
+    """The workers, submitters and reaper of a simulated site. ``starts`` counts the runs by the way they started.
 
-    All workers hear a bell at once, and which of them asks first is chance: *seed* is that chance. *skip* leaves out
-    the questions whose answer is certain, those of devices without room for anything that waits.
+    A wake-up message reaches all workers at the same time, and the order in which they poll is random. *seed* sets
+    this order. *skip* omits the polls of devices that have no room for any waiting job.
     """
 
     def __init__(self, url: str, site: Site, knobs: Knobs, *, seed: int = 0, skip: bool = True) -> None:
@@ -114,14 +120,14 @@ class Ours:
         )
 
     def close(self) -> None:
-        """Read the rest of what happened and close the connections."""
+        """Read the remaining events and close the connections."""
         self._forget()
         self._queue.close()
 
-    # ---- what a replay asks for ------------------------------------------------------------------------------------
+    # ---- the Policy protocol ---------------------------------------------------------------------------------------
 
     def arrive(self, request: Request, now_s: float) -> None:
-        """Submit it."""
+        """Submit a job for *request*."""
         self._is(now_s)
         job = self._queue.submit(_spec(request), nonce=self._nonce())
         self._waiting[job.id] = request
@@ -132,7 +138,7 @@ class Ours:
         self._told += 1
 
     def leave(self, placement: Placement, now_s: float) -> None:
-        """Say that its run is over."""
+        """Finish the run of *placement*."""
         self._is(now_s)
         claim = self._claims.pop(placement.request.number)
         self._queue.finish(
@@ -150,7 +156,7 @@ class Ours:
         self._told += 1
 
     def start(self, now_s: float) -> list[Placement]:
-        """Tick if it is time, and let the workers claim until nobody gets anything more."""
+        """Tick if a tick is due, and let the workers claim until no worker gets a job."""
         self._is(now_s)
         self._tick_if_due(now_s)
         started = []
@@ -161,7 +167,7 @@ class Ours:
         return started
 
     def alarm_s(self) -> float | None:
-        """Return the next tick that can change something, or when a job was left to a better device for long enough."""
+        """Return the time of the next useful tick, or of the next poll for a job that was left to a better device."""
         if not self._waiting:
             return None
         moments = [each for each in (self._tick_alarm_s(), self._again_s) if each is not None]
@@ -170,7 +176,7 @@ class Ours:
     # ---- the clock and the ticks -----------------------------------------------------------------------------------
 
     def _tick_alarm_s(self) -> float | None:
-        """Return the next tick that can change something for those that wait."""
+        """Return the time of the next tick that can change something for a waiting job, or None."""
         if self._changed and self._somebody_waited_long():
             return self._next_tick_s(self._ticked_s)
         return self._grid_s(self._due[0]) if self._due else None
@@ -185,11 +191,11 @@ class Ours:
         return math.ceil(moment_s / self._knobs.tick_s) * self._knobs.tick_s
 
     def _next_tick_s(self, after_s: float) -> float:
-        """Return the first tick after *after_s* that is not over."""
+        """Return the time of the first tick after *after_s* that is not in the past."""
         return max(self._grid_s(self._now_s()), self._grid_s(after_s) + self._knobs.tick_s)
 
     def _somebody_waited_long(self) -> bool:
-        """Return whether anybody has waited long enough for devices to be kept; the first waits longest."""
+        """Return whether a job has waited long enough for a reservation. The first job has waited longest."""
         after_s = self._knobs.reserve_after_s
         first = next(iter(self._waiting.values()))
         return after_s is not None and self._now_s() - first.arrival_s >= after_s
@@ -205,7 +211,7 @@ class Ours:
         return bool(self._due) and self._due[0] <= now_s
 
     def _reap(self, now_s: float) -> None:
-        """Let usage decay up to now: this is what the tick is for where nobody's lease ends."""
+        """Run the reaper, which lets usage decay up to now. No lease expires here."""
         passed_s = max(0.0, now_s - self._reaped_s)
         self._queue.reap(loss_limit=3, lease_s=FOR_EVER_S, tick_s=FOR_EVER_S, passed_s=passed_s)
         self._reaped_s = now_s
@@ -233,7 +239,7 @@ class Ours:
     # ---- the workers -----------------------------------------------------------------------------------------------
 
     def _show(self, places: range | tuple[int, ...], now_s: float) -> None:
-        """Beat for devices that were silent for long."""
+        """Send heartbeats for devices whose last heartbeat is too old."""
         silent = [place for place in places if now_s - self._seen_s[place] >= FRESH_S]
         if silent:
             self._queue.show([self._offers[place] for place in silent], lease_s=FOR_EVER_S)
@@ -241,12 +247,12 @@ class Ours:
             self._seen_s[place] = now_s
 
     def _round(self, now_s: float) -> list[Placement]:
-        """Let each device that might get something claim as often as it does; in an order that is chance."""
+        """Let each device that might get a job claim until it gets none, in a random order."""
         self._again_s = None
         if not self._waiting:
             return []
         asking = [place for place in self._order() if self._might_get_something(place)]
-        if asking and len(self._offers) > 1:  # who claims counts on the others: one of them may be the better one
+        if asking and len(self._offers) > 1:  # a claim reads the other devices too: one of them may be better
             self._show(range(len(self._offers)), now_s)
         started = []
         for place in asking:
@@ -255,9 +261,9 @@ class Ours:
         return started
 
     def _order(self) -> list[int]:
-        """Return in which order the devices ask at this moment: as chance has it, and the same each time."""
+        """Return the order in which the devices poll at this time: random, but reproducible."""
         order = list(range(len(self._offers)))
-        random.Random(f"{self._seed} {self._clock.now_ms}").shuffle(order)  # noqa: S311 - to be the same again
+        random.Random(f"{self._seed} {self._clock.now_ms}").shuffle(order)  # noqa: S311 - reproducible, not secure
         return order
 
     def _might_get_something(self, place: int) -> bool:
@@ -296,7 +302,7 @@ class Ours:
         return f"{self._nonces:x}"
 
     def _forget(self) -> None:
-        """Do what the recorder does: read what happened, and let the store forget it."""
+        """Do the recorder's work: read all events, and let the store delete what they cover."""
         while events := self._queue.events(self._read):
             self._read = events[-1].id
             self.starts.update(event.fields["start"] for event in events if event.act is Act.CLAIM)

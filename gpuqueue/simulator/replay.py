@@ -1,4 +1,4 @@
-"""Replays a trace under a policy: time jumps from one thing that happens to the next. Pure, but for the policy."""
+"""Replays a trace under a policy, as a discrete-event simulation. Pure, except for the policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuqueue.simulator.trace import Request
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Placement:
-    """When and on which devices (by their places in the site) a request ran."""
+    """The start and the devices of a request's run. ``cards`` are positions in ``Site.cards``."""
 
     request: Request
     cards: tuple[int, ...]
@@ -21,38 +21,38 @@ class Placement:
 
     @property
     def wait_s(self) -> float:
-        """Return how long it waited."""
+        """Return the wait in seconds."""
         return self.start_s - self.request.arrival_s
 
     @property
     def end_s(self) -> float:
-        """Return when it gave its devices back."""
+        """Return the end of the run, in seconds."""
         return round(self.start_s + self.request.run_s, 3)
 
 
 class Policy(Protocol):
-    """Who starts when, and where: that of gpuqueue by its scripts (ours.py), or a rival's (rivals.py)."""
+    """Decides which request starts when and where: gpuqueue's policy (ours.py) or another policy (rivals.py)."""
 
     def arrive(self, request: Request, now_s: float) -> None:
-        """A job is submitted."""
+        """Submit a job."""
 
     def leave(self, placement: Placement, now_s: float) -> None:
-        """A run is over."""
+        """End a run."""
 
     def start(self, now_s: float) -> list[Placement]:
-        """Return what starts now. Asked after each moment at which something happened."""
+        """Return the runs that start now. Called after all events at one time."""
 
     def alarm_s(self) -> float | None:
-        """Return when it wants to be asked next even though nothing happens; None: not at all."""
+        """Return the time at which :meth:`start` must be called even without an event, or None."""
 
 
 def replay(requests: Sequence[Request], policy: Policy) -> list[Placement]:
-    """Return where and when each of *requests*, in the order of their arrival, ran under *policy*.
+    """Return the placement of each of *requests* under *policy*. *requests* must be in the order of their arrival.
 
-    At one moment runs end first, then jobs arrive, then jobs start. Nothing but the jobs takes time.
+    At one time, runs end first, then jobs arrive, then jobs start. Only the runs of jobs take time.
 
     Raises:
-        GpuQueueError: the policy let jobs wait for ever beside devices on which nothing runs.
+        GpuQueueError: The policy did not start all jobs although nothing runs any more.
 
     """
     placed: list[Placement] = []

@@ -1,12 +1,13 @@
-"""What a site would have without us: three policies in their plain forms. Pure.
+"""Three other scheduling policies in their plain forms, for comparison with gpuqueue. Pure.
 
-All of them take what waits by level, and within a level in the order of arrival. None knows users.
+All of them order jobs by priority, and within one priority by arrival. None considers users.
 
-- :class:`ExclusiveFifo`: a whole card for each GPU that is asked for, and nobody passes anybody: a sheet on the wall.
-- :class:`Backfill`: whole cards as well, but who does not delay the first may pass him (EASY: Lifka, "The ANL/IBM SP
-  Scheduling System", 1995; Mu'alem and Feitelson, 2001). So Slurm gives out GPUs with ``--gres=gpu:N`` and its backfill
-  scheduler. A job without a limit counts as a year, as ``INFINITE`` does there.
-- :class:`FirstFit`: by memory, several jobs on a card, whoever fits first: no fairness, nothing is kept.
+- :class:`ExclusiveFifo`: a whole device for each requested GPU, strictly in order, like a booking sheet.
+- :class:`Backfill`: whole devices too, but a job may start out of order if it does not delay the first waiting job
+  (EASY: Lifka, "The ANL/IBM SP Scheduling System", 1995; Mu'alem and Feitelson, 2001). Slurm allocates GPUs so with
+  ``--gres=gpu:N`` and its backfill scheduler. A job without a time limit counts as a year, as ``INFINITE`` does in
+  Slurm.
+- :class:`FirstFit`: by memory, several jobs on a device, each job as soon as it fits. No fairness, no reservations.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from gpuqueue.simulator.replay import Placement
 from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
 
-#: What a job without a time limit is thought to take, in seconds.
+#: Assumed duration of a job without a time limit, in seconds.
 ENDLESS_S = 365 * 86400.0
 
 
@@ -27,27 +28,30 @@ def _rank(request: Request) -> tuple[int, int]:
 
 
 class _WholeCards:
-    """What the two that give out whole cards have in common."""
+    """Common base of the two policies that allocate whole devices."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._free = set(range(len(site.cards)))
         self._waiting: list[Request] = []
 
-    def arrive(self, request: Request, now_s: float) -> None:  # noqa: ARG002 - the protocol's
-        """Put it behind all that come before it."""
+    def arrive(self, request: Request, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
+        """Insert the request in order of priority and arrival."""
         bisect.insort(self._waiting, request, key=_rank)
 
-    def leave(self, placement: Placement, now_s: float) -> None:  # noqa: ARG002 - the protocol's
-        """Give its cards back."""
+    def leave(self, placement: Placement, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
+        """Release the devices of the run."""
         self._free.update(placement.cards)
 
     def alarm_s(self) -> float | None:
-        """Nothing happens by itself."""
+        """Return None: this policy needs no calls between events."""
         return None
 
     def _place(self, request: Request, free: Collection[int]) -> tuple[int, ...] | None:
-        """Return the smallest cards of one host that are free and large enough, on the host that loses least."""
+        """Return the smallest free devices of one host that are large enough, or None.
+
+        Of several hosts, the one whose chosen devices have the least total memory is used.
+        """
         best: tuple[int, tuple[int, ...]] | None = None
         for host in self._site.hosts:
             fitting = [(self._usable(card), card) for card in host if card in free]
@@ -66,7 +70,7 @@ class _WholeCards:
         return Placement(request=request, cards=cards, start_s=now_s)
 
     def _heads(self, now_s: float) -> list[Placement]:
-        """Start from the front until one does not fit."""
+        """Start jobs in order until one does not fit."""
         started = []
         while self._waiting and (cards := self._place(self._waiting[0], self._free)) is not None:
             started.append(self._take(self._waiting[0], cards, now_s))
@@ -74,27 +78,27 @@ class _WholeCards:
 
 
 class ExclusiveFifo(_WholeCards):
-    """Nobody passes anybody."""
+    """Starts jobs on whole devices strictly in order."""
 
     def start(self, now_s: float) -> list[Placement]:
-        """Start from the front."""
+        """Start jobs in order until one does not fit."""
         return self._heads(now_s)
 
 
 class Backfill(_WholeCards):
-    """Who does not delay the first may pass him."""
+    """Starts jobs on whole devices, out of order if they do not delay the first waiting job."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
         self._running: dict[int, tuple[float, tuple[int, ...]]] = {}
 
     def leave(self, placement: Placement, now_s: float) -> None:
-        """Give its cards back."""
+        """Release the devices of the run."""
         super().leave(placement, now_s)
         del self._running[placement.request.number]
 
     def start(self, now_s: float) -> list[Placement]:
-        """Start from the front, and then whoever keeps the first that did not fit from nothing."""
+        """Start jobs in order, then later jobs that do not delay the first one that did not fit."""
         started = self._heads(now_s)
         self._remember(started)
         if self._waiting and self._free:
@@ -108,7 +112,7 @@ class Backfill(_WholeCards):
     def _beside(self, head: Request, now_s: float) -> list[Placement]:
         shadow_s, then_free = self._shadow(head)
         started: list[Placement] = []
-        too_large: set[tuple[int, int]] = set()  # less and less is free
+        too_large: set[tuple[int, int]] = set()  # stays valid: free devices only decrease in this loop
         for request in self._waiting[1:]:
             if not self._free:
                 break
@@ -128,7 +132,7 @@ class Backfill(_WholeCards):
         return started
 
     def _shadow(self, head: Request) -> tuple[float, set[int]]:
-        """Return when the head can start at the latest, and all that will be free then."""
+        """Return the latest start of *head* in seconds, and the devices that will be free then."""
         free = set(self._free)
         shadow_s = 0.0
         for ends_s, cards in sorted(self._running.values()):
@@ -145,7 +149,7 @@ def _at_most_s(request: Request) -> float:
 
 
 class FirstFit:
-    """By memory, in order, whoever fits."""
+    """Starts every job that fits by memory, in order, with several jobs on a device."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -153,23 +157,23 @@ class FirstFit:
         self._places = [site.slots] * len(site.cards)
         self._waiting: list[Request] = []
 
-    def arrive(self, request: Request, now_s: float) -> None:  # noqa: ARG002 - the protocol's
-        """Put it behind all that come before it."""
+    def arrive(self, request: Request, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
+        """Insert the request in order of priority and arrival."""
         bisect.insort(self._waiting, request, key=_rank)
 
-    def leave(self, placement: Placement, now_s: float) -> None:  # noqa: ARG002 - the protocol's
-        """Give its memory back."""
+    def leave(self, placement: Placement, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
+        """Release the run's memory and slots."""
         self._change(placement, -1)
 
     def alarm_s(self) -> float | None:
-        """Nothing happens by itself."""
+        """Return None: this policy needs no calls between events."""
         return None
 
     def start(self, now_s: float) -> list[Placement]:
-        """Go through all that wait, and start each that fits, on the first devices with room."""
+        """Start each waiting job that fits, in order, on the first devices with enough free memory."""
         started: list[Placement] = []
         left: list[Request] = []
-        too_large: list[tuple[int, int]] = []  # less and less is free
+        too_large: list[tuple[int, int]] = []  # stays valid: free memory only decreases in this loop
         for request in self._waiting:
             cards = None
             if not any(mem <= request.mem_bytes and gpus <= request.gpus for mem, gpus in too_large):

@@ -1,4 +1,4 @@
-"""The devices of a site that is only thought of. Pure."""
+"""The devices of a simulated site. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import format_bytes, parse_bytes
 
 _CARDS = re.compile(r"(?:(\d{1,15})x)?(\S+)", re.ASCII)
-#: Most devices of a site: a claim looks at all of its host's.
+#: Largest number of devices of a site. A claim reads all devices of its host.
 MOST_CARDS = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Card:
-    """One device. ``usable_bytes`` is what can be promised of it when nothing runs there."""
+    """One device. ``usable_bytes`` is the memory that can be allocated to jobs if nothing runs on the device."""
 
     uuid: str
     host: str
@@ -28,7 +28,7 @@ class Card:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Site:
-    """Devices, host by host, with so many ``slots`` each."""
+    """Devices, ordered by host. ``slots`` is the largest number of jobs on a device."""
 
     cards: tuple[Card, ...]
     slots: int
@@ -36,12 +36,13 @@ class Site:
 
     @classmethod
     def parse(cls, text: str, *, slots: int, headroom_bytes: int = 0) -> Site:
-        """Return the site that ``4x24G,2x80G/8x24G`` describes: kinds of cards by commas, hosts by slashes.
+        """Return the site that *text* describes, such as ``4x24G,2x80G/8x24G``.
 
-        A ``sim:`` before it is taken as read: ``gpuqueue up`` wants one there.
+        Commas separate models of devices, slashes separate hosts. A prefix ``sim:``, which ``gpuqueue up`` needs, is
+        accepted and ignored.
 
         Raises:
-            BadRequest: it describes none, or no card has memory beyond the headroom.
+            BadRequest: The text describes no site, has too many devices, or a device has no memory beyond the headroom.
 
         """
         cards: list[Card] = []
@@ -49,7 +50,7 @@ class Site:
             host = f"host{number}"
             kinds = [_kind(word) for word in words.split(",")]
             count = len(cards) + sum(number for number, _ in kinds)
-            if count > MOST_CARDS:  # before they are made: a slip of the finger must not fill the memory
+            if count > MOST_CARDS:  # checked first: a typing error must not fill the memory
                 raise BadRequest(f"{brief(text)} has {count} devices or more: at most {MOST_CARDS} can be simulated")
             sizes = [size for number, size in kinds for _ in range(number)]
             for index, total_bytes in enumerate(sizes):
@@ -69,7 +70,7 @@ class Site:
 
     @property
     def hosts(self) -> tuple[tuple[int, ...], ...]:
-        """Return the places in ``cards`` of each host's devices."""
+        """Return for each host the positions of its devices in ``cards``."""
         found: dict[str, list[int]] = {}
         for place, card in enumerate(self.cards):
             found.setdefault(card.host, []).append(place)
@@ -77,11 +78,11 @@ class Site:
 
     @property
     def usable_bytes(self) -> int:
-        """Return what all devices together can promise."""
+        """Return the memory of all devices that can be allocated to jobs, in bytes."""
         return sum(card.usable_bytes for card in self.cards)
 
     def could_run(self, request: Request) -> bool:
-        """Return whether one host has enough devices that are large enough: the rule of ``submit.lua``."""
+        """Return whether one host has enough devices that are large enough. ``submit.lua`` has the same rule."""
         return any(
             sum(self.cards[place].usable_bytes >= request.mem_bytes for place in host) >= request.gpus
             for host in self.hosts
@@ -89,7 +90,7 @@ class Site:
 
 
 def _kind(word: str) -> tuple[int, int]:
-    """Return how many cards of one kind there are, and the memory of each in bytes."""
+    """Return the number of devices of one model, and the memory of each in bytes."""
     match = _CARDS.fullmatch(word.strip())
     if match is None or not int(match[1] or 1) or not match[2][0].isdigit():
         raise BadRequest(f"{brief(word)} names no devices: write 4x24G, with commas between kinds, / between hosts")

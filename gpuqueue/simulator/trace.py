@@ -1,4 +1,4 @@
-"""A trace: who asked for what, when, and how long it ran. Read from CSV, or from ``gpuqueue history --csv``. Pure."""
+"""Traces: jobs with their arrivals, requests and durations. Read from CSV or ``gpuqueue history --csv``. Pure."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from gpuqueue.text.units import GIB, MAX_BYTES, MAX_S, MIB, parse_bytes, parse_d
 
 T = TypeVar("T")
 
-#: The columns of a trace of one's own, as it is written.
+#: The columns of a trace, in the order in which they are written.
 COLUMNS = ("arrival_s", "user", "mem", "gpus", "duration_s", "time_limit_s", "level", "group", "name")
-#: Other names of a column: in those of the history are bytes and seconds, in the others people type units.
+#: Alternative names of columns, as in the history. Sizes and durations are bytes and seconds there; in handwritten
+#: traces they may have units.
 _ALSO = {"mem": "mem_bytes", "duration_s": "duration", "time_limit_s": "time_limit"}
 _USER = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
-#: A number as programs write it: the history's are a float's shortest text, with 17 digits or an exponent.
+#: A number as programs write it. The history's numbers are shortest float texts, with up to 17 digits or an exponent.
 _NUMBER = re.compile(r"\d{1,16}(?:\.\d{1,24})?(?:e[+-]?\d{1,2})?", re.ASCII)
 _SEE = "see gpuqueue simulate --example"
-#: Most jobs of a trace; and least time of a run: the clock of the queue counts milliseconds.
+#: Largest number of jobs of a trace, and shortest run in seconds. The clock of the queue counts milliseconds.
 MOST_JOBS, LEAST_S = 200_000, 0.001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One job of a trace. ``duration_s`` is how long it takes if nobody ends it; memory is asked on each GPU.
+    """One job of a trace. ``duration_s`` is its run time without a time limit. ``mem_bytes`` is for each GPU.
 
-    ``line`` is where it stands in the file, 0 for one that stands in none.
+    ``line`` is its line in the file, or 0 if it is not from a file.
     """
 
     number: int
@@ -51,13 +52,13 @@ class Request:
 
     @property
     def run_s(self) -> float:
-        """Return how long it holds its devices: to its end or to its limit."""
+        """Return how long the job occupies its devices, up to its time limit, in seconds."""
         return self.duration_s if self.time_limit_s is None else min(self.duration_s, self.time_limit_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace:
-    """Requests in the order of their arrival, the first at 0, and how many lines of the history were no such run."""
+    """Requests in the order of their arrival, the first at 0, and the numbers of skipped lines of the history."""
 
     requests: tuple[Request, ...]
     never_ran: int = 0
@@ -65,7 +66,7 @@ class Trace:
 
     @property
     def groups(self) -> str:
-        """Return who is in which group, as the setting ``groups`` has it."""
+        """Return the members of all groups, in the form of the setting ``groups``."""
         members: dict[str, dict[str, None]] = {}
         for request in self.requests:
             if request.group:
@@ -74,13 +75,14 @@ class Trace:
 
 
 def read(lines: Iterable[str], name: str) -> Trace:
-    """Return the trace that *lines* of CSV hold; *name* is what messages call it.
+    """Return the trace in *lines* of CSV. Messages call the file *name*.
 
-    Columns are found by their names, in any order; unknown ones are ignored. ``arrival_s`` may be ``submitted_at``
-    (ISO 8601), as in the history: then lines of jobs that never ran, and of jobs on a CPU, are left out and counted.
+    Columns are found by name, in any order, and unknown columns are ignored. Instead of ``arrival_s`` the file may have
+    ``submitted_at`` (ISO 8601), as the history does. Then jobs that never ran are skipped and counted. Jobs that ran on
+    a CPU are skipped and counted too.
 
     Raises:
-        BadRequest: it holds no trace; the message names the line and the column.
+        BadRequest: The lines are not a valid trace. The message names the line and the column.
 
     """
     rows = csv.reader(lines, strict=True)
@@ -138,7 +140,7 @@ def _from_zero(found: list[Request]) -> tuple[Request, ...]:
 
 
 class _Line:
-    """The cells of one line by column, and what to call them when they make no sense."""
+    """The cells of one line by column, with their position for error messages."""
 
     def __init__(self, head: Sequence[str], cells: Sequence[str], name: str, number: int) -> None:
         self._cells = dict(zip(head, cells, strict=False))
@@ -198,7 +200,7 @@ def _moment(text: str) -> float:
 
 
 def _seconds(text: str) -> float:
-    """Return a bare number of seconds, as programs write it, or a duration as people do."""
+    """Return seconds, from a plain number as programs write it or from a duration as users type it."""
     if text.startswith("-"):
         raise BadRequest(f"{brief(text)} is not a duration: negative ones make no sense")
     found = float(text) if _NUMBER.fullmatch(text) else parse_duration(text)
@@ -215,12 +217,12 @@ def _limit(text: str) -> float:
 
 
 def _size(text: str) -> int:
-    """Return the bytes of a size as people write it: 6 without a unit would be six bytes."""
+    """Return the bytes of a size as users type it."""
     return _bytes(str(parse_bytes(text)))
 
 
 def _bytes(text: str) -> int:
-    """Return bytes, rounded up to whole MiB: so jobs are matched with devices (:class:`gpuqueue.model.job.Shape`)."""
+    """Return bytes, rounded up to whole MiB as for placement (:class:`gpuqueue.model.job.Shape`)."""
     size = int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else parse_bytes(text)
     if not 0 < size <= MAX_BYTES:
         raise BadRequest(f"{brief(text)} is not a usable size: it must be above 0 and at most 1024T")
@@ -229,13 +231,13 @@ def _bytes(text: str) -> int:
 
 def _gpus(text: str) -> int:
     found = int(text) if re.fullmatch(r"\d{1,3}", text, re.ASCII) else 0
-    if not 1 <= found <= 64:  # noqa: PLR2004 - as a job's
+    if not 1 <= found <= 64:  # noqa: PLR2004 - the limit of a job
         raise BadRequest(f"{brief(text)} is no number of GPUs: give one from 1 to 64")
     return found
 
 
 def _user(text: str) -> str:
-    word = text.removeprefix("'")  # history --csv keeps a spreadsheet from taking it for a formula
+    word = text.removeprefix("'")  # history --csv adds a quote, so that a spreadsheet does not read it as a formula
     if not _USER.fullmatch(word):
         raise BadRequest(f"{brief(text)} is no usable name: letters, digits and _ . @ + - only")
     return word
@@ -249,7 +251,7 @@ def _level(text: str) -> Level:
 
 
 def write(requests: Iterable[Request]) -> Iterable[str]:
-    """Yield the lines of a trace, without their ends."""
+    """Yield the lines of a trace, without line ends."""
     yield ",".join(COLUMNS)
     for each in requests:
         limit = "" if each.time_limit_s is None else f"{each.time_limit_s:g}"

@@ -1,4 +1,4 @@
-"""The account that this process runs as."""
+"""The account and the umask of this process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ else:
     shutil = later("shutil")
 
 
-#: What the queue calls the superuser, who may change any job.
+#: The name of the superuser in the queue. This account may change any job.
 ROOT = "root"
 
 
 def current_account(host: str) -> Account:
-    """Return who runs this process on *host*: by its uid, since ``$USER`` can say anything."""
+    """Return the account of this process on *host*. Its name comes from the uid, since ``$USER`` is not reliable."""
     uid = os.getuid()
     try:
         name = pwd.getpwuid(uid).pw_name
@@ -31,7 +31,7 @@ def current_account(host: str) -> Account:
 
 
 def current_umask(status: Path = Path("/proc/self/status")) -> int:
-    """Return the umask of this process without changing it; 022 where the kernel does not tell (before 4.7)."""
+    """Return the umask of this process without changing it, or 022 if the kernel (before 4.7) does not report it."""
     try:
         lines = status.read_text(encoding="ascii", errors="replace").splitlines()
         return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))

@@ -1,4 +1,4 @@
-"""The command line, interpreter, directory and name of a job, from what the submitter typed."""
+"""The command line, interpreter, directory and name of a job, from the submitter's arguments."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ else:
 def interpreter(environ: Mapping[str, str]) -> str:
     """Return the Python that ``python script.py`` would run in the submitter's shell.
 
-    The active virtual environment's, else the active conda environment's, else the first ``python`` or
-    ``python3`` on PATH, else our own.
+    It is that of the active virtual environment, else of the active conda environment, else the first ``python``, else
+    the first ``python3`` on PATH, else the one that runs gpuqueue.
     """
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if environ.get(variable):
@@ -39,10 +39,10 @@ def interpreter(environ: Mapping[str, str]) -> str:
 def script_command(script: str, args: Sequence[str], *, cwd: Path, python: str) -> tuple[str, ...]:
     """Return the command line that runs *script* with *args*.
 
-    A ``.py`` file goes to *python*, another file must be executable.
+    *python* runs a ``.py`` file. Any other file must be executable.
 
     Raises:
-        BadRequest: there is no such file, or it cannot be run.
+        BadRequest: the file does not exist or cannot be run.
 
     """
     path = cwd / script
@@ -60,10 +60,10 @@ def script_command(script: str, args: Sequence[str], *, cwd: Path, python: str) 
 def command_of(
     command: str | Sequence[str], args: Sequence[str], *, cwd: Path, python: str | None
 ) -> tuple[tuple[str, ...], str | None, str | None]:
-    """Return the command line, the script if *command* names one, and the Python that it is given to, if any.
+    """Return the command line, the script if *command* names one, and the Python that runs the script, if any.
 
     Raises:
-        BadRequest: the script or the interpreter is not there.
+        BadRequest: the script or the interpreter does not exist, or the script cannot be run.
 
     """
     if not isinstance(command, str):
@@ -76,10 +76,10 @@ def command_of(
 
 
 def working_directory(cwd: str | os.PathLike[str] | None) -> Path:
-    """Return where the job is to run.
+    """Return the absolute working directory of the job. The default is the current directory.
 
     Raises:
-        BadRequest: there is no such directory (any more).
+        BadRequest: the directory does not exist, or was deleted.
 
     """
     try:
@@ -92,5 +92,5 @@ def working_directory(cwd: str | os.PathLike[str] | None) -> Path:
 
 
 def name_of(argv: Sequence[str], script: str | None) -> str:
-    """Return what a job is called if its owner does not say: its script's name, else its program's."""
+    """Return the default name of a job: the name of its script, else of its program."""
     return Path(str(script or next(iter(argv), ""))).name[:MAX_NAME]

@@ -1,4 +1,4 @@
-"""Which variables of the submitter's environment travel with a job."""
+"""Selects the variables of the submitter's environment that a job gets."""
 
 from __future__ import annotations
 
@@ -15,40 +15,41 @@ else:
     shutil = later("shutil")
 
 
-#: Variables that do not travel: the queue's own addresses hold passwords, the rest is the worker's to set or
-#: belongs to the submitter's shell and would be wrong anywhere else. docs/reference/submit.md lists them.
+#: Variables that a job does not get: the worker sets them, or they are specific to the submitter's shell.
+#: docs/reference/submit.md lists them.
 LEFT_OUT = frozenset(
     {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "_", "SHLVL", "OLDPWD", "PWD"}
 )
 
 
+#: Prefix of gpuqueue's own variables. A job does not get them, because the URLs among them may hold passwords.
 OURS = "GPUQUEUE_"
 
 
-#: In a job: the variables of the submitter that the worker changed or added, as JSON: name to [before, after].
+#: Set in a job: the variables that the worker changed or added, as a JSON object of name to [before, after].
 CHANGED = "GPUQUEUE_CHANGED"
 
 
-#: Of our own variables only these travel: they hold no secret, and a job that submits jobs needs them.
+#: The variables with the prefix that a job does get. They hold no secret, and a job that submits jobs needs them.
 OURS_THAT_TRAVEL = frozenset({"GPUQUEUE_STATE_DIR", "GPUQUEUE_CONFIG"})
 
 
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of *environ* that travels with a job.
+    """Return the part of *environ* that a job gets.
 
-    In a job that submits another one, what the worker set for the first is as it was before: the second may ask
-    for more memory, and its own worker sees to that.
+    If a job submits another one, the changes that the worker made for the first job are undone. The second job may ask
+    for more memory, and its own worker sets the variables for it.
     """
     return {
         name: value
         for name, value in _unchanged(environ).items()
-        # A name that is empty (an entry "=x" of the environment) cannot be given to any process by name.
+        # An entry "=x" of the environment has an empty name, which no process can be given.
         if name and name not in LEFT_OUT and (not name.startswith(OURS) or name in OURS_THAT_TRAVEL)
     }
 
 
 def _unchanged(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return *environ* without the worker's changes, as far as they still stand."""
+    """Return *environ* without the worker's changes, except for variables that the job changed again."""
     before = dict(environ)
     for name, was, now in _changes(environ.get(CHANGED)):
         if before.get(name) == now:
@@ -59,7 +60,7 @@ def _unchanged(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _changes(text: str | None) -> list[tuple[str, str | None, str]]:
-    """Return what the worker changed: name, before, after. Whatever else the variable holds was not said by it."""
+    """Return the worker's changes as tuples of name, before, after. Malformed entries are ignored."""
     try:
         plain = loaded(text, CHANGED)
         pairs = {name: plain.each(name) for name in plain}

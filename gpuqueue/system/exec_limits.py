@@ -1,8 +1,8 @@
-"""What the kernel can hand to a process. A job that no process could be given is refused when it is submitted.
+"""The kernel's limits on arguments, environment and paths of a process, checked at submit. Pure.
 
-The limits are those of execve(2) on Linux: a variable is one string ``NAME=VALUE``, and no string may be longer than
-32 pages (MAX_ARG_STRLEN). All strings together may take a quarter of the stack limit of the host that runs the job,
-which only that host knows: what is too much there ends as ``refused``. Pure.
+The limits are those of execve(2) on Linux. Each argument, and each variable as ``NAME=VALUE``, is one string of at most
+32 pages (MAX_ARG_STRLEN). All strings together may take a quarter of the stack limit of the host that runs the job.
+Only that host knows its stack limit, so a run beyond it ends as ``refused``.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpuqueue.errors import BadRequest
 from gpuqueue.text.sanitize import brief
 
-#: Most bytes of one argument, or of one variable with its name: 32 of the smallest pages, less the NUL at its end.
+#: Most bytes of one argument, or of one variable with its name: 32 pages of the smallest size, less the final NUL.
 MAX_STRING_BYTES = 32 * 4096 - 1
-#: Most bytes of a path: PATH_MAX less the NUL at its end.
+#: Most bytes of a path: PATH_MAX less the final NUL.
 MAX_PATH_BYTES = 4095
 
 
 def refuse_what_no_process_takes(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
-    """Refuse a command, an environment or a directory that no process can be given.
+    """Check that a process can be given this command, environment and directory.
 
     Raises:
-        BadRequest: in words, which it is and what to do.
+        BadRequest: a string or the path is too long, or a variable's name is invalid.
 
     """
     if any(not name or "=" in name for name in env):
@@ -47,7 +47,7 @@ def _strings(argv: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str,
 
 
 def _bytes_of(what: str, text: str) -> int:
-    """Return how many bytes *text* is for the kernel; a byte that is no UTF-8 is one escaped surrogate in it."""
+    """Return the size of *text* for the kernel, in bytes. An escaped surrogate stands for one byte that is no UTF-8."""
     if text.isascii():
         return len(text)
     try:

@@ -1,8 +1,8 @@
-"""Which commit of which branch a directory has checked out, and whether it was changed since.
+"""Reads the commit and branch that a directory has checked out, and whether tracked files were changed.
 
-The commit is read out of ``.git`` itself, which takes microseconds. Whether files were changed only git can say, and in
-a large repository that takes a while: it is asked at once, works while we do other things, and is waited for until a
-bound. Subprocess, with all that it imports, would cost a submit more than git does.
+The commit is read directly from ``.git``, which takes microseconds. Only git can tell whether files were changed, which
+takes a while in a large repository. So git runs in the background, and the result is awaited only for a limited time.
+This module uses posix_spawn, because the import of ``subprocess`` costs a submit more than git does.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from pathlib import Path
 
 from gpuqueue.model.git import COMMIT, MAX_BRANCH, Checkout
 
-#: How long git may take to say whether something was changed, in seconds from when it was asked.
+#: Time limit of ``git status``, in seconds from its start.
 DIRTY_S = 0.06
-#: More than any of the small files of git that are read whole; and than the list of all references of most.
+#: Most bytes to read of one of git's files. Only a packed-refs file of a huge repository can be longer.
 MOST_BYTES = 4 * 1024 * 1024
-#: A branch may point at a branch, a few times.
+#: Most symbolic references to follow from HEAD.
 MOST_STEPS = 5
 
 _HEADS = "refs/heads/"
-#: Tracked files alone: a new file beside them is most often an output. Nothing in the repository may be run for it.
+#: Only tracked files, since an untracked file is usually an output. ``core.fsmonitor=false`` keeps git from running the
+#: monitor program that the repository's configuration may name.
 _STATUS = (
     *("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.untrackedCache=false"),
     *("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty"),
@@ -32,7 +33,7 @@ _STATUS = (
 
 
 class CheckoutLook:
-    """A look at what *directory* has checked out, from now on; nothing of it ever raises."""
+    """Reads the checkout of *directory* and starts ``git status`` in the background. It never raises."""
 
     def __init__(self, directory: Path) -> None:
         self._asked: _Asked | None = None
@@ -42,7 +43,7 @@ class CheckoutLook:
             self._asked = _Asked(found[0])
 
     def seen(self) -> Checkout | None:
-        """Return what is checked out there, None if nothing is; waits for git until its bound."""
+        """Return the checkout, or None if there is none. Waits for git until its time limit."""
         if self._commit is None:
             return None
         dirty = self._asked.answer() if self._asked is not None else None
@@ -50,20 +51,20 @@ class CheckoutLook:
 
 
 def _repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the directory with ``.git``, and git's own directory, from *directory* upwards."""
+    """Yield the working tree and the git directory of each repository from *directory* upwards."""
     for each in (directory, *directory.parents):
         own = each / ".git"
         if (own / "HEAD").is_file():
             yield each, own
-        elif own.is_file():  # a worktree, or a submodule: it names the place
+        elif own.is_file():  # a worktree or a submodule: the file names the git directory
             where = _read(own).partition("gitdir:")[2].strip()
             if where:
                 yield each, each / where
 
 
 def _head(own: Path) -> tuple[str | None, str | None]:
-    """Return the commit and the branch that a repository has checked out, as far as can be read."""
-    shared = own / (_read(own / "commondir").strip() or ".")  # the branches of a worktree are its repository's
+    """Return the commit and the branch of HEAD, or None for each that cannot be read."""
+    shared = own / (_read(own / "commondir").strip() or ".")  # a worktree has its branches in its repository
     said = _read(own / "HEAD").strip()
     name = said.partition("ref:")[2].strip() if said.startswith("ref:") else ""
     branch = name.removeprefix(_HEADS)[:MAX_BRANCH] if name.startswith(_HEADS) else None
@@ -92,12 +93,12 @@ def _read(path: Path) -> str:
 
 
 class _Asked:
-    """Git at work on the question whether *directory* was changed."""
+    """A running ``git status`` of *directory*."""
 
     def __init__(self, directory: Path) -> None:
         self._until_s = time.monotonic() + DIRTY_S
         self._pid: int | None = None
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # of a hook
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # set in git hooks
         self._says, writes = os.pipe()
         try:
             actions = [
@@ -107,13 +108,13 @@ class _Asked:
             ]
             words = (_STATUS[0], "-C", str(directory), *_STATUS[1:])
             self._pid = os.posix_spawnp(words[0], words, environ, file_actions=actions)
-        except (OSError, ValueError):  # there is no git here, or no process
+        except (OSError, ValueError):  # git is not installed, or no process can be started
             pass
         finally:
             os.close(writes)
 
     def answer(self) -> bool | None:
-        """Return whether something was changed, None if it did not say so in time."""
+        """Return whether a tracked file was changed, or None if git failed or did not answer in time."""
         pid, self._pid = self._pid, None
         if pid is None:
             return self._closed(None)
@@ -125,12 +126,12 @@ class _Asked:
             return self._closed(True)
         return self._closed(False if status == 0 else None)
 
-    def _closed(self, answer: bool | None) -> bool | None:  # noqa: FBT001 - it is passed through
+    def _closed(self, answer: bool | None) -> bool | None:  # noqa: FBT001 - the value is passed through
         os.close(self._says)
         return answer
 
     def _first_byte(self) -> bytes | None:
-        """Return the first byte that git writes, nothing if it writes none, None if it is not done in time."""
+        """Return the first byte of git's output, ``b""`` if there is no output, None after the time limit."""
         poll = select.poll()
         poll.register(self._says, select.POLLIN)
         left_s = max(0.0, self._until_s - time.monotonic())
@@ -138,17 +139,17 @@ class _Asked:
 
 
 def _collected(pid: int, *, wait: bool) -> int | None:
-    """Collect a process that ends now; return its status, None where that is not known yet.
+    """Reap the child process *pid*. Return its wait status, or None if it is not known yet.
 
-    One that is being killed, or has more to say, is left to a thread: on a dead network disk it may never end.
+    A thread reaps a process that still runs, because on a dead network disk it may never end.
     """
     try:
         done, status = os.waitpid(pid, 0 if wait else os.WNOHANG)
-    except ChildProcessError:  # the program that we are in ignores its children, or has collected it
+    except ChildProcessError:  # this program ignores SIGCHLD, or has reaped the child itself
         return None
     if done:
         return status
-    import threading  # noqa: PLC0415 - rare, and imports are the latency that a user feels
+    import threading  # noqa: PLC0415 - rare, and imports slow down the start of a command
 
     threading.Thread(target=_collect, args=(pid,), name="gpuqueue-git", daemon=True).start()
     return None

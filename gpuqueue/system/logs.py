@@ -1,4 +1,4 @@
-"""Reading a log that is still being written, and out of whose middle a part may have been taken."""
+"""Reads logs that are still being written. A log may have a hole in its middle, if it exceeded its size limit."""
 
 from __future__ import annotations
 
@@ -12,43 +12,43 @@ from pathlib import Path
 from gpuqueue.errors import Refused, Unreadable
 from gpuqueue.system.safe_open import open_regular
 
-#: Most of a log that is read at once.
+#: Most bytes of a log to read at once.
 CHUNK_BYTES = 256 * 1024
-#: The files of a run: what it wrote, and standard error where that is kept apart.
+#: Names of the log files of a run: its output, and its standard error if that is separate.
 LOG, STDERR = LOGS = ("log", "stderr")
-#: Beside them, while a job with a terminal runs that is typed on: the socket by which one does.
+#: Name of the socket next to them, by which attached terminals send input to a running job.
 TTY = "tty"
-#: Behind the name of either: the file that tells when it was how long (see :mod:`workers.shim.log`).
+#: Suffix of the file that records the size of a log over time (see :mod:`workers.shim.log`).
 TIMES = ".times"
-#: Most of that file that is read, in bytes; and how far before it a line's beginning is looked for.
+#: Most bytes to read of such a file, and most bytes to search backwards for the beginning of a line of a log.
 MOST_TIMES_BYTES = 64 * 1024 * 1024
 MOST_LINE_BYTES = 64 * 1024
 
 
 class LogTail:
-    """Gives each byte of a job's log once, also when a new run goes on in another file.
+    """Yields each byte of a job's log once, even if a new run continues in another file.
 
-    *stream* is the file beside the log that is read in its place: STDERR is standard error, where that is kept apart.
+    *stream* is the name of the file to read: LOG, or STDERR for a separate standard error.
     """
 
     def __init__(self, stream: str = LOG) -> None:
-        #: Where the run's log lies, whatever stream of it is read.
+        #: Path of the run's log, even if another stream is read.
         self.path: Path | None = None
         self._stream = stream
         self._offset = 0
 
     def turn_to(self, path: Path | None) -> None:
-        """Read on in *path*: from its beginning, if it is another file than before."""
+        """Continue in *path*. If it differs from the current path, start at its beginning."""
         if path != self.path:
             self.path, self._offset = path, 0
 
     def rest(self) -> Iterator[bytes]:
-        """Yield what was written since the last time, up to the end as it is now: a job may write faster than we read.
+        """Yield the bytes written since the last call, up to the current end: a job may write faster than we read.
 
-        What is gone by now is told in a line of our own.
+        A line of gpuqueue's own marks bytes that were removed before they could be read.
 
         Raises:
-            Refused: the log belongs to somebody else, or is none.
+            Refused: the log belongs to another account, is no regular file, or cannot be read.
 
         """
         if self.path is None:
@@ -57,7 +57,7 @@ class LogTail:
             with os.fdopen(open_regular(self._file(self.path)), "rb", buffering=0) as log:
                 yield from self._rest(log.fileno())
         except FileNotFoundError:
-            return  # the run has written nothing yet
+            return  # the run has no output yet
         except PermissionError:
             raise Refused(f"you may not read {self.path}: it belongs to the account that runs the jobs") from None
         except (OSError, Unreadable) as error:
@@ -65,9 +65,9 @@ class LogTail:
             raise Refused(f"the log {self.path} cannot be read: {why}. Has the job put something else there?") from None
 
     def skip_to_last(self, lines: int) -> None:
-        """Leave out what is there now, but for its last *lines* lines, and never go back behind what was cut out.
+        """Skip the current content except for its last *lines* lines, and at least up to the end of the last hole.
 
-        What cannot be read is left to :meth:`rest`, which says why.
+        A read error is ignored here, since :meth:`rest` reports it.
         """
         if self.path is not None:
             path = self._file(self.path)
@@ -75,12 +75,12 @@ class LogTail:
                 self._offset = _begin_of_last(log.fileno(), lines)
 
     def skip_to_time(self, since: datetime) -> bool:
-        """Leave out what was written before *since*, to within a second; return whether it is known what that is.
+        """Skip the content written before *since*, to within a second. Return whether the position is known.
 
-        A line that was half written then is given whole.
+        A line that was partly written at that time is kept whole.
         """
         if self.path is None:
-            return True  # it has not run yet: all is to come
+            return True  # the job has not run yet
         path = self._file(self.path)
         offset = _size_at(path.with_name(path.name + TIMES), since.timestamp())
         if offset is None:
@@ -94,7 +94,7 @@ class LogTail:
 
     def _rest(self, log: int) -> Iterator[bytes]:
         size, came_from = os.fstat(log).st_size, self._offset
-        if size < came_from:  # cut back, where the file system knows no holes
+        if size < came_from:  # truncated, on a file system without holes
             self._offset = size
             yield b"\ngpuqueue: the log was cut here, and goes on below\n"
         while chunk := os.pread(log, max(0, min(CHUNK_BYTES, size - self._offset)), self._offset):
@@ -106,13 +106,13 @@ class LogTail:
             end = _data(log, self._offset)
             if end is None:
                 return
-            if 0 < self._offset == came_from:  # else the log's own line about it has just been read
+            if 0 < self._offset == came_from:  # else the log's own line about the hole was just read
                 yield b"\ngpuqueue: %d bytes were left out before they could be shown\n" % (end - self._offset)
             self._offset = end
 
 
 def last_bytes(path: Path, most: int) -> bytes:
-    """Return at most the last *most* bytes of a log, without its holes; empty if it cannot be read."""
+    """Return at most the last *most* bytes of a log, without its holes, or nothing if it cannot be read."""
     try:
         with os.fdopen(open_regular(path), "rb", buffering=0) as file:
             log = file.fileno()
@@ -135,7 +135,7 @@ def _exists(path: Path) -> bool:
 
 
 def _size_at(times: Path, since_s: float) -> int | None:
-    """Return how long a log was at *since_s*, seconds since 1970, by what *times* says; None if it says nothing."""
+    """Return the size of a log at *since_s*, seconds since 1970, from the file *times*, or None if it has no entry."""
     try:
         with os.fdopen(open_regular(times), "rb") as file:
             lines = file.read(MOST_TIMES_BYTES).split(b"\n")
@@ -146,17 +146,17 @@ def _size_at(times: Path, since_s: float) -> int | None:
         at, _, length = line.partition(b" ")
         try:
             at_s, now = float(at), int(length)
-        except ValueError:  # the last line, half written; or the job has written there
+        except ValueError:  # an incomplete last line, or the job has written to the file
             continue
         known = True
         if at_s > since_s:
-            return min(size, now)  # it may have been cut back meanwhile: what is left is all new
+            return min(size, now)  # after a truncation, all remaining content is newer
         size = now
     return size if known else None
 
 
 def _begin_of_line(log: int, offset: int) -> int:
-    """Return where the line begins that the byte at *offset* stands in, if that is not far."""
+    """Return the beginning of the line at *offset*, or *offset* if the beginning is further than MOST_LINE_BYTES."""
     offset = min(offset, os.fstat(log).st_size)
     begin = max(0, offset - MOST_LINE_BYTES)
     before = os.pread(log, offset - begin, begin)
@@ -167,7 +167,7 @@ def _begin_of_line(log: int, offset: int) -> int:
 
 
 def _begin_of_last(log: int, lines: int) -> int:
-    """Return where the last *lines* lines of a log begin; one that is not ended yet counts as one."""
+    """Return where the last *lines* lines of a log begin. An incomplete last line counts as one."""
     size = end = os.fstat(log).st_size
     missing = lines
     while end > 0 and missing > 0:
@@ -189,20 +189,20 @@ def _begin_of_last(log: int, lines: int) -> int:
 
 
 def _hole(log: int, offset: int) -> int:
-    """Return where the next hole begins: at *offset* itself, if that is in one.
+    """Return where the next hole begins, which is *offset* if it is inside a hole.
 
-    Asked after reading, since holes only ever come: whatever was read before the answer was there.
+    Call this after reading. Holes only grow, so the bytes before the returned offset were valid when they were read.
     """
     try:
         return os.lseek(log, offset, os.SEEK_HOLE)
     except OSError as error:
-        if error.errno in {errno.ENXIO, errno.EINVAL}:  # cut meanwhile, or a file system that knows no holes
+        if error.errno in {errno.ENXIO, errno.EINVAL}:  # truncated in the meantime, or a file system without holes
             return offset + CHUNK_BYTES
         raise
 
 
 def _data(log: int, offset: int) -> int | None:
-    """Return where data begins again behind *offset*, or None if there is nothing but a hole."""
+    """Return where the next data begins from *offset* on, or None if only a hole follows."""
     try:
         return os.lseek(log, offset, os.SEEK_DATA)
     except OSError as error:

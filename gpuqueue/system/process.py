@@ -1,7 +1,7 @@
-"""Processes of this machine, told apart for certain.
+"""Processes of this host, with identities that are never reused.
 
-A pid alone is not an identity: the kernel gives it out again. Pid and start time together are one for as
-long as the machine is up, and the boot id tells one boot from the next (proc(5)).
+The kernel reuses pids, so a pid alone does not identify a process. Pid and start time identify it within one boot of
+the host, and the boot id identifies the boot (proc(5)).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ def boot_id() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when *pid* started, in clock ticks since boot, or None if it is gone (or only its zombie is left).
+    """Return the start time of *pid* in clock ticks since boot, or None if the process is gone or a zombie.
 
-    One that we may not look at, where /proc hides the processes of others, is no process of ours: gone as well.
+    If /proc hides the process, it belongs to another account, and the result is None as well.
 
     Raises:
-        OSError: it cannot be told, for want of a descriptor or of memory. A process is never gone for that.
+        OSError: /proc cannot be read, for lack of file descriptors or memory. The process may still be running.
 
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    after_name = stat[stat.rindex(b")") + 2 :].split()  # the name may hold spaces and brackets
+    after_name = stat[stat.rindex(b")") + 2 :].split()  # the name may contain spaces and brackets
     return None if after_name[0] in {b"Z", b"X"} else int(after_name[19])
 
 
 def age_s(pid: int) -> float | None:
-    """Return for how many seconds *pid* has been there; None if it is gone."""
+    """Return the age of *pid* in seconds, or None if it is gone."""
     ticks = start_time(pid)
     if ticks is None:
         return None
@@ -54,36 +54,37 @@ def age_s(pid: int) -> float | None:
 
 
 def each_process() -> Iterator[Path]:
-    """Yield the directory below /proc of each process that we see, named by its pid; any may be gone by then."""
+    """Return an iterator over the /proc directories of all visible processes. Each may disappear at any time."""
     return (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
 def of_ours_with(words: str) -> list[int]:
-    """Return the pids of this account's processes whose command line has *words* in it."""
+    """Return the pids of this account's processes whose command line contains *words*."""
     found = []
     for entry in each_process():
         try:
             if entry.stat().st_uid == os.getuid() and os.fsencode(words) in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended in the meantime
     return found
 
 
 def has_own_pids() -> bool:
-    """Return whether this process counts pids for itself, as in a container, and sees none of the machine's others."""
+    """Return whether this process is in a pid namespace of its own, as in a container, and cannot see the host's."""
     try:
-        # The machine's own pid namespace has this number on every Linux: PROC_PID_INIT_INO in linux/proc_ns.h.
+        # The initial pid namespace has this inode number on every Linux: PROC_PID_INIT_INO in linux/proc_ns.h.
         return str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]"
     except OSError:
         return False
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether somebody holds a lock (flock) on *path*.
+    """Return whether any process holds a lock (flock) on *path*.
 
-    The kernel's table of locks is read, so that nobody who wants the lock in this moment finds it taken by us. Only
-    where that table does not show the locks of other containers, the lock is tried.
+    This reads the kernel's lock table, so that it never blocks a process that wants the lock at the same moment. In a
+    container the table does not show the locks of other containers. There, or if the table cannot be read, this also
+    tries to take the lock.
     """
     try:
         inode = str(path.stat().st_ino)
@@ -96,9 +97,9 @@ def is_locked(path: Path) -> bool:
 
 
 def is_locked_anywhere(path: Path) -> bool:
-    """Return whether somebody, in whatever container, holds a lock (flock) on *path*; False if there is no such file.
+    """Return whether any process in any container holds a lock (flock) on *path*. False if the file does not exist.
 
-    The lock is tried: whoever wants it in this moment may find it taken by us.
+    This takes the lock for a moment, in which another process may fail to get it.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -115,12 +116,12 @@ def is_locked_anywhere(path: Path) -> bool:
 
 
 def installed(command: str) -> str:
-    """Return the path of another command of ours, installed beside this interpreter.
+    """Return the path of another gpuqueue command, installed next to this interpreter, else on PATH.
 
-    Never ``python -m workers``: a folder of that name in the current directory would be taken instead.
+    ``python -m workers`` would not be safe, because it prefers a directory ``workers`` in the current directory.
 
     Raises:
-        GpuQueueError: it is not there.
+        GpuQueueError: the command is not installed.
 
     """
     beside = Path(sys.executable).with_name(command)
@@ -131,17 +132,17 @@ def installed(command: str) -> str:
 
 
 class DetachedProcess:
-    """A program started to outlive us: in a session of its own, with its output in a file."""
+    """A program that outlives this process. It has a session of its own and writes its output to a file."""
 
     def __init__(
         self, argv: Sequence[str], *, log: Path, keep: int | None = None, environ: Mapping[str, str] | None = None
     ) -> None:
-        """Start *argv*, whose first word is a path; the descriptor *keep* stays open in it.
+        """Start *argv*, whose first word is a path. It inherits the descriptor *keep*.
 
-        Its environment is *environ*, or ours.
+        Its environment is *environ*, by default that of this process. Its output is appended to *log*.
 
         Raises:
-            OSError: it could not be started.
+            OSError: the program could not be started.
 
         """
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -157,11 +158,11 @@ class DetachedProcess:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code if it has ended, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal, or None while the program runs."""
         return self._collect(os.WNOHANG)
 
     def wait(self) -> int:
-        """Wait for its end and return the exit code, negative for a signal."""
+        """Wait for the end of the program and return the exit code, negative for a signal."""
         code = self._collect(0)
         return 0 if code is None else code
 
@@ -173,13 +174,13 @@ class DetachedProcess:
         return self.returncode
 
 
-#: A pid and a start time, as we write them: a damaged file may hold digits of any script, and any number of them.
+#: A pid or a start time. A damaged file may contain non-ASCII digits, or very many digits.
 _NUMBER = re.compile(r"[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process, for ever: never a later one that was given the same pid."""
+    """The identity of one process, which no later process with the same pid shares."""
 
     pid: int
     started: int
@@ -193,7 +194,7 @@ class ProcessIdentity:
 
     @classmethod
     def parse(cls, text: str) -> ProcessIdentity | None:
-        """Return the identity that ``str()`` wrote, or None if *text* is damaged."""
+        """Return the identity from the text of ``str()``, or None if *text* is damaged."""
         words = text.split()
         if len(words) != 3 or not all(_NUMBER.fullmatch(word) for word in words[:2]):  # noqa: PLR2004 - three fields
             return None
@@ -203,11 +204,11 @@ class ProcessIdentity:
         return f"{self.pid} {self.started} {self.boot}"
 
     def alive(self) -> bool:
-        """Return whether exactly this process still runs."""
+        """Return whether this very process still runs."""
         return self.boot == boot_id() and start_time(self.pid) == self.started
 
     def handle(self) -> int | None:
-        """Return a pidfd of exactly this process, or None if it is gone. The caller closes it."""
+        """Return a pidfd of this very process, or None if it is gone. The caller closes the pidfd."""
         try:
             fd = os.pidfd_open(self.pid)
         except (ProcessLookupError, OverflowError, ValueError):
@@ -218,7 +219,7 @@ class ProcessIdentity:
         return None
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal to exactly this process; return False if it is gone."""
+        """Send a signal to this very process. Return False if it is gone."""
         fd = self.handle()
         if fd is None:
             return False
@@ -231,7 +232,7 @@ class ProcessIdentity:
         return True
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until this process is gone; return False if it still runs after *timeout_s*."""
+        """Wait until this process is gone. Return False if it still runs after *timeout_s* seconds."""
         fd = self.handle()
         if fd is None:
             return True

@@ -1,6 +1,6 @@
-"""Opens files that a job could have put something else in the place of: whoever reads them must not be held up.
+"""Opens files that a job could have replaced, so that they cannot block or overload the reader.
 
-A pipe without a writer would be waited for for ever, ``/dev/zero`` never ends, and a file may be of any size.
+A pipe without a writer would block forever, ``/dev/zero`` never ends, and a file may be of any size.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from pathlib import Path
 
 from gpuqueue.errors import Unreadable
 
-#: Most bytes of a file of the run directory; the largest, a claim of many devices or their meters, has some 100 kB.
+#: Most bytes of a file in the run directory. The largest ones, a claim or the meters of many devices, have some 100 kB.
 MOST_BYTES = 8 * 2**20
 CHUNK_BYTES = 2**20
 
 
 def open_regular(path: Path | str) -> int:
-    """Return a descriptor to read the file *path* from; the caller closes it.
+    """Return a file descriptor for reading the regular file *path*. The caller closes it.
 
     Raises:
-        OSError: it is not there, or cannot be opened now.
-        Unreadable: it is a pipe, a directory or a device.
+        OSError: the file does not exist or cannot be opened now.
+        Unreadable: *path* is a pipe, a directory or a device.
 
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -32,11 +32,11 @@ def open_regular(path: Path | str) -> int:
 
 
 def read_small(path: Path | str, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return what is in the file *path*.
+    """Return the content of the file *path*.
 
     Raises:
-        OSError: it is not there, or cannot be read now.
-        Unreadable: it is no file, or larger than *most_bytes*.
+        OSError: the file does not exist or cannot be read now.
+        Unreadable: *path* is no regular file, or it is larger than *most_bytes*.
 
     """
     fd = open_regular(path)

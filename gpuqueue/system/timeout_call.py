@@ -1,4 +1,4 @@
-"""A look at something that may be broken: it never takes longer than its limit, and never raises a surprise."""
+"""Calls a function in a thread with a time limit, for operations that may hang."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Unseen(GpuQueueError):
-    """A look brought nothing back; the message says why. ``cause`` is the error that ended it, if one did."""
+    """The call failed or timed out; the message says why. ``cause`` is the exception that it raised, if any."""
 
     def __init__(self, why: str, cause: Exception | None = None) -> None:
         super().__init__(why)
@@ -21,10 +21,10 @@ class Unseen(GpuQueueError):
 
 
 class Look(Generic[T]):
-    """Asks a question in a thread of its own, from now on.
+    """Calls *ask* in a thread of its own, which starts at once. The time limit is *limit_s* seconds from then on.
 
-    What hangs (a dead network disk, a driver) keeps that thread for ever: it is a daemon, so it does not keep the
-    process.
+    If the call hangs (on a dead network disk or in a driver), so does the thread. It is a daemon thread, so it does not
+    keep the process alive.
     """
 
     def __init__(self, ask: Callable[[], T], limit_s: float) -> None:
@@ -39,15 +39,15 @@ class Look(Generic[T]):
     def _run(self) -> None:
         try:
             self._answer = self._ask()
-        except Exception as error:  # noqa: BLE001 - of whatever kind: it is the answer
+        except Exception as error:  # noqa: BLE001 - any exception is passed to the caller
             self._error = error
         self._back.set()
 
     def seen(self) -> T:
-        """Return the answer, waiting for it until the limit.
+        """Wait for the result until the time limit, and return it.
 
         Raises:
-            Unseen: the question failed, or did not come back in time.
+            Unseen: the function raised an exception, or did not return in time.
 
         """
         left_s = self._began_s + self._limit_s - time.monotonic()

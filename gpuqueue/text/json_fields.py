@@ -1,8 +1,8 @@
-"""Reads payloads that another process, another version or another person has written: each field is what it must be.
+"""Reads JSON payloads of other processes and versions, with a type check for each field. Pure.
 
-JSON can hold anything, and what comes out of it travels on into arithmetic, SQL and terminals. So every field is
-asked for by name *and* kind; whatever is missing or of another kind is one documented error that says which it is.
-Unknown keys are ignored, so that an older reader survives a newer writer. Pure.
+The values end up in arithmetic, SQL and terminals, so every field is read by name *and* type. A missing field or a
+wrong type raises one documented error that names the field. Unknown keys are ignored, so that an older reader accepts
+the payload of a newer writer.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from typing import Any
 
 from gpuqueue.errors import Unreadable
 
-#: The largest number that every store and database of ours takes.
+#: The largest integer that every supported store and database accepts.
 MOST = 2**63 - 1
 _TEXT = frozenset({str})
-#: Longest piece of a strange value that is shown in a message, in characters.
+#: Longest quote of an invalid value in a message, in characters.
 _SHOWN = 40
 
 
 class Fields:
-    """The fields of one object in a payload. *what* is what messages call it, such as ``a run's device``.
+    """The fields of one object in a payload. *what* is its name in messages, such as ``a run's device``.
 
-    Every method raises :class:`~gpuqueue.errors.Unreadable` where the field is not what it must be.
+    The methods that return a typed field raise :class:`~gpuqueue.errors.Unreadable` if its value has another type.
     """
 
     __slots__ = ("_plain", "_what")
 
     def __init__(self, plain: object, what: str) -> None:
-        """Take *plain* apart.
+        """Wrap *plain*.
 
         Raises:
-            Unreadable: it is no object with named fields.
+            Unreadable: *plain* is no object with named fields.
 
         """
-        if type(plain) is not dict and not isinstance(plain, Mapping):  # the second takes five times as long
+        if type(plain) is not dict and not isinstance(plain, Mapping):  # the second check takes five times as long
             raise Unreadable(f"{what} cannot be read: it is no object but {_shown(plain)}")
         self._plain: Mapping[str, Any] = plain
         self._what = what
@@ -48,28 +48,28 @@ class Fields:
         return iter(self._plain)
 
     def wrong(self, name: str, wanted: str) -> Unreadable:
-        """Return the error that says that the field *name* is not the *wanted*."""
+        """Return the error that the field *name* is missing or is not *wanted*."""
         if name not in self._plain:
             return Unreadable(f"{self._what} cannot be read: {name!r} is missing")
         return Unreadable(f"{self._what} cannot be read: {name!r} is {_shown(self._plain[name])}, not {wanted}")
 
     def has(self, name: str) -> bool:
-        """Return whether the field is there and not null: what a writer did not know is either."""
+        """Return whether the field exists and is not null. Writers use both for unknown values."""
         return self._plain.get(name) is not None
 
     def plain(self, name: str, default: object = None) -> object:
-        """Return a field as it is, *default* where it is missing."""
+        """Return a field unchecked, or *default* if it is missing."""
         return self._plain.get(name, default)
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a field that is text; *default*, if there is one, where it is missing."""
+        """Return a text field, or *default* if it is missing and there is a default."""
         value = self._plain.get(name, default)
         if not isinstance(value, str):
             raise self.wrong(name, "a text")
         return value
 
     def text_or_none(self, name: str) -> str | None:
-        """Return a field that is text, None where it is missing or null."""
+        """Return a text field, or None if it is missing or null."""
         return None if self._plain.get(name) is None else self.text(name)
 
     def whole(self, name: str, default: int | None = None, *, least: int = 0) -> int:
@@ -80,7 +80,7 @@ class Fields:
         return value
 
     def whole_or_none(self, name: str) -> int | None:
-        """Return a field that is a whole number from 0 up, None where it is missing or null."""
+        """Return a field that is a whole number from 0 to MOST, or None if it is missing or null."""
         return None if self._plain.get(name) is None else self.whole(name)
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -93,10 +93,10 @@ class Fields:
         raise self.wrong(name, "a number")
 
     def number_or_none(self, name: str) -> float | None:
-        """Return a field that is a finite number, None where it is missing or null."""
+        """Return a field that is a finite number, or None if it is missing or null."""
         return None if self._plain.get(name) is None else self.number(name)
 
-    def flag(self, name: str, default: bool | None = None) -> bool:  # noqa: FBT001 - as the other defaults
+    def flag(self, name: str, default: bool | None = None) -> bool:  # noqa: FBT001 - same signature as the other methods
         """Return a field that is true or false."""
         value = self._plain.get(name, default)
         if not isinstance(value, bool):
@@ -104,11 +104,11 @@ class Fields:
         return value
 
     def flag_or_none(self, name: str) -> bool | None:
-        """Return a field that is true or false, None where it is missing or null."""
+        """Return a field that is true or false, or None if it is missing or null."""
         return None if self._plain.get(name) is None else self.flag(name)
 
     def each(self, name: str) -> list[Any]:
-        """Return a field that is a list of whatever; it is empty where the field is missing."""
+        """Return a field that is a list of any values, or an empty list if it is missing."""
         value = self._plain.get(name, ())
         if not isinstance(value, (list, tuple)):
             raise self.wrong(name, "a list")
@@ -123,13 +123,13 @@ class Fields:
 
     def all_texts(self) -> dict[str, str]:
         """Return all fields, each of which must be text."""
-        if not _TEXT.issuperset(map(type, self._plain.values())):  # an environment has a hundred of them
+        if not _TEXT.issuperset(map(type, self._plain.values())):  # fast path for environments
             for name in self._plain:
                 self.text(name)
         return dict(self._plain)
 
     def wholes_or_none(self, name: str) -> tuple[int | None, ...]:
-        """Return a field that is a list of whole numbers from 0 up and nulls."""
+        """Return a field that is a list of whole numbers from 0 to MOST, or nulls."""
         value = self._plain.get(name)
         if not isinstance(value, (list, tuple)) or not all(
             each is None or (type(each) is int and 0 <= each <= MOST) for each in value
@@ -138,17 +138,17 @@ class Fields:
         return tuple(value)
 
     def below(self, name: str, what: str) -> Fields:
-        """Return the fields of the object in a field."""
+        """Return the fields of the nested object in the field *name*. *what* is its name in messages."""
         if name not in self._plain:
             raise self.wrong(name, "an object")
         return Fields(self._plain[name], what)
 
 
 def loaded(text: object, what: str) -> Fields:
-    """Return the fields of the JSON object that *text* is.
+    """Return the fields of the JSON object in *text*.
 
     Raises:
-        Unreadable: it is no JSON, or no object.
+        Unreadable: *text* is missing, is no JSON, or is no object.
 
     """
     if not isinstance(text, (str, bytes)):
@@ -160,7 +160,7 @@ def loaded(text: object, what: str) -> Fields:
 
 
 def _shown(value: object) -> str:
-    """Return *value* as it may stand in one line: a payload may hold megabytes, and numbers too long to print."""
+    """Return a short text for *value*, since a payload may hold megabytes, or numbers too long to print."""
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""The addresses of store and book, as they may be shown. Pure, and ready for malformed ones: people mistype them."""
+"""Redacts passwords in the URLs of the store and the history database, including malformed URLs. Pure."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import re
 from gpuqueue.lazy.imports import pattern
 
 _HIDDEN = "***"
-#: Parameters that drivers take a password from.
+#: Query parameters from which database drivers take a password.
 _SECRET_PARAMETER = pattern(r"([?&][^&=]*(?:pass|secret|token)[^&=]*=)[^&]*", re.IGNORECASE)
 
 
 def without_password(url: str) -> str:
-    """Return *url* with whatever may be a password in it hidden; rather too much than too little."""
+    """Return *url* with everything hidden that may be a password. In doubt, it hides too much."""
     scheme, mark, rest = url.partition("://") if "://" in url else ("", "", url)
     rest = _SECRET_PARAMETER.sub(rf"\1{_HIDDEN}", rest)
     return scheme + mark + (rest if rest.startswith("/") else _without_account(rest))
 
 
 def _without_account(rest: str) -> str:
-    """Return ``account@place`` without the account's password, which may hold any sign, an @ and a / as well."""
+    """Return ``account@place`` without the account's password, which may contain any character, even ``@`` or ``/``."""
     who, at, where = rest.rpartition("@")
     if at:
         name, colon, _ = who.partition(":")
         return f"{name}:{_HIDDEN}@{where}" if colon else rest
     host, colon, port = where.partition(":")
     if colon and not where.startswith("[") and not re.match(r"\d*([/?]|$)", port):
-        return f"{host}:{_HIDDEN}"  # an account whose @place was forgotten
+        return f"{host}:{_HIDDEN}"  # account:password without @place
     return rest

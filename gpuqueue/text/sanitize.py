@@ -1,34 +1,34 @@
-"""Text that somebody else chose (names, arguments, command lines), made fit to be shown. Pure."""
+"""Sanitizes untrusted text (names, arguments, command lines) for display. Pure."""
 
 from __future__ import annotations
 
-#: Unicode's categories of what is not shown but obeyed: controls (line ends, ESC), marks of direction, zero-width
-#: characters, halves of characters, and the separators of lines and paragraphs.
+#: Unicode categories of characters that control a terminal or have no glyph: controls (line ends, ESC), direction
+#: marks, zero-width characters, surrogates, private and unassigned characters, line and paragraph separators.
 _OBEYED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-#: What Unicode calls characters that take two columns of a terminal.
+#: East Asian widths of characters that take two columns of a terminal.
 _WIDE = frozenset({"W", "F"})
-#: Longest message, in characters: what is quoted in one may be megabytes long.
+#: Longest message, in characters. The quoted text may be megabytes long.
 MOST = 2000
 
 
 def plain(text: str) -> str:
-    """Return *text* with every character that a terminal might obey replaced: nothing injects into a terminal."""
-    if text.isascii() and text.isprintable():  # nearly always
+    """Return *text* with every character replaced that could control a terminal."""
+    if text.isascii() and text.isprintable():  # the common case
         return text
-    import unicodedata  # noqa: PLC0415 - imports are the latency that a user feels
+    import unicodedata  # noqa: PLC0415 - imports slow down the start of a command
 
     return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in _OBEYED else char for char in text)
 
 
 def in_one_line(message: str) -> str:
-    """Return a message, made plain, on one line. A very long one loses its middle: the remedy stands at the end."""
+    """Return *message*, sanitized, on one line. A very long one loses its middle, since its end holds the remedy."""
     line = plain(" ".join(message.splitlines()))
     return line if len(line) <= MOST else f"{line[: MOST // 2]} … {line[-MOST // 2 :]}"
 
 
 def cells(text: str) -> int:
-    """Return how many columns of a terminal *text* takes: two a character of Chinese, none a mark on another one."""
-    if text.isascii():  # nearly always
+    """Return how many columns of a terminal *text* takes: wide characters take two, combining marks take none."""
+    if text.isascii():  # the common case
         return len(text)
     import unicodedata  # noqa: PLC0415 - as above
 
@@ -46,13 +46,13 @@ def _cut(text: str, width: int) -> str:
 
 
 def short(text: str, width: int = 24) -> str:
-    """Return *text*, made plain, cut to *width* columns of a terminal."""
+    """Return *text*, sanitized and cut to *width* columns of a terminal."""
     safe = plain(text)
     return safe if cells(safe) <= width else _cut(safe, width - 1) + "…"
 
 
 def in_words(text: str, width: int) -> str:
-    """Return *text*, made plain, cut to *width* columns between two words, if the first one has room."""
+    """Return *text*, sanitized and cut to *width* columns between two words, or within the first if it is too long."""
     safe = plain(text)
     if cells(safe) <= width:
         return safe
@@ -61,9 +61,9 @@ def in_words(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return *text* in lines of at most *width* columns, broken between words; within one that is longer than a line.
+    """Return *text* in lines of at most *width* columns, broken between words, or within words longer than a line.
 
-    There is one line at least, and no line without a character of a text that has any.
+    There is at least one line. No line is empty unless *text* is.
     """
     lines, line = [], ""
     for word in text.split(" "):
@@ -76,15 +76,15 @@ def wrapped(text: str, width: int) -> list[str]:
         while cells(word) > width:
             cut = _cut(word, width) or word[:1]
             lines.append(cut)
-            word = word[len(cut) :]  # noqa: PLW2901 - what is left of it
+            word = word[len(cut) :]  # noqa: PLW2901 - the rest of the word
         line = word
     return [*lines, line] if line or not lines else lines
 
 
 def brief(value: object, width: int = 60) -> str:
-    """Return a strange *value* as it may stand in a message: as Python writes it, and never long."""
+    """Return the ``repr`` of an invalid *value* for a message, cut to *width* characters."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - it may be anything, also something that cannot be written
+    except Exception:  # noqa: BLE001 - the value may be of any type, and its repr may fail
         text = f"something of type {type(value).__name__}"
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,9 +1,9 @@
-"""Sizes and durations as people write them.
+"""Parses and formats sizes and durations.
 
 Sizes are binary: ``6G``, ``6GiB`` and ``6GB`` are all 6 x 2**30 bytes, ``512M`` is 512 x 2**20.
 Durations: ``90s``, ``15m``, ``2h``, ``1d``, ``1h30m``, ``30:00`` (minutes), ``1:30:00`` (hours) and
-``1-12:00:00`` (days), the last three as in sbatch(1).
-A bare number is refused in both, because every tool means something else by it.
+``1-12:00:00`` (days). The last three are those of sbatch(1).
+Numbers without a unit are refused, because tools disagree on their meaning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MIB = 2**20
 GIB = 2**30
 TIB = 2**40
 
-#: A number that is no zero, without a unit.
+#: A whole number above 0 without a unit.
 _BARE = pattern(r"0{0,9}[1-9]\d{0,17}", re.ASCII)
 
 _SIZE = pattern(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE | re.ASCII)
@@ -31,9 +31,9 @@ _DURATION = pattern(r"(?:\d+(?:\.\d+)?[smhd])+", re.ASCII)
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _CLOCK = pattern(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,2}):(\d{2})", re.ASCII)
 
-#: Largest size taken, in bytes: far above any device, far below what a double holds exactly.
+#: Largest accepted size, in bytes. It is far above any device, and a double still holds it exactly.
 MAX_BYTES = 1024 * TIB
-#: Longest duration taken, in seconds: ten years.
+#: Longest accepted duration, in seconds: ten years.
 MAX_S = 10 * 365 * 86400.0
 
 
@@ -41,7 +41,7 @@ def parse_bytes(text: str) -> int:
     """Return the size *text* in bytes.
 
     Raises:
-        BadRequest: *text* is no size, has no unit, is zero or is absurdly large.
+        BadRequest: *text* is no size, has no unit, is zero or is above MAX_BYTES.
 
     """
     match = _SIZE.fullmatch(text.strip())
@@ -51,19 +51,19 @@ def parse_bytes(text: str) -> int:
         if _BARE.fullmatch(text.strip()):
             hint = f"say the unit: {text.strip()}M or {text.strip()}G"
         raise BadRequest(f"{brief(text)} is not a size: {hint}")
-    size = float(match[1]) * _SIZE_UNITS[match[2].upper()]  # infinite, where there are very many digits
+    size = float(match[1]) * _SIZE_UNITS[match[2].upper()]  # may be infinite
     if not 0 < size <= MAX_BYTES:
         raise BadRequest(f"{brief(text)} is not a usable size: it must be above 0 and at most 1024T")
     return math.ceil(size)
 
 
 def format_bytes(size_bytes: int | None) -> str:
-    """Return *size_bytes* for people, with a binary unit; unknown is ``-``."""
+    """Return *size_bytes* for display, with a binary unit, or ``-`` if unknown."""
     return "-" if size_bytes is None else _format(size_bytes, 1)
 
 
 def format_apart(one_bytes: int, other_bytes: int) -> tuple[str, str]:
-    """Return two sizes for people, with as many digits as it takes to tell them apart."""
+    """Return two sizes for display, with enough digits to tell them apart."""
     for digits in (1, 2, 3):
         one, other = _format(one_bytes, digits), _format(other_bytes, digits)
         if one != other or one_bytes == other_bytes:
@@ -102,10 +102,10 @@ def parse_duration(text: str) -> float:
 
 
 def format_duration(duration_s: float | None) -> str:
-    """Return *duration_s* for people: ``0.4s``, ``12s``, ``3:05``, ``1:30:00``, ``2d 03:00:00``; unknown is ``-``."""
+    """Return *duration_s* for display: ``0.4s``, ``12s``, ``3:05``, ``1:30:00``, ``2d 03:00:00``; ``-`` if unknown."""
     if duration_s is None:
         return "-"
-    if duration_s < 10:  # noqa: PLR2004 - below ten seconds the tenth is worth reading
+    if duration_s < 10:  # noqa: PLR2004 - tenths matter below ten seconds
         return f"{duration_s:.1f}s"
     whole = round(duration_s)
     minutes, seconds = divmod(whole, 60)

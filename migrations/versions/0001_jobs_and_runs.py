@@ -1,4 +1,4 @@
-"""Jobs, their runs, the devices of those, the events, and how far the outbox is read."""
+"""Jobs, their runs, the devices of runs, events, and the cursor in the outbox."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make every table."""
+    """Create all tables."""
     _create_jobs()
     _create_runs()
     _create_run_devices()
@@ -21,7 +21,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop every table, those first that refer to others."""
+    """Drop all tables, those first that refer to others."""
     for table in ("outbox_cursor", "job_events", "run_devices", "runs", "jobs"):
         op.drop_table(table)
 

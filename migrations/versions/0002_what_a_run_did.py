@@ -1,4 +1,4 @@
-"""What a run did on its devices beside its peak, how it came to its start, and the events that no table could take."""
+"""Activity, timelines and start kinds of runs, the last run of each job, and dead letters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OLD_SOURCES = "'nvml_sampled', 'torch', 'host_rss', 'simulated', 'none'"
 SOURCES = "'nvml_accounting', 'nvml_sampled', 'torch', 'device_delta', 'host_rss', 'simulated', 'none'"
 KNOWN = "ck_run_devices_peak_source_known"
 
-#: How a job's last run went, beside the job: the history is filtered and ordered by it.
+#: Results of a job's last run, stored with the job: the history is filtered and sorted by them.
 LAST_RUN = {"ending": sa.Text, "exit_code": sa.Integer, "duration_s": sa.Double, "peak_bytes": sa.BigInteger}
 INDEXES = {
     "ix_jobs_name_id": ("jobs", ["name", "id"], None),
@@ -30,7 +30,7 @@ INDEXES = {
 
 
 def upgrade() -> None:
-    """Add the columns and the table of timelines."""
+    """Add the columns, the tables of timelines and dead letters, and the indexes."""
     op.add_column("runs", sa.Column("peak_at_once_bytes", sa.BigInteger, nullable=True))
     op.add_column("runs", sa.Column("start_kind", sa.Text, nullable=True))
     with op.batch_alter_table("run_devices") as run_devices:
@@ -73,7 +73,7 @@ def upgrade() -> None:
 
 
 def _tell_jobs_of_their_last_run() -> None:
-    """Add the columns by which the history is filtered and ordered, and fill them for the jobs that are there."""
+    """Add the columns by which the history is filtered and sorted, and fill them for existing jobs."""
     for name, kind in LAST_RUN.items():
         op.add_column("jobs", sa.Column(name, kind, nullable=True))
     last = "FROM runs WHERE runs.job_id = jobs.id AND runs.attempt = jobs.attempt"
@@ -86,7 +86,10 @@ def _tell_jobs_of_their_last_run() -> None:
 
 
 def downgrade() -> None:
-    """Drop them. A figure from a source that was not known before keeps what it can still be called."""
+    """Drop the additions.
+
+    A peak from ``nvml_accounting`` is relabelled ``nvml_sampled``. A peak from ``device_delta`` is dropped.
+    """
     op.drop_table("unwritten_events")
     op.create_index(op.f("ix_run_devices_device_uuid"), "run_devices", ["device_uuid"])
     for index, (table, _, _) in INDEXES.items():

@@ -1,4 +1,4 @@
-"""How a job waits and runs again, and arrays: whose member a job is, and how far an array has come."""
+"""How a job waits and runs again; the members of arrays, and the progress of arrays."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ branch_labels = None
 depends_on = None
 
 COUNTS = ("retries", "requeues")
-#: Of a member its array and index; of an array the indexes that no device took yet, and those that are held.
+#: For a member: its array and index. For an array: the indexes that no device has taken yet, and the held ones.
 OF_ARRAYS = {"array_id": sa.BigInteger, "array_index": sa.Integer, "array_left": sa.Text, "array_held": sa.Text}
 MEMBERS = "ix_jobs_array_id_array_index"
 
 
 def upgrade() -> None:
-    """Add the columns, and the index by which the members of an array are found."""
+    """Add the columns, and the index that finds the members of an array."""
     for name in COUNTS:
         op.add_column("jobs", sa.Column(name, sa.Integer, nullable=False, server_default="0"))
     op.add_column("jobs", sa.Column("begins_at", sa.DateTime(timezone=True), nullable=True))
@@ -29,7 +29,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the index and the columns."""
     op.drop_index(op.f(MEMBERS), "jobs")
     for name in (*reversed(OF_ARRAYS), "because", "begins_at", *reversed(COUNTS)):
         op.drop_column("jobs", name)

@@ -1,4 +1,4 @@
-"""Whom a job's owner lets tell of its end, and what became of that."""
+"""Notifications about the ends of jobs, and their outcomes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNSENT = "ix_notices_job_id"
 
 
 def upgrade() -> None:
-    """Make the table, and the index by which what is still to be sent is found."""
+    """Create the table, and the index that finds unsent notifications."""
     op.create_table(
         "notices",
         sa.Column("job_id", sa.BigInteger, autoincrement=False, nullable=False),
@@ -34,5 +34,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop the table."""
     op.drop_table("notices")

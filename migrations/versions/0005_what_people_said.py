@@ -1,4 +1,4 @@
-"""What people said of a job: that it goes first, words to find it by, a note."""
+"""What users add to a job: a place at the front, tags, a note."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns, and the table of the words."""
+    """Add the columns, and the table of tags."""
     op.add_column("jobs", sa.Column("front", sa.BigInteger, nullable=True))
     op.add_column("jobs", sa.Column("note", sa.Text, nullable=True))
     op.create_table(
@@ -26,7 +26,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the table and the columns."""
     op.drop_table("job_tags")
     op.drop_column("jobs", "note")
     op.drop_column("jobs", "front")

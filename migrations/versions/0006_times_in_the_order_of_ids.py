@@ -1,4 +1,4 @@
-"""Jobs of a time are found with their ids, so that a page in the order of ids begins where that time does."""
+"""Adds the id to the index on submission times, so that a page in the order of ids can begin at a time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ WITHOUT, WITH = "ix_jobs_submitted_at", "ix_jobs_submitted_at_id"
 
 
 def upgrade() -> None:
-    """Put the id into the index of the time of submission."""
+    """Replace the index on submission times by one that includes the id."""
     op.create_index(op.f(WITH), "jobs", ["submitted_at", "id"])
     op.drop_index(op.f(WITHOUT), "jobs")
 
 
 def downgrade() -> None:
-    """Take it out again."""
+    """Restore the index without the id."""
     op.create_index(op.f(WITHOUT), "jobs", ["submitted_at"])
     op.drop_index(op.f(WITH), "jobs")

@@ -1,7 +1,7 @@
-"""A part of a command or of a note is found by an index, where the database can have one.
+"""The index that finds a part of a command or of a note, if the database supports it.
 
-The index is made of nothing but the jobs, and made anew wherever it is missing: so it is described in one place, with
-those who ask it and those who mend it, and not once more here.
+The index is derived from the jobs alone, and recreated wherever it is missing. Therefore only
+:mod:`gpuqueue.history.text_index` defines it, and this migration does not repeat the definition.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make it, of all jobs that are there. Where it cannot be had, ``gpuqueue db upgrade`` tries again each time."""
+    """Create the index of all existing jobs.
+
+    If the database does not support it, each ``gpuqueue db upgrade`` tries again.
+    """
     text_index.make(op.get_bind())
 
 
 def downgrade() -> None:
-    """Take it away."""
+    """Drop the index."""
     text_index.drop(op.get_bind())

@@ -1,1 +1,1 @@
-"""The devices of this host, behind one protocol: a driver's GPUs, the CPU, or simulated ones."""
+"""The devices of this host behind one protocol: NVIDIA GPUs, the CPU, or simulated devices."""

@@ -1,4 +1,4 @@
-"""What every kind of device must be able to tell."""
+"""The protocol that every kind of device implements."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gpuqueue.model.device import Device, Health, Reading
 
 
 class DeviceTrouble(GpuQueueError):
-    """A device or its driver cannot be asked right now; the message says why. Never means zero bytes."""
+    """A device or its driver does not answer now; the message says why. It must not be read as zero bytes used."""
 
 
 class DeviceBackend(Protocol):
-    """The devices of one host. tests/contract/test_devices.py holds each implementation to this."""
+    """The devices of one host. tests/contract/test_devices.py tests each implementation against this protocol."""
 
     def devices(self) -> tuple[Device, ...]:
         """Return this host's devices in the order of their index.
@@ -25,21 +25,21 @@ class DeviceBackend(Protocol):
         """
 
     def reading(self, device: Device) -> Reading:
-        """Return a look at *device* as it is now.
+        """Return a sample of the memory of *device*.
 
         Raises:
-            DeviceTrouble: the device does not answer, or will not tell its free memory.
+            DeviceTrouble: the device does not answer, or does not report its free memory.
 
         """
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
-        """Return the bytes that the processes *pids* hold in *reading*.
+        """Return the bytes that the processes *pids* use in *reading*.
 
-        None when one of them is on the device and the driver will not say how much it holds.
+        Returns None if one of them is on the device and the driver does not report its bytes.
         """
 
     def health(self, device: Device) -> Health:
-        """Return how *device* is now; what it will not tell is None, one field at a time.
+        """Return the current health of *device*; each field that the device does not report is None.
 
         Raises:
             DeviceTrouble: the device does not answer at all.
@@ -47,10 +47,10 @@ class DeviceBackend(Protocol):
         """
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
-        """Return the most that each process of *pids*, ended or not, ever held on *device*, in bytes.
+        """Return the driver's own peak memory of each process of *pids* on *device*, in bytes.
 
-        Only those of which the driver itself kept a maximum: mostly none, because an administrator must have
-        switched that on.
+        The processes may have ended. A process without a recorded peak is left out. The mapping is usually empty,
+        because an administrator must enable the driver's accounting.
 
         Raises:
             DeviceTrouble: the device does not answer at all.
@@ -58,9 +58,10 @@ class DeviceBackend(Protocol):
         """
 
     def distance(self, a: Device, b: Device) -> int | None:
-        """Return how far two devices are apart, 0 for the same board or an NVLink between them, None when unknown.
+        """Return the distance of two devices: 0 for the same board or a direct NVLink, None if it is unknown.
 
-        The steps are NVML's: 10 one PCIe switch, 20 several, 30 one host bridge, 40 one NUMA node, 50 the system.
+        The other values are NVML's topology levels: 10 for one PCIe switch, 20 for several switches, 30 for one host
+        bridge, 40 for one NUMA node, 50 for the whole system.
 
         Raises:
             DeviceTrouble: one of the devices does not answer at all.
@@ -69,16 +70,16 @@ class DeviceBackend(Protocol):
 
 
 class Driverless:
-    """What devices without a driver answer: their memory is all that is known of them."""
+    """The answers of devices without a driver, for which only the memory is known."""
 
-    def health(self, device: Device) -> Health:  # noqa: ARG002 - nothing is known of it
-        """Return that nothing is known."""
+    def health(self, device: Device) -> Health:  # noqa: ARG002 - the same for every device
+        """Return a health whose fields are all None."""
         return Health()
 
-    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:  # noqa: ARG002 - nobody kept it
-        """Return that nothing was kept."""
+    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:  # noqa: ARG002 - no accounting
+        """Return an empty mapping."""
         return {}
 
-    def distance(self, a: Device, b: Device) -> int | None:  # noqa: ARG002 - nothing is known of it
-        """Return that nothing is known."""
+    def distance(self, a: Device, b: Device) -> int | None:  # noqa: ARG002 - no topology
+        """Return None: the distance is unknown."""
         return None

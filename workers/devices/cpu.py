@@ -1,4 +1,4 @@
-"""The host's own processor and memory, as one device for machines without a GPU."""
+"""The host's CPU and memory as one device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class CpuBackend(Driverless):
-    """This host as one device, within the memory limit of the control group that the worker runs in."""
+    """This host as one device, within the memory limits of the cgroup that the worker runs in."""
 
     def __init__(
         self, host: str, *, cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
@@ -35,24 +35,24 @@ class CpuBackend(Driverless):
         return (self._device,)
 
     def reading(self, device: Device) -> Reading:  # noqa: ARG002 - there is only the one
-        """Return a look at the host's memory; its processes are not listed but measured one by one."""
+        """Return a sample of the host's memory. It lists no processes; `used_by` measures them one by one."""
         total_bytes = self._total_bytes()
         rooms = [room for limit in self._limits if (room := limit.room_bytes()) is not None]
         free_bytes = min([int(psutil.virtual_memory().available), total_bytes, *rooms])
         return Reading(total_bytes=total_bytes, free_bytes=max(0, free_bytes), listed=False)
 
-    def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:  # noqa: ARG002 - measured now, not at the look
-        """Return the resident memory of those *pids* that live."""
+    def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:  # noqa: ARG002 - measured now, not in the sample
+        """Return the resident memory of the living processes among *pids*, in bytes."""
         return sum(resident_bytes(pid) for pid in set(pids))
 
     def _total_bytes(self) -> int:
-        """Return the host's memory, or the smallest limit on it."""
+        """Return the host's memory or the smallest cgroup limit, in bytes."""
         ceilings = [ceiling for limit in self._limits if (ceiling := limit.ceiling_bytes()) is not None]
         return min([int(psutil.virtual_memory().total), *ceilings])
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of process *pid*; one that is gone, or of others and hidden, holds nothing of ours."""
+    """Return the resident memory of process *pid* in bytes; 0 if the process is gone or hidden from this account."""
     try:
         fields = Path(f"/proc/{pid}/statm").read_text().split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -62,7 +62,7 @@ def resident_bytes(pid: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """The memory files of one control group; version 1 and 2 name them differently."""
+    """The memory files of one cgroup, whose names differ between cgroup v1 and v2."""
 
     ceiling: Path
     usage: Path
@@ -70,11 +70,11 @@ class _Limit:
     reclaimable: str
 
     def ceiling_bytes(self) -> int | None:
-        """Return the limit, None where there is none."""
+        """Return the limit in bytes, None if there is none."""
         return _number(self.ceiling)
 
     def room_bytes(self) -> int | None:
-        """Return what is left under the limit, None where there is none; idle page cache counts as left."""
+        """Return the bytes left under the limit, None if there is no limit. Inactive page cache counts as left."""
         ceiling_bytes, usage_bytes = _number(self.ceiling), _number(self.usage)
         if ceiling_bytes is None or usage_bytes is None:
             return None
@@ -89,7 +89,7 @@ class _Limit:
 
 
 def _limits(cgroups: Path, membership: Path) -> Iterator[_Limit]:
-    """Yield every memory limit over this process: its own group's and those of the groups around it."""
+    """Yield every memory limit on this process: that of its cgroup and those of the parent cgroups."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -110,9 +110,9 @@ def _limits(cgroups: Path, membership: Path) -> Iterator[_Limit]:
 
 
 def _groups(root: Path, inside: str) -> Iterator[Path]:
-    """Yield the directory of the group *inside* and of each group around it, up to *root*.
+    """Yield the directory of the cgroup *inside* and of each parent, up to *root*.
 
-    Inside a container the path can be the host's; then only *root*, which is the container's own group, exists.
+    Inside a container *inside* can be a path of the host. Then only *root* exists, the cgroup of the container.
     """
     parts = [part for part in inside.split("/") if part]
     if ".." in parts:
@@ -122,7 +122,7 @@ def _groups(root: Path, inside: str) -> Iterator[Path]:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in the file *path*, None where there is no such file or it says ``max``."""
+    """Return the number in the file *path*, None if the file is unreadable or says ``max``."""
     try:
         text = path.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""A deadline for every question: a dying GPU can keep a call for ever, and nothing in Python takes it back."""
+"""A time limit for every driver call. A failing GPU can block a call for ever, and Python cannot interrupt the call."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DEADLINE_S = 5.0
 
 
 class Deadlined:
-    """Asks another backend, each device in a thread of its own, and waits for none of them for ever.
+    """A backend that forwards each call to another backend, with a time limit and one thread for each device.
 
-    A call that does not come back keeps its thread and no other; until it does, all questions about its device fail
-    at once. The lists of devices and the distances have a thread each as well, because those calls touch several.
+    A call that does not return blocks only its own thread. Until it returns, all calls for its device fail at once.
+    The list of devices and the distances have one thread each, because these calls involve several devices.
     """
 
     def __init__(self, backend: DeviceBackend, *, deadline_s: float = DEADLINE_S) -> None:
@@ -32,50 +32,50 @@ class Deadlined:
         self._lanes: dict[str, _Lane] = {}
 
     def devices(self) -> tuple[Device, ...]:
-        """Return what the backend says.
+        """Return the backend's answer.
 
         Raises:
-            DeviceTrouble: the backend says so, or does not come back.
+            DeviceTrouble: the backend raises it, or does not answer in time.
 
         """
         return self._lane("the driver, asked for its devices,").ask(self._deadline_s, self._backend.devices)
 
     def reading(self, device: Device) -> Reading:
-        """Return what the backend says.
+        """Return the backend's answer.
 
         Raises:
-            DeviceTrouble: the backend says so, or does not come back.
+            DeviceTrouble: the backend raises it, or does not answer in time.
 
         """
         return self._lane(device.uuid).ask(self._deadline_s, self._backend.reading, device)
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
-        """Return what the backend says; this asks no driver."""
+        """Return the backend's answer. No time limit: this calls no driver."""
         return self._backend.used_by(reading, pids)
 
     def health(self, device: Device) -> Health:
-        """Return what the backend says.
+        """Return the backend's answer.
 
         Raises:
-            DeviceTrouble: the backend says so, or does not come back.
+            DeviceTrouble: the backend raises it, or does not answer in time.
 
         """
         return self._lane(device.uuid).ask(self._deadline_s, self._backend.health, device)
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
-        """Return what the backend says.
+        """Return the backend's answer.
 
         Raises:
-            DeviceTrouble: the backend says so, or does not come back.
+            DeviceTrouble: the backend raises it, or does not answer in time.
 
         """
         return self._lane(device.uuid).ask(self._deadline_s, self._backend.accounted, device, pids)
 
     def distance(self, a: Device, b: Device) -> int | None:
-        """Return what the backend says.
+        """Return the backend's answer.
 
         Raises:
-            DeviceTrouble: the backend says so, or does not come back.
+            DeviceTrouble: the backend raises it, or does not answer in time.
 
         """
         for device in (a, b):
@@ -83,9 +83,9 @@ class Deadlined:
         return self._lane("the driver, asked for distances,").ask(self._deadline_s, self._backend.distance, a, b)
 
     def _lane(self, name: str) -> _Lane:
-        """Return the thread for *name*, started at its first question."""
+        """Return the lane for *name*, and start it at its first call."""
         if self._made_by != os.getpid():
-            # Threads do not survive a fork, and the lock may have been held in its middle.
+            # Threads do not survive a fork, and another thread may have held the lock during the fork.
             self._lanes, self._lock, self._made_by = {}, threading.Lock(), os.getpid()
         lane = self._lanes.get(name)
         if lane is None:
@@ -97,7 +97,7 @@ class Deadlined:
 
 
 class _Call:
-    """One question on its way."""
+    """One pending call."""
 
     __slots__ = ("answer", "asked_at", "back", "error", "given_up", "question")
 
@@ -107,13 +107,13 @@ class _Call:
         self.answer: Any = None
         self.error: BaseException | None = None
         self.given_up = False
-        # A bare lock is the cheapest way to wait for one thing, with a limit, that Python has.
+        # A plain lock is Python's cheapest way to wait for one event with a timeout.
         self.back = threading.Lock()
         self.back.acquire()
 
 
 class _Lane:
-    """One thread that asks one question after the other; a daemon, or a stuck one would keep the process alive."""
+    """One daemon thread that makes one call after the other. A stuck call does not keep the process alive."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -123,10 +123,10 @@ class _Lane:
         threading.Thread(target=self._serve, name=f"asks {name}", daemon=True).start()
 
     def ask(self, deadline_s: float, question: Callable[..., _Answer], *args: object) -> _Answer:
-        """Return what *question* answers within *deadline_s*.
+        """Return what *question* returns within *deadline_s* seconds.
 
         Raises:
-            DeviceTrouble: it does not come back, or an earlier one has not come back yet.
+            DeviceTrouble: the call does not return in time, or an earlier call has not returned yet.
 
         """
         self.check()
@@ -140,10 +140,10 @@ class _Lane:
         return answer
 
     def check(self) -> None:
-        """Return when the next question has a chance.
+        """Return if no call is stuck.
 
         Raises:
-            DeviceTrouble: an earlier one has not come back yet.
+            DeviceTrouble: an earlier call has not returned yet.
 
         """
         stuck = self._stuck
@@ -153,10 +153,10 @@ class _Lane:
             )
 
     def _give_up(self, call: _Call, deadline_s: float) -> None:
-        """Return when *call* came back in the last moment after all.
+        """Mark *call* as stuck, or return if it has returned in the meantime.
 
         Raises:
-            DeviceTrouble: it did not.
+            DeviceTrouble: the call has not returned.
 
         """
         with self._lock:
@@ -167,13 +167,13 @@ class _Lane:
         raise DeviceTrouble(f"{self._name} has not answered for {deadline_s:g} s")
 
     def _serve(self) -> None:
-        """Ask what comes, one after the other, for ever."""
+        """Make the queued calls one after the other, for ever."""
         while True:
             call = self._calls.get()
             if not call.given_up:
                 try:
                     call.answer = call.question()
-                except BaseException as error:  # noqa: BLE001 - it belongs to the one who asked
+                except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
                     call.error = error
             with self._lock:
                 self._stuck = None

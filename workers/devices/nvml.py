@@ -1,4 +1,4 @@
-"""NVIDIA GPUs, asked through NVML. Only the files nvml*.py import pynvml, and only where GPUs are wanted."""
+"""NVIDIA GPUs through NVML. Only the files nvml*.py import pynvml, and they are imported only if GPUs are wanted."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from workers.devices.nvml_memory import accounted, look, memory
 
 _log = logging.getLogger(__name__)
 
-#: A MIG instance has the number 100 (card + 1) + slot: it clashes with no card's, whatever is divided anew beside it.
+#: The index of a MIG instance is 100 (card + 1) + slot. It never equals the index of a card, even after repartitioning.
 _CARD_STEP = 100
 
 
 class NvmlBackend:
-    """The NVIDIA GPUs of this host. Opens its session at the first question, and again after trouble."""
+    """The NVIDIA GPUs of this host. It opens its session at the first call, and again after a session error."""
 
     def __init__(self) -> None:
         self._session = Session()
-        #: Each device that ever answered, with the index of its card.
+        #: The last known devices by UUID, each with the index of its card. Devices of a silent card stay in it.
         self._known: dict[str, tuple[int, Device]] = {}
 
     @classmethod
     def probe(cls) -> NvmlBackend | None:
-        """Return a backend with an open session, or None where there simply is no driver.
+        """Return a backend with an open session, or None if there is no driver.
 
         Raises:
             DeviceTrouble: there is a driver, but it is broken.
@@ -45,12 +45,12 @@ class NvmlBackend:
         return backend
 
     def devices(self) -> tuple[Device, ...]:
-        """Return this host's GPUs in the order of their index; a card with MIG on gives its instances instead.
+        """Return this host's GPUs in the order of their index. A card in MIG mode is replaced by its instances.
 
-        A GPU that stops answering stays in the list; one that never answered has no identity and is left out.
+        A GPU that stops answering stays in the list. A GPU that has never answered has no known UUID and is left out.
 
         Raises:
-            DeviceTrouble: the driver does not answer, or no GPU at all does.
+            DeviceTrouble: the driver does not answer, or none of the GPUs does.
 
         """
         looks = [self._identify(card) for card in range(int(self._session.ask(pynvml.nvmlDeviceGetCount)))]
@@ -70,17 +70,17 @@ class NvmlBackend:
         return tuple(sorted((device for _, device in self._known.values()), key=lambda device: device.index))
 
     def reading(self, device: Device) -> Reading:
-        """Return a look at *device* as it is now.
+        """Return a sample of the memory of *device*.
 
         Raises:
-            DeviceTrouble: the GPU does not answer, or will not tell its memory or its processes.
+            DeviceTrouble: the GPU does not answer, or does not report its memory or its processes.
 
         """
         total_bytes, free_bytes, held = look(self._session, self._session.handle(device.uuid))
         return Reading(total_bytes=total_bytes, free_bytes=min(free_bytes, total_bytes), processes=held)
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
-        """Return the bytes that *pids* hold in *reading*; None when the driver will not say for one of them."""
+        """Return the bytes that *pids* use in *reading*; None if the driver does not report those of one of them."""
         total_bytes = 0
         for pid in set(pids) & reading.processes.keys():
             held_bytes = reading.processes[pid]
@@ -90,7 +90,7 @@ class NvmlBackend:
         return total_bytes
 
     def health(self, device: Device) -> Health:
-        """Return how *device* is now; a MIG instance's temperature and power are those of its card.
+        """Return the current health of *device*. Values that a MIG instance lacks are those of its card.
 
         Raises:
             DeviceTrouble: the GPU does not answer at all.
@@ -100,7 +100,7 @@ class NvmlBackend:
         return health_of(self._session, self._session.handle(device.uuid), parent)
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
-        """Return the driver's own maximum of each process of *pids*; nothing where its accounting is off.
+        """Return the driver's own peak memory of each process of *pids*, in bytes; empty if accounting is off.
 
         Raises:
             DeviceTrouble: the GPU does not answer at all.
@@ -109,7 +109,7 @@ class NvmlBackend:
         return accounted(self._session, self._session.handle(device.uuid), pids)
 
     def distance(self, a: Device, b: Device) -> int | None:
-        """Return how far two GPUs are apart, 0 with an NVLink between them or on one card, None when unknown.
+        """Return the distance of two GPUs: 0 for a direct NVLink or the same card, None if it is unknown.
 
         Raises:
             DeviceTrouble: one of the GPUs does not answer at all.
@@ -119,7 +119,7 @@ class NvmlBackend:
         handles = [self._session.handle(card) for card in cards]
         if cards[0] == cards[1]:
             return 0
-        # This also sees links that go through an NVSwitch, which a walk along the links of one card does not.
+        # This call also reports links through an NVSwitch. Listing the links of one card would miss them.
         link = self._session.maybe("nvmlDeviceGetP2PStatus", *handles, pynvml.NVML_P2P_CAPS_INDEX_NVLINK)
         if link == pynvml.NVML_P2P_STATUS_OK:
             return 0
@@ -127,7 +127,7 @@ class NvmlBackend:
         return None if level is None else int(level)
 
     def _identify(self, card: int) -> tuple[Device, ...] | Refusal:
-        """Return the GPU at index *card* or its MIG instances, or why it alone does not answer.
+        """Return the GPU at index *card* or its MIG instances, or the error if only this GPU does not answer.
 
         Raises:
             Refusal: the driver as a whole does not answer.
@@ -146,7 +146,7 @@ class NvmlBackend:
             return refusal
 
     def _instances(self, card_handle: Any, card: int, bus: str) -> tuple[Device, ...]:
-        """Return the MIG instances of a card; no job can use the card itself.
+        """Return the MIG instances of a card. No job can use the card itself.
 
         Raises:
             Refusal: NVML gave an error.
@@ -167,7 +167,7 @@ class NvmlBackend:
         )
 
     def _device(self, handle: Any, index: int, bus: str, parent: str | None = None) -> Device:
-        """Return the GPU or MIG instance *handle*.
+        """Return the device for the GPU or MIG instance *handle*.
 
         Raises:
             Refusal: NVML gave an error.
@@ -185,5 +185,5 @@ class NvmlBackend:
 
 
 def _text(raw: str | bytes) -> str:
-    """Return *raw* as text; pynvml gives bytes in some versions and text in others."""
+    """Return *raw* as text. Some versions of pynvml return bytes."""
     return raw.decode() if isinstance(raw, bytes) else raw

@@ -1,4 +1,4 @@
-"""The one door to NVIDIA's driver: each call, its errors in words, and the session that they are made in."""
+"""Calls to the NVIDIA driver through NVML: the session they are made in, and messages for their errors."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _WORDS: Mapping[int, str] = {
     ),
 }
 
-#: There is simply no driver: a machine without GPUs, no trouble.
+#: Errors that mean that the machine has no driver. A machine without GPUs gives them, so they are not a fault.
 NO_DRIVER = frozenset({pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
-#: The session with the driver is worth nothing any more.
+#: Errors after which the session with the driver is unusable.
 SESSION_GONE = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -44,21 +44,21 @@ SESSION_GONE = frozenset(
         pynvml.NVML_ERROR_UNKNOWN,
     }
 )
-#: One GPU is gone, its neighbours are well; after its reset it needs a new session to be seen.
+#: Errors that mean that one GPU is lost while the others work. After a reset the GPU is visible only in a new session.
 _GPU_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
-#: Not even a question that may stay open forgives these. A single strange question can give UNKNOWN on a card that
-#: is well; if the whole driver is that far gone, the next look at the memory says so.
+#: Errors that `Session.maybe` raises unless *forgive* lists them. UNKNOWN is not among them: a single unusual call can
+#: give UNKNOWN on a healthy card. If the whole driver has failed, the next memory call reports it.
 _NEVER_FORGIVEN = (SESSION_GONE | _GPU_GONE) - {pynvml.NVML_ERROR_UNKNOWN}
-#: Opening a session can take seconds, so for the sake of one lost GPU it is done no more often than this.
+#: Shortest age of a session that is reopened because of one lost GPU, in seconds. Opening a session can take seconds.
 _REOPEN_FOR_ONE_GPU_S = 30.0
-#: What a driver or a card that simply cannot answer a question says.
+#: Errors of a driver or a card that does not support a call.
 UNSUPPORTED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
-#: Handles of MIG instances go stale when somebody divides the card anew, so they are not kept.
+#: UUID prefix of MIG instances. Their handles are not cached, because repartitioning the card invalidates them.
 _PASSING = "MIG-"
 
 
 class Refusal(DeviceTrouble):
-    """NVML refused; ``code`` is its number for why."""
+    """An NVML call failed. ``code`` is the NVML error code."""
 
     def __init__(self, words: str, code: int = pynvml.NVML_ERROR_UNKNOWN) -> None:
         super().__init__(words)
@@ -66,7 +66,7 @@ class Refusal(DeviceTrouble):
 
 
 def _door(call: Callable[..., _Answer], *args: object) -> _Answer:
-    """Make one NVML call; every one goes through here.
+    """Make one NVML call, and translate its error.
 
     Raises:
         Refusal: NVML gave an error.
@@ -81,9 +81,9 @@ def _door(call: Callable[..., _Answer], *args: object) -> _Answer:
 
 
 class Session:
-    """A session with the driver, opened at the first question and again after trouble.
+    """A session with the driver. It is opened at the first call, and again after an error that ends the session.
 
-    ``memory_v2`` remembers whether this driver has the second version of the memory call.
+    ``memory_v2`` is whether this driver may have version 2 of the memory call.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Session:
         self._handles: dict[str, Any] = {}
 
     def open(self) -> None:
-        """Open a session unless a good one is open.
+        """Open a session unless a usable one is open.
 
         Raises:
             Refusal: NVML gave an error.
@@ -111,14 +111,14 @@ class Session:
             self._opened_by = None
             _door(pynvml.nvmlInit)
             self._handles = {}
-            # A new session can be a newer driver.
+            # The driver may have been upgraded since the last session.
             self.memory_v2 = True
             self._stale = False
             self._opened_at_s = time.monotonic()
             self._opened_by = os.getpid()
 
     def ask(self, call: Callable[..., _Answer], *args: object) -> _Answer:
-        """Make *call* in an open session, and note when its error says that the session is over.
+        """Make *call* in an open session. If its error ends the session, the next call opens a new one.
 
         Raises:
             Refusal: NVML gave an error.
@@ -132,9 +132,10 @@ class Session:
             raise
 
     def maybe(self, name: str, *args: object, forgive: Container[int] | None = None) -> Any:
-        """Return what the NVML call *name* answers, None where pynvml, the driver or the card cannot say.
+        """Return the answer of the NVML call *name*, None if pynvml, the driver or the card does not support it.
 
-        *forgive* are the errors that mean None; without it all but those that mean that a GPU or the session is gone.
+        *forgive* lists the errors that give None. By default these are all errors except those that mean that the GPU
+        or the session is lost.
 
         Raises:
             Refusal: NVML gave an error that is not forgiven.
@@ -142,7 +143,7 @@ class Session:
         """
         self.open()
         call = getattr(pynvml, name, None)
-        if call is None:  # this pynvml is older than the question
+        if call is None:  # this pynvml is too old for the call
             return None
         try:
             return _door(call, *args)
@@ -159,7 +160,7 @@ class Session:
             Refusal: NVML gave an error.
 
         """
-        self.open()  # first, because it empties the handles of a session that is over
+        self.open()  # first, because a new session clears the cached handles
         handle = self._handles.get(uuid)
         if handle is None:
             handle = self.ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
@@ -168,7 +169,7 @@ class Session:
         return handle
 
     def _note(self, refusal: Refusal) -> None:
-        """Remember when *refusal* says that a new session is needed."""
+        """Mark the session as stale if *refusal* means that a new one is needed."""
         age_s = time.monotonic() - self._opened_at_s
         if refusal.code in SESSION_GONE or (refusal.code in _GPU_GONE and age_s >= _REOPEN_FOR_ONE_GPU_S):
             self._stale = True

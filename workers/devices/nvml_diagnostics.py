@@ -1,6 +1,6 @@
-"""The NVIDIA driver as a whole, and each card, also one that does not answer: for whoever wants to know what is wrong.
+"""Diagnostics of the NVIDIA driver and of each card, including cards that do not answer.
 
-The backend (:mod:`workers.devices.nvml`) tells what can run jobs; this tells why something cannot.
+The backend (:mod:`workers.devices.nvml`) lists the devices that can run jobs. This module explains why a device cannot.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from workers.devices.nvml_calls import Refusal, Session
 
 
 class DriverState(str, Enum):
-    """How the driver answers its first question."""
+    """The result of the first call to the driver."""
 
     WELL = "well"
-    #: There is no driver library to ask.
+    #: There is no driver library.
     NO_LIBRARY = "no library"
-    #: The library is there, and finds no driver in the kernel, or no device of it.
+    #: The library is there, but finds no kernel driver, or no device of it.
     NOT_LOADED = "not loaded"
-    #: The library and the kernel's part are of different versions.
+    #: The library and the kernel driver have different versions.
     MISMATCH = "mismatch"
-    #: We may not ask it.
+    #: This account may not access the driver.
     NO_PERMISSION = "no permission"
-    #: It fails in another way.
+    #: The driver fails in another way.
     BROKEN = "broken"
 
     def __str__(self) -> str:
@@ -44,9 +44,10 @@ _STATES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardFacts:
-    """A card by its index. ``trouble`` is why it does not answer; the others are None where it will not tell.
+    """What is known of the card at ``index``. A field that the card does not report is None.
 
-    ``parts`` counts the MIG instances of a divided card.
+    ``trouble`` is why the card does not answer, None if it does. ``divided`` is whether MIG mode is on. ``parts`` is
+    the number of MIG instances.
     """
 
     index: int
@@ -59,21 +60,21 @@ class CardFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriverFacts:
-    """The driver. ``words`` say what it answered where it is not well."""
+    """What is known of the driver. ``words`` is its error message if ``state`` is not WELL."""
 
     state: DriverState
     words: str = ""
     driver: str | None = None
     library: str | None = None
-    #: The newest CUDA that it serves, major and minor.
+    #: The newest CUDA version that the driver supports, major and minor.
     cuda: tuple[int, int] | None = None
-    #: How many cards it has; ``cards`` are filled in by whoever asks each, since any of them may hang.
+    #: The number of cards. The caller fills in ``cards`` with `card_facts`, because each of those calls may hang.
     count: int = 0
     cards: tuple[CardFacts, ...] = ()
 
 
 def driver_facts(session: Session) -> DriverFacts:
-    """Return what the driver tells of itself, or why it does not. It may take seconds, or hang."""
+    """Return the facts about the driver, or why it does not answer. The call may take seconds, or hang."""
     try:
         session.open()
         count = int(session.ask(pynvml.nvmlDeviceGetCount))
@@ -91,14 +92,14 @@ def driver_facts(session: Session) -> DriverFacts:
 
 
 def _library() -> str | None:
-    """Return the version of the library; it tells that even where it cannot open a session."""
+    """Return the version of the library. The library may report it even without an open session."""
     with contextlib.suppress(pynvml.NVMLError):
         return _text(pynvml.nvmlSystemGetNVMLVersion())
     return None
 
 
 def card_facts(session: Session, index: int) -> CardFacts:
-    """Return what the card at *index* tells, or why it does not. It may hang."""
+    """Return the facts about the card at *index*, or why it does not answer. The call may hang."""
     try:
         handle = session.ask(pynvml.nvmlDeviceGetHandleByIndex, index)
         mode = session.maybe("nvmlDeviceGetMigMode", handle)

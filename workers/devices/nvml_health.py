@@ -1,4 +1,4 @@
-"""How a GPU is, as far as NVML tells: each question that a card does not answer leaves only its own field open."""
+"""The health of a GPU from NVML. A call that the card does not support leaves only its own field None."""
 
 from __future__ import annotations
 
@@ -10,23 +10,24 @@ import pynvml
 from gpuqueue.model.device import HARDWARE_SLOWDOWN, HARDWARE_THERMAL, POWER_BRAKE, SOFTWARE_THERMAL, Health
 from workers.devices.nvml_calls import Session
 
-# Numbers of nvml.h, written out because older versions of pynvml lack some of the names.
+# Constants of nvml.h, written as numbers because older versions of pynvml lack some of the names.
 _GPU_SENSOR = 0
 _SLOWDOWN, _GPU_MAX = 1, 3
 _MEMORY_TEMPERATURE, _SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT = 82, 194, 196
 _UNCORRECTED, _SINCE_THE_DRIVER_STARTED = 1, 0
-#: Bit by bit; the others (idle, clocks that a person set, the normal power cap) are no alarm.
+#: Throttle reasons by bit. The other bits (idle, clocks set by a user, the normal power cap) are not alarming.
 _THROTTLED = {0x8: HARDWARE_SLOWDOWN, 0x20: SOFTWARE_THERMAL, 0x40: HARDWARE_THERMAL, 0x80: POWER_BRAKE}
-#: Mode 1, exclusive to a thread, is long gone and was stricter still.
+#: Compute modes. Mode 1 (exclusive to a thread) is obsolete and stricter than mode 3, so it is mapped to mode 3.
 _MODES = {0: "default", 1: "exclusive_process", 2: "prohibited", 3: "exclusive_process"}
-#: Where a field's value lies, by its type.
+#: The union member that holds a field's value, by the value's type.
 _VALUES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-#: The fields give a line as a distance from the card's T.Limit, which is near 0; anything like this is degrees.
+#: From this value on, a threshold field is a temperature in degrees Celsius. Smaller values are distances from T.Limit,
+#: which are near 0.
 _DEGREES_FROM = 40
 
 
 def health_of(session: Session, handle: Any, parent: Any = None) -> Health:
-    """Return how the GPU *handle* is; what a MIG instance does not know of itself is said of its *parent*.
+    """Return the health of the GPU *handle*. For a MIG instance, its card *parent* supplies the missing fields.
 
     Raises:
         Refusal: the GPU or the driver is gone.
@@ -42,7 +43,7 @@ def health_of(session: Session, handle: Any, parent: Any = None) -> Health:
 
 
 def _look(session: Session, handle: Any) -> Health:
-    """Return how *handle* itself says it is.
+    """Return the health that *handle* itself reports.
 
     Raises:
         Refusal: the GPU or the driver is gone.
@@ -55,7 +56,7 @@ def _look(session: Session, handle: Any) -> Health:
     errors = session.maybe("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _SINCE_THE_DRIVER_STARTED)
     return Health(
         temperature_c=temperature_c,
-        # A card without a sensor there says so or says 0.
+        # A card without this sensor gives an error or 0.
         memory_temperature_c=further.get(_MEMORY_TEMPERATURE) or None,
         limit_c=_limit_c(session, handle, temperature_c, further),
         power_w=None if power_mw is None else power_mw / 1000,
@@ -68,7 +69,7 @@ def _look(session: Session, handle: Any) -> Health:
 
 
 def _temperature_c(session: Session, handle: Any) -> float | None:
-    """Return the temperature by the new call, or by the one that every driver of these years has."""
+    """Return the temperature in degrees Celsius, by the new call or else by the older one."""
     temperature = session.maybe("nvmlDeviceGetTemperatureV", handle, _GPU_SENSOR)
     if temperature is None:
         temperature = session.maybe("nvmlDeviceGetTemperature", handle, _GPU_SENSOR)
@@ -76,7 +77,7 @@ def _temperature_c(session: Session, handle: Any) -> float | None:
 
 
 def _further(session: Session, handle: Any) -> dict[int, float]:
-    """Return those of the numbered fields that this card knows."""
+    """Return the values of the numbered NVML fields that this card supports, by field id."""
     ids = [_MEMORY_TEMPERATURE, _SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT]
     values = session.maybe("nvmlDeviceGetFieldValues", handle, ids) or ()
     return {
@@ -87,9 +88,10 @@ def _further(session: Session, handle: Any) -> dict[int, float]:
 
 
 def _limit_c(session: Session, handle: Any, temperature_c: float | None, further: dict[int, float]) -> float | None:
-    """Return the card's own line: where it begins to slow down, or else where it must.
+    """Return the temperature in degrees Celsius at which the card slows itself down, None if it is unknown.
 
-    Ada and later cards give both up in the old call and tell them as numbered fields instead.
+    It is the GPU maximum, at which the card may slow down, or else the slowdown threshold, at which it must. Ada and
+    later cards no longer support the old call for these thresholds, and report them as numbered fields instead.
     """
     for threshold, field in ((_GPU_MAX, _GPU_MAX_TLIMIT), (_SLOWDOWN, _SLOWDOWN_TLIMIT)):
         degrees = session.maybe("nvmlDeviceGetTemperatureThreshold", handle, threshold)
@@ -98,11 +100,11 @@ def _limit_c(session: Session, handle: Any, temperature_c: float | None, further
         line = further.get(field)
         if line is None:
             continue
-        if line >= 2**31:  # a negative line in an unsigned field
+        if line >= 2**31:  # a negative value in an unsigned field
             line -= 2**32
         if line >= _DEGREES_FROM:
             return line
-        # The margin is what is left now until T.Limit; a line of -2 lies two degrees beyond it.
+        # The margin is the distance from now to T.Limit. A threshold of -2 is two degrees above T.Limit.
         margin = session.maybe("nvmlDeviceGetMarginTemperature", handle)
         if margin is not None and temperature_c is not None:
             return temperature_c + float(margin) - line
@@ -110,7 +112,7 @@ def _limit_c(session: Session, handle: Any, temperature_c: float | None, further
 
 
 def _throttled(session: Session, handle: Any) -> tuple[str, ...] | None:
-    """Return what slows the card down now, by the call's new name or its old one."""
+    """Return what slows the card down now, None if unknown. The call has a new name in newer versions."""
     bits = session.maybe("nvmlDeviceGetCurrentClocksEventReasons", handle)
     if bits is None:
         bits = session.maybe("nvmlDeviceGetCurrentClocksThrottleReasons", handle)

@@ -1,4 +1,4 @@
-"""What NVML says of the memory of a GPU: how much there is, and which process holds how much of it."""
+"""The memory of a GPU from NVML: its size, the free bytes, and the bytes of each process."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pynvml
 
 from workers.devices.nvml_calls import UNSUPPORTED, Refusal, Session
 
-#: Drivers before R510 have no second version of the memory call.
+#: Errors of drivers before R510, which lack version 2 of the memory call.
 _NO_MEMORY_V2 = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})
-#: What stands for a figure that the driver will not tell.
+#: The value of a figure that the driver does not report.
 _NOT_AVAILABLE = 2**64 - 1
-#: How often a process list that grew while it was read is read again.
+#: How often a process list is read at most, if it grows while it is read.
 _LIST_TRIES = 5
-#: How often a look is taken again in which the memory moved: an idle card gives an even one at once.
+#: How often a sample is taken at most, if the free memory changes during the sample.
 _LOOKS = 3
 
 
 def memory(session: Session, handle: Any) -> Any:
-    """Return NVML's memory figures; total and free mean the same in both versions.
+    """Return NVML's memory figures. Total and free mean the same in versions 1 and 2 of the call.
 
     Raises:
         Refusal: NVML gave an error, or has no figures for this GPU.
@@ -37,11 +37,12 @@ def memory(session: Session, handle: Any) -> Any:
 
 
 def look(session: Session, handle: Any) -> tuple[int, int, dict[int, int | None]]:
-    """Return a GPU's memory, how much of it is free, and what each process holds, as if it were one question.
+    """Return a GPU's total bytes, its free bytes, and the bytes of each process, as one consistent sample.
 
-    They are several, and what is not the processes' is got by taking one from the other. A process that gives memory
-    back between the two would hide as much of somebody else's. So the memory is asked for before and after the list:
-    where it is the same nothing moved, and where it always moves the fuller of both counts.
+    NVML needs several calls for this. The memory of unlisted processes is the used memory minus that of the listed
+    ones, so a process that frees memory between two calls would hide that much of it. The free memory is therefore read
+    before and after the process list. If both values are equal, the sample is consistent. If they differ in every
+    attempt, the smaller free value of the last attempt is used.
 
     Raises:
         Refusal: NVML gave an error.
@@ -59,15 +60,15 @@ def look(session: Session, handle: Any) -> tuple[int, int, dict[int, int | None]
 
 
 def processes(session: Session, handle: Any) -> dict[int, int | None]:
-    """Return every process on the GPU with its bytes, None where the driver will not say.
+    """Return every process on the GPU with its bytes, None if the driver does not report them.
 
     Raises:
         Refusal: NVML gave an error.
 
     """
     entries = _list(session, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
-    # Some cards cannot draw, and some drivers know no MPS, whose clients have a list of their own. The compute list
-    # is not forgiven: without it every job would seem to hold 0.
+    # Some cards do not support graphics, and some drivers do not support MPS, whose clients have a list of their own.
+    # An error of the compute list is always raised: without that list every job would seem to use 0 bytes.
     for name in ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"):
         call = getattr(pynvml, name, None)
         if call is None:
@@ -81,10 +82,10 @@ def processes(session: Session, handle: Any) -> dict[int, int | None]:
 
 
 def accounted(session: Session, handle: Any, pids: Iterable[int]) -> dict[int, int]:
-    """Return the most that each of *pids* ever held, as the driver kept it; ended processes are still known.
+    """Return the driver's own peak memory of each of *pids*, in bytes, including processes that have ended.
 
-    Only an administrator can switch accounting on, a MIG instance never has it, and a pid that was used twice is told
-    of the later one (nvml.h, nvmlDeviceGetAccountingStats).
+    Only an administrator can enable accounting, and MIG instances do not support it. The result is empty without
+    accounting. For a reused pid the figure is that of the later process (nvml.h, nvmlDeviceGetAccountingStats).
 
     Raises:
         Refusal: the GPU or the driver is gone.
@@ -101,7 +102,7 @@ def accounted(session: Session, handle: Any, pids: Iterable[int]) -> dict[int, i
 
 
 def merged(entries: Iterable[tuple[int, int | None]]) -> dict[int, int | None]:
-    """Return each pid once with its largest figure: one that computes and draws is in both lists."""
+    """Return the largest figure of each pid. A process that uses compute and graphics is in both lists."""
     held: dict[int, int | None] = {}
     for pid, size_bytes in entries:
         known = held.get(pid)
@@ -110,7 +111,7 @@ def merged(entries: Iterable[tuple[int, int | None]]) -> dict[int, int | None]:
 
 
 def _list(session: Session, call: Callable[..., Iterable[Any]], handle: Any) -> list[tuple[int, int | None]]:
-    """Return one process list, read again when it grew under pynvml's hands.
+    """Return one process list. It is read again if it grew between the two NVML calls that pynvml makes for it.
 
     Raises:
         Refusal: NVML gave an error.

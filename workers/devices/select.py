@@ -1,4 +1,4 @@
-"""Which devices this worker serves, and which of them a person means."""
+"""Selects the devices that a worker serves, and finds the device that a user names."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from gpuqueue.model.device import Device
     from workers.devices.backend import DeviceBackend
 
-#: At the end of a spec: the CPU as well.
+#: Suffix of a spec that also serves the CPU.
 BESIDE = ",cpu"
 
 
 def choose(spec: str, host: str) -> DeviceBackend:
     """Return the devices that *spec* names: ``auto``, ``gpu``, ``cpu``, or simulated ones like ``sim:4x24G``.
 
-    ``auto`` takes the GPUs where there are any and else the CPU. It does not take the CPU where there is a driver
-    that is broken: jobs meant for a GPU would run, slowly and unseen, in the wrong place. With a ``cpu`` after a
-    comma, as in ``gpu,cpu``, the CPU is served beside the GPUs.
+    ``auto`` selects the GPUs if there are any, and otherwise the CPU. With a broken driver it raises instead of
+    selecting the CPU, because jobs meant for a GPU would then run on the CPU, slowly and without a warning. With the
+    suffix ``,cpu``, as in ``gpu,cpu``, the CPU is served in addition to the other devices.
 
     Raises:
-        BadRequest: *spec* names nothing, or GPUs where there are none.
+        BadRequest: *spec* is invalid, or names GPUs and there are none.
         DeviceTrouble: there is a driver, but it is broken.
 
     """
@@ -54,10 +54,10 @@ def _choose_one(spec: str, host: str) -> DeviceBackend:
 
 
 def find(backend: DeviceBackend, wanted: str) -> Device:
-    """Return the device that *wanted* means: an index, a UUID, or the beginning of only one UUID.
+    """Return the device that *wanted* names: an index, a UUID, or a unique prefix of a UUID.
 
     Raises:
-        BadRequest: it means none of them, or several.
+        BadRequest: *wanted* matches no device, or several.
         DeviceTrouble: the driver does not answer.
 
     """
@@ -74,7 +74,7 @@ def find(backend: DeviceBackend, wanted: str) -> Device:
 
 
 def _gpus() -> DeviceBackend | None:
-    """Return this host's GPUs, None where it has none.
+    """Return this host's GPUs, None if it has none.
 
     Raises:
         DeviceTrouble: there is a driver, but it is broken.

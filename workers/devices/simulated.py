@@ -1,8 +1,8 @@
-"""Devices whose memory is the host's, for demos, documentation and tests.
+"""Simulated devices that use host memory, for demos, documentation and tests.
 
-A process is on such a device when the environment it was started with lists the device in CUDA_VISIBLE_DEVICES,
-and what it holds there is its resident memory, shared equally among the devices listed. So a stranger can be made
-by hand, exactly as on a real card: ``CUDA_VISIBLE_DEVICES=sim-HOST-0 python …``.
+A process is on such a device if the environment it was started with lists the device in CUDA_VISIBLE_DEVICES. The
+memory it uses there is its resident memory, divided equally among the listed devices. An external process can be
+started by hand, as on a real card: ``CUDA_VISIBLE_DEVICES=sim-HOST-0 python …``.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAX_DEVICES = 64
 
 _SPEC = re.compile(r"(?:(\d{1,9})x)?(.+)", re.IGNORECASE)
 _VISIBLE = b"CUDA_VISIBLE_DEVICES="
-_SPARE = b"GPUQUEUE_SPARE="  # as in workers.inside.warm_start
+_SPARE = b"GPUQUEUE_SPARE="  # `ROOM` in workers.inside.warm_start
 _STAT_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# Places in /proc/PID/stat, counted from the state, which follows the name's closing bracket; see proc(5).
+# Indexes of fields in /proc/PID/stat, counted from the state, the first field after the name; see proc(5).
 _FLAGS, _START, _RSS, _ENV_START, _ENV_END = 6, 19, 21, 47, 48
-_KERNEL = 0x00200000  # PF_KTHREAD in linux/sched.h: it has no memory of its own
+_KERNEL = 0x00200000  # PF_KTHREAD in linux/sched.h: a kernel thread, without memory of its own
 _TICKS = os.sysconf("SC_CLK_TCK")
-#: A thread of the kernel that is younger may be about to become a program, in seconds: so the kernel starts those.
+#: Age below which a kernel thread may still become a program, in seconds. The kernel starts its helper programs so.
 YOUNG_S = 1.0
 
 
@@ -41,7 +41,7 @@ def parse_simulated(text: str) -> list[int]:
     """Return the size in bytes of each device in *text*, like ``sim:4x24G``, ``sim:24G`` or ``sim:2x24G+2x80G``.
 
     Raises:
-        BadRequest: *text* is nothing like that, or asks for no device or too many.
+        BadRequest: *text* is invalid, or asks for no device or too many.
 
     """
     if "," in text:
@@ -53,7 +53,10 @@ def parse_simulated(text: str) -> list[int]:
 
 
 def _by_plus(text: str) -> str:
-    """Return what *text* may have meant by its commas, which ``gpuqueue simulate`` has between kinds."""
+    """Return *text* with its commas replaced by plus signs, or an example if that is invalid too.
+
+    Users write commas because ``gpuqueue simulate`` separates kinds of devices by commas.
+    """
     meant = PREFIX + "+".join(part.strip().removeprefix(PREFIX) for part in text.split(","))
     try:
         parse_simulated(meant)
@@ -78,7 +81,7 @@ def _sizes(text: str, part: str) -> list[int]:
 
 
 class SimulatedBackend(Driverless):
-    """Devices that exist only here; their memory is really held by processes."""
+    """Devices that exist only in this backend. Their used memory is the resident memory of real processes."""
 
     def __init__(self, host: str, spec: str) -> None:
         self._devices = tuple(
@@ -100,10 +103,10 @@ class SimulatedBackend(Driverless):
         return self._devices
 
     def reading(self, device: Device) -> Reading:
-        """Return a look at *device* as it is now.
+        """Return a sample of the memory of *device*.
 
         Raises:
-            DeviceTrouble: *device* is none of these.
+            DeviceTrouble: *device* does not belong to this backend.
 
         """
         if device.uuid not in self._uuids:
@@ -118,18 +121,18 @@ class SimulatedBackend(Driverless):
                 listed[identity] = uuids
             if device.uuid in uuids:
                 processes[int(identity[0])] = rss_bytes // len(uuids)
-        self._listed = listed  # those that are gone are forgotten
+        self._listed = listed  # drops the processes that are gone
         used_bytes = sum(held or 0 for held in processes.values())
         return Reading(
             total_bytes=device.total_bytes, free_bytes=max(0, device.total_bytes - used_bytes), processes=processes
         )
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
-        """Return the bytes that the processes *pids* hold in *reading*."""
+        """Return the bytes that the processes *pids* use in *reading*."""
         return sum(reading.processes.get(pid) or 0 for pid in set(pids))
 
     def _devices_of(self, identity: _Identity) -> frozenset[str] | None:
-        """Return the devices that a process lists; looked up once in its life, but None while it waits for a job."""
+        """Return the devices that a process lists, None for a warm interpreter. Known results are cached."""
         known = self._listed.get(identity)
         if known is None:
             named = _visible(int(identity[0]))
@@ -137,13 +140,14 @@ class SimulatedBackend(Driverless):
         return known
 
 
-#: What tells one program in one process from every other: pid, start, and the place of its environment, because exec()
-#: changes the environment but neither pid nor start. As the kernel writes them: they are compared, never counted with.
+#: Identifies one program in one process: pid, start time, and the start and end address of its environment. The
+#: addresses are included because exec() changes the environment but neither pid nor start time. All are kept as the
+#: kernel writes them, because they are only compared.
 _Identity = tuple[str, bytes, bytes, bytes]
 
 
 def _is_lasting(identity: _Identity) -> bool:
-    """Return whether the kernel told where the environment is: not in the middle of exec(), nor of a stranger."""
+    """Return whether the address of the environment is known. It is 0 during exec(), and for other users' processes."""
     return identity[2] != b"0"
 
 
@@ -151,11 +155,12 @@ class _Processes:
     """The processes of this host that have memory of their own."""
 
     def __init__(self) -> None:
-        #: Threads of the kernel, mostly more than all others, by name and inode: another inode is another process.
+        #: Inodes in /proc of the known kernel threads, by pid. They are cached because most processes of a host are
+        #: kernel threads. A reused pid has another inode.
         self._kernels: dict[str, int] = {}
 
     def look(self) -> Iterator[tuple[_Identity, int]]:
-        """Yield every process with its resident bytes."""
+        """Yield every process that has resident memory, with its resident bytes."""
         young = (time.clock_gettime(time.CLOCK_BOOTTIME) - YOUNG_S) * _TICKS
         kernels: dict[str, int] = {}
         with os.scandir("/proc") as entries:
@@ -179,9 +184,10 @@ class _Processes:
 
 
 def _stat(pid: str) -> list[bytes] | None:
-    """Return the fields of /proc/PID/stat from the state on, None of a process that is gone."""
+    """Return the fields of /proc/PID/stat from the state on, None if the process is gone."""
     try:
-        stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # no file object: a look is thousands
+        # Without a file object, for speed: one sample reads thousands of these files.
+        stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -190,13 +196,13 @@ def _stat(pid: str) -> list[bytes] | None:
         return None
     finally:
         os.close(stat)
-    return raw[raw.rindex(b")") + 2 :].split()  # the name is in brackets and may itself hold any character
+    return raw[raw.rindex(b")") + 2 :].split()  # the name is in parentheses and may hold any character
 
 
 def _visible(pid: int) -> frozenset[str] | None:
-    """Return what process *pid* lists in CUDA_VISIBLE_DEVICES; nothing where its environment cannot be read.
+    """Return what process *pid* lists in CUDA_VISIBLE_DEVICES; an empty set if its environment is unreadable.
 
-    None for a spare: its environment changes when it becomes a job.
+    Returns None for a warm interpreter, because its environment changes when it becomes a job.
     """
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()

@@ -1,4 +1,4 @@
-"""How far a device is from the others of its host, for jobs on several."""
+"""Distances between the devices of a host, for jobs on several devices."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 def near(backend: DeviceBackend, device: Device) -> dict[str, int]:
-    """Return how far it is from *device* to each other one by UUID; what the driver will not tell is left out.
+    """Return the distance from *device* to each other device, by UUID. Unknown distances are left out.
 
-    Of the CPU and of MIG instances nothing is told: they are in no job on several devices. After trouble nobody is
-    asked any more, since each question may take until its deadline: it is a matter of speed, and no job waits for it.
+    The CPU and MIG instances are left out, because no job on several devices uses them. After the first error no
+    further distance is queried, because each query may take until its time limit. Distances only improve speed, so a
+    partial result is acceptable.
     """
     found: dict[str, int] = {}
     if device.kind is DeviceKind.CPU or device.mig_parent is not None:

@@ -1,4 +1,4 @@
-"""A host's GPUs and, beside them, its CPU."""
+"""A backend that combines a host's GPUs with its CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class WithCpu:
-    """Two backends as one: each question goes to the one whose device it is about."""
+    """Two backends as one. Each call goes to the backend that owns the device."""
 
     def __init__(self, gpus: DeviceBackend, cpu: DeviceBackend) -> None:
         self._gpus = gpus
@@ -32,20 +32,20 @@ class WithCpu:
         return (*gpus, *(replace(device, index=after + device.index) for device in self._cpu.devices()))
 
     def reading(self, device: Device) -> Reading:
-        """Return a look at *device* as it is now.
+        """Return a sample of the memory of *device*.
 
         Raises:
-            DeviceTrouble: the device does not answer, or will not tell its free memory.
+            DeviceTrouble: the device does not answer, or does not report its free memory.
 
         """
         return self._of(device).reading(device)
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
-        """Return the bytes that the processes *pids* hold in *reading*: only the CPU's lists none."""
+        """Return the bytes that the processes *pids* use in *reading*. A reading with ``listed`` unset is the CPU's."""
         return (self._gpus if reading.listed else self._cpu).used_by(reading, pids)
 
     def health(self, device: Device) -> Health:
-        """Return how *device* is now.
+        """Return the current health of *device*.
 
         Raises:
             DeviceTrouble: the device does not answer at all.
@@ -54,7 +54,7 @@ class WithCpu:
         return self._of(device).health(device)
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
-        """Return the most that each process of *pids* ever held on *device*, where its driver kept that.
+        """Return the driver's own peak memory of each process of *pids* on *device*, in bytes.
 
         Raises:
             DeviceTrouble: the device does not answer at all.
@@ -63,7 +63,7 @@ class WithCpu:
         return self._of(device).accounted(device, pids)
 
     def distance(self, a: Device, b: Device) -> int | None:
-        """Return how far two devices are apart; of the CPU and a GPU that is not known.
+        """Return the distance of two devices. The distance between the CPU and a GPU is unknown (None).
 
         Raises:
             DeviceTrouble: one of the devices does not answer at all.

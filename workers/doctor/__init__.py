@@ -1,1 +1,1 @@
-"""The part of ``gpuqueue doctor`` that only the machines' side can see: driver, cards, the jobs' Python, the runs."""
+"""The checks of ``gpuqueue doctor`` that run on a GPU host: driver, cards, the jobs' Python, the runs."""

@@ -1,4 +1,4 @@
-"""The devices that this machine would serve: do they answer, are they well, may several processes use them?"""
+"""Checks of the devices that this machine would serve: response, health, compute mode, persistence mode, MIG."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEVICE_S = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """One device, and what it said: its memory and its health, or why it says neither."""
+    """One device with its memory and its health, or the reason why it gives neither."""
 
     device: Device
     reading: Reading | None = None
@@ -32,13 +32,13 @@ class Seen:
 
     @property
     def name(self) -> str:
-        """Return what people call it."""
+        """Return the device's name for users."""
         return f"device {self.device.index}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """The devices, or why there are none to serve."""
+    """The devices to serve, or the reason why there are none."""
 
     settings: Settings
     driver: DriverFacts
@@ -47,12 +47,12 @@ class Facts:
 
     @property
     def gpus(self) -> tuple[Seen, ...]:
-        """Return those that are GPUs."""
+        """Return the devices that are GPUs."""
         return tuple(each for each in self.devices if each.device.kind is DeviceKind.GPU)
 
 
 def facts_of(settings: Settings, driver: DriverFacts) -> Facts:
-    """Return what each device says. None of them waits for another."""
+    """Read all devices at the same time, so that a slow device does not delay the others."""
     try:
         backend = choose(settings.devices, settings.host)
         looks = [(device, Look(partial(_ask, backend, device), DEVICE_S)) for device in backend.devices()]
@@ -74,7 +74,7 @@ def _seen(device: Device, look: Look[tuple[Reading, Health]]) -> Seen:
 
 
 def devices(facts: Facts) -> Iterator[Finding]:
-    """What would this machine serve, and does each device answer?"""
+    """Report the devices that this machine would serve, and those that do not answer."""
     if facts.trouble is not None:
         remedy = "mend the driver, or say what to serve with GPUQUEUE_DEVICES: auto, gpu, cpu or sim:4x24G"
         yield problem(facts.trouble, remedy)
@@ -93,7 +93,7 @@ def devices(facts: Facts) -> Iterator[Finding]:
 
 
 def health(facts: Facts) -> Iterator[Finding]:
-    """Is a device hot, slowed down, or losing bits?"""
+    """Check whether a device is hot, is slowed down, or has memory errors."""
     looked = [each for each in facts.devices if each.health is not None]
     found = [finding for each in looked for finding in _unwell(each, each.health or Health())]
     yield from found
@@ -118,7 +118,7 @@ def _unwell(each: Seen, health: Health) -> Iterator[Finding]:
 
 
 def compute_mode(facts: Facts) -> Iterator[Finding]:
-    """May several processes use a GPU at a time?"""
+    """Check whether several processes may use a GPU at the same time."""
     bad = False
     for each in facts.gpus:
         mode = None if each.health is None else each.health.compute_mode
@@ -135,7 +135,7 @@ def compute_mode(facts: Facts) -> Iterator[Finding]:
 
 
 def persistence(facts: Facts) -> Findings:
-    """Does the driver stay ready when no process uses it?"""
+    """Check whether the driver stays initialized while no process uses it."""
     off = [str(card.index) for card in facts.driver.cards if card.persistent is False]
     if not facts.gpus or not any(card.persistent is not None for card in facts.driver.cards):
         return ()
@@ -146,7 +146,7 @@ def persistence(facts: Facts) -> Findings:
 
 
 def mig(facts: Facts) -> Iterator[Finding]:
-    """Is a card divided, and has it parts?"""
+    """Check whether a card is in MIG mode, and whether it is divided into instances."""
     for card in facts.driver.cards:
         if card.divided and card.parts:
             yield note(

@@ -1,4 +1,4 @@
-"""The driver: does it answer, and if not, why not?"""
+"""Checks of the NVIDIA driver: whether it answers, the likely reason if it does not, and its device files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CONTAINER = "start the container with its devices: docker run --gpus all, or dep
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """The driver, what is around it, and what this machine is told to serve."""
+    """The driver, its environment on this machine, and the settings."""
 
     settings: Settings
     driver: DriverFacts
@@ -22,21 +22,21 @@ class Facts:
 
     @property
     def wanted(self) -> bool:
-        """Return whether this machine serves GPUs, or would if it could."""
+        """Return whether the settings ask for GPUs."""
         return asks_for_gpus(self.settings)
 
 
 def asks_for_gpus(settings: Settings) -> bool:
-    """Return whether GPUs are served where there are any."""
+    """Return whether *settings* ask to serve GPUs if there are any."""
     return settings.devices.removesuffix(BESIDE) in {"auto", "gpu"}
 
 
 def driver(facts: Facts) -> Findings:
-    """Does the NVIDIA driver answer, and if not, why not?"""
+    """Check whether the NVIDIA driver answers, and find the reason if it does not."""
     found = _judged(facts.driver, facts.around)
     if found.grade.is_well or facts.wanted:
         return found
-    # Nobody here asked for a GPU: whoever serves the CPU need not mend a driver.
+    # The settings ask for no GPU, so a broken driver is no problem.
     return note(f"{found.seen}; it is not asked for (devices = {facts.settings.devices})", found.remedy)
 
 
@@ -132,7 +132,7 @@ def _broken(facts: DriverFacts, around: Surroundings) -> Finding:
 
 
 def device_files(facts: Facts) -> Findings:
-    """May this account open the device files?"""
+    """Check whether this account can open the device files."""
     if not facts.around.nodes:
         return ()
     if facts.around.closed:

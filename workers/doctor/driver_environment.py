@@ -1,7 +1,7 @@
-"""What is around the NVIDIA driver on this machine: the kernel's part, the device files, the cards on the bus.
+"""The environment of the NVIDIA driver on this machine: the kernel module, the device files, the cards on the bus.
 
-The driver says only that it does not answer. Why, is told by what of it is there: a card without a driver, a library
-without its kernel module, a container that was given no device.
+A driver that does not answer gives no reason. The parts that are present show it: a card without a driver, a library
+without its kernel module, a container without a device.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ _NVIDIA, _DISPLAY = "0x10de", "0x03"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Surroundings:
-    """What was found; empty or None where there is nothing."""
+    """The parts of the driver's environment. A missing part is empty or None."""
 
-    #: The version of the kernel's part of the driver.
+    #: The version of the driver's kernel module.
     module: str | None
-    #: The device files of cards, and those of them (or of their control) that we may not open.
+    #: The device files of the cards, and those of them (and of nvidiactl) that this account cannot open.
     nodes: tuple[str, ...]
     closed: tuple[str, ...]
-    #: The NVIDIA cards on the PCI bus, by their addresses.
+    #: The PCI addresses of the NVIDIA cards.
     cards: tuple[str, ...]
-    #: Whether the open driver that cannot compute holds them.
+    #: Whether the nouveau driver is loaded. It keeps NVIDIA's driver from the card, and cannot compute.
     nouveau: bool
     container: bool
-    #: What a container was told to give its programs; None where that was not said.
+    #: The value of NVIDIA_VISIBLE_DEVICES; None if it is not set.
     visible: str | None
 
 
 def look_around(root: Path = Path("/"), visible: str | None = None) -> Surroundings:
-    """Return what is around the driver below *root*; *visible* is NVIDIA_VISIBLE_DEVICES, if it is set."""
+    """Return the driver's environment below *root*. *visible* is NVIDIA_VISIBLE_DEVICES, if it is set."""
     files = sorted((root / "dev").glob("nvidia[0-9]*"))
     control = [root / "dev" / "nvidiactl"] if (root / "dev" / "nvidiactl").exists() else []
     return Surroundings(

@@ -1,4 +1,4 @@
-"""Looks at this machine's side, all at once and each look with a limit, and yields what the checks find."""
+"""Runs the checks of a GPU host, each group with a time limit, and yields the findings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from workers.doctor.driver_environment import look_around
 
 T = TypeVar("T")
 
-#: How long the driver may take to open, a card to answer, all devices to answer, and any other look, in seconds.
+#: Time limits for opening the driver, for a card, for all devices, and for any other group of checks, in seconds.
 DRIVER_S, CARD_S, DEVICES_S, LOOK_S = 8.0, 4.0, 12.0, 8.0
 
-#: Each room with the checks that are made there.
+#: The checks of each section (``room``) of the findings.
 ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
     "host": (*driver.CHECKS, *cards.CHECKS, *visibility.CHECKS),
     "python": python.CHECKS,
@@ -29,7 +29,7 @@ ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
 
 
 def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> Iterator[Finding]:
-    """Yield all findings of this machine's side; those that no driver can delay come first."""
+    """Yield all findings of this machine. The checks that do not depend on the driver come first."""
     session = Session()
     opening = Look(lambda: driver_facts(session), DRIVER_S)
     live = Look(lambda: runs.facts_of(settings), LOOK_S)
@@ -52,7 +52,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
 
 
 def _with_cards(session: Session, facts: DriverFacts) -> DriverFacts:
-    """Return *facts* with what each card says; one that hangs is in trouble, and keeps no other."""
+    """Return *facts* with the facts of each card. A card that hangs is in trouble, and does not delay the others."""
     looks = [Look(partial(card_facts, session, index), CARD_S) for index in range(facts.count)]
     found = []
     for index, look in enumerate(looks):

@@ -1,4 +1,4 @@
-"""Processes that outlived their run: they carry its token, and have no shim above them that would end them."""
+"""Checks for orphans: processes with the token of a run whose shim is gone, so that nothing ends them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity, each_process, is_locked
 from workers.run.environment import TOKEN
 
-#: How long the last processes of a run may take to go after their shim, in seconds.
+#: How long the last processes of a run may take to exit after their shim, in seconds.
 GOING_S = 0.5
 RUN_DIR = "GPUQUEUE_RUN_DIR"
 _MARKS = frozenset({TOKEN.encode(), RUN_DIR.encode()})
@@ -28,11 +28,11 @@ class Orphan:
     command: str
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- facts -----------------------------------------------------------------------------------------------------------
 
 
 def facts_of(settings: Settings) -> tuple[Orphan, ...]:
-    """Return the processes that nobody answers for. The last ones of a run that ends in this moment get time to go."""
+    """Return the processes of runs without a shim that have not exited within ``GOING_S``."""
     found = [each for each in _carriers(settings.runs_dir) if not is_locked(each.directory / "lock")]
     deadline_s = time.monotonic() + GOING_S
     return tuple(
@@ -50,7 +50,7 @@ class _Carrier:
 
 
 def _carriers(runs: Path) -> Iterator[_Carrier]:
-    """Yield the processes of the runs below *runs*, as far as we may look."""
+    """Yield the processes of the runs below *runs* that this account can read."""
     for entry in each_process():
         try:
             pairs = (word.partition(b"=") for word in (entry / "environ").read_bytes().split(b"\0"))
@@ -64,11 +64,11 @@ def _carriers(runs: Path) -> Iterator[_Carrier]:
             yield _Carrier(process, directory, words.decode(errors="replace").strip())
 
 
-# ---- judging ---------------------------------------------------------------------------------------------------------
+# ---- checks ----------------------------------------------------------------------------------------------------------
 
 
 def orphans(facts: tuple[Orphan, ...]) -> Iterator[Finding]:
-    """Has a process outlived its run?"""
+    """Report the processes that have outlived their run."""
     for each in facts:
         seen = f"pid {each.pid} of job {each.job} has no shim, nobody answers for it: {each.command[:80]}"
         yield problem(seen, f"kill -9 {each.pid}, unless somebody knows why it is there", about=f"pid {each.pid}")

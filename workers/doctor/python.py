@@ -1,6 +1,7 @@
-"""The Python that jobs submitted from here would use, and the torch in it. Found out without importing torch.
+"""Checks of the Python interpreter that jobs submitted from here would use, and of its torch.
 
-``deep`` imports it, in the environment that a job would find: that takes seconds, and tells what it really sees.
+The default checks do not import torch. ``deep`` imports it in a job's environment, which takes seconds, and reports the
+GPUs that torch really sees.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from gpuqueue.system.command_line import interpreter as chosen
 from gpuqueue.system.environment import travelling
 from workers.devices.nvml_diagnostics import DriverFacts
 
-#: How long an interpreter may take to tell where its torch is, and to import it, in seconds.
+#: How long an interpreter may take to report its torch version, and to import torch, in seconds.
 ASK_S, DEEP_S = 5.0, 60.0
-#: Reads torch's own version file: to import it would take seconds.
+#: Reads torch's version file, since importing torch would take seconds.
 ASK = """
 import importlib.util, json, runpy, sys
 found = {"python": ".".join(map(str, sys.version_info[:3]))}
@@ -29,7 +30,7 @@ if spec is not None and spec.origin:
     found.update(torch=said["__version__"], cuda=said.get("cuda"), hip=said.get("hip"))
 print(json.dumps(found))
 """
-#: Lets torch open the driver as a job would; it makes no context on a card, so it takes no memory there.
+#: Initializes CUDA in torch as a job would. It creates no context on a card, so it uses no device memory.
 TRY = """
 import json, sys, warnings
 found = {"count": 0, "error": None}
@@ -48,7 +49,11 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """The interpreter and its torch. ``failure`` says why it cannot be asked, ``trial`` is what torch saw, if tried."""
+    """The interpreter and its torch.
+
+    ``failure`` is the reason why the interpreter did not answer. ``trial`` is the result of importing torch, if that
+    was tried, and ``trial_failure`` the reason why it failed.
+    """
 
     path: str
     driver: DriverFacts
@@ -61,20 +66,20 @@ class Facts:
 
     @property
     def gpus(self) -> int:
-        """Return how many cards answer here."""
+        """Return the number of cards that answer."""
         return sum(card.trouble is None for card in self.driver.cards)
 
     @property
     def undivided(self) -> tuple[str, ...]:
-        """Return the UUIDs of the cards that a program can use as a whole."""
+        """Return the UUIDs of the cards that are not divided by MIG."""
         return tuple(card.uuid for card in self.driver.cards if card.uuid is not None and not card.divided)
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- facts -----------------------------------------------------------------------------------------------------------
 
 
 def facts_of(environ: Mapping[str, str], driver: DriverFacts, *, deep: bool) -> Facts:
-    """Return what the Python of *environ* tells of itself and of its torch."""
+    """Return the facts about the Python that *environ* selects, and about its torch."""
     path = chosen(environ)
     try:
         found = _ask(path, ASK, travelling(environ), ASK_S)
@@ -94,18 +99,18 @@ def _tried(facts: Facts, environ: Mapping[str, str]) -> Facts:
 
 
 def _ask(python: str, code: str, env: Mapping[str, str], limit_s: float) -> dict[str, Any]:
-    """Return what *code* prints last, as JSON.
+    """Run *code* in the interpreter *python*, and return the JSON object that it prints last.
 
     Raises:
-        OSError: the interpreter cannot be started.
-        subprocess.SubprocessError: it failed, or took too long.
-        ValueError: it printed something else.
+        OSError: The interpreter cannot be started.
+        subprocess.SubprocessError: The code failed, or took longer than *limit_s* seconds.
+        ValueError: The last line is not JSON.
 
     """
     done = subprocess.run(
         [python, "-c", code],
         env=dict(env),
-        cwd="/",  # a file torch.py in the current directory would be taken for it
+        cwd="/",  # a file torch.py in the current directory would be imported instead
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -125,11 +130,11 @@ def _told(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-# ---- judging ---------------------------------------------------------------------------------------------------------
+# ---- checks ----------------------------------------------------------------------------------------------------------
 
 
 def interpreter(facts: Facts) -> Findings:
-    """Which Python would run a script that is submitted from here?"""
+    """Report the Python that would run a script submitted from here."""
     if facts.failure is not None:
         seen = f"{facts.path} cannot be asked: {facts.failure}"
         return warning(seen, "activate another environment, or say --python PATH at submit")
@@ -137,7 +142,7 @@ def interpreter(facts: Facts) -> Findings:
 
 
 def torch(facts: Facts) -> Findings:
-    """Has it a torch that can use the GPUs here?"""
+    """Check whether the interpreter has a torch that can use the GPUs of this machine."""
     if facts.failure is not None:
         return ()
     if facts.torch is None:
@@ -155,7 +160,7 @@ def torch(facts: Facts) -> Findings:
 
 
 def trial(facts: Facts) -> Findings:
-    """What does torch really see? Only with ``--deep``."""
+    """Report the GPUs that torch really sees. Only with ``--deep``."""
     if facts.trial_failure is not None:
         return unknown(f"torch could not be tried: {facts.trial_failure}", f"{facts.path} -c 'import torch'")
     if facts.trial is None:

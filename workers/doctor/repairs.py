@@ -1,4 +1,4 @@
-"""What may be mended on this machine without asking. Each repair looks anew, and says each thing it has done."""
+"""Repairs that are safe to make without asking. Each checks the current state first, and reports what it has done."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from workers.run.directory import LIVE, RunDir
 
 
 def remove_dangling_links(settings: Settings) -> Iterator[str]:
-    """Remove the links below ``runs/live`` whose run directories are gone. A run's directory is made before its link.
+    """Remove the links below ``runs/live`` whose run directories are gone.
+
+    A new run is not affected, because its directory is created before its link.
 
     Raises:
-        OSError: they cannot be removed.
+        OSError: A link cannot be removed.
 
     """
     for job_id, token in links(settings.runs_dir):
@@ -26,12 +28,12 @@ def remove_dangling_links(settings: Settings) -> Iterator[str]:
 
 
 def tidy_stale_directories(settings: Settings) -> Iterator[str]:
-    """Settle the runs that are over for certain and that nobody holds; their logs stay.
+    """Settle the runs that are certainly over and have neither a shim nor a worker. Their logs stay.
 
-    The lock of each is held meanwhile, and whether it is over is asked again under it.
+    Each run is locked first, and checked again under the lock.
 
     Raises:
-        OSError: a directory cannot be tidied up.
+        OSError: A directory cannot be settled.
 
     """
     for run in facts_of(settings).runs:
@@ -40,13 +42,13 @@ def tidy_stale_directories(settings: Settings) -> Iterator[str]:
         directory = RunDir(run.directory.path)
         fd = directory.try_lock()
         if fd is None:
-            continue  # somebody came
+            continue  # a worker or a shim has locked the run meanwhile
         try:
             if run.token in tokens_over(settings, [(run.job_id, run.token)]):
                 directory.settle()
                 yield f"tidied up {directory.path}: job {run.job_id} has gone on without this run; its log stays"
         except Unreachable:
-            continue  # nothing is certain any more
+            continue  # without an answer the run is not certainly over
         finally:
             os.close(fd)
 
@@ -55,7 +57,7 @@ REPAIRS = (remove_dangling_links, tidy_stale_directories)
 
 
 def repair(settings: Settings) -> Iterator[str]:
-    """Make every repair, and yield in words what each has done, or why it could not."""
+    """Make every repair, and yield a line for each thing done and for each failure."""
     for each in REPAIRS:
         try:
             yield from each(settings)

@@ -1,4 +1,4 @@
-"""The runs of this machine that nobody has settled: who answers for them, and which of them are long over."""
+"""Checks of this machine's unsettled runs: whether a worker serves them, and whether they are already over."""
 
 from __future__ import annotations
 
@@ -16,62 +16,62 @@ from gpuqueue.system.process import is_locked
 from gpuqueue.text.units import format_duration
 from workers.run.directory import LIVE, RunDir
 
-#: A run that is younger than this may just be starting: its worker has not locked it yet, in seconds.
+#: A run that is younger than this may still be starting, without a lock yet, in seconds.
 YOUNG_S = 30.0
-#: Most runs that are named one by one.
+#: Most runs that are listed by name.
 MOST_NAMED = 10
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """A run that has a link below ``runs/live``: nobody has settled it yet."""
+    """An unsettled run, which has a link below ``runs/live``."""
 
     job_id: int
     token: str
     directory: RunDir
-    #: Whether its directory is there, and whether that says what the run holds.
+    #: Whether the run directory exists, and whether its claim is readable.
     there: bool
     whole: bool
     young: bool
-    #: The device whose worker answers for it, by UUID.
+    #: The UUID of the device whose worker manages the run.
     device: str | None
-    #: Whether a shim or a worker holds its lock, and for how long somebody has vouched for it.
+    #: Whether a shim or a worker holds the run's lock, and for how many more seconds the heartbeat is valid.
     attended: bool
     vouched_s: float
-    #: Whether it is over for certain: the store knows nothing of the token, and the book says so.
+    #: Whether the run is certainly over: the store does not know the token, and the history has the end.
     over: bool
 
     @property
     def name(self) -> str:
-        """Return what people call it."""
+        """Return the run's name for users."""
         return f"job {self.job_id}"
 
     @property
     def is_left(self) -> bool:
-        """Return whether nobody is there any more; a run that is just starting is not meant."""
+        """Return whether the run has neither a shim nor a worker, and is not just starting."""
         return self.there and not self.attended and not self.young
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """The runs of this machine that nobody has settled."""
+    """The unsettled runs of this machine."""
 
     settings: Settings
     runs: tuple[RunFacts, ...]
-    #: The devices whose workers hold their lock in our state directory.
+    #: The devices that have a worker, which holds their lock in this state directory.
     served: frozenset[str]
-    #: Why store or book could not be asked, empty if that was not needed or both answered.
+    #: Why the store or the history did not answer; empty if both answered or neither was needed.
     unasked: str
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- facts -----------------------------------------------------------------------------------------------------------
 
 
 def facts_of(settings: Settings) -> Facts:
-    """Return what can be seen of the runs.
+    """Return the facts about the unsettled runs.
 
     Raises:
-        OSError: the run directories cannot be looked at.
+        OSError: The run directories cannot be read.
 
     """
     names = list(links(settings.runs_dir))
@@ -92,7 +92,7 @@ def facts_of(settings: Settings) -> Facts:
 
 
 def links(runs: Path) -> Iterator[tuple[int, str]]:
-    """Yield job and token of each link below ``runs/live``, and nothing that somebody else put there."""
+    """Yield the job id and token of each link below ``runs/live``. Other files are skipped."""
     try:
         entries = sorted((runs / LIVE).iterdir())
     except FileNotFoundError:
@@ -104,13 +104,13 @@ def links(runs: Path) -> Iterator[tuple[int, str]]:
 
 
 def tokens_over(settings: Settings, names: Iterable[tuple[int, str]]) -> frozenset[str]:
-    """Return the tokens of the runs that are over for certain: not the store's any more, and the book tells as much.
+    """Return the tokens of the runs that are certainly over, according to both the store and the history.
 
-    A store that has lost its data knows no token; the run directories are all that is left of those runs then, and
-    must stay until the queue is rebuilt. So the store's word alone is not enough.
+    The store alone is not enough: a store that lost its data knows no token, and the run directories must stay until
+    the queue is rebuilt from them.
 
     Raises:
-        Unreachable: store or book does not answer.
+        Unreachable: The store or the history does not answer.
 
     """
     pairs = list(names)
@@ -120,7 +120,7 @@ def tokens_over(settings: Settings, names: Iterable[tuple[int, str]]) -> frozens
     unknown_there = [(job_id, token) for job_id, token in pairs if job_id not in known or known[job_id].token != token]
     if not unknown_there:
         return frozenset()
-    from gpuqueue.history.database import Book  # noqa: PLC0415 - sqlalchemy, and on a healthy machine nobody asks
+    from gpuqueue.history.database import Book  # noqa: PLC0415 - slow import, not needed on a healthy machine
 
     book = Book(settings.database_url)
     try:
@@ -130,7 +130,7 @@ def tokens_over(settings: Settings, names: Iterable[tuple[int, str]]) -> frozens
 
 
 def _is_over(record: Record | None, token: str) -> bool:
-    """Return whether the book knows how the run ended, or that the job has gone on without it."""
+    """Return whether the history has the run's end, the job's end or a later attempt of the job."""
     if record is None:
         return False
     attempt = int(token.partition(".")[0])
@@ -156,7 +156,7 @@ def _look(runs: Path, job_id: int, token: str, *, over: bool) -> RunFacts:
 
 
 def _age_s(path: Path) -> float:
-    """Return how long ago something was last put into the directory; without one, for ever."""
+    """Return the time since the directory was last modified, in seconds; infinity if it does not exist."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:
@@ -170,11 +170,11 @@ def _vouched_until_s(path: Path) -> float:
         return 0.0
 
 
-# ---- judging ---------------------------------------------------------------------------------------------------------
+# ---- checks ----------------------------------------------------------------------------------------------------------
 
 
 def dangling_links(facts: Facts) -> Findings:
-    """Is there a link to a run whose directory is gone?"""
+    """Report links to runs whose directories are gone."""
     gone = [f"{run.job_id}.{run.token}" for run in facts.runs if not run.there]
     if not gone:
         return ok("none")
@@ -183,7 +183,7 @@ def dangling_links(facts: Facts) -> Findings:
 
 
 def without_a_worker(facts: Facts) -> Iterator[Finding]:
-    """Does a job run that no worker vouches for?"""
+    """Report live runs whose device has no worker to send heartbeats."""
     alone = [run for run in facts.runs if run.there and run.attended and run.device not in facts.served]
     for run in alone:
         if run.vouched_s <= 0:
@@ -202,7 +202,7 @@ def without_a_worker(facts: Facts) -> Iterator[Finding]:
 
 
 def unsettled(facts: Facts) -> Iterator[Finding]:
-    """Has a run ended, and nobody has told the queue?"""
+    """Report runs that have ended without a report to the queue."""
     left = [run for run in facts.runs if run.is_left and not run.over]
     for run in left:
         if run.device in facts.served:
@@ -222,7 +222,7 @@ def unsettled(facts: Facts) -> Iterator[Finding]:
 
 
 def stale_directories(facts: Facts) -> Findings:
-    """Does a run directory lie about that nobody needs any more?"""
+    """Report run directories of runs that are certainly over."""
     stale = [run for run in facts.runs if run.is_left and run.over]
     if not stale:
         return ok("none")

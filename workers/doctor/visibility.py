@@ -1,4 +1,4 @@
-"""Whom a worker can see here: the processes on the devices, and other queues that serve the same ones."""
+"""Checks of what a worker can see on this machine: processes on the devices, and other queues on the same devices."""
 
 from __future__ import annotations
 
@@ -26,25 +26,27 @@ class Rival:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Facts:
-    """The processes on the GPUs, and what of /proc is open to us."""
+    """The processes on the GPUs, and what this account can read in /proc."""
 
-    #: How many GPUs there are; pid -> whether /proc knows it; pids of which the driver does not tell the memory.
+    #: The number of GPUs.
     gpus: int
+    #: The pids on the GPUs, and whether /proc has each of them.
     pids: Mapping[int, bool]
+    #: The pids whose memory the driver does not report.
     untold: tuple[int, ...]
-    #: Whether we are in a pid namespace of our own, and whether others' processes are hidden from us.
+    #: Whether this process is in a separate pid namespace, and whether /proc hides the processes of other accounts.
     apart: bool
     hidden: bool
     rivals: tuple[Rival, ...]
-    #: CUDA_VISIBLE_DEVICES of whoever asks; None where it is not set.
+    #: CUDA_VISIBLE_DEVICES in the caller's environment; None if it is not set.
     visible: str | None
 
 
-# ---- looking ---------------------------------------------------------------------------------------------------------
+# ---- facts -----------------------------------------------------------------------------------------------------------
 
 
 def facts_of(seen: tuple[Seen, ...], state_dir: Path, environ: Mapping[str, str]) -> Facts:
-    """Return whom we can see on the devices *seen*."""
+    """Return the facts about the processes on the devices *seen*."""
     gpus = [each for each in seen if each.device.kind.value == "gpu"]
     held = {pid: used for each in gpus if each.reading is not None for pid, used in each.reading.processes.items()}
     return Facts(
@@ -59,7 +61,7 @@ def facts_of(seen: tuple[Seen, ...], state_dir: Path, environ: Mapping[str, str]
 
 
 def _hides(mounts: Path) -> bool:
-    """Return whether /proc is mounted so that others' processes are hidden (hidepid, subset; see proc(5))."""
+    """Return whether the mount options of /proc hide the processes of other accounts (hidepid, see proc(5))."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -72,7 +74,7 @@ def _hides(mounts: Path) -> bool:
 
 
 def _rivals(uuids: set[str], state_dir: Path) -> Iterator[Rival]:
-    """Yield the workers that serve one of *uuids* and do not hold our lock on it."""
+    """Yield the workers that serve one of *uuids* for another state directory than *state_dir*."""
     for process in each_process():
         try:
             words = (process / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
@@ -81,15 +83,16 @@ def _rivals(uuids: set[str], state_dir: Path) -> Iterator[Rival]:
             for device in uuids & _served(process, words, state_dir):
                 yield Rival(pid=int(process.name), user=_user(process.stat().st_uid), device=device)
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
 
 
 def _served(process: Path, words: Sequence[str], state_dir: Path) -> set[str]:
-    """Return the devices that a worker serves for another state directory than ours: it holds a lock for each."""
+    """Return the devices that a worker serves for another state directory, judged by the lock files it has open."""
     try:
         files = [_target(each) for each in os.scandir(process / "fd")]
     except PermissionError:
-        # Another account's. If the state directory is that account's as well, the worker will be ours.
+        # The worker belongs to another account. If that account owns this state directory, assume the worker uses it.
+        # Otherwise match the UUIDs against the command line.
         ours = state_dir.exists() and state_dir.stat().st_uid == process.stat().st_uid
         return set() if ours else set(words)
     locks = [Path(file) for file in files if file.endswith(".lock")]
@@ -110,11 +113,11 @@ def _user(uid: int) -> str:
         return f"uid {uid}"
 
 
-# ---- judging ---------------------------------------------------------------------------------------------------------
+# ---- checks ----------------------------------------------------------------------------------------------------------
 
 
 def pids(facts: Facts) -> Findings:
-    """Does /proc know the processes that the driver names?"""
+    """Check whether /proc has the processes that the driver lists."""
     if not facts.gpus:
         return ()
     blind = [pid for pid, known in facts.pids.items() if not known]
@@ -134,7 +137,7 @@ def pids(facts: Facts) -> Findings:
 
 
 def other_queues(facts: Facts) -> Findings:
-    """Does a worker of another queue serve the same device?"""
+    """Report workers of other queues that serve the same devices."""
     if not facts.rivals:
         return ok("none serves a device of ours")
     return (
@@ -148,7 +151,7 @@ def other_queues(facts: Facts) -> Findings:
 
 
 def visible_devices(facts: Facts) -> Findings:
-    """Is CUDA_VISIBLE_DEVICES set here?"""
+    """Check whether CUDA_VISIBLE_DEVICES is set here, since the queue ignores it."""
     if facts.visible is None or not facts.gpus:
         return ()
     seen = f"CUDA_VISIBLE_DEVICES={facts.visible!r} is set here, and means nothing to the queue"

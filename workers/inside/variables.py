@@ -1,9 +1,10 @@
-"""The environment of a job that a spare becomes: as if Python had been started in it. Any Python from 3.8 on.
+"""Gives a warm interpreter the environment of its job, as if Python had been started in it. Python 3.8 and later.
 
-Python itself changes the environment when it starts (``LC_CTYPE`` where there is no locale, PEP 538), and so does what
-is imported. In a spare that came before the job did, so that it is done over again. What a ``sitecustomize`` or a
-``.pth`` file makes of the variables of a job, or of its directory, nobody can know: where one changes any, there are no
-spares. Loaded by :mod:`workers.inside.warm_start`. Standard library only.
+Python itself changes the environment when it starts (``LC_CTYPE`` if there is no locale, PEP 538), and so do imported
+modules. In a warm interpreter these changes happen before the job's environment is known, so they are applied to it
+again. The effect of a ``sitecustomize`` or ``.pth`` file on another job's variables or directory is unknown. An
+interpreter in which such a file changes a variable is therefore unusable. Loaded by :mod:`workers.inside.warm_start`.
+Standard library only.
 """
 
 import os
@@ -12,12 +13,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Dict, Optional
 
-#: What Python itself sets at its start, whatever the job.
+#: The variables that Python itself sets at its start.
 PYTHONS_OWN = ("LC_CTYPE",)
 
 
 def given() -> "Dict[str, str]":
-    """Return the environment that this process was started in; where the kernel does not tell, what is there now."""
+    """Return the environment that this process was started with; the current one if the kernel's copy is unreadable."""
     try:
         with open("/proc/self/environ", "rb") as file:
             pairs = [entry.partition(b"=") for entry in file.read().split(b"\0")]
@@ -26,21 +27,22 @@ def given() -> "Dict[str, str]":
     found = {}  # type: Dict[str, str]
     for name, equals, value in pairs:
         if equals:
-            found.setdefault(os.fsdecode(name), os.fsdecode(value))  # as Python takes one that is there twice
+            found.setdefault(os.fsdecode(name), os.fsdecode(value))  # the first of duplicates wins, as in Python
     return found
 
 
 def changed_at_start(before: "Dict[str, str]") -> "Optional[str]":
-    """Return a variable that is not as it was *before* this Python ran anything, None if all are."""
+    """Return a variable that differs from the start environment *before*, None if there is none."""
     now = dict(os.environ)
     names = sorted(name for name in {**before, **now} if now.get(name) != before.get(name))
     return next((name for name in names if name not in PYTHONS_OWN), None)
 
 
 def take(env: "Dict[str, str]", before: "Dict[str, str]") -> None:
-    """Have exactly the environment *env*, but for what was set or taken away here since it was *before*.
+    """Replace the environment with *env*, and apply the changes that this process made to *before* to it again.
 
-    Where the job has another value than there was *before*, it keeps that: what would have become of it nobody knows.
+    A variable whose value in *env* differs from *before* keeps the job's value, because the change that a cold start
+    would make to it is unknown.
     """
     after = dict(os.environ)
     changed = [name for name in {**before, **after} if after.get(name) != before.get(name)]

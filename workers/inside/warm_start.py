@@ -1,22 +1,23 @@
-"""An interpreter in waiting: imports what a site names, then becomes a job's first process. Any Python from 3.8 on.
+"""The warm interpreter. It imports the configured modules, then becomes a job's first process. Python 3.8 and later.
 
 Started by :mod:`workers.shim.warm` as ``python warm_start.py SOCKET MODULES ROOM``, in the environment of an earlier
-job.
-It says ``ready``, or why it is good for nothing, and waits. The order names a run directory; with it come the log and
-the end of a pipe. Then it either turns into exactly what ``python script.py …`` would be, and says ``ok`` before the
-first line of the script, or says ``cold: …`` and leaves: the job is then started as ever, and nothing of it has run.
+job. It sends ``ready``, or the reason why it is unusable, and waits. The order from the shim names a run directory, and
+carries the log and the write end of a pipe. There are two outcomes. The interpreter becomes the process that
+``python script.py`` would start, and writes ``ok`` into the pipe before the first line of the script. Or it writes
+``cold: …`` (or an errno and a reason) and ends. In that case no code of the job has run; after ``cold`` the shim starts
+the job cold.
 
-The script runs by the call by which Python itself runs one, in a new ``__main__``: traceback, exit code, ``sys.exit``,
-Ctrl-C and what comes at the end are Python's own. docs/howto/warm-start.md says what differs all the same.
+The script runs through the C function with which Python itself runs a script, in a new ``__main__`` module. Traceback,
+exit code, ``sys.exit``, Ctrl-C and shutdown are therefore Python's own. docs/howto/warm-start.md lists the differences.
 """
 
 import sys
 
 if not getattr(sys.flags, "safe_path", False):
-    del sys.path[0]  # ours; a job has its script's there
+    del sys.path[0]  # this file's directory; a job has its script's directory there
 sys.argv, ARGUMENTS = [""], sys.argv
 
-import ctypes  # noqa: E402 - not before our own directory is off the path
+import ctypes  # noqa: E402 - only after this directory is off the path
 import errno  # noqa: E402
 import importlib  # noqa: E402
 import json  # noqa: E402
@@ -30,39 +31,39 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Tuple
 
-#: The variable whose place in memory becomes that of the variables by which a run's processes are known.
+#: The placeholder variable whose memory is overwritten with the variables in ``SHOWN``.
 ROOM = "GPUQUEUE_SPARE"
-#: Those variables; the first is the one that must be there.
+#: The variables that identify the processes of a run. The first one is required.
 SHOWN = ("GPUQUEUE_TOKEN", "CUDA_VISIBLE_DEVICES", "GPUQUEUE_JOB_ID", "GPUQUEUE_RUN_DIR", "GPUQUEUE_DEVICES")
 MOST_BYTES = 8192
-#: As the shim says it.
+#: Same text as in :mod:`workers.shim.start`.
 TOO_LATE = "started too late: the claim may be another's"
-#: Places of the fields of /proc/PID/stat behind the name; see proc(5).
+#: Indexes of fields in /proc/PID/stat, counted from the field after the name; see proc(5).
 CODE, START_STACK, DATA, START_BRK = (23, 24), 25, (42, 43), 44
 ARG_START, ARG_END, ENV_START, ENV_END = 45, 46, 47, 48
 PR_SET_MM, PR_SET_MM_MAP = 35, 14
 
 
 class Cold(Exception):
-    """This interpreter cannot be that job."""
+    """This interpreter cannot become the job; a cold start can."""
 
 
 class Unstartable(Exception):
-    """Nor could any other: the shim reports it."""
+    """No interpreter can start the job. The shim reports the error."""
 
     def __init__(self, number: int, words: str) -> None:
         super().__init__(words)
         self.number = number
 
 
-# ---- in waiting ------------------------------------------------------------------------------------------------------
+# ---- waiting for a job -----------------------------------------------------------------------------------------------
 
 
 def preload(names: "List[str]", watch: "Any") -> None:
-    """Import *names*; *watch* shall know what that looks for in vain.
+    """Import *names*; record in *watch* the modules that these imports look for and do not find.
 
     Raises:
-        Cold: one of them cannot be imported, or has started CUDA: it would see the devices of no job.
+        Cold: a module cannot be imported, or its import starts CUDA, which would then not see the job's devices.
 
     """
     missing = watch.Missing()
@@ -82,10 +83,10 @@ def preload(names: "List[str]", watch: "Any") -> None:
 
 
 def check_import(importing: "Any", seen: "Any") -> None:
-    """Look whether what was imported was changed in that time: what is *seen* now may be newer than what is loaded.
+    """Check that no module changed on disk during the imports, so that the files in *seen* match the loaded modules.
 
     Raises:
-        Cold: it was.
+        Cold: a path was changed.
 
     """
     path = importing.changed(seen)
@@ -94,7 +95,7 @@ def check_import(importing: "Any", seen: "Any") -> None:
 
 
 class Helpers:
-    """What looks whether a job may begin here; loaded while there is none."""
+    """The modules that check whether a job may start here. They are loaded before a job arrives."""
 
     def __init__(self) -> None:
         self.watch = beside("watch")
@@ -105,12 +106,12 @@ class Helpers:
 
 
 def beside(name: str) -> "Any":
-    """Return the module *name* beside this one, which no script finds among those that are loaded."""
+    """Load the module *name* from this directory without an entry in ``sys.modules``, so that no script can see it."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
     module = types.ModuleType("_gpuqueue_" + os.path.basename(name))
     module.__file__ = path
     with open(path, "rb") as file:
-        exec(compile(file.read(), path, "exec"), vars(module))  # noqa: S102 - ours
+        exec(compile(file.read(), path, "exec"), vars(module))  # noqa: S102 - a file of this package
     return module
 
 
@@ -118,16 +119,16 @@ def beside(name: str) -> "Any":
 
 
 def check_script(watch: "Any", argv: "List[str]", cwd: str) -> "Tuple[str, str]":
-    """Return the script's path as Python would name it, and the directory that comes first on its path.
+    """Return the script's path as Python would name it, and the directory that comes first on its ``sys.path``.
 
     Raises:
-        Cold: it is nothing that we can run, or something beside it would be imported in place of what we have.
+        Cold: the script is not a readable file, or a module beside it would be imported instead of a loaded one.
 
     """
     named = argv[1]
-    path = named if os.path.isabs(named) else cwd + os.sep + named  # as Python does it: a ./ in it stays
+    path = named if os.path.isabs(named) else cwd + os.sep + named  # a ./ in it stays, as in Python
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
-        raise Cold(f"{named} is no file that can be read")  # the cold start says it as Python does
+        raise Cold(f"{named} is no file that can be read")  # the cold start shows Python's own error
     directory = os.path.dirname(os.path.realpath(path))
     if not getattr(sys.flags, "safe_path", False):
         words = watch.shadow(directory)
@@ -137,10 +138,10 @@ def check_script(watch: "Any", argv: "List[str]", cwd: str) -> "Tuple[str, str]"
 
 
 def check_text(helpers: "Helpers", path: str) -> None:
-    """Look whether the script changes what was read already.
+    """Check that the script does not change settings that the imported modules have already read.
 
     Raises:
-        Cold: it does, or seems to.
+        Cold: the script changes such a setting, or may change one.
 
     """
     words = helpers.script.changes(path, helpers.latched.is_too_late, helpers.bindings)
@@ -149,10 +150,10 @@ def check_text(helpers: "Helpers", path: str) -> None:
 
 
 def check_start(variables: "Any", before: "Dict[str, str]") -> None:
-    """Look whether something that runs when Python starts has changed the environment since *before*.
+    """Check that nothing that runs when Python starts has changed the environment since *before*.
 
     Raises:
-        Cold: it has. What it would make of another job's, nobody knows.
+        Cold: a variable was changed. The change for another job's environment would be unknown.
 
     """
     name = variables.changed_at_start(before)
@@ -161,10 +162,10 @@ def check_start(variables: "Any", before: "Dict[str, str]") -> None:
 
 
 def check_unchanged(watch: "Any", before: "Any") -> None:
-    """Look whether what was seen *before* is as it was.
+    """Check that the files and directories in *before* have not changed since.
 
     Raises:
-        Cold: it is not.
+        Cold: a path has changed.
 
     """
     path = watch.changed(before)
@@ -173,10 +174,10 @@ def check_unchanged(watch: "Any", before: "Any") -> None:
 
 
 def check_beside(watch: "Any") -> None:
-    """Look whether a module would have been another one if it had been loaded in the working directory.
+    """Check that the working directory has no file that a loaded module would have read at its import.
 
     Raises:
-        Cold: it would.
+        Cold: there is such a file.
 
     """
     file = watch.read_when_loaded()
@@ -185,16 +186,16 @@ def check_beside(watch: "Any") -> None:
 
 
 def enter(spec: "Dict[str, Any]") -> None:
-    """Go where the job runs.
+    """Set the job's umask and enter its working directory.
 
     Raises:
-        Unstartable: there is no such place, or it is too late for that.
+        Unstartable: the directory cannot be entered, or it is too late to start the job.
 
     """
     os.umask(int(spec["umask"]))
     refuse_late(spec)
     try:
-        os.chdir(spec["cwd"])  # on a dead file server this can take for ever; the shim watches
+        os.chdir(spec["cwd"])  # can block for ever on a dead file server; the shim watches
     except OSError as error:
         words = "cannot enter the working directory {}: {}".format(spec["cwd"], error.strerror)
         raise Unstartable(error.errno or errno.EIO, words) from error
@@ -202,17 +203,20 @@ def enter(spec: "Dict[str, Any]") -> None:
 
 
 def refuse_late(spec: "Dict[str, Any]") -> None:
-    """Refuse when the claim may be another's by now."""
+    """Raise Unstartable if another worker may hold the claim by now."""
     if time.monotonic() >= spec["start_before"]:
         raise Unstartable(0, TOO_LATE)
 
 
 def show(argv: "List[str]", env: "Dict[str, str]") -> None:
-    """Let /proc tell of the job what it would tell of any: its command, and its environment.
+    """Make /proc show the job's command and environment for this process.
 
-    The kernel shows the memory in which the process got them at its start. The room for the command, and for the
-    variables by which a run's processes are known, was left there; then the kernel is told where both begin and end.
-    Where it will not hear of that, the rest of the room shows: as empty arguments behind those of the job.
+    The kernel shows the memory in which the process got its arguments and environment at its start. This function
+    overwrites the placeholders there with the command and with the variables in ``SHOWN``. Then it sets the bounds of
+    both areas. If the kernel refuses the new bounds, the unused room shows as empty arguments after those of the job.
+
+    Raises:
+        Cold: the placeholder is missing or too small for the token of the run.
     """
     with open("/proc/self/stat", "rb") as stat:
         fields = stat.read().rpartition(b")")[2].split()
@@ -237,15 +241,16 @@ def show(argv: "List[str]", env: "Dict[str, str]") -> None:
 
 
 def show_exactly(fields: "List[int]", words: bytes, pairs: bytes) -> None:
-    """Tell the kernel where the command and the environment are that /proc shows: prctl(2), PR_SET_MM_MAP.
+    """Set the memory areas in which /proc looks for the command and the environment: prctl(2), PR_SET_MM_MAP.
 
-    Unlike the other calls of its kind it needs no privilege (Linux 3.18). It wants all borders of the process's memory,
-    of which only these change. A command that fits stays where it is: programs that rename themselves write there.
+    Unlike the other PR_SET_MM calls it needs no privilege (Linux 3.18). The call takes all bounds of the process's
+    memory, of which only these two areas change. A command that fits stays in place, because programs that rename
+    themselves write there.
     """
     libc = ctypes.CDLL(None)
     libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
     libc.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
-    place = libc.malloc(ctypes.c_size_t(len(words) + len(pairs)))  # for good: it is read until the process is gone
+    place = libc.malloc(ctypes.c_size_t(len(words) + len(pairs)))  # never freed: /proc reads it
     if not place:
         return
     ctypes.memmove(place, words + pairs, len(words) + len(pairs))
@@ -258,12 +263,13 @@ def show_exactly(fields: "List[int]", words: bytes, pairs: bytes) -> None:
         top = libc.sbrk(0) or 0
         struct.pack_into("=Q", asked, 40, top)
         refused = libc.prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.addressof(asked), len(asked), 0)
-        if refused or libc.sbrk(0) == top:  # else somebody has asked for memory meanwhile: that top is the right one
+        if refused or libc.sbrk(0) == top:
             return
+        # Another thread has moved the heap's end meanwhile: set the bounds again with the new end.
 
 
 def take_output(log: int) -> None:
-    """Write to *log* from now on, and first what the imports have said: without us they would say it there."""
+    """Send all output to *log* from now on, and copy the earlier output of the imports to it first."""
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)
@@ -277,7 +283,7 @@ def take_output(log: int) -> None:
 
 
 def take_names(argv: "List[str]", path: str, directory: str, cwd: str) -> None:
-    """Have the names by which a script knows itself: ``sys.argv``, ``sys.path[0]``, ``__main__``."""
+    """Set the names by which a script knows itself: ``sys.argv``, ``sys.path[0]``, ``__main__``."""
     sys.argv = list(argv[1:])
     if hasattr(sys, "orig_argv"):
         sys.orig_argv = list(argv)
@@ -286,7 +292,7 @@ def take_names(argv: "List[str]", path: str, directory: str, cwd: str) -> None:
     importlib.invalidate_caches()
     process = sys.modules.get("multiprocessing.process")
     if process is not None:
-        process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]  # where its children start
+        process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]  # the directory in which its children start
     kept["__main__"] = sys.modules["__main__"]
     ours, new = vars(sys.modules["__main__"]), types.ModuleType("__main__")
     vars(new).update({name: ours[name] for name in ("__builtins__", "__loader__") if name in ours})
@@ -296,11 +302,11 @@ def take_names(argv: "List[str]", path: str, directory: str, cwd: str) -> None:
         path = argv[1]
     kept["path"] = path
     sys.modules["__main__"] = new
-    if "__mp_main__" in sys.modules:  # as multiprocessing has it when it is imported
+    if "__mp_main__" in sys.modules:  # multiprocessing sets it at its import
         sys.modules["__mp_main__"] = new
 
 
-#: What must not be collected, and where the script is.
+#: Objects that must not be garbage-collected, and the path of the script.
 kept = {}  # type: Dict[str, Any]
 
 
@@ -308,15 +314,15 @@ def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", helpe
     """Become the job of the run directory that *order* names.
 
     Raises:
-        Cold: we cannot; another interpreter can.
-        Unstartable: nobody can.
+        Cold: this interpreter cannot become the job; a cold start can.
+        Unstartable: no interpreter can start the job.
 
     """
     with open(os.path.join(order["run_dir"], "spec"), encoding="utf-8") as file:
         spec = json.load(file)
     check_unchanged(helpers.watch, seen)
     enter(spec)
-    cwd = os.getcwd()  # where the job's own goes through a link, another name of it
+    cwd = os.getcwd()  # without symbolic links, unlike the spec's path
     path, directory = check_script(helpers.watch, spec["argv"], cwd)
     check_text(helpers, path)
     check_beside(helpers.watch)
@@ -331,11 +337,11 @@ def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", helpe
     take_output(log)
 
 
-# ---- the two halves --------------------------------------------------------------------------------------------------
+# ---- main program ----------------------------------------------------------------------------------------------------
 
 
 def wait_for_a_job() -> None:
-    """Import, say that we are ready, and become the job that comes; return only then."""
+    """Import the modules, report that the interpreter is ready, and become the job that arrives; return only then."""
     shim = socket.socket(fileno=int(ARGUMENTS[1]))
     shim.set_inheritable(False)
     helpers = Helpers()
@@ -350,7 +356,7 @@ def wait_for_a_job() -> None:
         shim.send((f"unfit: {cold}").encode(errors="replace")[:MOST_BYTES])
         os._exit(0)
     shim.send(b"ready")
-    # As socket.recv_fds, which Python has since 3.9.
+    # The same as socket.recv_fds, which needs Python 3.9.
     message, ancillary, _, _ = shim.recvmsg(MOST_BYTES, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
     if not message:
         os._exit(0)
@@ -364,27 +370,27 @@ def wait_for_a_job() -> None:
         leave(told, f"cold: {cold}")
     except OSError as error:
         leave(told, "cold: %s" % (error.strerror or error))
-    except Exception as error:  # noqa: BLE001 - whatever it is, a cold start does not have it
+    except Exception as error:  # noqa: BLE001 - a cold start does not run this code
         leave(told, f"cold: {error}")
     os.close(told)
     shim.close()
 
 
 def leave(told: int, words: str) -> None:
-    """Say why this comes to nothing, and end without a trace."""
+    """Write the reason for the refusal into the pipe *told*, and end without cleanup."""
     os.write(told, words.encode(errors="replace")[:MOST_BYTES])
     os._exit(127)
 
 
 def run(path: str) -> int:
-    """Run a script as Python runs the one that it is started with; return 0, or -1 after an exception.
+    """Run a script the way ``python script.py`` does; return 0, or -1 after an exception.
 
-    The frame of this call, and that of the module, lie below those of the script, which can see them.
+    The script can see the stack frames of this function and of this module below its own.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fopen.restype = ctypes.c_void_p
     file = libc.fopen(os.fsencode(path), b"rb")
-    if not file:  # it was there a moment ago
+    if not file:  # deleted since `check_script`
         number = ctypes.get_errno()
         sys.stderr.write(f"{sys.executable}: can't open file {path!r}: [Errno {number}] {os.strerror(number)}\n")
         os._exit(2)
@@ -394,9 +400,9 @@ def run(path: str) -> int:
 
 
 def end_after_exception() -> None:
-    """End as Python does when a script has raised: with 1, or by the signal where it was Ctrl-C."""
+    """End as Python does after an uncaught exception: with exit code 1, or by SIGINT after a KeyboardInterrupt."""
     if getattr(sys, "last_type", None) is KeyboardInterrupt:
-        sys.excepthook = lambda *_: None  # it was shown already
+        sys.excepthook = lambda *_: None  # the traceback was already printed
         raise KeyboardInterrupt
     sys.exit(1)
 

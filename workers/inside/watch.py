@@ -1,8 +1,8 @@
-"""What must not change while a spare waits: what it has loaded, and where it would have looked. Any Python from 3.8 on.
+"""Detects changes on disk that make a warm interpreter's loaded modules outdated. Python 3.8 and later.
 
-A job that is started as ever imports what is there by then. Loaded by :mod:`workers.inside.warm_start`, in the
-interpreter
-that waits. Standard library only.
+A cold start imports the modules that exist at that time. A warm interpreter must therefore notice when a loaded module
+changes, or when a new one appears in a place that its imports have searched. Loaded by
+:mod:`workers.inside.warm_start`, in the waiting interpreter. Standard library only.
 """
 
 import os
@@ -13,46 +13,48 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple
 
-    #: Path, time of its last change (0 if it is not there), and where others write as well, the modules in it.
+    #: For each path: the time of its last change (0 if it does not exist), and for a shared directory its modules.
     Seen = Dict[str, Tuple[int, Optional[Set[str]]]]
 
-#: Directories into which only packages are installed: any change tells.
+#: Names of directories that hold only installed packages, so any change in them counts.
 INSTALLED = ("site-packages", "dist-packages")
-#: What a module reads from the working directory when it is loaded.
+#: Files that a module reads from the working directory at its import.
 READ_WHEN_LOADED = {"matplotlib": "matplotlibrc", "numba": ".numba_config.yaml"}
-#: What Python itself makes where modules are when it imports them.
+#: Entries that Python itself creates next to the modules it imports.
 MADE_BY_IMPORT = frozenset(("__pycache__",))
-#: So far the clock of a file server may be ahead, in nanoseconds. A file may be dated later than that: it stays so.
+#: How far the clock of a file server may be ahead, in nanoseconds. A later date is an error of long standing, not a
+#: sign of a recent change.
 AHEAD_NS = 60 * 10**9
-#: Names that an import has looked for in vain: what comes under one of them would have been found.
+#: Names of modules that an import looked for and did not find. A cold start would find a module that appears later.
 missed = set()  # type: Set[str]
 
 
 class Missing:
-    """Notes what nobody finds, at the end of ``sys.meta_path``."""
+    """A finder at the end of ``sys.meta_path`` that records the modules that no other finder finds."""
 
     def find_spec(self, name: str, path: "Any" = None, _target: "Any" = None) -> None:
-        """Note a *name*; those within a package are looked for in that alone."""
+        """Record a top-level *name*. Submodules are looked for only in their package, so they are not recorded."""
         if path is None:
             missed.add(name)
 
 
 class Import:
-    """What is changed while modules are imported, as by an upgrade: what is loaded is older than what lies there."""
+    """Detects changes on disk during the imports, such as an upgrade, that leave the loaded modules outdated."""
 
     def __init__(self) -> None:
-        """Begin: nothing has been imported."""
+        """Record the state before the imports."""
         self.began_ns = time.time_ns()
         self.packages = installed()
         self.places = [*self.packages, *shared(self.packages)]
         self.entries = {path: entries_of(path) for path in self.places if not os.path.isfile(path)}
 
     def changed(self, after: "Seen") -> "Optional[str]":
-        """Return a path that was changed since, None if none was; *after* is what is there now.
+        """Return a path that was changed since the start of the imports, None if there is none.
 
-        Not told by the times of directories: an import makes ``__pycache__`` in them. Nor by when a file was given one
-        more name: installers do so to the packages of others. What lies in a directory that the import itself has made
-        and put on the path (as torch 2.5 does) is its own.
+        *after* is the state after the imports. The times of directories are not compared, because an import creates
+        ``__pycache__`` in them. Inode change times are not compared, because installers add hard links to files of
+        other environments. Files in a directory that the import itself created and put on ``sys.path`` (as torch 2.5
+        does) do not count.
         """
         latest_ns = time.time_ns() + AHEAD_NS
         for path, before in self.entries.items():
@@ -69,7 +71,7 @@ class Import:
 
 
 def entries_of(directory: str) -> "Set[str]":
-    """Return the names of what is in *directory*; none if it is none."""
+    """Return the names of the entries of *directory*; an empty set if it cannot be read."""
     try:
         return set(os.listdir(directory))
     except OSError:
@@ -77,10 +79,11 @@ def entries_of(directory: str) -> "Set[str]":
 
 
 def seen() -> "Seen":
-    """Return what is there now.
+    """Return the current state of the places that modules come from.
 
-    The file of each module, but for those of the standard library and ours; the directories in which packages are
-    installed; and of those where others write as well (PYTHONPATH, what is installed to be edited) the modules in them.
+    The state covers the file of each loaded module, except those of the standard library and of this package. It covers
+    the directories in which packages are installed. For shared directories (PYTHONPATH, editable installs), which also
+    hold other files, it lists the modules in them.
     """
     directories = installed()
     ours = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -97,13 +100,13 @@ def seen() -> "Seen":
 
 
 def shared(directories: "List[str]") -> "List[str]":
-    """Return the places where modules are looked for that are none of Python's own, nor of these *directories*."""
+    """Return the entries of ``sys.path`` that belong neither to the standard library nor to *directories*."""
     standard = os.path.dirname(os.__file__) + os.sep
     return [path for path in sys.path if path not in directories and not is_in(path + os.sep, standard, directories)]
 
 
 def installed() -> "List[str]":
-    """Return the directories in which packages are or could be installed: one that comes later is looked in as well."""
+    """Return the directories for installed packages. Directories that do not exist yet are included."""
     site = sys.modules.get("site")
     paths = [path for path in sys.path if os.path.basename(path) in INSTALLED]
     if site is not None:
@@ -114,12 +117,12 @@ def installed() -> "List[str]":
 
 
 def is_in(path: str, standard: str, directories: "List[str]") -> bool:
-    """Return whether *path* is of the standard library, in which packages may be installed as well."""
+    """Return whether *path* belongs to the standard library and not to one of *directories* inside it."""
     return path.startswith(standard) and not path.startswith(tuple(each + os.sep for each in directories))
 
 
 def changed_at(path: str) -> int:
-    """Return when *path* was last changed; 0 if it is not there."""
+    """Return the modification time of *path* in nanoseconds; 0 if it does not exist."""
     try:
         return os.stat(path).st_mtime_ns
     except OSError:
@@ -127,7 +130,7 @@ def changed_at(path: str) -> int:
 
 
 def modules_in(directory: str) -> "Optional[Set[str]]":
-    """Return the entries of *directory* that could be imported; None if it is none."""
+    """Return the entries of *directory* that could be imported; None if it cannot be read."""
     try:
         return {entry for entry in os.listdir(directory) if is_module(directory, entry)}
     except OSError:
@@ -135,17 +138,17 @@ def modules_in(directory: str) -> "Optional[Set[str]]":
 
 
 def is_module(directory: str, entry: str) -> bool:
-    """Return whether an entry of *directory* can be imported, before one of the same name elsewhere."""
+    """Return whether an entry of *directory* would be imported instead of a later one with the same name."""
     _, _, suffix = entry.partition(".")
     if suffix:
         return suffix in ("py", "pyc", "so") or suffix.endswith(".so")
     if entry in missed and os.path.isdir(os.path.join(directory, entry)):
-        return True  # where there is nothing better, a directory alone can be imported
+        return True  # a namespace package: found if there is no other match
     return any(os.path.exists(os.path.join(directory, entry, "__init__" + end)) for end in (".py", ".pyc"))
 
 
 def changed(before: "Seen") -> "Optional[str]":
-    """Return a path of *before* that is not as it was, None if all are. Where others write, only modules count."""
+    """Return a path of *before* that has changed, None if there is none. In shared directories only modules count."""
     for path, (at, modules) in before.items():
         if changed_at(path) == at:
             continue
@@ -158,7 +161,10 @@ def changed(before: "Seen") -> "Optional[str]":
 
 
 def shadow(directory: str) -> "Optional[str]":
-    """Return what in *directory*, first on a script's path, a job that is started as ever would import, and why."""
+    """Return in words which module in *directory* a cold start would import instead, None if there is none.
+
+    *directory* is the first entry of the script's ``sys.path``.
+    """
     loaded = {name for name in list(sys.modules) if "." not in name} - {"__main__", *sys.builtin_module_names}
     for entry in os.listdir(directory):
         name = entry.partition(".")[0]
@@ -169,7 +175,7 @@ def shadow(directory: str) -> "Optional[str]":
 
 
 def read_when_loaded() -> "Optional[str]":
-    """Return a file in the working directory that a module has missed which was loaded elsewhere."""
+    """Return a file in the working directory that a loaded module would have read at its import, None if none."""
     for name, file in READ_WHEN_LOADED.items():
         if name in sys.modules and os.path.exists(file):
             return file

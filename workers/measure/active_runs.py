@@ -1,4 +1,4 @@
-"""The runs that this worker answers for."""
+"""The live runs that this worker manages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(kw_only=True, slots=True)
 class LiveRun:
-    """A run from its claim to its settlement. ``spec`` is None for a run that was adopted: it needs no start.
+    """A run from its claim to its settlement. ``spec`` is None for an adopted run, which needs no start.
 
-    ``since_s`` is when it was started (or, before that, claimed) on the host's monotonic clock, ``at_once_bytes``
-    the most that it was seen to hold on all its devices together.
+    ``since_s`` is the time of the run's start (of its claim, before it starts) on the host's monotonic clock.
+    ``at_once_bytes`` is the largest memory used on all its devices at the same time, in bytes.
     """
 
     held: Held
@@ -38,13 +38,13 @@ class LiveRun:
     spec: JobSpec | None = None
     meters: dict[str, Meter] = field(default_factory=dict)
     at_once_bytes: int | None = None
-    #: What its owner should know, to be told with the next beat.
+    #: Messages for the job's owner, sent with the next heartbeat.
     notes: deque[str] = field(default_factory=deque)
-    #: Whether a spare was asked to become it, and its shim has not said yet what came of that.
+    #: Whether a warm interpreter was asked to become the run, and the shim has not yet written the result.
     spare_asked: bool = False
     neighbours: Neighbours = field(init=False)
     _shim: ProcessIdentity | None = None
-    #: The sampler, the claimer and the beats all look, each in a thread of its own.
+    #: Guards the meters. The sampler, the claimer and the heartbeats record samples in separate threads.
     _noting: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -55,19 +55,19 @@ class LiveRun:
 
     @property
     def shim(self) -> ProcessIdentity | None:
-        """Return the shim that owns the run, None while it has not said so."""
+        """Return the shim that owns the run, or None while the shim has not written its identity."""
         if self._shim is None:
             self._shim = self.directory.shim()
         return self._shim
 
     @property
     def in_excess(self) -> bool:
-        """Return whether something speaks for ending the run because it holds too much, and it was not asked yet."""
+        """Return whether the watchdog's score of a device is above zero, and the run was not asked to end for it."""
         return any(meter.excess and not meter.ended for meter in list(self.meters.values()))
 
     @property
     def was_seen(self) -> bool:
-        """Return whether any look at a device has seen the run, or asked for it in vain."""
+        """Return whether any sample of the run was taken, including samples for which the driver gave no figure."""
         return any(meter.samples or meter.na_samples for meter in list(self.meters.values()))
 
     def has(self, uuid: str) -> bool:
@@ -82,26 +82,26 @@ class LiveRun:
         return meter
 
     def note(self, uuid: str, reading: Reading, used_bytes: int | None, pids: frozenset[int], now_s: float) -> None:
-        """Take note of one look at the device *uuid*: what the run's processes *pids* hold there."""
+        """Record one sample of the device *uuid*: the bytes that the run's processes *pids* use there."""
         meter = self.meter(uuid)
         with self._noting:
             meter.note(
                 used_bytes,
                 at_s=now_s - self.since_s,
-                # One of ours that ended right after the reading can be asked nothing any more: it is no neighbour.
+                # A process of this run that ended right after the reading is not in *pids*, and is no neighbour.
                 shared=bool(reading.processes.keys() - pids - meter.pids),
                 device_bytes=reading.used_bytes,
                 pids=pids,
             )
 
     def note_at_once(self, held: Sequence[int | None]) -> None:
-        """Take note of what the run holds on each of its devices in one moment; None where nobody can say."""
+        """Record the bytes that the run uses on each of its devices at one moment; None where that is unknown."""
         known = [each for each in held if each is not None]
         if known and len(known) == len(self.held.devices):
             self.at_once_bytes = max(self.at_once_bytes or 0, sum(known))
 
     def hear_start(self) -> None:
-        """Take note of whether a spare became the run, once its shim has said so."""
+        """Add a note on whether a warm interpreter became the run, once the shim has written that."""
         with self._noting:
             start = self.directory.start() if self.spare_asked else None
             if start is not None:
@@ -109,31 +109,31 @@ class LiveRun:
                 self.notes.append(f"started {start}")
 
     def taken_notes(self) -> Iterator[str]:
-        """Yield what is still to be told of the run, each once."""
+        """Yield and remove the notes that were not sent yet."""
         while self.notes:
             yield self.notes.popleft()
 
     def lease_bytes(self, uuid: str) -> int:
-        """Return what the run was promised on the device *uuid*."""
+        """Return the memory allocated to the run on the device *uuid*, in bytes."""
         return sum(device.lease_bytes for device in self.held.devices if device.uuid == uuid)
 
     def observed(self) -> dict[str, int]:
-        """Return the bytes last seen on each device; 0 before the first look."""
+        """Return the bytes of the last sample on each device; 0 before the first sample."""
         return {
             device.uuid: self.meters[device.uuid].observed_bytes if device.uuid in self.meters else 0
             for device in self.held.devices
         }
 
     def figures(self) -> dict[str, Any]:
-        """Return all figures so far as plain values, for the worker that may have to go on from here."""
+        """Return all figures so far as plain values, for a worker that adopts the run."""
         with self._noting:
             devices = {uuid: meter.to_plain() for uuid, meter in self.meters.items()}
         return {"since_s": self.since_s, "at_once_bytes": self.at_once_bytes, "devices": devices}
 
     def resume(self) -> None:
-        """Go on from the *figures* that another worker, perhaps of an older version, has left.
+        """Restore the :meth:`figures` that another worker, perhaps of an older version, has left.
 
-        Where they make no sense the run goes on without them: its peak is that of what is seen from now on.
+        If the figures cannot be read, the run continues without them, and its peak covers only the samples from now on.
         """
         try:
             kept = self.directory.meters()
@@ -145,12 +145,12 @@ class LiveRun:
         except Unreadable as error:
             log.warning("%s: its figures so far are lost: %s", self, error)
             return
-        self.since_s = min(max(0.0, since_s), self.since_s)  # on this host's clock, and never yet to come
+        self.since_s = min(max(0.0, since_s), self.since_s)  # never in the future of this host's clock
         self.at_once_bytes, self.meters = at_once_bytes, meters
 
 
 class LiveRuns:
-    """All live runs of a worker, by token; shared by its threads."""
+    """All live runs of a worker, by token. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -159,40 +159,40 @@ class LiveRuns:
         self._added = SteadyEvent()
 
     def add(self, run: LiveRun) -> None:
-        """Answer for *run* from now on."""
+        """Add *run* to the live runs."""
         with self._lock:
             self._runs[run.held.token] = run
-        if run.spec is None:  # else it is still to be started, and there is nothing to see
+        if run.spec is None:  # a run that is yet to be started has nothing to sample
             self._added.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether a run was adopted, or somebody wakes us: at once then, and else after *timeout_s*."""
+        """Wait up to *timeout_s* for an adopted run or a call of :meth:`wake`, and return whether there was one."""
         woken = self._added.wait(timeout_s)
         self._added.clear()
         return woken
 
     def wake(self) -> None:
-        """Let whoever waits go on."""
+        """Wake the thread in :meth:`wait`."""
         self._added.set()
 
     def remove(self, token: str) -> None:
-        """Answer for it no more."""
+        """Remove the run with this token from the live runs."""
         with self._lock:
             self._runs.pop(token, None)
 
     def tell(self, run: LiveRun) -> None:
-        """Keep *run*, whose end the store was told, until the book has it."""
-        run.spec = None  # should it be told again, it must not be started again
+        """Keep *run*, whose end was reported to the store, until the history has that end."""
+        run.spec = None  # if the end must be reported again, the run must not be started again
         with self._lock:
             self._told[run.held.token] = run
 
     def told(self) -> list[LiveRun]:
-        """Return the runs whose end the store was told, and the book may not have yet."""
+        """Return the runs whose end was reported to the store and may not be in the history yet."""
         with self._lock:
             return list(self._told.values())
 
     def forget(self, token: str) -> None:
-        """Keep it no more."""
+        """Drop the run with this token from the runs whose end was reported."""
         with self._lock:
             self._told.pop(token, None)
 
@@ -202,7 +202,7 @@ class LiveRuns:
             return self._runs.get(token)
 
     def all(self) -> list[LiveRun]:
-        """Return the runs as they are now."""
+        """Return a copy of the list of live runs."""
         with self._lock:
             return list(self._runs.values())
 

@@ -1,4 +1,4 @@
-"""What a device may promise now: looked at in the driver, right before each claim and with each beat."""
+"""The admission check: reads a device and computes what it can grant, before each claim and with each heartbeat."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from workers.run.values import Held
 
 log = logging.getLogger(__name__)
 
-#: Time between two questions after a device's health, in seconds. Heat and modes change slowly.
+#: Time between two health checks of a device, in seconds. Temperature and modes change slowly.
 HEALTH_S = 5.0
-#: How long a device that was hot takes no new job after it has cooled down, in seconds.
+#: How long a device takes no new job after its last failed health check, in seconds.
 COOL_DOWN_S = 60.0
-#: A look that is no older says the same as one that is taken now, in seconds: a stranger that comes meanwhile could
-#: as well have come right after. The start of a job's own interpreter takes about as long.
+#: Largest age of a reading that may be reused, in seconds. A new reading protects no better, because an external
+#: process could still start right after it. The start of a job's interpreter takes about this long.
 MOMENT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """A run on the device; its shim is None while it is just being started, its lease 0 when it is over."""
+    """A run on the device. The shim is None while the run is being started, the lease is 0 after the run has ended."""
 
     job_id: int
     token: str
@@ -46,7 +46,7 @@ class _Here:
 
 
 class Gate:
-    """Looks at one device. The sum over the leases is the claim script's; the look is ours."""
+    """Reads one device for admission. The claim script in the store adds up the leases."""
 
     def __init__(
         self, settings: Settings, backend: DeviceBackend, device: Device, runs: LiveRuns, clock: Clock
@@ -57,21 +57,21 @@ class Gate:
         self._known = {each.uuid: each for each in backend.devices()}
         self._runs = runs
         self._clock = clock
-        #: Where starts that failed are told to; what it says closes the device.
+        #: Records failed starts. While it reports trouble, the device takes no job.
         self.ground = Ground(settings.runs_dir, clock)
         self._strangers = Strangers()
-        #: The claimer, the beats and the sampler look, each in a thread of its own.
+        #: Guards :meth:`look`. The claimer, the heartbeats and the sampler call it in separate threads.
         self._looking = threading.Lock()
-        #: The last look, and when it began.
+        #: The time at which the last reading began, and the reading.
         self._newest: tuple[float, Reading] | None = None
         self._health_due_s = 0.0
         self._unwell: str | None = None
         self._unwell_until_s = 0.0
 
-    # ---- look ----------------------------------------------------------------------------------------------------
+    # ---- offer ---------------------------------------------------------------------------------------------------
 
     def look(self) -> Offer:
-        """Return what the device is and what it may promise now: nothing, with the reason, where it is in trouble."""
+        """Read the device and return its offer. The offer has no slots, and the reason, if the device is in trouble."""
         with self._looking:
             return self._look()
 
@@ -85,13 +85,14 @@ class Gate:
             return offer if trouble is None else replace(offer, slots=0, trouble=trouble)
         except DeviceTrouble as error:
             return self._blind(str(error))
-        except OSError as error:  # no descriptor left, a disk that cannot be read: a beat must go out all the same
+        except OSError as error:  # no descriptor left, or an unreadable disk: the heartbeat must still be sent
             return self._blind(in_words(error))
 
     def newest(self, device: Device, since_s: float = 0.0) -> Reading | None:
-        """Return the last :meth:`look` at *device* if it was a moment ago, and not before *since_s*; else None.
+        """Return the last reading of *device* if it is younger than ``MOMENT_S`` and not older than *since_s*.
 
-        None of the CPU: what its processes hold is measured anew each time, and would not fit to an older sum.
+        Return None otherwise, and always for the CPU: the memory of its processes is measured anew each time, and would
+        not match an older total.
         """
         if self._newest is None or device.uuid != self._device.uuid or device.kind is DeviceKind.CPU:
             return None
@@ -119,7 +120,10 @@ class Gate:
         )
 
     def _observed(self, reading: Reading, here: Sequence[_Here], pids: Mapping[str, frozenset[int]]) -> dict[int, int]:
-        """Return what each run on the device holds in this very look, as far as that can be seen, by job id."""
+        """Return the bytes that each run uses in *reading*, by job id, and record a sample of this worker's runs.
+
+        A run is left out if its use is unknown.
+        """
         now_s = self._clock.monotonic_s()
         held: dict[int, int] = {}
         for run in here:
@@ -140,13 +144,13 @@ class Gate:
         observed: Mapping[int, int],
         strangers: Sequence[Stranger],
     ) -> None:
-        """Let each of our runs that is alive keep who else was there, for the case that it dies for want of memory."""
+        """Record the neighbours of each run of this worker, for the detail of a possible out-of-memory ending."""
         held: dict[int, int | None] = {}
         for run in here:
             if run.token in seen:
                 held[run.job_id] = observed.get(run.job_id)
             elif run.shim is not None and run.shim.alive():
-                held[run.job_id] = 0  # it has not come to the device yet, or could not
+                held[run.job_id] = 0  # the run is alive but uses no memory of the device
         for own in self._runs.all():
             own.neighbours.seen(self._device, reading, held, strangers)
 
@@ -159,7 +163,7 @@ class Gate:
         strangers: Mapping[int, int],
     ) -> int:
         ours = frozenset[int]().union(*pids.values())
-        if device.kind is DeviceKind.CPU:  # its processes are not listed, ours are measured one by one
+        if device.kind is DeviceKind.CPU:  # a CPU reading lists no processes; those of runs are measured one by one
             return max(0, reading.used_bytes - (self._backend.used_by(reading, ours) or 0))
         untold = [run for run in here if any(reading.processes[pid] is None for pid in pids.get(run.token, ()))]
         return foreign_bytes(
@@ -173,8 +177,9 @@ class Gate:
     def _here(self, uuid: str) -> list[_Here]:
         """Return this host's runs on the device *uuid*.
 
-        A job on several devices is led by the worker of one; the others find it by its run directory, which is there
-        before the run is and gone after it. What the store said a while ago would do for neither.
+        The worker of one device leads a job on several devices. The other workers find the run by its run directory,
+        which exists before the run starts and until it is settled. The store's last answer would be out of date for
+        both the start and the end.
         """
         own = [run for run in self._runs.all() if run.has(uuid)]
         here = [_Here(run.held.job_id, run.held.token, run.shim, run.lease_bytes(uuid)) for run in own]
@@ -186,9 +191,10 @@ class Gate:
         return here
 
     def _lease_bytes(self, directory: RunDir, held: Held, uuid: str) -> int:
-        """Return what another worker's run still holds of its lease: nobody may be there to settle it when it is over.
+        """Return the lease of another worker's run on the device *uuid*, in bytes; 0 if the run has ended.
 
-        A claim that never became a run holds nothing any more once its lease has run out.
+        The run may have ended without being settled, because its worker may be gone. A claim that never became a run
+        counts until its lease expires.
         """
         shim, claimed_at = directory.shim(), directory.claimed_at()
         if shim is not None:
@@ -205,7 +211,7 @@ class Gate:
     # ---- trouble -------------------------------------------------------------------------------------------------
 
     def _trouble(self) -> str | None:
-        """Return why the device should take no new job now, or None. Once it was hot it must stay cool for a while."""
+        """Return why the device should take no new job now, or None. The reason holds for ``COOL_DOWN_S``."""
         now = self._clock.monotonic_s()
         if now >= self._health_due_s:
             self._health_due_s = now + HEALTH_S
@@ -217,7 +223,7 @@ class Gate:
         return None
 
     def in_trouble(self, uuids: Collection[str]) -> frozenset[str]:
-        """Return which of this host's devices *uuids* are in trouble, asked afresh: that explains what died there."""
+        """Check this host's devices *uuids* now, and return those in trouble. The trouble may explain a run's end."""
         try:
             known = {device.uuid: device for device in self._backend.devices()}
         except DeviceTrouble:
@@ -234,7 +240,7 @@ class Gate:
             return True
 
     def _blind(self, trouble: str) -> Offer:
-        """Return the offer of a device that gives no reading: unknown memory is not free memory."""
+        """Return an offer without slots for a device that gives no reading. Unknown memory is not free memory."""
         return Offer(
             device=self._device,
             host=self._settings.host,
@@ -245,18 +251,20 @@ class Gate:
             trouble=trouble,
         )
 
-    # ---- look once more ------------------------------------------------------------------------------------------
+    # ---- check before the start ----------------------------------------------------------------------------------
 
     def still_fits(self, run: LiveRun) -> str | None:
-        """Look once more between claim and spawn; return in words why the run does not fit (any more), or None.
+        """Repeat the admission check between claim and spawn, and return why the run does not fit, or None.
 
-        Each of its devices must have the lease free in the driver, beside what all runs there were granted and have
-        not taken yet. For the other devices of a job on several it is the first look: the claim knew them from their
-        workers' last beats. Where the claim's own look was a moment ago it is not taken again, unless it says no: a run
-        that has ended since is a stranger in it.
+        On each device of the run, the lease must be free in the driver, besides the memory that other runs there were
+        allocated and have not used yet. For the other devices of a job on several devices this is the first reading:
+        the claim used the last heartbeats of their workers.
+
+        The claim's reading is reused if it is younger than ``MOMENT_S`` and the run fits. If the run does not fit, the
+        device is read again, because a run that has ended since counts as an external process in the old reading.
 
         Raises:
-            OSError: it cannot be looked at, for want of something that the host must give.
+            OSError: The device cannot be read, because the host is short of a resource.
 
         """
         for uuid in (each.uuid for each in run.held.devices):
@@ -280,10 +288,10 @@ class Gate:
         return self.promised_bytes(device, reading) - reading.total_bytes
 
     def promised_bytes(self, device: Device, reading: Reading) -> int:
-        """Return what others hold on *device* in *reading*, and what our runs there were promised or took beyond it.
+        """Return the bytes of *device* that are in use by external processes or allocated to runs, as of *reading*.
 
-        Everything is of this one look, runs of other workers too. Where it is more than the device has, somebody will
-        not get what was promised.
+        Each run on this host, of any worker, counts with its lease or its use, whichever is larger. If the sum exceeds
+        the device's total, some run cannot get the memory that it was allocated.
         """
         here = self._here(device.uuid)
         pids = pids_by_run(device, reading, {run.token: run.shim for run in here})
@@ -297,7 +305,7 @@ class Gate:
 
 
 def _stranger(pid: int, held: int | None) -> Stranger:
-    """Return what can be told of the process *pid*; of another namespace or gone already it is nothing."""
+    """Return the external process *pid*. User and command are None if it has ended or is in another pid namespace."""
     process = Path(f"/proc/{pid}")
     try:
         user = pwd.getpwuid(process.stat().st_uid).pw_name

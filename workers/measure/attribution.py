@@ -1,9 +1,9 @@
-"""Which run a process on a device belongs to: found by walking up from the process, not down from the run.
+"""Maps processes on a device to runs, by walking from each process up to its shim.
 
-A device lists few processes and a host has many, so the way up is some hundred times shorter (five small reads in
-/proc for each process, whatever the run has forked). The shim is the subreaper of its run, so every process of the
-run has the shim above it, one that left its session twice as well. Where the shim itself was killed the way up ends
-at init; then the token in the environment tells, which survives any number of forks.
+A device lists few processes and a host has many, so the walk up is about a hundred times cheaper than a walk down from
+the run: five small reads in /proc per process, no matter how many processes the run has. The shim is the subreaper of
+its run, so it is an ancestor of every process of the run, including daemons. If the shim was killed, the walk ends at
+init. In that case the token in the process environment identifies the run; forked processes inherit it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpuqueue.system.process import ProcessIdentity, boot_id
 from workers.run import process_tree
 from workers.run.environment import TOKEN
 
-#: Deeper than any tree of processes that a run can have; a loop in a list that changes meanwhile must end.
+#: Most steps of a walk. Process trees are shallower; the limit ends a loop if /proc changes during the walk.
 _DEEPEST = 64
 _VARIABLE = f"{TOKEN}=".encode()
 
@@ -26,8 +26,8 @@ def pids_by_run(
 ) -> dict[str, frozenset[int]]:
     """Return the processes of each run that are on *device* in *reading*, by the run's token.
 
-    *shims* are the runs to look for; a run none of whose processes is there is left out. The CPU lists no processes:
-    there it is all processes of a run.
+    *shims* maps the tokens of the runs to their shims. A run without a process on the device is left out. A CPU
+    reading lists no processes, so for the CPU the result has all processes of each run.
     """
     if device.kind is DeviceKind.CPU:
         below = {
@@ -43,12 +43,12 @@ def pids_by_run(
 def owners(
     pids: Iterable[int], shims: Mapping[str, ProcessIdentity | None], *, proc: Path = Path("/proc")
 ) -> dict[int, str]:
-    """Return the token of the run that each of *pids* belongs to; strangers are left out.
+    """Return the token of the run that each of *pids* belongs to. External processes are left out.
 
     Args:
-        pids: Processes of this host; those of other pid namespaces, or ended ones, belong to nobody.
-        shims: The runs by token, each with its shim, None while nobody knows it.
-        proc: Where the kernel shows the processes.
+        pids: Processes of this host. Ended processes and processes of other pid namespaces belong to no run.
+        shims: The shim of each run by token; None while it is unknown.
+        proc: The root of the proc file system.
 
     """
     tops = {shim.pid: (shim.started, token) for token, shim in shims.items() if shim and shim.boot == boot_id()}
@@ -57,14 +57,14 @@ def owners(
 
 
 def _above(pid: int, tops: Mapping[int, tuple[int, str]], proc: Path) -> str | None:
-    """Return the token of the shim above *pid*, None if there is none of *tops*."""
+    """Return the token of the shim that is *pid* or its ancestor, or None if no ancestor is in *tops*."""
     for _ in range(_DEEPEST):
         try:
             raw = (proc / str(pid) / "stat").read_bytes()
         except OSError:
             return None
-        fields = raw[raw.rindex(b")") + 2 :].split()  # the name may hold anything
-        if pid in tops and tops[pid][0] == int(fields[19]):  # not a later process with the shim's number
+        fields = raw[raw.rindex(b")") + 2 :].split()  # the process name may contain spaces and parentheses
+        if pid in tops and tops[pid][0] == int(fields[19]):  # the start time rules out a reused pid
             return tops[pid][1]
         pid = int(fields[1])
         if pid <= 1:
@@ -73,7 +73,7 @@ def _above(pid: int, tops: Mapping[int, tuple[int, str]], proc: Path) -> str | N
 
 
 def _carried(pid: int, tokens: Iterable[str], proc: Path) -> str | None:
-    """Return which of *tokens* the process was started with, as far as we may look."""
+    """Return the one of *tokens* in the initial environment of *pid*, or None if absent or not readable."""
     try:
         environ = (proc / str(pid) / "environ").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""What the end of a run says of its devices, told to the store together with the end itself."""
+"""Evidence for or against a run's devices, drawn from the run's end and reported to the store with that end."""
 
 from __future__ import annotations
 
@@ -16,28 +16,31 @@ log = logging.getLogger(__name__)
 
 
 class Witness:
-    """Speaks for one worker. A bug in here must not keep an end from being told."""
+    """Collects evidence for one worker. Exceptions are caught, so that a bug cannot prevent the report of an end."""
 
     def __init__(self, gate: Gate, clock: Clock) -> None:
         self._gate = gate
         self._clock = clock
 
     def ended(self, run: LiveRun, ending: Ending, duration_s: float | None, log_tail: bytes) -> Evidence:
-        """Return what the *ending* of *run* says, which lived for *duration_s* and last wrote *log_tail*."""
+        """Return the evidence from the *ending* of *run*, from its duration and from the end of its log."""
         if speaks_well(ending, duration_s):
             return Evidence(well=True)
         return self._against(run, lambda: blame(ending, duration_s, log_tail, kind=run.held.devices[0].kind))
 
     def lost(self, run: LiveRun, why: str) -> Evidence:
-        """Return what the loss of *run* says: only where this very worker started it, and so saw it go alone.
+        """Return the evidence from the loss of *run*, which counts only if this worker started the run.
 
-        Of a run that was adopted nobody knows when it ended: the host may have been stopped or rebooted.
+        The time at which an adopted run ended is unknown: the host may have been stopped or rebooted.
         """
         quick = self._clock.monotonic_s() - run.since_s < QUICK_S
         return self._against(run, lambda: why if run.spec is not None and quick else None)
 
     def _against(self, run: LiveRun, why: Callable[[], str | None]) -> Evidence:
-        """Return the reason against those of the run's devices that are well: trouble explains, and ends by itself."""
+        """Return the evidence against those devices of *run* that report no trouble.
+
+        A device that reports trouble takes no job until the trouble ends, so it needs no evidence against it.
+        """
         try:
             reason = why()
             if reason is None:

@@ -1,4 +1,4 @@
-"""The figures of one run on one device, sample by sample. Pure."""
+"""The figures of one run on one device, updated with each sample. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from workers.measure.timeline import Trace
 
 #: Time between two samples of a run that is no longer young, in seconds.
 INTERVAL_S = 1.0
-#: Processes of a run that are remembered, to ask the driver for its own maximum of each at the end.
+#: Most pids that a meter stores. At the end of the run the driver is asked for the peak of each.
 MOST_PIDS = 64
 
 
 class Meter:
-    """Keeps the largest sample, counts the looks, and remembers what else the looks showed."""
+    """Keeps the largest sample, the number of samples, and the other figures of the samples."""
 
     def __init__(self, points: int | None = None) -> None:
         self.observed_bytes = 0
@@ -24,12 +24,12 @@ class Meter:
         self.samples = 0
         self.na_samples = 0
         self.shared: bool | None = None
-        #: Every process of the run that was ever seen on the device.
+        #: The run's processes that were seen on the device, at most ``MOST_PIDS``.
         self.pids: set[int] = set()
-        #: What was used of the device right before the run started, and the most of it that it added since.
+        #: The device's used bytes right before the run started, and the largest increase since then.
         self.before_bytes: int | None = None
         self.delta_bytes: int | None = None
-        #: For the watchdog: how much speaks for an end, whether the job was told of its excess, and asked to end.
+        #: For the watchdog: its score, whether the job was warned of its excess, and whether it was asked to end.
         self.excess = 0
         self.warned = False
         self.ended = False
@@ -46,10 +46,10 @@ class Meter:
         """Take one sample.
 
         Args:
-            used_bytes: What the run holds on the device; None where the driver would not say.
-            at_s: When, in seconds since the run's start.
-            shared: Whether others were on the device.
-            device_bytes: What is used of the device, by whomever.
+            used_bytes: Bytes that the run uses on the device; None where the driver does not report them.
+            at_s: The time of the sample, in seconds since the run's start.
+            shared: Whether other processes were on the device.
+            device_bytes: Bytes in use on the device, by all processes.
             pids: The run's processes on the device.
 
         """
@@ -71,21 +71,21 @@ class Meter:
 
     @property
     def interval_s(self) -> float | None:
-        """Return the mean time between two looks; None for less than two."""
+        """Return the mean time between two samples, in seconds; None for fewer than two samples."""
         looks = self.samples + self.na_samples
-        if self._first_s is None or self._last_s is None or looks < 2:  # noqa: PLR2004 - there is nothing between
+        if self._first_s is None or self._last_s is None or looks < 2:  # noqa: PLR2004 - an interval needs two samples
             return None
         return round(max(0.0, self._last_s - self._first_s) / (looks - 1), 3)
 
     def note_health(self, health: Health) -> None:
-        """Take note of how the device is; called at most once a second, so that the mean is one over time."""
+        """Record the device's health. Called at most once per ``INTERVAL_S``, so that the mean is a mean over time."""
         if health.utilisation is not None:
             self._utilisation.note(health.utilisation)
         if health.temperature_c is not None:
             self._temperature_max_c = max(self._temperature_max_c or health.temperature_c, health.temperature_c)
 
     def activity(self) -> Activity:
-        """Return what the run did here beside holding memory."""
+        """Return the run's activity on the device: utilisation, temperature, and the time of its first memory."""
         return Activity(
             first_memory_s=self._first_memory_s,
             utilisation_mean=self._utilisation.value,
@@ -94,7 +94,7 @@ class Meter:
         )
 
     def timeline(self) -> Timeline | None:
-        """Return how the run's memory went; None for a run too short to tell."""
+        """Return the run's memory over time; None for a run that is too short for a timeline."""
         return self._trace.timeline()
 
     def to_plain(self) -> dict[str, Any]:
@@ -118,10 +118,10 @@ class Meter:
 
     @classmethod
     def from_plain(cls, plain: object) -> Meter:
-        """Return a meter that goes on where another worker's, perhaps of an older version, was left.
+        """Return the meter that :meth:`to_plain` wrote, perhaps in a worker of an older version.
 
         Raises:
-            Unreadable: *plain* makes no sense.
+            Unreadable: *plain* is not a valid meter.
 
         """
         fields = Fields(plain, "a meter")
@@ -148,7 +148,7 @@ class Meter:
 
 
 class _Mean:
-    """The mean and the largest of any number of figures."""
+    """The mean and the maximum of a series of figures."""
 
     def __init__(self, count: int = 0, total: float = 0.0, largest: float | None = None) -> None:
         self._count = count
@@ -163,7 +163,7 @@ class _Mean:
 
     @property
     def value(self) -> float | None:
-        """Return the mean, None of nothing."""
+        """Return the mean, or None without figures."""
         return self._total / self._count if self._count else None
 
     def to_plain(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""Who was on a device beside a run, at the last look that saw it alive. Pure.
+"""The other processes on a run's devices, as of the last reading at which the run was alive. Pure.
 
-When a run has died for want of memory, what it held is free again and says nothing any more. So each look that sees a
-run alive leaves a small picture of its devices here; the ending's detail puts the last one in words.
+After a run has died of a lack of memory, its memory is free again, so a later reading does not explain the death.
+Therefore each reading of a live run leaves a snapshot of its devices here. The ending's detail describes the last one.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from gpuqueue.queue.lease import Stranger
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import format_bytes
 
-#: How many neighbours are named, the largest first, and how much of a stranger's command line.
+#: How many neighbours are named, the largest first, and how many characters of an external process's command line.
 NAMED = 4
 COMMAND_WIDTH = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbour:
-    """A job or a stranger on the device; None where the driver does not say what it holds."""
+    """A job or an external process on the device. ``held_bytes`` is None where the driver does not report it."""
 
     who: str
     held_bytes: int | None
-    #: What runs there; None for a job, and where it cannot be seen.
+    #: The command line; None for a job, and where it cannot be read.
     command: str | None = None
 
     def __str__(self) -> str:
@@ -35,7 +35,7 @@ class Neighbour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Look:
-    """One device at one look. ``own_bytes`` is what the run itself held, None where the driver does not say."""
+    """A snapshot of one device. ``own_bytes`` is the run's own memory, None where the driver does not report it."""
 
     device: Device
     free_bytes: int
@@ -43,7 +43,7 @@ class Look:
     beside: tuple[Neighbour, ...]
 
     def in_words(self, *, several: bool = False) -> str:
-        """Return what was free and who else was there; with the device's index if the run had *several*."""
+        """Describe the free memory and the neighbours, with the device's index if the run had *several* devices."""
         where = f" on device {self.device.index}" if several else ""
         names = [str(each) for each in self.beside[:NAMED]]
         if len(self.beside) > NAMED:
@@ -53,7 +53,7 @@ class Look:
 
 
 class Neighbours:
-    """The last look at each device of one run, that of the job *job_id*."""
+    """The last snapshot of each device of one run, which belongs to the job *job_id*."""
 
     def __init__(self, job_id: int) -> None:
         self._job_id = job_id
@@ -66,16 +66,16 @@ class Neighbours:
         ours_by_job: Mapping[int, int | None],
         strangers: Sequence[Stranger],
     ) -> None:
-        """Take note of one look at *device*.
+        """Record a snapshot of *device* from one reading.
 
-        It counts only if the run was alive, and once it has held something only while it does: what is seen of a
-        run that is being torn down is the memory that it lacked a moment before.
+        A reading counts only if the run was alive. A reading at which the run uses no memory does not replace one at
+        which it did: the run is then being torn down, and the memory that it lacked before appears free.
 
         Args:
             device: One of the run's devices.
-            reading: The look. What strangers hold is taken from it, not from what they are remembered with.
-            ours_by_job: Bytes held there by each of our jobs that is alive; None where the driver does not say.
-            strangers: The processes there that the queue did not start.
+            reading: The reading. The memory of external processes is taken from it, not from their recent peaks.
+            ours_by_job: Bytes used there by each live job of this host; None where the driver does not report them.
+            strangers: The external processes there.
 
         """
         if self._job_id not in ours_by_job:
@@ -95,7 +95,7 @@ class Neighbours:
         )
 
     def fullest(self, uuids: Collection[str] = ()) -> Look | None:
-        """Return the look at the fullest device among *uuids* (all if none is given), None if nobody looked."""
+        """Return the snapshot of the fullest device among *uuids* (all if none is given), or None without snapshots."""
         looks = [look for uuid, look in self._looks.items() if not uuids or uuid in uuids]
         return min(looks, key=lambda look: look.free_bytes, default=None)
 

@@ -1,12 +1,12 @@
-"""Which of several figures is a run's peak on a device, and what it rests on. Pure.
+"""Chooses the peak memory of a run on a device from several measurements, and names its source. Pure.
 
-Each source misses something else, so the largest of those that can only be too low is taken, and named:
+Each measurement can be too low but not too high, and each misses something else, so the largest is the peak:
 
-- samples of what the driver says that the run's processes hold together miss spikes between two looks;
-- the driver's own maximum of a process (its accounting, where an administrator has switched that on) misses nothing
-  of that one process; for several it is no more than a lower bound, because their maxima need not have met;
-- what torch's allocator reserved misses CUDA's own memory and every other library's;
-- how much fuller the device became is worth something only where nobody else was on it.
+- samples of the memory that the driver reports for all processes of the run miss spikes between two samples;
+- the driver's accounting (where an administrator has enabled it) has the exact maximum of one process; for several
+  processes the largest maximum is a lower bound, because the maxima need not occur at the same time;
+- the memory reserved by torch's allocator lacks the memory of CUDA itself and of every other library;
+- the increase of the device's used memory counts only if no other process was on the device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from gpuqueue.model.device import Peak, PeakSource
 from workers.measure.meter import Meter
 
-#: A device on which no process of the run was seen held nothing of it, if there was time to look.
+#: With at least this many samples, a largest sample of 0 bytes means that the run used no memory on the device.
 ENOUGH_SAMPLES = 10
 
 
@@ -28,14 +28,14 @@ def peak_of(
     accounted: Mapping[int, int] | None = None,
     torch_bytes: int | None = None,
 ) -> Peak:
-    """Return the peak of the run whose samples *meter* has taken.
+    """Return the peak of a run on one device.
 
     Args:
         meter: The run's figures on the device.
-        sampled_from: Where the samples come from.
-        kernel_bytes: A maximum that the kernel kept, where memory is the host's.
-        accounted: The driver's own maximum of each process of the run, where it keeps one.
-        torch_bytes: What torch's allocators reserved at most, as they told themselves.
+        sampled_from: The source of the samples.
+        kernel_bytes: The kernel's maximum, for host memory.
+        accounted: The driver's maximum in bytes by pid, from its accounting.
+        torch_bytes: The most that torch's allocators reserved, as the run's processes reported.
 
     """
     figures: list[tuple[int, PeakSource]] = []
@@ -62,15 +62,15 @@ def peak_of(
 
 
 def _sampled(meter: Meter) -> int | None:
-    """Return the largest sample.
+    """Return the largest sample, or None if the samples are not conclusive.
 
-    Looks that saw nothing say nothing where they were few, before a short run took its memory, or where the driver
-    would not say what was there later.
+    Samples of 0 bytes are not conclusive if there are few, because a short run may have allocated its memory later, or
+    if the driver reported no figure for other samples.
     """
     nothing = meter.peak_bytes == 0 and (meter.samples < ENOUGH_SAMPLES or meter.na_samples > 0)
     return None if nothing else meter.peak_bytes
 
 
 def _exact(source: PeakSource, meter: Meter) -> bool:
-    """Return whether a figure from *source* is exact, so that of two equal ones it is the one to name."""
+    """Return whether a figure from *source* is exact. Among equal figures, the exact one is named as the source."""
     return source is PeakSource.NVML_ACCOUNTING and len(meter.pids) == 1

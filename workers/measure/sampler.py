@@ -1,4 +1,4 @@
-"""Looks at what each run holds, often while it is young, and keeps the figures."""
+"""Samples the memory of each run, more often while the run is young, and keeps the figures."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from workers.run.torch_report import InsideReport
 
 log = logging.getLogger(__name__)
 
-#: Most runs reach their peak while they load: look ten times a second for the first ten seconds.
+#: Most runs reach their peak while they load, so the sampler polls every 0.1 s for the first 10 s.
 YOUNG_S = 10.0
 YOUNG_INTERVAL_S = 0.1
-#: From the start of a run to the first look at it, in seconds. Right at its start there is its shim and nothing to see;
-#: the look came in the way of the start itself, and of each job in a row of short ones.
+#: Time from the start of a run to its first sample, in seconds. At the start only the shim exists, and an earlier
+#: sample would slow down the start itself, which matters in a series of short jobs.
 FIRST_S = 0.02
-#: With less than this share free, a job may be about to run out of memory.
+#: If a smaller share of the device is free, a job may be about to run out of memory.
 NEARLY_FULL = 0.1
 
 
 class Sampler:
-    """Samples the runs of one worker, on every device that they have. Without a run it looks at nothing."""
+    """Samples the runs of one worker on all their devices. Without a run it reads no device."""
 
     def __init__(
         self,
@@ -42,10 +42,11 @@ class Sampler:
         look_around: Callable[[], object] = lambda: None,
         newest: Callable[[Device, float], Reading | None] = lambda _device, _since_s: None,
     ) -> None:
-        """Make a sampler that calls *look_around* while a device is nearly full: who is there may matter soon.
+        """Create a sampler.
 
-        *newest* returns a look that somebody else has just taken at a device, not before a given time on the host's
-        monotonic clock, and has noted which processes of runs hold what; None if nobody has.
+        The sampler calls *look_around* while a device is nearly full, so that the neighbours of a run are known if it
+        runs out of memory. *newest* returns a recent reading of a device that another thread took after a given time
+        on the host's monotonic clock, or None. That thread has recorded the samples of the runs already.
         """
         self._backend = backend
         self._watchdog = watchdog
@@ -55,11 +56,11 @@ class Sampler:
         self._clock = clock
         self._devices = {device.uuid: device for device in backend.devices()}
         self._health_due_s: dict[str, float] = {}
-        #: What was said of each device that gives no reading: once, not ten times a second.
+        #: The trouble last logged for each device that gives no reading, so that each trouble is logged once.
         self._said: dict[str, str] = {}
 
     def loop(self, stopping: threading.Event) -> None:
-        """Sample until *stopping* is set; a new run is looked at without waiting for the next turn."""
+        """Sample until *stopping* is set. A new run is sampled without waiting for the next poll."""
         while not stopping.is_set():
             self.sample()
             if self._runs.wait(self._pause_s()):
@@ -68,19 +69,19 @@ class Sampler:
     def _pause_s(self) -> float:
         now = self._clock.monotonic_s()
         runs = self._runs.all()
-        # A job that has just taken too much is looked at again at once: every second counts for its neighbours.
+        # A job that uses too much is sampled again soon, since it endangers its neighbours.
         soon = any(now - run.since_s < YOUNG_S or run.in_excess for run in runs)
         return YOUNG_INTERVAL_S if soon else INTERVAL_S
 
-    # ---- look ----------------------------------------------------------------------------------------------------
+    # ---- sample --------------------------------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """Take one sample of every run that was started, on every device that it holds."""
+        """Take one sample of every started run, on each of its devices."""
         runs = [run for run in self._runs.all() if run.shim is not None]
         held: dict[str, list[int | None]] = {run.held.token: [] for run in runs}
         for device in self._devices_of(runs):
             there = [run for run in runs if run.has(device.uuid)]
-            # In a row of short jobs there is a claim's look for each; one that saw the newest run at work will do.
+            # In a series of short jobs each claim reads the device. Reuse that reading if the newest run had started.
             taken = self._newest(device, max(run.since_s for run in there) + FIRST_S / 2)
             reading = self._read(device) if taken is None else taken
             if reading is not None:
@@ -97,23 +98,23 @@ class Sampler:
         *,
         noted: bool,
     ) -> None:
-        """Take one sample of *runs* on *device*, and add what each holds there to *held*.
+        """Take one sample of *runs* on *device*, and append the bytes of each run to *held*.
 
-        Where it is *noted* already, whoever took the look has told the runs what their processes hold.
+        If *noted* is true, the samples of *reading* are recorded already for runs with a process on the device.
         """
         now_s = self._clock.monotonic_s()
         pids = pids_by_run(device, reading, {run.held.token: run.shim for run in runs})
         for run in runs:
             ours = pids.get(run.held.token, frozenset())
             if device.kind is not DeviceKind.GPU and not ours:
-                continue  # not yet, or no more: a process holds some memory while it lives
+                continue  # the run has no process now; a live process always uses some host memory
             used = self._backend.used_by(reading, ours)
             if not (noted and ours):
                 run.note(device.uuid, reading, used, ours, now_s)
             held[run.held.token].append(used)
             self._watchdog.look(run, device, used, reading)
         if now_s >= self._health_due_s.get(device.uuid, 0.0):
-            # Once a second, whatever the pace of the samples: these calls are not cheap on every driver.
+            # At most once per INTERVAL_S, at any sampling rate: these calls are slow with some drivers.
             self._health_due_s[device.uuid] = now_s + INTERVAL_S
             self._look_at_health(device, runs)
             if reading.free_bytes < NEARLY_FULL * device.total_bytes:
@@ -123,7 +124,7 @@ class Sampler:
         try:
             health = self._backend.health(device)
         except DeviceTrouble:
-            return  # the next reading says it
+            return  # the next reading reports the trouble
         for run in runs:
             run.meter(device.uuid).note_health(health)
 
@@ -142,13 +143,13 @@ class Sampler:
         self._said.pop(device.uuid, None)
         return reading
 
-    # ---- tell ----------------------------------------------------------------------------------------------------
+    # ---- report --------------------------------------------------------------------------------------------------
 
     def told(self, run: LiveRun, max_rss_bytes: int | None, report: InsideReport | None) -> tuple[RunDevice, ...]:
-        """Return the devices of a run that has ended, each with its peak and what else was seen.
+        """Return the devices of an ended run, each with its peak, activity and timeline.
 
-        *max_rss_bytes* is the kernel's own maximum of the run's largest process, *report* what the run's processes
-        told about themselves.
+        *max_rss_bytes* is the kernel's maximum for the run's largest process. *report* has the figures of torch's
+        allocators in the run's processes.
         """
         return tuple(
             replace(
@@ -164,15 +165,15 @@ class Sampler:
         self, run: LiveRun, device: RunDevice, position: int, max_rss_bytes: int | None, report: InsideReport | None
     ) -> Peak:
         meter = run.meter(device.uuid)
-        if device.kind is None:  # the worker that claimed it did not know the device, so nobody has looked
+        if device.kind is None:  # the worker that claimed the run did not know the device, so no samples exist
             return Peak.unknown()
         source = device.kind.peak_source
         if device.kind is not DeviceKind.GPU:
-            alone = len(run.held.devices) == 1  # else nobody knows on which of them
+            alone = len(run.held.devices) == 1  # with several devices the maximum cannot be divided among them
             return peak_of(meter, source, kernel_bytes=max_rss_bytes if alone else None)
         torch_bytes = report.reserved(device.uuid, position) if report is not None else None
         if torch_bytes is not None and torch_bytes > (device.total_bytes or torch_bytes):
-            torch_bytes = None  # the job can write into the report what it likes
+            torch_bytes = None  # the job writes the report, so its figures may be wrong
         return peak_of(meter, source, accounted=self._accounted(device.uuid, meter.pids), torch_bytes=torch_bytes)
 
     def _accounted(self, uuid: str, pids: set[int]) -> dict[int, int]:

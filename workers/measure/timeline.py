@@ -1,4 +1,4 @@
-"""How a run's memory goes, in ever coarser steps, so that three days take no more room than three minutes. Pure."""
+"""A run's memory over time in a fixed number of points; the steps get coarser as the run gets longer. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gpuqueue.text.json_fields import Fields
 
 #: Most points of a run, over all its devices.
 MOST_POINTS = 240
-#: The first steps are as long as the shortest time between two samples, in seconds.
+#: The length of the first steps, in seconds: the shortest time between two samples.
 FIRST_STEP_S = 0.1
 
 
 class Trace:
-    """Keeps the largest sample of each step; when there are too many steps, two become one."""
+    """Keeps the largest sample of each step. When there are too many steps, each two are merged into one."""
 
     def __init__(self, points: int = MOST_POINTS) -> None:
         self._points = max(2, points)
@@ -37,7 +37,7 @@ class Trace:
         self._step_s *= 2
 
     def timeline(self) -> Timeline | None:
-        """Return how it went so far; None where that is no more than a point."""
+        """Return the timeline so far; None if it has fewer than two points."""
         if len(self._steps) < 2:  # noqa: PLR2004 - a line has two ends
             return None
         return Timeline(step_s=self._step_s, bytes=tuple(self._steps))
@@ -48,10 +48,10 @@ class Trace:
 
     @classmethod
     def from_plain(cls, plain: object) -> Trace:
-        """Return a trace that goes on where another worker's was left.
+        """Return the trace that :meth:`to_plain` wrote, perhaps in another worker.
 
         Raises:
-            Unreadable: *plain* makes no sense.
+            Unreadable: *plain* is not a valid trace.
 
         """
         fields = Fields(plain, "a trace")

@@ -1,8 +1,8 @@
-"""Holds a job to its word where nothing inside it does: warns at the first excess, ends it before others suffer.
+"""Enforces the memory limit of a job from outside: warns at the first excess, and ends the job before others suffer.
 
-The last of the layers in docs/explanation/memory-cap.md, and the only one that sees every framework and every
-process of a job together. It reacts within a sample or two; a neighbour that allocates in that very moment may
-still meet a full card.
+This is the last of the layers in docs/explanation/memory-cap.md, and the only one that measures all frameworks and all
+processes of a job together. It reacts within a sample or two. A neighbour that allocates memory before that may still
+find the card full.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from workers.measure.active_runs import LiveRun
 
 log = logging.getLogger(__name__)
 
-#: How much more than it asked for a job may hold before it is ended: a share of that, and at least so many bytes.
-#: CUDA's own memory comes on top of what a framework was capped at, and differs from card to card.
+#: How far a job may exceed its lease before it is ended: a share of the lease, and at least so many bytes.
+#: CUDA's own memory is not part of a framework's cap, and its size differs from card to card.
 TOLERANCE = 0.05
 TOLERANCE_BYTES = 256 * MIB
-#: A sample with too much counts 2, one without takes 1 back: at this sum the job is ended.
+#: The score at which a job is ended. A sample with `Excess.END` adds 2, any other sample subtracts 1.
 ENOUGH = 4
 
 
 class Excess(Enum):
-    """What a job's use of a device means for the others."""
+    """How a job's memory on a device relates to its lease."""
 
     NONE = "none"
-    #: More than it asked for, and nobody is the worse for it yet.
+    #: Above the lease, but within the tolerance and without harm to other jobs.
     WARN = "warn"
-    #: Far more, or at the cost of a job that was promised the memory.
+    #: Above the tolerance, or in memory that is allocated to other jobs.
     END = "end"
 
 
 def limit_bytes(lease_bytes: int) -> int:
-    """Return what a job that asked for *lease_bytes* may hold before it is ended."""
+    """Return the bytes that a job with a lease of *lease_bytes* may use before it is ended."""
     return lease_bytes + max(TOLERANCE_BYTES, round(TOLERANCE * lease_bytes))
 
 
 def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, promised_bytes: int) -> Excess:
-    """Return what it means that a job holds *used_bytes*, with *promised_bytes* granted to others and not yet taken."""
+    """Return the excess of a job that uses *used_bytes*; *promised_bytes* are allocated to jobs and not used yet."""
     if used_bytes <= lease_bytes:
         return Excess.NONE
     if used_bytes > limit_bytes(lease_bytes) or free_bytes < promised_bytes:
@@ -53,17 +53,17 @@ def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, promised_bytes
 
 
 class Watchdog:
-    """Watches the runs of one worker on GPUs; the host's memory has the kernel to watch it.
+    """Watches the runs of one worker on GPUs. Host memory is left to the kernel.
 
-    *promised_bytes* tells what is held and promised on a device in one look, whoever leads the runs there
-    (:meth:`workers.measure.admission.Gate.promised_bytes`). It is asked only when a run has more than it asked for.
+    *promised_bytes* returns the bytes in use on or allocated from a device, for the runs of all workers
+    (:meth:`workers.measure.admission.Gate.promised_bytes`). It is called only if a run exceeds its lease.
     """
 
     def __init__(self, promised_bytes: Callable[[Device, Reading], int]) -> None:
         self._promised_bytes = promised_bytes
 
     def look(self, run: LiveRun, device: Device, used_bytes: int | None, reading: Reading) -> None:
-        """Judge one sample of a run on a device, and act on it."""
+        """Check one sample of a run on a device, and warn or end the run if it uses too much."""
         if used_bytes is None or device.kind is not DeviceKind.GPU or not run.held.capped:
             return
         lease_bytes = run.lease_bytes(device.uuid)
@@ -72,7 +72,7 @@ class Watchdog:
             not_taken = self._not_taken_bytes(device, reading)
             found = excess(used_bytes, lease_bytes, free_bytes=reading.free_bytes, promised_bytes=not_taken)
         meter = run.meter(device.uuid)
-        # One sample alone may be a process on its way out; a job that goes up and down must not slip through.
+        # One high sample alone may be a process that is exiting. The score also catches a job that goes up and down.
         meter.excess = meter.excess + 2 if found is Excess.END else max(0, meter.excess - 1)
         if found is not Excess.NONE and not meter.warned:
             meter.warned = True
@@ -90,7 +90,7 @@ class Watchdog:
                             f"{format_bytes(lease_bytes)}; give it more with --mem")  # fmt: skip
 
     def _not_taken_bytes(self, device: Device, reading: Reading) -> int:
-        """Return what was promised to anybody and is not taken yet; 0 where the host lets nobody look around now."""
+        """Return the bytes that are allocated to runs and not used yet; 0 if the host cannot measure that now."""
         try:
             return self._promised_bytes(device, reading) - reading.used_bytes
         except OSError as error:
@@ -98,11 +98,11 @@ class Watchdog:
             return 0
 
     def _tell(self, run: LiveRun, words: str) -> None:
-        """Say it where the job's owner will look: in the job's log and in its story. And in our own log."""
+        """Write *words* to the job's log, to its notes and to the worker's log."""
         log.warning("%s: %s", run, words)
         run.notes.append(words)
         with contextlib.suppress(OSError):
-            # Not blocking: the job may have put a pipe there. And nothing is made where it has removed its log.
+            # Non-blocking, because the job may have put a pipe there. Without O_CREAT, a deleted log stays deleted.
             job_log = os.open(run.directory.log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 os.write(job_log, f"gpuqueue: {words}\n".encode())

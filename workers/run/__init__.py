@@ -1,5 +1,5 @@
-"""One run on its host: its directory, its environment, its process tree, and the verdict about its end.
+"""One run on its host: its directory, its environment, its process tree, and the verdict on its ending.
 
-Not here: the order of the steps (``workers.runner``), the process that owns the run (``workers.shim``).
+Elsewhere: the order of the steps (``workers.runner``) and the process that owns the run (``workers.shim``).
 Start reading at ``directory.py``.
 """

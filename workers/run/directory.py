@@ -1,9 +1,8 @@
-"""The run directory: how a worker and a shim talk, and what the next worker finds.
+"""The run directory: the files by which a worker and a shim communicate, and from which the next worker adopts a run.
 
-``<state>/runs/<job>/<token>/`` holds one run and nothing else of the house. The files are listed in
-:mod:`workers.shim.supervisor`; this is the worker's end of them, with two more: ``claim``, what the next worker of this
-device must know to adopt the run, and ``job``, the job's spec, for a store that loses it. When the book has the run
-only ``log`` stays.
+``<state>/runs/<job>/<token>/`` holds the files of one run. :mod:`workers.shim.supervisor` lists the files that both
+sides use. The worker writes two more: ``claim``, which another worker of the device needs to adopt the run, and
+``job``, the job's spec, for a store that lost its data. When the history has the run, only the logs stay.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from workers.shim.preempt_notice import NAME as NOTICE
 
 log = logging.getLogger(__name__)
 
-#: Below the runs: a link to the claim of each run that is not settled. The name alone tells which: of older versions it
-#: is a symbolic link to the run's directory.
+#: Folder below the runs with a link to the claim of each unsettled run. Only the link's name is used: older versions
+#: made a symbolic link to the run's directory.
 LIVE = "live"
-#: Below the runs: a link to each run whose end the store was told and the book does not have yet.
+#: Folder below the runs with a link for each run whose end was reported to the store and is not in the history yet.
 TOLD = "told"
 
-#: What a file system says that gives a file only one name, or whose rules allow no second one.
+#: Error numbers of a file system that does not support, or does not allow, a second name for a file.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
@@ -55,12 +54,12 @@ class RunDir:
 
     @classmethod
     def create(cls, runs: Path, held: Held, payload: str = "") -> RunDir:
-        """Make the directory of a new run below *runs*; nobody but its owner can read it.
+        """Create the directory of a new run below *runs*, readable only by its owner.
 
-        *payload* is the job's spec as it was claimed, for a store that loses it.
+        *payload* is the job's spec as it was claimed, for a store that loses its data.
 
         Raises:
-            OSError: it cannot be made; nothing of it is left.
+            OSError: The directory cannot be created. No part of it is left.
 
         """
         path = runs / str(held.job_id) / held.token
@@ -71,7 +70,7 @@ class RunDir:
             if payload:
                 put(directory.path / "job", payload)
             put(directory.path / "claim", json.dumps(held.plain()))
-            with contextlib.suppress(OSError):  # else try_lock makes one
+            with contextlib.suppress(OSError):  # without the link, try_lock creates the file
                 os.link(directory._at("claim"), directory._at("lock"))
             _within(live, lambda: _second_name(directory._at("claim"), f"{live}/{directory._name}"))
         except OSError:
@@ -80,7 +79,7 @@ class RunDir:
         return directory
 
     def discard(self) -> None:
-        """Take it away whole: no run came of it. A claim that is tried all night must not fill the disk."""
+        """Remove the whole directory of a claim that started no run, so that repeated claims do not fill the disk."""
         self.settle()
         shutil.rmtree(self.path, ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -88,7 +87,7 @@ class RunDir:
 
     @property
     def token(self) -> str:
-        """Return the token of the run, after which its directory is named."""
+        """Return the token of the run, which is the name of its directory."""
         return self.path.name
 
     @property
@@ -98,11 +97,11 @@ class RunDir:
 
     @property
     def claimed(self) -> bool:
-        """Return whether the run is still to be answered for; from the first step of its settlement on it is not."""
-        return os.path.lexists(self._at("claim"))  # no Path: this is asked several times a run
+        """Return whether the run is unsettled. The first step of the settlement removes the claim."""
+        return os.path.lexists(self._at("claim"))  # no Path, because this is called several times per run
 
     def held(self) -> Held | None:
-        """Return what the run holds, or None if the run is settled or was never whole."""
+        """Return the claim of the run, or None if the run is settled or its claim is damaged."""
         try:
             plain = read_fields(self.path / "claim")
             return None if plain is None else self._held(plain)
@@ -111,7 +110,7 @@ class RunDir:
             return None
 
     def claimed_at(self) -> datetime | None:
-        """Return when the run was claimed, or None if it is settled."""
+        """Return the time of the claim, or None if the run is settled."""
         try:
             return datetime.fromtimestamp((self.path / "claim").stat().st_mtime, timezone.utc)
         except OSError:
@@ -124,7 +123,7 @@ class RunDir:
         return held
 
     def damaged(self) -> bool:
-        """Return whether the claim is there and makes no sense: nobody can adopt the run."""
+        """Return whether the claim exists but cannot be read, so that no worker can adopt the run."""
         try:
             plain = read_fields(self.path / "claim")
             if plain is not None:
@@ -134,10 +133,10 @@ class RunDir:
         return False
 
     def payload(self) -> str | None:
-        """Return the job's spec as it was claimed, or None if it is not there, or somebody else has written over it.
+        """Return the job's spec as it was claimed, or None if the file is missing or was replaced.
 
         Raises:
-            OSError: it cannot be read now.
+            OSError: The file cannot be read now.
 
         """
         with contextlib.suppress(Unreadable):
@@ -145,12 +144,12 @@ class RunDir:
         return None
 
     def may_have_started(self) -> bool:
-        """Return whether the queue said yes to the start of the run: from then on there may be a shim."""
-        # The shim writes its exit over the spec, and was there before it did.
+        """Return whether the queue has allowed the start of the run, so that a shim may exist."""
+        # The shim replaces the spec by its exit, so any of the three files counts.
         return any(os.path.lexists(self._at(name)) for name in ("spec", "pid", "exit"))
 
     def try_lock(self) -> int | None:
-        """Return the locked file's descriptor, or None while a worker or a shim is there."""
+        """Lock the run and return the lock's descriptor, or None while a worker or a shim holds the lock."""
         fd = os.open(self._at("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -162,45 +161,45 @@ class RunDir:
         return fd
 
     def write_spec(self, spec: ShimSpec, figures: Mapping[str, Any] | None = None) -> None:
-        """Write what the shim is to run; it may hold secrets of the submitter's environment.
+        """Write the spec for the shim. It may contain secrets of the submitter's environment.
 
-        The *figures* go along for whoever adopts the run before the first beat has kept some (:meth:`meters`).
+        The *figures* are for a worker that adopts the run before the first heartbeat has saved any (:meth:`meters`).
         """
         plain = spec.plain() if figures is None else {**spec.plain(), "meters": figures}
         put(self.path / "spec", json.dumps(plain, default=dict))
 
     def vouch(self, until_s: float) -> None:
-        """Tell the shim that somebody answers for the run until *until_s* on the host's monotonic clock.
+        """Write a heartbeat for the shim, valid until *until_s* on the host's monotonic clock, in seconds.
 
-        Written in place and always as long, so that it works on a full disk too; and the file stays open, so that
-        it works where no other can be opened. Whoever has vouched calls :meth:`close` in the end.
+        The file is written in place with a fixed length, so that this works on a full disk. The file stays open, so
+        that this works without free descriptors. The caller must call :meth:`close` at the end.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: The file cannot be written.
 
         """
         if not self.claimed:
             return  # the run was settled meanwhile
         with self._beat_lock:
             if self._beat is None:
-                # Not blocking: a job may have put a pipe there, and one run's files must not hold up the beats of all.
+                # Non-blocking, because a job may have put a pipe there, and one run must not delay all heartbeats.
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
                 self._beat = os.open(self._at("beat"), flags, 0o600)
             os.pwrite(self._beat, f"{until_s:020.3f}\n".encode("ascii"), 0)
         self._not_after_settlement("beat")
 
     def close(self) -> None:
-        """Let go of what :meth:`vouch` keeps open."""
+        """Close the file that :meth:`vouch` keeps open."""
         with self._beat_lock:
             if self._beat is not None:
                 os.close(self._beat)
                 self._beat = None
 
     def ask_end(self, kind: EndingKind) -> None:
-        """Ask the shim to end the run, for the reason *kind*. The first reason given stays.
+        """Ask the shim to end the run for the reason *kind*. The first reason is kept.
 
         Raises:
-            OSError: the shim cannot be asked.
+            OSError: The request cannot be written.
 
         """
         cancel = self.path / "cancel"
@@ -208,20 +207,20 @@ class RunDir:
             try:
                 put(cancel, kind.value)
             except OSError:
-                # To cancel a job may be the only way to empty a full disk, and a link needs no room there.
+                # Cancelling a job may be the only way to free a full disk, and a symbolic link needs no disk space.
                 with contextlib.suppress(FileExistsError):
                     cancel.symlink_to(kind.value)
             self._not_after_settlement("cancel")
         self._call_shim()
 
     def ask_for_place(self, by: int, left_s: float) -> bool:
-        """Ask the run to make place for the job *by* in *left_s*: its shim, and whoever in the job reads the file.
+        """Preempt the run for the job *by*, with *left_s* seconds to go, by a file for the shim and the job itself.
 
         Returns:
-            Whether it was not asked before: the first word stays.
+            Whether this is the first request. The first request is kept.
 
         Raises:
-            OSError: it cannot be asked.
+            OSError: The request cannot be written.
 
         """
         notice = self.path / NOTICE
@@ -239,46 +238,46 @@ class RunDir:
         return True
 
     def _call_shim(self) -> None:
-        """Have the shim look at its files now, if there is one."""
+        """Signal the shim, if there is one, to read its files now."""
         shim = self.shim()
         if shim is not None:
             shim.send(signal.SIGUSR1)
 
     def shim(self) -> ProcessIdentity | None:
-        """Return the shim's identity, or None if it has not said yet, or somebody else has written over it."""
+        """Return the shim's identity, or None if the shim has not written it yet or the file was replaced."""
         with contextlib.suppress(Unreadable):
             lines = (read(self.path / "pid") or "").splitlines()
             return ProcessIdentity.parse(lines[0]) if lines else None
         return None
 
     def exit(self) -> Exit | None:
-        """Return how the run ended, or None if no shim said so.
+        """Return the exit that the shim wrote, or None if there is none.
 
         Raises:
-            Unreadable: somebody said so, but it makes no sense.
+            Unreadable: The file exists but is not a valid exit.
 
         """
         plain = read_fields(self.path / "exit")
         return None if plain is None else Exit.of(plain)
 
     def start(self) -> str | None:
-        """Return whether a spare became the job, or why not; None where there was none, or nobody said so."""
+        """Return the shim's words on whether a warm interpreter became the job, or None if it has written none."""
         with contextlib.suppress(Unreadable, OSError):
             said = read(self.path / "start")
             return None if said is None else in_one_line(said)
         return None
 
     def keep_meters(self, plain: Mapping[str, Any]) -> None:
-        """Keep the figures so far, so that the peak is not lost with the worker that saw it."""
+        """Save the figures so far, so that the peak survives the worker."""
         if self.claimed:
             put(self.path / "meters", json.dumps(plain))
             self._not_after_settlement("meters")
 
     def meters(self) -> Fields:
-        """Return the figures that an earlier worker kept (``LiveRun.figures``); empty if none did.
+        """Return the figures that a worker saved (``LiveRun.figures``); empty if there are none.
 
         Raises:
-            Unreadable: they make no sense.
+            Unreadable: The figures are damaged.
 
         """
         kept = read_fields(self.path / "meters")
@@ -288,14 +287,16 @@ class RunDir:
         return kept or Fields({}, "the figures of a run")
 
     def tell(self) -> None:
-        """Note that the store was told the end: the files stay until the book has it, should the store lose it.
+        """Move the run's link from ``LIVE`` to ``TOLD``: its end was reported to the store.
+
+        The files stay until the history has the end, because the store may still lose it.
 
         Raises:
-            OSError: it cannot be noted.
+            OSError: The link cannot be moved.
 
         """
         runs, told = self.path.parent.parent, self.path.parent.parent / TOLD
-        with contextlib.suppress(FileNotFoundError):  # it was noted before
+        with contextlib.suppress(FileNotFoundError):  # the link was moved before
             _within(told, lambda: os.rename(f"{runs}/{LIVE}/{self._name}", f"{told}/{self._name}"))  # noqa: PTH104 - _at
 
     @property
@@ -303,14 +304,15 @@ class RunDir:
         return f"{self.path.parent.name}.{self.path.name}"
 
     def _at(self, name: str) -> str:
-        """Return where a file of the run lies. A Path for each file of each run takes longer than to open it."""
+        """Return the path of a file of the run as a string, since creating a Path is slower than opening the file."""
         return f"{self.path}/{name}"
 
     def settle(self) -> None:
-        """Forget everything but the log: the book has the run, or the run is stale.
+        """Remove the run's files, except the logs and files of the job: the history has the run, or the run is stale.
 
-        The claim goes first: whoever writes a file meanwhile sees by that to take it away again. The link goes last:
-        where a worker dies in between, the next one finds the rest by it. The spec holds what may be secrets.
+        The claim is removed first, so that a concurrent writer notices the settlement and removes its file again. The
+        link is removed last, so that the next worker finds the remaining files if this one dies in between. The spec
+        must go because it may contain secrets.
         """
         _unlink(self._at("claim"))
         names: list[str] = []
@@ -325,16 +327,16 @@ class RunDir:
             _unlink(f"{self.path.parent.parent}/{links}/{self._name}")
 
     def _not_after_settlement(self, name: str) -> None:
-        """Take a file away again that was written while somebody else settled the run."""
+        """Remove a file again if the run was settled while the file was written."""
         if not self.claimed:
             _unlink(self._at(name))
 
 
 def _make(path: Path) -> None:
-    """Make the directory of a run, whose parent is hardly ever there: each job has one of its own.
+    """Create the directory of a run, and the job's directory above it, which exists only after an earlier run.
 
     Raises:
-        OSError: it cannot be made, or is there already.
+        OSError: The directory cannot be created, or exists already.
 
     """
     try:
@@ -347,13 +349,13 @@ def _make(path: Path) -> None:
 
 
 def _second_name(file: str, name: str) -> None:
-    """Give a file one more name: a file of its own, or a symbolic link, takes an inode.
+    """Create a hard link *name* to *file*, or a symbolic link if the file system has no hard links.
 
-    To find a free one is most of what a small file costs where many come and go: ext4 passes over each that was freed
-    in the last minutes. A symbolic link is made where the file system knows no other.
+    A hard link needs no inode. The search for a free inode is most of the cost of a small file when many files come
+    and go, because ext4 skips inodes that were freed in the last minutes.
 
     Raises:
-        OSError: neither can be made.
+        OSError: Neither link can be created.
 
     """
     try:
@@ -365,13 +367,13 @@ def _second_name(file: str, name: str) -> None:
 
 
 def _unlink(file: str) -> None:
-    """Take a file away; what cannot be taken away stays."""
+    """Remove a file, and ignore errors."""
     with contextlib.suppress(OSError):
         os.unlink(file)  # noqa: PTH108 - see RunDir._at
 
 
 def _within(directory: Path, act: Callable[[], object]) -> None:
-    """Do *act*, which needs *directory*; that is made only where it is not there: it is asked for with each job."""
+    """Call *act*, which needs *directory*. Create the directory only if that fails, to save a system call per job."""
     try:
         act()
     except FileNotFoundError:
@@ -381,20 +383,20 @@ def _within(directory: Path, act: Callable[[], object]) -> None:
 
 @lru_cache(maxsize=1024)
 def _warn_once(path: Path, words: str) -> None:
-    """Say that a file makes no sense. It is looked at with every look at the device."""
+    """Log once that a file is damaged. Each reading of the device reads the file again."""
     log.warning("%s: %s", path, words)
 
 
 def unsettled(runs: Path, but: Collection[str] = ()) -> Iterator[RunDir]:
-    """Yield the run directories below *runs* that some worker must still settle, however many were settled before.
+    """Yield the directories of the unsettled runs below *runs*. The cost does not depend on the number of settled runs.
 
-    Those of the tokens in *but* are left out, before anything is made of their names.
+    Runs with a token in *but* are left out.
     """
     yield from _linked(runs, LIVE, but)
 
 
 def told(runs: Path) -> Iterator[RunDir]:
-    """Yield the run directories below *runs* whose end the store was told, and the book may not have yet."""
+    """Yield the directories of runs whose end was reported to the store and may not be in the history yet."""
     yield from _linked(runs, TOLD)
 
 

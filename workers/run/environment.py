@@ -1,4 +1,4 @@
-"""What a job finds in its environment: the submitter's, and what the queue adds."""
+"""The environment variables of a job: the submitter's, and those that the queue adds."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from workers.run.memory_cap import cap_environment
 from workers.run.torch_version import ASK_S, Version, torch_version_of
 from workers.threads.timeout import in_time
 
-#: By this variable every process of a run can be known, however often it forked.
+#: The variable that identifies every process of a run. Forked processes inherit it.
 TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
-#: What runs inside the job's own Python.
+#: The directory of the hook that runs inside the job's own Python.
 INSIDE = Path(__file__).parent.parent / "inside" / "site"
-#: How long a job's interpreter is looked for and asked, in seconds. It may lie on a file server that has died: nobody
-#: would hear of a cancel or a time limit meanwhile. The hook caps a torch of any version.
+#: How long to search for a job's interpreter and ask it for its torch version, in seconds. The interpreter may be on a
+#: file server that is down, and the run must not block on it. The hook caps torch of any version.
 LOOK_S = ASK_S + 2
-#: Where NVIDIA's MPS daemon takes orders, unless a variable says otherwise.
-MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's own place; only looked at
+#: The control pipe of NVIDIA's MPS daemon, unless an environment variable names another directory.
+MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's default path; its existence is checked
 
 
 def environment(
@@ -32,8 +32,8 @@ def environment(
 ) -> dict[str, str]:
     """Return the environment of a run of *spec* on *devices*; *cap* is whether this site caps jobs.
 
-    The devices are pinned by UUID: an index may mean another card to CUDA than to the driver. A program
-    sees them as 0, 1, … in this order. On the CPU the list is empty, so that no card is touched unasked.
+    The devices are pinned by UUID, because CUDA and the driver may number the cards differently. A program sees them
+    as 0, 1, … in this order. On the CPU the list is empty, so that the job cannot use a GPU.
     """
     visible = [device.uuid for device in devices if device.kind is not DeviceKind.CPU]
     ours = {
@@ -51,16 +51,16 @@ def environment(
     env = {"PYTHONUNBUFFERED": "1", **spec.env}
     changes = _gpu_changes(spec, devices, cap=cap and spec.cap)
     if changes:
-        # For a job that submits jobs: what is meant for this one must not go along (see gpuqueue.system.environment).
+        # If the job submits jobs, they must not inherit these values (see gpuqueue.system.environment).
         ours[CHANGED] = json.dumps({name: [spec.env.get(name), value] for name, value in changes.items()})
     return {**env, **changes, **ours}
 
 
 def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool) -> dict[str, str]:
-    """Return what a job on GPUs finds changed: the hook inside its Python, and what caps its frameworks.
+    """Return the variables that install the hook in a GPU job's Python and cap the job's frameworks.
 
-    Every job gets the hook, whatever its command: Python is mostly started by something else (torchrun, a
-    shell script, uv, conda run). A job without a GPU gets nothing: there would be nothing to report.
+    Every GPU job gets the hook, with any command, because Python is often started indirectly (torchrun, a shell
+    script, uv, conda run). A job without a GPU gets no variables, because it has nothing to report.
     """
     gpus = [device for device in devices if device.kind is DeviceKind.GPU]
     if not gpus:
@@ -80,32 +80,35 @@ def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool) ->
 
 
 def _promised_bytes(spec: JobSpec, devices: tuple[RunDevice, ...]) -> int:
-    """Return what a run may take on each of its devices: what it asked for, or all of them that it has for itself."""
+    """Return the bytes that a run may use on each device: its request, or the lease if its devices are exclusive."""
     if spec.placement.exclusive:
         return min((device.lease_bytes for device in devices), default=spec.mem_bytes)
     return spec.mem_bytes
 
 
 def _hook(env: Mapping[str, str]) -> dict[str, str]:
-    """Put our directory first on the path of Pythons; an empty entry would mean the current directory."""
-    if os.pathsep in str(INSIDE):  # cannot be said in that variable
+    """Return PYTHONPATH with the hook's directory first.
+
+    An empty PYTHONPATH adds no empty entry, because Python reads that as the current directory.
+    """
+    if os.pathsep in str(INSIDE):  # PYTHONPATH cannot hold such a path
         return {}
     entries = [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry != str(INSIDE)]
     return {"PYTHONPATH": os.pathsep.join([str(INSIDE), *entries]) if any(entries) else str(INSIDE)}
 
 
 def _python_of(spec: JobSpec) -> str | None:
-    """Return the interpreter that the command names; None where it is started by something else."""
+    """Return the Python interpreter that the command names, or None if the command starts something else."""
     word = spec.interpreter or spec.argv[0]
     if not Path(word).name.startswith("python"):
         return None
     if "/" in word:
         return str(Path(spec.cwd, word))
-    return shutil.which(word, path=spec.env.get("PATH", os.defpath))  # as execvpe does it: never by our own
+    return shutil.which(word, path=spec.env.get("PATH", os.defpath))  # as execvpe: the job's PATH, not the worker's
 
 
 def _torch_of(spec: JobSpec) -> Version | None:
-    """Return the version of the torch that the command would import; None where nobody knows."""
+    """Return the version of the torch that the command would import, or None if it is unknown."""
     python = _python_of(spec)
     return torch_version_of(python, spec.env) if python is not None else None
 

@@ -1,9 +1,9 @@
-"""A run that died at once: was it the script's own fault, or its device's? Pure.
+"""Decides whether a run that failed quickly failed because of its script or because of its device. Pure.
 
-A device that kills every job in its first seconds is always free, and so it takes the whole queue: a black hole.
-Three such deaths in a row drain it (``count_deaths`` in gpuqueue/queue/lua/state.lua). A script that is broken dies at
-once as well, wherever it runs, and must not take a card from everybody: a death is held against the device only where
-it hardly is the script's. docs/explanation/draining.md tells it to people.
+A broken device that kills every job within seconds is always free, so it would take the whole queue. Three such
+failures in a row drain the device (``count_deaths`` in gpuqueue/queue/lua/shared/state.lua). A broken script fails
+quickly on every device, and must not drain any. So a failure counts against the device only if the script is an
+unlikely cause. docs/explanation/draining.md describes this for users.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import Ending, EndingKind
 from workers.run.verdict import says_out_of_memory
 
-#: A death within so many seconds of the start is a quick one. Long enough to import torch from a slow disk.
+#: A failure within so many seconds of the start is a quick one. Long enough to import torch from a slow disk.
 QUICK_S = 30.0
 
-#: Signals by which the kernel ends a process that has gone wrong. Not SIGABRT, which a program sends itself when it
-#: gives up, nor those by which somebody asks it to go.
+#: Signals by which the kernel ends a faulty process. Not SIGABRT, which a program sends to itself when it gives up,
+#: and not the signals that ask a process to exit.
 _CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGKILL)
-#: A shell, and whoever does as shells do, ends with this and the number when a signal has ended its child.
+#: A shell exits with this number plus the signal number if a signal has ended its child.
 _BY_SIGNAL = 128
 
-#: What CUDA and NVML say when the device or its host has failed, in the words of CUDA's runtime, as names of the
-#: runtime (cudaError…) and the driver (CUDA_ERROR_…), in torch's words and in pynvml's. All other errors of CUDA are
-#: mostly a script's own (an index out of bounds, a wrong ordinal, a build for other cards) and count for nothing.
+#: Messages for a failure of the device or its host: texts of CUDA's runtime, error names of the runtime (cudaError…)
+#: and of the driver (CUDA_ERROR_…), and texts of torch and pynvml. Other CUDA errors mostly have their cause in the
+#: script (an index out of bounds, a wrong ordinal, a build for other cards), and count against no device.
 _DEVICE_FAILED = re.compile(
     rb"CUDA-capable device\(s\) is/are busy or unavailable|no CUDA-capable device is detected"
     rb"|uncorrectable (?:ECC|NVLink) error|CUDA error: unknown error|RuntimeError: CUDA unknown error"
@@ -43,23 +43,24 @@ _DEVICE_FAILED = re.compile(
 _CUDA_FAILED = re.compile(rb"CUDA error|CUDA_ERROR_|cudaError|CUDA runtime error|device-side assert", re.IGNORECASE)
 _ASSERTED = re.compile(rb"device-side assert|cudaErrorAssert|CUDA_ERROR_ASSERT", re.IGNORECASE)
 
-#: Why a host can fail to start a process that is well itself.
+#: Messages of the errors by which a host fails to start a valid command.
 _HOST_FAILED = tuple(os.strerror(code) for code in (EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, ESTALE))
-#: As the shim begins its reason where it had not come to the job's own words yet.
+#: The start of the shim's reason for a failure before it executed the job's command.
 _NOT_YET_THE_JOBS = "cannot prepare the process"
 
 
 def speaks_well(ending: Ending, duration_s: float | None) -> bool:
-    """Return whether a run that ended so shows that its devices work: it succeeded, or it lived for a while."""
+    """Return whether an ending shows that the devices work: the run succeeded, or lasted at least ``QUICK_S``."""
     succeeded = ending.kind is EndingKind.EXITED and ending.exit_code == 0
     return succeeded or (duration_s is not None and duration_s >= QUICK_S)
 
 
 def blame(ending: Ending, duration_s: float | None, log_tail: bytes, *, kind: DeviceKind | None) -> str | None:
-    """Return in words why a run's end looks like its device's or its host's fault, None where it does not.
+    """Return why the device or the host is the likely cause of a run's failure, or None if it is not.
 
-    What CUDA says decides, where it says anything; else how the process ended. *kind* is that of the run's devices:
-    off a GPU, a script that wants CUDA has itself to blame. A run that was lost is judged by who saw it.
+    A CUDA error in the log decides if there is one; otherwise the way in which the process ended does. *kind* is the
+    kind of the run's devices: a CUDA error without a GPU is the script's fault. Lost runs are judged elsewhere
+    (``Witness.lost``).
     """
     if ending.kind is EndingKind.REFUSED:
         return _host_refused(ending.detail)
@@ -67,7 +68,7 @@ def blame(ending: Ending, duration_s: float | None, log_tail: bytes, *, kind: De
     if not by_itself or duration_s is None or speaks_well(ending, duration_s):
         return None
     if says_out_of_memory(log_tail) or _ASSERTED.search(log_tail):
-        return None  # whatever CUDA says after that comes of it
+        return None  # later CUDA errors in the log are consequences of this one
     failed = _DEVICE_FAILED.search(log_tail)
     if failed is not None or _CUDA_FAILED.search(log_tail):
         return failed[0].decode("ascii") if failed and kind is DeviceKind.GPU else None
@@ -80,6 +81,6 @@ def _host_refused(detail: str) -> str | None:
 
 
 def _crash(ending: Ending) -> str | None:
-    """Return which crash ended the process, or a child of the shell that it was."""
+    """Return which crash signal ended the process or, if the process is a shell, its child. None if there is none."""
     number = ending.signal if ending.kind is EndingKind.SIGNALLED else (ending.exit_code or 0) - _BY_SIGNAL
     return next((f"killed by {crash.name}" for crash in _CRASHES if crash == number), None)

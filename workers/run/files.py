@@ -1,7 +1,7 @@
-"""How the worker writes and reads a file of a run directory: whole or not at all, whatever stands in its place.
+"""Atomic writes and safe reads of the files of a run directory, for the worker.
 
-The job runs beside these files as the same account: it may have put anything there. The shim's end is
-:mod:`workers.shim.files`.
+The job runs under the same account and may have replaced any of these files. :mod:`workers.shim.files` is the shim's
+counterpart.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from gpuqueue.errors import Unreadable
 from gpuqueue.system.safe_open import read_small
 from gpuqueue.text.json_fields import Fields, loaded
 
-#: In the run directory once the commands at its job's end are begun: they run once at most (``after_end.py``).
+#: Marker in the run directory: the commands at the job's end have begun, and must not run again (``after_end.py``).
 BEGUN = "commands-begun"
-#: What a settlement removes: the files of the run, whole or half-written. What the job itself has put there stays.
+#: Names of the files that a settlement removes, complete or half-written. Files of the job itself stay.
 _OURS = re.compile(
     rf"(claim|job|spec|beat|cancel|pid|start|exit|lock|meters|preempt\.json|tty|{BEGUN})"
     r"|\.(claim|job|spec|cancel|pid|start|exit|meters|preempt\.json)(\.\d+\.\d+)?"
 )
-#: What opening a file fails with for good, because of what stands in its place: a link to itself, a socket, a file that
-#: nobody may read. Whatever else it fails with may pass.
+#: Permanent errors of opening a file, because something else is in its place: a link to itself, a socket, an unreadable
+#: file. All other errors may be temporary.
 _NO_FILE_OF_OURS = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM})
 
 
 def put(path: Path, text: str) -> None:
-    """Write a file that only its owner can read.
+    """Write a file atomically, readable only by its owner.
 
     Raises:
-        OSError: it cannot be written; what stood there still does.
+        OSError: The file cannot be written. The old file is unchanged.
 
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)  # not synced: after a power cut the shim is gone too, and a damaged file is noticed
+            file.write(text)  # no fsync: after a power cut the shim is gone too, and damaged files are detected
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
@@ -47,12 +47,12 @@ def put(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> str | None:
-    """Return what is in a file, or None if there is no such file.
+    """Return the text of a file, or None if there is no such file.
 
     Raises:
-        OSError: it is there, perhaps, and cannot be read now. That is not the same: an ``exit`` that is not there
-            means a lost run.
-        Unreadable: something is there that no worker and no shim has put there.
+        OSError: The file cannot be read now, and may exist. The distinction matters: a missing ``exit`` means a lost
+            run.
+        Unreadable: The path has something that neither a worker nor a shim has written.
 
     """
     try:
@@ -66,11 +66,11 @@ def read(path: Path) -> str | None:
 
 
 def read_fields(path: Path) -> Fields | None:
-    """Return what a file holds, or None if there is no such file.
+    """Return the JSON object in a file, or None if there is no such file.
 
     Raises:
-        OSError: as for :func:`read`.
-        Unreadable: it is no JSON object.
+        OSError: As for :func:`read`.
+        Unreadable: As for :func:`read`, or the file is not a JSON object.
 
     """
     text = read(path)
@@ -78,5 +78,5 @@ def read_fields(path: Path) -> Fields | None:
 
 
 def is_ours(name: str) -> bool:
-    """Return whether a worker or a shim writes a file of this name."""
+    """Return whether a worker or a shim writes files of this name."""
     return _OURS.fullmatch(name) is not None

@@ -1,4 +1,4 @@
-"""The runs of this machine that nobody answers for: told, and ended, without store or worker."""
+"""Lists and ends the live runs of this machine without a store or a worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from gpuqueue.model.run import EndingKind
 from gpuqueue.settings.settings import Settings
 from workers.run.directory import RunDir, unsettled
 
-#: How long the kernel may take to end processes after SIGKILL, in seconds.
+#: How long the kernel may need to end processes after SIGKILL, in seconds.
 KILL_S = 20.0
 
 
@@ -22,12 +22,12 @@ def left(settings: Settings) -> dict[int, RunDir]:
 
 
 def end(settings: Settings) -> None:
-    """End them, and wait until the last of their processes is gone.
+    """End the runs whose shim is alive, and wait until the last of their processes is gone.
 
-    The next worker of their device finds how they ended and tells the queue: cancelled.
+    The next worker of each device reports them to the queue as cancelled.
 
     Raises:
-        GpuQueueError: one of them does not end.
+        GpuQueueError: A run does not end.
 
     """
     runs = left(settings)

@@ -1,4 +1,4 @@
-"""The processes of a run, as /proc tells them."""
+"""The processes of a run, read from /proc."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import signal
 import time
 from pathlib import Path
 
-#: Where the kernel tells of processes; tests hand in another.
+#: The root of the proc file system. Tests replace it.
 PROC = Path("/proc")
-#: How often, and how far apart in seconds, a process in the middle of exec() is looked at.
+#: Number of polls of a process in the middle of exec(), and the time between two polls in seconds.
 EXEC_LOOKS = 50
 EXEC_LOOK_S = 0.001
 
 
 def below(root: int) -> list[int]:
-    """Return the pids of all processes below *root*, itself left out. Those that end meanwhile may be missing."""
+    """Return the pids of all descendants of *root*. A process that ends during the search may be missing."""
     found: list[int] = []
     todo = [root]
     while todo:
@@ -27,7 +27,7 @@ def below(root: int) -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the children of all threads of *pid*: one small file each, 20 times cheaper than scanning /proc."""
+    """Return the children of *pid*, from one small file per thread. This is 20 times cheaper than a scan of /proc."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.scandir(PROC / str(pid) / "task"):
@@ -37,7 +37,7 @@ def _children(pid: int) -> list[int]:
 
 
 def hides_others() -> bool:
-    """Return whether /proc hides the processes of other accounts from us (hidepid, in proc(5))."""
+    """Return whether /proc hides the processes of other accounts from this one (hidepid, in proc(5))."""
     try:
         (PROC / "1" / "stat").read_bytes()
     except (FileNotFoundError, PermissionError):
@@ -46,10 +46,10 @@ def hides_others() -> bool:
 
 
 def carrying(variable: str, value: str) -> list[int]:
-    """Return the pids whose environment at their start held *variable* = *value*, as far as we may look.
+    """Return the pids of the readable processes whose initial environment has *variable* = *value*.
 
     Raises:
-        OSError: it cannot be told who does, for want of a descriptor or of memory.
+        OSError: The processes cannot be read, because descriptors or memory are short.
 
     """
     wanted = f"{variable}={value}".encode()
@@ -58,9 +58,9 @@ def carrying(variable: str, value: str) -> list[int]:
 
 
 def _carries(pid: int, wanted: bytes) -> bool:
-    """Return whether a process has *wanted* in its environment; one that hides from us is not ours.
+    """Return whether a process has *wanted* in its environment. An unreadable process belongs to no run.
 
-    One that is in the middle of exec() has no environment for a moment: it is waited for.
+    A process in the middle of exec() has no environment for a moment, so it is polled until it has one.
     """
     try:
         for _ in range(EXEC_LOOKS):
@@ -74,9 +74,9 @@ def _carries(pid: int, wanted: bytes) -> bool:
 
 
 def _in_exec(pid: int) -> bool:
-    """Return whether a process that showed no environment has or will have one (proc(5): vsize, env_start, env_end).
+    """Return whether a process with an empty environment is in exec() (proc(5): vsize, env_start, env_end).
 
-    It has a new program already and not yet its environment; or it has that by now, and had not when it was read.
+    Either the process has a new program without an environment yet, or it got its environment after the first read.
     """
     fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     size, start, end = int(fields[20]), int(fields[47]), int(fields[48])
@@ -84,13 +84,14 @@ def _in_exec(pid: int) -> bool:
 
 
 def sweep(variable: str, value: str) -> int:
-    """Kill every process that carries *variable* = *value*; return how many were found.
+    """Kill every process that has *variable* = *value* in its environment, and return how many were found.
 
-    The last resort when a shim was killed and its tree has nobody above it: the environment survives any
-    number of forks and sessions. Looks until nobody is found twice in a row, since a process may fork meanwhile.
+    This is the last resort if a shim was killed and its process tree has no parent: forked processes and new sessions
+    inherit the environment. The search repeats until it finds no process twice in a row, since a process may fork
+    during a search.
 
     Raises:
-        OSError: as :func:`carrying`.
+        OSError: As for :func:`carrying`.
 
     """
     swept: set[int] = set()
@@ -107,13 +108,13 @@ def sweep(variable: str, value: str) -> int:
 
 
 def _kill(pid: int, wanted: bytes) -> None:
-    """Kill a process if it is still the one that carries *wanted*: a pid is given out again."""
+    """Kill a process if it still has *wanted* in its environment, since the kernel may have reused the pid."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
     try:
-        if _carries(pid, wanted):  # asked while we hold on to it, so of this very process
+        if _carries(pid, wanted):  # checked while the pidfd is open, so the pid cannot be reused
             signal.pidfd_send_signal(handle, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         return

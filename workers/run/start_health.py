@@ -1,7 +1,7 @@
-"""Whether a run could begin on this host at all: room for its directory, a descriptor, a process.
+"""Checks whether this host can start a run: disk space for its directory, a descriptor, a process.
 
-A host that can start nothing gives a job back faster than any other host could run it. So after one failure the
-device takes no job, and says why, until a start without any job has succeeded.
+A host that cannot start runs releases jobs faster than other hosts can run them. So after one failure the device takes
+no job, and reports the reason, until a trial start without a job succeeds.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 
 from gpuqueue.clock import Clock
 
-#: With these words a device says that it is closed for want of something that the host must give.
+#: The first words of a device's trouble if the host is short of a resource for a start.
 NO_START = "no run can begin"
-#: Time from a failure to the first try, in seconds; it doubles with each job that fails all the same.
+#: Time from a failure to the first trial start, in seconds. It doubles with each further failure of a run to begin.
 PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
-#: About what a run directory takes before the job writes anything, in bytes.
+#: Approximate size of a run directory before the job writes anything, in bytes.
 ROOM_BYTES = 64 * 1024
 
 
 class Ground:
-    """What the starts on one host came to lately; shared by a worker's threads."""
+    """The result of the latest starts on one host. Thread-safe."""
 
     def __init__(self, runs: Path, clock: Clock) -> None:
         self._runs = runs
@@ -37,19 +37,19 @@ class Ground:
         self._due_s = 0.0
 
     def failed(self, why: str) -> None:
-        """Take note that a run could not begin for want of something that the host must give."""
+        """Record that a run could not begin, because the host was short of a resource."""
         with self._lock:
             self._why = why
             self._due_s = self._clock.monotonic_s() + min(PAUSE_S * 2**self._failures, LONGEST_PAUSE_S)
             self._failures += 1
 
     def held(self) -> None:
-        """Take note that a run has begun."""
+        """Record that a run has begun."""
         with self._lock:
             self._failures = 0
 
     def trouble(self) -> str | None:
-        """Return why no run could begin now, or None. Tries it out once the pause after a failure is over."""
+        """Return why no run can begin now, or None. Make a trial start if the pause after a failure is over."""
         with self._lock:
             if self._why is not None and self._clock.monotonic_s() >= self._due_s:
                 try:
@@ -63,15 +63,15 @@ class Ground:
 
 
 def in_words(error: Exception) -> str:
-    """Return what a start failed of, for people."""
+    """Return the reason for a failed start, as text for users."""
     return f"{NO_START}: {getattr(error, 'strerror', None) or error}"
 
 
 def try_out(runs: Path) -> None:
-    """Do all that a start does, without a job.
+    """Do the steps of a start without a job: create a directory, write to disk, start a process.
 
     Raises:
-        OSError: it does not work, for the reason that a start would fail of.
+        OSError: A step fails, so a start would fail for the same reason.
 
     """
     directory = runs / f".try-{secrets.token_hex(6)}"
@@ -80,7 +80,7 @@ def try_out(runs: Path) -> None:
         with (directory / "room").open("wb") as file:
             file.write(bytes(ROOM_BYTES))
             file.flush()
-            os.fsync(file.fileno())  # some file systems notice only then that they are full
+            os.fsync(file.fileno())  # some file systems report only here that they are full
         subprocess.run(
             [sys.executable, "-I", "-S", "-c", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False
         )

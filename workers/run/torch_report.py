@@ -1,4 +1,4 @@
-"""What the processes of a run told about themselves (see :mod:`workers.inside`), put together."""
+"""Reads and combines the reports that the processes of a run wrote about torch (see :mod:`workers.inside`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.system.safe_open import read_small
 from gpuqueue.text.json_fields import Fields, loaded
 
-#: More than any device has; the files are the job's, and a job can write anything.
+#: A figure that is larger than any device's memory. The job writes the files, so they may hold anything.
 _ABSURD = 2**60
-#: Most processes of a run that are listened to, and most bytes of what one of them may say.
+#: Most reports that are read per run, and most bytes of one report.
 _MOST_FILES = 4096
 _MOST_BYTES = 64 * 1024
 
@@ -24,28 +24,28 @@ _MOST_BYTES = 64 * 1024
 class InsideReport:
     """The figures of torch's allocators in a run.
 
-    The bytes are those of the process with the most: exact for one process, and a lower bound for several, since
-    nobody knows whether their peaks have met.
+    The bytes are those of the process with the most. They are exact for one process, and a lower bound for several,
+    because the peaks of the processes may have occurred at the same time.
     """
 
     torch_allocated_bytes: int
     torch_reserved_bytes: int
     ooms: int = 0
     alloc_retries: int = 0
-    #: Whether a process died of an OutOfMemoryError that nobody caught.
+    #: Whether a process died of an uncaught OutOfMemoryError.
     out_of_memory: bool = False
-    #: Reserved bytes on each device: by UUID, or by its position in the run where a process could not tell the UUID.
+    #: Reserved bytes by device UUID, or by the device's position in the run if a process did not know the UUID.
     reserved_on: Mapping[str | int, int] = field(default_factory=dict)
-    #: How often each device ran out of memory, by the same names.
+    #: The number of out-of-memory errors on each device, by the same keys.
     ooms_on: Mapping[str | int, int] = field(default_factory=dict)
 
     def reserved(self, uuid: str, position: int) -> int | None:
-        """Return what was reserved on the run's device *uuid*, which stands at *position*; None: not used."""
+        """Return the bytes reserved on the run's device *uuid* at *position*, or None if torch did not use it."""
         found = [self.reserved_on[key] for key in (uuid, position) if key in self.reserved_on]
         return sum(found) if found else None
 
     def ran_out_on(self, uuids: Sequence[str]) -> list[str]:
-        """Return on which of the run's devices *uuids*, in their order, memory ran out; empty if nobody could tell."""
+        """Return those of the run's devices *uuids*, in order, that ran out of memory; empty if none is known to."""
         places = enumerate(uuids)
         return [uuid for position, uuid in places if any(self.ooms_on.get(key) for key in (uuid, position))]
 
@@ -61,14 +61,14 @@ class _OnDevice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Told:
-    """What one process told."""
+    """The report of one process."""
 
     out_of_memory: bool
     devices: tuple[_OnDevice, ...]
 
 
 def read_reports(run_dir: Path) -> InsideReport | None:
-    """Return what the processes of the run told, or None if none of them used torch on a GPU and could tell."""
+    """Return the combined report of the run's processes, or None if no process has written a valid report."""
     told = [each for path in _files(run_dir / "inside") if (each := _read(path)) is not None]
     if not told:
         return None
@@ -90,7 +90,7 @@ def _reserved(told: _Told, place: str | int) -> int:
 
 
 def _files(inside: Path) -> list[Path]:
-    """Return the files of some of the processes: a job may have made a million of them."""
+    """Return at most ``_MOST_FILES`` report files, because a job may have created a million of them."""
     try:
         with os.scandir(inside) as entries:
             found = (Path(entry.path) for entry in entries if entry.name.endswith(".json"))

@@ -1,4 +1,4 @@
-"""Which torch an interpreter would import, found out without importing it."""
+"""Finds the version of torch that an interpreter would import, without importing it."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pathlib import Path
 
 from workers.threads.timeout import TIMEOUT
 
-#: Asking an interpreter takes 0.1 s; one on a slow disk is not waited for any longer, in seconds.
+#: How long an interpreter may take to answer, in seconds. The usual time is 0.1 s, and longer on a slow disk.
 ASK_S = 5.0
-#: How long it holds that an interpreter knows no torch, or did not answer, in seconds: it may be installed, or be back.
+#: How long the answer "no torch" or a missing answer is cached, in seconds. torch may be installed later.
 AGAIN_S = 300.0
-#: Most answers that are kept; each PYTHONPATH has one of its own.
+#: Most cached answers. Each PYTHONPATH has its own.
 MOST = 256
-#: Prints the version and the file that tells it.
+#: Prints the version of torch, and the directory that it is installed in.
 ASK = "import importlib.metadata as m; d = m.distribution('torch'); print(d.version); print(d.locate_file(''))"
 #: Variables that change what an interpreter finds.
 MATTERS = ("HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBASE")
 
 Version = tuple[int, int]
 
-#: What interpreters answered, the oldest first: the version, and the directory that must still be there for it to hold,
-#: or None; and when that was.
+#: The cache of answers, the oldest first: the version and the metadata directory that must still exist for the answer
+#: to be valid (or None without torch), and the time of the answer on the monotonic clock.
 _answers: dict[tuple[object, ...], tuple[tuple[Version, Path] | None, float]] = {}
 _lock = threading.Lock()
 
 
 def torch_version_of(interpreter: str, env: Mapping[str, str] | None = None) -> Version | None:
-    """Return major and minor version of the torch that *interpreter* would import; None: no torch, or nobody knows.
+    """Return the major and minor version of the torch that *interpreter* would import, or None if unknown or absent.
 
-    A virtual environment that is closed to other directories is read; any other interpreter is asked, once. A
-    pre-release counts as the version before: it may lack what the release has.
+    A virtual environment without system packages is read from disk. Any other interpreter is started once and asked. A
+    pre-release counts as the previous minor version, because it may lack features of the release.
     """
     env = env or {}
     python = Path(interpreter)
@@ -47,7 +47,7 @@ def torch_version_of(interpreter: str, env: Mapping[str, str] | None = None) -> 
 
 
 def _is_closed(prefix: Path) -> bool:
-    """Return whether *prefix* is a virtual environment without the system's packages (and so without the user's)."""
+    """Return whether *prefix* is a virtual environment without system packages (and so without user packages)."""
     try:
         text = (prefix / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -63,7 +63,8 @@ def _asked(python: Path, env: Mapping[str, str]) -> Version | None:
     matters = {name: env[name] for name in MATTERS if name in env}
     key = (python, stamp, *matters.items())
     answer, at_s = _answers.get(key, (None, -AGAIN_S))
-    holds = answer[1].exists() if answer is not None else time.monotonic() - at_s < AGAIN_S  # or upgraded since
+    # An upgrade of torch removes the metadata directory of the old version.
+    holds = answer[1].exists() if answer is not None else time.monotonic() - at_s < AGAIN_S
     if not holds:
         answer = _ask(python, matters)
         with _lock:

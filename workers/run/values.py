@@ -1,7 +1,7 @@
-"""What the files of a run directory hold, as values: the claim, what the shim is to run, and how that ended.
+"""The contents of the files of a run directory as values: the claim, the shim's spec and the exit.
 
-What the files are called, and who writes them, stands in :mod:`workers.shim.supervisor`; :mod:`workers.run.directory`
-puts them there.
+:mod:`workers.shim.supervisor` lists the files and their writers. :mod:`workers.run.directory` writes and reads them for
+the worker.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from gpuqueue.model.run import Ending, EndingKind, RunDevice
 from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import in_one_line
 
-#: No process ends with a larger signal or exit code.
+#: The largest exit code of a process; no signal number is larger.
 MOST_STATUS = 255
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShimSpec:
-    """What the shim must know to run a job. ``start_before`` is on the host's monotonic clock, in seconds."""
+    """The shim's spec of a run. ``start_before`` is on the host's monotonic clock, in seconds."""
 
     argv: tuple[str, ...]
     cwd: str
@@ -30,48 +30,48 @@ class ShimSpec:
     kill_grace_s: float
     start_before: float
     umask: int
-    #: Largest log, in bytes; None: no limit.
+    #: Largest size of the log, in bytes; None for no limit.
     log_limit_bytes: int | None = None
-    #: Columns and rows of the terminal that the job wants; None: it wants none.
+    #: Columns and rows of the job's terminal; None for no terminal.
     pty: tuple[int, int] | None = None
-    #: The grace of a run that may soon be another's; None: the same.
+    #: The longest kill grace of a lost run, whose job another worker may claim soon; None for the usual grace.
     fence_grace_s: float | None = None
-    #: The number of the signal that comes before the time limit, and how many seconds before; None: none.
+    #: The number of the signal before the time limit, and how many seconds before; None for no signal.
     signal: tuple[int, float] | None = None
-    #: Whether standard error goes into a file of its own.
+    #: Whether standard error goes into a separate file.
     separate_stderr: bool = False
-    #: Whether the terminal is standard input as well, and people may type on it.
+    #: Whether the terminal is also standard input, so that users can type on it.
     typed: bool = False
 
     def plain(self) -> dict[str, Any]:
-        """Return it as the file has it."""
+        """Return the spec as plain values for the file."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Held:
-    """What a run holds: enough for another worker of the same device to adopt it."""
+    """The claim of a run, with all that another worker of the same device needs to adopt the run."""
 
     job_id: int
     token: str
     devices: tuple[RunDevice, ...]
-    #: Whether the job is held to what it asked for.
+    #: Whether the job's memory is capped at its request.
     capped: bool = True
-    #: When it was claimed, on the store's clock; None if nobody wrote that down.
+    #: The time of the claim on the store's clock, in milliseconds; None if it was not recorded.
     claimed_ms: int | None = None
 
     def plain(self) -> dict[str, Any]:
-        """Return it as the file has it."""
+        """Return the claim as plain values for the file."""
         devices = [run_device_to_plain(each) for each in self.devices]
         plain = {"job_id": self.job_id, "token": self.token, "capped": self.capped, "claimed_ms": self.claimed_ms}
         return {**plain, "devices": devices}
 
     @classmethod
     def of(cls, plain: Fields) -> Held:
-        """Return what the file says.
+        """Return the claim in the file's fields.
 
         Raises:
-            Unreadable: it makes no sense.
+            Unreadable: The fields are not a valid claim.
 
         """
         held = cls(
@@ -88,20 +88,20 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exit:
-    """What the shim wrote when the last process of the run was gone."""
+    """The exit of a run, which the shim writes after the run's last process is gone."""
 
     ending: Ending
     duration_s: float | None
     max_rss_bytes: int | None
-    #: The job never began, for want of something that the host must give: a process, a descriptor, room.
+    #: Whether the job never began because the host was short of a resource: a process, a descriptor, disk space.
     hosts_fault: bool = False
 
     @classmethod
     def of(cls, plain: Fields) -> Exit:
-        """Return what the file says.
+        """Return the exit in the file's fields.
 
         Raises:
-            Unreadable: it makes no sense.
+            Unreadable: The fields are not a valid exit.
 
         """
         return cls(

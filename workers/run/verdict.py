@@ -1,4 +1,4 @@
-"""How a run ended, seen with everything that is known of it: did it die for want of device memory? Pure."""
+"""The final ending of a run: decides whether the run failed because a device was out of memory. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpuqueue.system.logs import last_bytes
 from gpuqueue.text.units import format_bytes
 from workers.run.torch_report import InsideReport
 
-#: How much of the log's end is looked at, in bytes: a traceback is there, an OOM that was survived is mostly not.
+#: How much of the log's end is searched, in bytes. It contains a final traceback, and rarely an OOM that was handled.
 TAIL_BYTES = 64 * 1024
-#: What programs print when a device's memory is full.
+#: Messages that programs print when a device is out of memory.
 _FULL = re.compile(
     rb"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
     rb"|torch\.OutOfMemoryError|c10::OutOfMemoryError|cupy\.cuda\.memory\.OutOfMemoryError"
@@ -31,18 +31,18 @@ def judged(
     peak_bytes: int | None,
     circumstances: str = "",
 ) -> Ending:
-    """Return *ending*, or OUT_OF_MEMORY if the job failed by itself and says that the device's memory was full.
+    """Return *ending*, or OUT_OF_MEMORY if the program failed by itself and reported that the device was full.
 
-    Its processes say so (*report*), or the end of its log does. A run that ended well, or that gpuqueue or somebody
-    else's signal ended, is left as it is, whatever it printed; one that the watchdog ended gets the figures. The
-    *circumstances* are what was free, and who else was there.
+    The report is in *report*, from the run's processes, or at the end of the log. The ending of a run that succeeded,
+    or that gpuqueue or a signal from outside ended, is not changed. The ending of a run that the watchdog ended gets
+    the figures as its detail. *circumstances* describes the free memory and the neighbours.
     """
     detail = f"asked {format_bytes(asked_bytes)}"
     if peak_bytes is not None:
         detail += f", peak {format_bytes(peak_bytes)}"
     if circumstances:
         detail += f", {circumstances}"
-    if ending.kind is EndingKind.OUT_OF_MEMORY:  # the watchdog ended it
+    if ending.kind is EndingKind.OUT_OF_MEMORY:  # the watchdog ended the run
         return replace(ending, detail=detail)
     if not _failed_by_itself(ending):
         return ending
@@ -53,17 +53,17 @@ def judged(
 
 
 def _failed_by_itself(ending: Ending) -> bool:
-    """Return whether the program itself gave up: C++ does that by SIGABRT where nobody catches its exception."""
+    """Return whether the program itself failed. C++ programs end by SIGABRT after an uncaught exception."""
     if ending.kind is EndingKind.SIGNALLED:
         return ending.signal == signal.SIGABRT
     return ending.kind is EndingKind.EXITED and ending.exit_code != 0
 
 
 def says_out_of_memory(log_tail: bytes) -> bool:
-    """Return whether the end of a log says that a device's memory was full."""
+    """Return whether the end of a log reports that a device was out of memory."""
     return _FULL.search(log_tail) is not None
 
 
 def tail(log: Path) -> bytes:
-    """Return the end of a log, empty if there is none."""
+    """Return the last ``TAIL_BYTES`` of a log, empty if there is none."""
     return last_bytes(log, TAIL_BYTES)

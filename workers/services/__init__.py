@@ -1,4 +1,4 @@
-"""What runs beside the workers of a host: host process, recorder, reaper, sender, heartbeats, pruning.
+"""The services of a host: host process, recorder, reaper, sender, heartbeats, adoption, parking, pruning.
 
 Start reading at ``host.py``.
 """

@@ -1,4 +1,4 @@
-"""What a worker says to a store that lost its memory: who it is, what runs here, and what has ended here."""
+"""Announces a worker, its live runs and its ended runs to a store that lost its data."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import boot_id
 from workers.measure.active_runs import LiveRun, LiveRuns
 
-#: Most runs of which the store is asked at one beat whether the book has them.
+#: Most ended runs per heartbeat for which the store is asked whether the history has them.
 MOST = 1000
 
 log = logging.getLogger(__name__)
 
 
 class Adoption:
-    """Offers this worker's runs to the store. Its word is the run directories': they outlive store and worker.
+    """Offers this worker's runs to the store. The data comes from the run directories, which outlive store and worker.
 
-    Whether a run is taken back the store decides, in one step (``adopt.lua``). So any run may be offered at any time.
+    The store decides in one atomic step (``adopt.lua``) whether it takes a run back, so any run may be offered at any
+    time.
     """
 
     def __init__(
@@ -34,37 +35,37 @@ class Adoption:
         self._runs = runs
         self._worker = worker
         self._near = near
-        #: Gives a run to a thread that settles it once more.
+        #: Gives a run to a thread that settles it again.
         self.hand_over: Callable[[LiveRun], None] | None = None
 
     def introduce(self, offer: Offer) -> None:
-        """Tell a store that does not know us all that it must know.
+        """Announce the worker and offer its runs to a store that does not know them.
 
         Raises:
-            Unreachable: it does not answer; say it all again.
+            Unreachable: The store does not answer. The caller must repeat the whole call.
 
         """
         self._queue.announce(offer, worker=self._worker, pid=os.getpid(), boot_id=boot_id(), near=self._near)
         for run in self._runs.all():
-            # A run that has not asked for its start yet will do so, and hear what has become of its claim.
+            # A run that has not asked for its start yet will ask, and learn then whether its claim is still valid.
             if run.directory.may_have_started():
                 self._offer_anyhow(run)
         for run in self._runs.told():
             self._deal_with(run, self._offer_anyhow(run))
 
     def _offer_anyhow(self, run: LiveRun) -> JobState | None:
-        """Offer *run*; one that makes no sense to the store must not keep the others from being offered."""
+        """Offer *run* and return its job's state. An error of this run must not prevent the offer of the others."""
         try:
             return self.offer(run)
         except Unreadable as error:
-            log.error("%s cannot be offered: %s", run, error)  # noqa: TRY400 - what was written is at fault, not we
+            log.error("%s cannot be offered: %s", run, error)  # noqa: TRY400 - bad data, so a traceback does not help
             return None
 
     def offer(self, run: LiveRun) -> JobState | None:
-        """Offer *run*; return its job's state, or None if this is not its job's run (any more).
+        """Offer *run*, and return its job's state, or None if it is not the job's current run.
 
         Raises:
-            Unreachable: the store does not answer.
+            Unreachable: The store does not answer.
 
         """
         stray = Stray(
@@ -80,22 +81,22 @@ class Adoption:
         return self._queue.adopt(stray, lease_s=self._settings.lease_s)
 
     def forget_recorded(self, epoch: str) -> None:
-        """Empty the directories of the runs that the book has by now.
+        """Settle the directories of the runs whose end is in the history.
 
         Raises:
-            Unreachable: the store does not answer.
+            Unreachable: The store does not answer.
 
         """
-        told = self._runs.told()[:MOST]  # those that were told first are recorded first
+        told = self._runs.told()[:MOST]  # the ends are recorded in the order of their reports
         states = self._queue.unrecorded(epoch, {run.held.job_id: run.held.token for run in told}) if told else None
         if states is not None:
             for run in told:
                 self._deal_with(run, states.get(run.held.token))
 
     def _deal_with(self, run: LiveRun, state: JobState | None) -> None:
-        """Go on with a run whose end the store was told: the state is its job's, None where the store has no such run.
+        """Settle, keep or report again a run whose end was reported, depending on its job's *state* in the store.
 
-        One directory's trouble must not keep the others from being emptied.
+        *state* is None if the store has no such run. An error of one directory must not affect the other runs.
         """
         token = run.held.token
         if state is None:

@@ -1,4 +1,4 @@
-"""The beat: every few seconds a worker vouches for its device and its runs, and hears what became of them."""
+"""Heartbeats: every few seconds a worker renews its leases in the store, and receives a verdict on each run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Beats:
-    """Renews the leases in the store and passes each verdict on to the shim concerned."""
+    """Renews the leases in the store, and passes each verdict on to the shim of its run."""
 
     def __init__(
         self, settings: Settings, queue: JobQueue, gate: Gate, runs: LiveRuns, clock: Clock, adoption: Adoption
@@ -36,34 +36,35 @@ class Beats:
         self._gate = gate
         self._runs = runs
         self._drains: tuple[Drain, ...] = ()
-        # A store that is a file on this very host serves nobody else while it is away, and its reaper grants
-        # every lease once more when it is back: so nobody can be given our runs meanwhile. A store across the
-        # network may be serving others without us: there the site decides.
+        # A store behind a unix socket is on this host. While it is down it serves no other worker, and after its
+        # return the reaper extends every lease, so no other worker can claim these jobs meanwhile. A store across the
+        # network may still serve other workers; there the setting `on_partition` decides.
         alone_with_store = settings.redis_url.startswith("unix:")
         self._keeps_runs = alone_with_store or settings.on_partition is OnPartition.KEEP
 
     def loop(self, stopping: threading.Event) -> None:
-        """Beat until *stopping* is set."""
+        """Send heartbeats until *stopping* is set."""
         while not stopping.wait(self._settings.beat_s):
             asked_s = self._clock.monotonic_s()
             try:
                 self.beat()
             except StoreNotOpen as error:
-                # It knows nobody's runs and gives nothing to anybody; once it is open again, claims wait for a lease.
+                # A store that is not open grants no claims. After it opens, claims wait for one lease, so the runs are
+                # safe until then.
                 log.warning("the runs go on: %s", error)
                 self.vouch_for_all(asked_s)
             except Unreachable as error:
                 log.warning("no answer to the beat: %s", error)
 
     def beat(self) -> Verdicts:
-        """Beat once. A store that does not know us is told all first: before, its verdicts are worth nothing.
+        """Send one heartbeat. If the store has a new epoch, announce the worker first, because it knows no run.
 
         Raises:
-            Unreachable: the store does not answer; no run is ended for that.
+            Unreachable: The store does not answer. No run is ended for that.
 
         """
         while True:
-            asked_s = self._clock.monotonic_s()  # the lease may count from here on: nobody is vouched for longer
+            asked_s = self._clock.monotonic_s()  # the lease counts from here at the earliest, so the grace does too
             runs = self._runs.all()
             offer = self._gate.look()
             verdicts = self._queue.beat(offer, [_alive(run) for run in runs], lease_s=self._settings.lease_s)
@@ -77,19 +78,19 @@ class Beats:
         for run in runs:
             self._tell_notes(run)
         for run in runs:
-            if self._runs.get(run.held.token) is not None:  # else it has ended during the beat
+            if self._runs.get(run.held.token) is not None:  # the run may have ended during the heartbeat
                 self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)
         self._adoption.forget_recorded(verdicts.epoch)
         return verdicts
 
     def _say_drains_again(self, uuid: str) -> None:
-        """Tell a store that lost it why the device takes no new job. What ``down`` said the next ``up`` takes back."""
+        """Repeat the device's drains in a store that lost them. Drains by ``down`` are left out: ``up`` ends those."""
         for said in self._drains:
             if said.origin is not DrainOrigin.DOWN:
                 self._queue.drain([uuid], origin=said.origin, why=said.why, by=said.by or "")
 
     def _tell_drains(self, uuid: str, drains: tuple[Drain, ...]) -> None:
-        """Say in our log when the device takes no new job any more, by whose say, and when it does again."""
+        """Log when the device is drained, with the origin of the drain, and when it takes jobs again."""
         for said in drains:
             if said not in self._drains:
                 log.warning("%s takes no new job, drained %s%s", uuid, said, f": {said.why}" if said.why else "")
@@ -98,7 +99,7 @@ class Beats:
         self._drains = drains
 
     def _pass_on(self, run: LiveRun, verdicts: Verdicts, until_s: float) -> None:
-        """Let the run's shim know. One run's trouble with its files must not keep the others from hearing."""
+        """Pass the verdict on to the run's shim. A file error of one run must not affect the other runs."""
         try:
             if run.held.token in verdicts.stale:
                 log.warning("%s is no longer ours: its processes are ended", run)
@@ -114,17 +115,17 @@ class Beats:
             log.warning("%s: its run directory cannot be written: %s", run, error)
 
     def ask_for_place(self, run: LiveRun, place: MakePlace) -> None:
-        """Let the run know that it must make place, and its owner, by a note.
+        """Preempt the run through its run directory, and add a note for the job's owner.
 
         Raises:
-            OSError: it cannot be told now.
+            OSError: The run directory cannot be written now.
 
         """
         if run.directory.ask_for_place(place.by, place.left_s):
             run.notes.append(
                 f"asked to make place for job {place.by}, in {format_duration(place.left_s)} at the latest"
             )
-        if place.left_s < -self._settings.kill_grace_s:  # a shim of an older version knows only this word
+        if place.left_s < -self._settings.kill_grace_s:  # a shim of an older version supports only this request
             run.directory.ask_end(EndingKind.PREEMPTED)
 
     def _tell_notes(self, run: LiveRun) -> None:
@@ -137,16 +138,16 @@ class Beats:
                 raise
 
     def keep(self, stopping: threading.Event) -> None:
-        """Vouch for the runs whether the store answers or not, where that is right, until *stopping* is set.
+        """Keep the runs alive without the store, if the site allows that, until *stopping* is set.
 
-        Beside the beats and not after them: it takes a while until no answer counts as none.
+        This loop has its own thread, because a heartbeat to an unreachable store blocks until its timeout.
         """
         while not stopping.wait(self._settings.beat_s):
             if self._keeps_runs:
                 self.vouch_for_all(self._clock.monotonic_s())
 
     def vouch_for_all(self, asked_s: float) -> None:
-        """Keep every run going for one more grace, counted from *asked_s*, when the store was asked."""
+        """Write a heartbeat for every run, valid for the shim's grace from *asked_s*, the time of the request."""
         until_s = asked_s + self._settings.shim_grace_s
         for run in self._runs.all():
             with contextlib.suppress(OSError):

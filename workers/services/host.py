@@ -1,4 +1,4 @@
-"""Everything that one machine runs: a worker for each device, and the recorder. Started by ``gpuqueue up``."""
+"""The host process of one machine: supervises a worker for each device, and the recorder. ``gpuqueue up`` starts it."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from workers.devices.backend import DeviceBackend
 
 log = logging.getLogger(__name__)
 
-#: Pauses before a process that ended is started again, in seconds; a process that lived longer starts over.
+#: Pauses before an ended process is restarted, in seconds, by its number of failures in a row. A process that lived
+#: longer than ``LIVED_WELL_S`` starts over with the first pause.
 RESTART_PAUSES_S = (0.2, 1.0, 5.0, 30.0)
 LIVED_WELL_S = 60.0
-#: But never longer than this share of the shims' grace: while nobody vouches for them, healthy runs come to their end.
+#: Longest pause as a share of the shims' grace. Without a worker a run gets no heartbeats, and its shim ends it.
 GRACE_SHARE = 1 / 7
-#: How long a process may take to leave before it is killed, in seconds.
+#: How long a process may take to exit before it is killed, in seconds.
 LEAVE_S = 15.0
 LOOK_S = 0.1
 
 
 @dataclass(slots=True)
 class Child:
-    """A process to keep alive."""
+    """A supervised process."""
 
     name: str
     args: list[str]
@@ -45,7 +46,7 @@ class Child:
 
 
 class Host:
-    """Keeps the processes of this machine alive until it is told to stop."""
+    """Keeps the processes of this machine alive until *stopping* of :meth:`serve` is set."""
 
     def __init__(self, settings: Settings, backend: DeviceBackend, devices_spec: str, *, record: bool) -> None:
         self._settings = settings
@@ -61,20 +62,20 @@ class Host:
         self._recorder = [Child("recorder", [*command, "record"])] if record else []
 
     def serve(self, stopping: threading.Event) -> None:
-        """Start everything, start again what dies, and when *stopping* is set end the workers, then the recorder."""
-        os.chdir("/")  # keep no directory of anybody busy
+        """Start all processes, and restart those that end. Once *stopping* is set, end workers, then the recorder."""
+        os.chdir("/")  # so that the directory of the caller can be removed or unmounted
         self._take_over()
         children = [*self._recorder, *self._workers]
         while not stopping.is_set():
             for child in children:
                 self._look_after(child)
             stopping.wait(LOOK_S)
-        # The recorder goes last: the workers' last words are still to be written down.
+        # The recorder ends last, because it still has to record the last events of the workers.
         for group in (self._workers, self._recorder):
             _leave(group)
 
     def _take_over(self) -> None:
-        """Serve again what was drained for a ``down``, forget what this host had in an earlier life and has no more."""
+        """Cancel the drains that ``down`` made, and withdraw the devices that this host no longer has."""
         queue = JobQueue(self._settings.redis_url)
         here = {device.uuid for device in self._devices}
         for status in queue.devices(self._settings.host):
@@ -82,15 +83,15 @@ class Host:
             if status.device.uuid in here or not silent or status.jobs:
                 continue
             if self._fell_back and status.device.kind is DeviceKind.GPU:
-                # A driver that is not loaded after an upgrade must not send what waits for a GPU to the CPU.
+                # If the driver is not loaded, for example after an upgrade, jobs for a GPU must not move to the CPU.
                 log.warning(
                     "%s is gone; jobs that do not say --device wait for it until gpuqueue down forgets it",
                     status.device.uuid,
                 )
                 continue
             queue.withdraw(self._settings.host, status.device.uuid)
-        with contextlib.suppress(StoreNotOpen):  # it knows of no drain, and the workers wait for it
-            queue.resume(here, origins=[DrainOrigin.DOWN])  # a person's say stands, and that of quick deaths
+        with contextlib.suppress(StoreNotOpen):  # a store that is not open has no drains, and the workers wait for it
+            queue.resume(here, origins=[DrainOrigin.DOWN])  # drains by users and by quick failures stay
         queue.close()
 
     def _look_after(self, child: Child) -> None:
@@ -104,8 +105,8 @@ class Host:
             child.started_s = now
             try:
                 child.process = self._spawn(child)
-            except OSError as error:  # the host is short of something; the others must not go for that
-                log.error("%s cannot be started: %s", child.name, error)  # noqa: TRY400 - there is nothing to trace
+            except OSError as error:  # the host is short of a resource; the other processes must continue
+                log.error("%s cannot be started: %s", child.name, error)  # noqa: TRY400 - a traceback does not help
                 child.failures += 1
                 child.due_s = now + pause_s(child.failures, self._settings.shim_grace_s)
 
@@ -119,12 +120,12 @@ class Host:
                 stdout=out,
                 stderr=out,
                 cwd="/",
-                start_new_session=True,  # a Ctrl-C in the terminal is for the host; it tells the others in order
+                start_new_session=True,  # Ctrl-C reaches only the host process, which ends the others in order
             )
 
 
 def pause_s(failures: int, grace_s: float) -> float:
-    """Return how long to wait before a process is started again that has ended too soon *failures* times in a row."""
+    """Return the pause before a restart, in seconds, for a process that ended early *failures* times in a row."""
     return min(RESTART_PAUSES_S[min(failures, len(RESTART_PAUSES_S) - 1)], GRACE_SHARE * grace_s)
 
 

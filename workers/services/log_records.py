@@ -1,4 +1,4 @@
-"""Log records that are safe to look at: names, arguments and paths in them were chosen by whoever submitted a job."""
+"""Log records without control characters: submitters choose the names, arguments and paths that appear in them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from gpuqueue.text.sanitize import in_one_line, plain
 
 
 class SafeRecord(logging.LogRecord):
-    """A record whose message is one line that no terminal obeys, and whose traceback is as harmless.
+    """A log record whose message is one line without control characters, and whose traceback has none either.
 
-    For :func:`logging.setLogRecordFactory`, so that it holds for every handler: our own, and those of Celery.
+    It is installed with :func:`logging.setLogRecordFactory`, so that it applies to every handler, including Celery's.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -22,5 +22,5 @@ class SafeRecord(logging.LogRecord):
             self.exc_text = "\n".join(plain(line) for line in lines)
 
     def getMessage(self) -> str:  # noqa: N802 - the name is logging's
-        """Return the message, made plain and on one line."""
+        """Return the message in one line, without control characters."""
         return in_one_line(super().getMessage())

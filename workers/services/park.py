@@ -1,4 +1,4 @@
-"""Leaves this machine's runs to their shims for a long time: nobody will vouch for them, and nobody may take them."""
+"""Parks this machine's runs: they continue for a long time without a worker, and no other worker may claim them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gpuqueue.queue.lease import Alive, Offer
 from gpuqueue.settings.settings import Settings
 from workers.run.directory import unsettled
 
-#: A shim lets go before its lease expires, here as everywhere.
+#: The shim's deadline as a share of the lease. A shim ends its run before the lease expires.
 SHIM_SHARE = 0.7
 
 
 def park(settings: Settings, for_s: float) -> int:
-    """Vouch for all runs of this host for *for_s* seconds, renew their leases for longer; return how many there are.
+    """Park all runs of this host for *for_s* seconds, and return how many were parked.
 
-    The workers must have left before: their next beat would shorten the lease again, as that of the next
-    worker will.
+    Each shim gets a heartbeat that is valid for *for_s*, and each lease is renewed for longer. The workers must have
+    stopped before, because a heartbeat of a worker shortens the lease again.
     """
     queue = JobQueue(settings.redis_url)
     statuses = {status.device.uuid: status for status in queue.devices(settings.host)}

@@ -1,4 +1,4 @@
-"""Deletes the logs of runs that ended long ago: once an hour, slowly, one worker of a host at a time."""
+"""Deletes the logs of runs that ended long ago: once an hour, at a limited rate, in one worker per host at a time."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ log = logging.getLogger(__name__)
 
 #: Time between two rounds, in seconds.
 ROUND_S = 3600.0
-#: A round in which the wall clock went by so much more or less than the time that really passed is left out, in
-#: seconds: a clock that was set a year ahead must not cost every log.
+#: A round is skipped if the wall clock and the monotonic clock differ by more since the last round, in seconds. A clock
+#: that is set a year ahead must not delete every log.
 JUMP_S = 300.0
-#: Pause after each deleted log, in seconds: there may be very many of them, and jobs want the disk as well.
+#: Pause after each deleted log, in seconds, because there may be many logs, and jobs use the same disk.
 PACE_S = 0.01
 
-#: What the shim has made: the logs, and when they were how long.
+#: The files that the shim makes: the logs, and the files that record their growth over time.
 _LOGS = re.compile(rf"({'|'.join(LOGS)})({re.escape(TIMES)})?")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Pruner:
-    """Prunes the run directories of one host. Each worker has one; a lock lets one at a time do it."""
+    """Prunes the run directories of one host. Each worker has a pruner, and a lock admits one at a time."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
@@ -39,13 +39,13 @@ class Pruner:
         self._last: tuple[datetime, float] | None = None
 
     def loop(self, stopping: threading.Event) -> None:
-        """Prune until *stopping* is set; the first time after one round of a clock that can be trusted."""
+        """Prune until *stopping* is set. The first round only records the clocks, and deletes nothing."""
         self.round(stopping)
         while not stopping.wait(ROUND_S):
             self.round(stopping)
 
     def round(self, stopping: threading.Event) -> int:
-        """Delete what is due, and return how many logs that was."""
+        """Delete the logs that are due, and return how many runs they belonged to."""
         keep_s, now = self._settings.keep_logs_s, self._clock.now()
         if not self._clock_is_steady(now) or keep_s is None:
             return 0
@@ -56,7 +56,7 @@ class Pruner:
         return found
 
     def _clock_is_steady(self, now: datetime) -> bool:
-        """Return whether the wall clock has gone since the last round as time has."""
+        """Return whether the wall clock has advanced since the last round as the monotonic clock has."""
         before, self._last = self._last, (now, self._clock.monotonic_s())
         if before is None:
             return False
@@ -75,14 +75,14 @@ class Pruner:
 
 
 def _delete(runs: os.PathLike[str], before_s: float, stopping: threading.Event) -> int:
-    """Delete the logs below *runs* that nobody has touched since *before_s*, seconds since 1970; return how many.
+    """Delete the logs below *runs* that were not modified since *before_s* (seconds since 1970), and return the number.
 
-    Every step goes by a directory that is held open, and none through a link: what lies elsewhere stays.
+    Each step uses an open directory and follows no link, so nothing outside *runs* is deleted.
     """
     found = 0
     with contextlib.suppress(FileNotFoundError), _opened(runs, None) as top:
         for name in sorted(each for each in _names(top) if each.isdigit()):
-            with contextlib.suppress(OSError), _opened(name, top) as job:  # a link, or gone: no directory of ours
+            with contextlib.suppress(OSError), _opened(name, top) as job:  # fails for a link or a missing directory
                 untouched = os.fstat(job).st_mtime < before_s
                 for token in _names(job):
                     if _delete_one(job, token, before_s):
@@ -90,16 +90,16 @@ def _delete(runs: os.PathLike[str], before_s: float, stopping: threading.Event) 
                         if stopping.wait(PACE_S):
                             return found
                 if untouched:
-                    os.rmdir(name, dir_fd=top)  # refused by the kernel unless it is empty
+                    os.rmdir(name, dir_fd=top)  # fails unless the directory is empty
     return found
 
 
 def _delete_one(job: int, token: str, before_s: float) -> bool:
-    """Delete the log of one run, and its directory if the job left nothing there; return whether there was a log."""
+    """Delete the logs of one run, and its directory if it is then empty. Return whether there was a log."""
     gone = False
     with contextlib.suppress(OSError), _opened(token, job) as run:
         names = _names(run)
-        if "claim" in names or os.fstat(run).st_mtime >= before_s:  # not settled, or not for long
+        if "claim" in names or os.fstat(run).st_mtime >= before_s:  # unsettled, or settled recently
             return False
         if "log" in names and os.stat("log", dir_fd=run, follow_symlinks=False).st_mtime < before_s:
             for name in names:
@@ -111,12 +111,12 @@ def _delete_one(job: int, token: str, before_s: float) -> bool:
 
 
 def _names(folder: int) -> list[str]:
-    return os.listdir(folder)  # pathlib knows no open directories
+    return os.listdir(folder)  # pathlib does not support open directories
 
 
 @contextlib.contextmanager
 def _opened(name: str | os.PathLike[str], parent: int | None) -> Iterator[int]:
-    """Hold a directory open; never one that a link leads to, but for the topmost, which is the administrator's."""
+    """Open a directory without following a link, except for the topmost one, which the administrator may link."""
     fd = os.open(name, _FOLDER if parent is not None else _FOLDER & ~os.O_NOFOLLOW, dir_fd=parent)
     try:
         yield fd

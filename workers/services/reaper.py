@@ -1,4 +1,4 @@
-"""Takes back the leases that nobody renewed, and sees to it that nobody waits for ever.
+"""Reclaims expired leases, and applies aging, preemption and reservations so that no job waits for ever.
 
 Any number of reapers may run at once.
 """
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Reaper:
-    """Runs the scripts of the tick at every beat. Reaping itself knows when it was away too long to judge."""
+    """Runs the periodic acts every ``beat_s`` seconds. After a gap in the ticks, all leases get one more period."""
 
     def __init__(self, settings: Settings, queue: JobQueue, clock: Clock) -> None:
         self._settings = settings
@@ -36,9 +36,9 @@ class Reaper:
             stopping.wait(self._settings.beat_s)
 
     def tick(self) -> None:
-        """Take each step once. Nothing is raised: in a recorder nobody would start us again.
+        """Run each step once. No exception is raised, because the recorder's process would not restart the reaper.
 
-        One step that fails must not keep the others from being taken; but a store that is away is away for all.
+        A failing step does not affect the others, but an unreachable store ends the tick.
         """
         for step in (self.keep_to_policy, self.reap, self.look_ahead):
             try:
@@ -50,7 +50,7 @@ class Reaper:
                 log.exception("a step of the reaper failed; it is taken again in %g s", self._settings.beat_s)
 
     def keep_to_policy(self) -> None:
-        """Tell the store how usage is counted and what is limited here: once, and again where it lost its data."""
+        """Send the site's policy and limits to the store, once per epoch of the store."""
         epoch = self._queue.epoch()
         if epoch is None or epoch == self._told_epoch:
             return
@@ -58,7 +58,7 @@ class Reaper:
         self._told_epoch = epoch
 
     def reap(self) -> None:
-        """Reap once."""
+        """Reclaim the expired leases, and log what became of their jobs."""
         now_s = self._clock.monotonic_s()
         reaped = self._queue.reap(
             loss_limit=self._settings.loss_limit,
@@ -71,7 +71,7 @@ class Reaper:
             log.warning("job %s: its lease expired, it is %s now", job_id, state)
 
     def look_ahead(self) -> None:
-        """Lift the jobs that waited long by a level, and keep room for those that fit nowhere."""
+        """Promote jobs that have waited long, preempt jobs, and reserve devices for jobs that fit nowhere."""
         settings = self._settings
         if settings.age_after_s is not None:
             lifted = self._queue.age(after_s=settings.age_after_s)
@@ -87,7 +87,7 @@ class Reaper:
         self._reserved = reserved
 
     def make_place(self) -> None:
-        """Let jobs take the place of others, where the site says so."""
+        """Preempt jobs for jobs of a higher priority, if the site enables that."""
         levels = parse_preempt(self._settings.preempt)
         if not levels:
             return

@@ -1,4 +1,4 @@
-"""Carries the outbox into the book, in order, and lets the queue forget what the book has."""
+"""Copies the events of the outbox into the history, in order, and lets the store drop the recorded events."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ log = logging.getLogger(__name__)
 
 #: Most events written in one transaction.
 BATCH = 500
-#: How long to wait for the next event before looking whether to stop, in seconds.
+#: How long to wait for the next event before checking whether to stop, in seconds.
 WAIT_S = 1.0
-#: Pause after a service did not answer, in seconds.
+#: Pause after the store or the history did not answer, in seconds.
 PAUSE_S = 1.0
-#: Pause after a batch that lay there already and was not full, in seconds: what comes meanwhile costs one transaction,
-#: not one each. In a row of short jobs the recorder took as much of the processors as the jobs, and they waited for it;
-#: of 0.01 s most of each turn was still what a turn costs by itself. Nobody reads so soon how one job of many ended.
-#: What it waited for itself, the steps of a single job, is written as it comes.
+#: Pause after a partial batch that was available without waiting, in seconds. Events that arrive meanwhile share one
+#: transaction. Without the pause, in a series of short jobs the recorder used as much CPU time as the jobs and delayed
+#: them; with 0.01 s, the fixed cost per transaction still dominated. Events that the recorder had to wait for, such as
+#: the steps of a single job, are written at once.
 GATHER_S = 0.04
 
 
 class Recorder:
-    """One of any number: how far the book has read is a row in the book itself, moved in the same transaction."""
+    """Records events. Any number of recorders may run: the history holds the cursor, and moves it with each batch."""
 
     def __init__(self, settings: Settings, queue: JobQueue, book: Book) -> None:
         self._settings = settings
@@ -62,7 +62,7 @@ class Recorder:
             log.warning("the outbox waits for the next recorder: %s", error)
 
     def _tell(self, trouble: str | None) -> None:
-        """Say each trouble of an outage once, and once that it is over: one may come and go with every try."""
+        """Log each kind of trouble once per outage, since it may recur with every attempt, and log the end once."""
         if trouble is None:
             if self._told:
                 log.warning("the history is recorded again")
@@ -72,10 +72,10 @@ class Recorder:
             self._told.add(trouble)
 
     def mend(self) -> None:
-        """Open the store unless it is open, and put back into store or book what it lost.
+        """Open the store unless it is open, and restore the data that the store or the history lost.
 
         Raises:
-            Unreachable: the store or the book does not answer; the next call goes on.
+            Unreachable: The store or the history does not answer. The next call continues.
 
         """
         opened = open_queue(self._queue, self._book, lease_s=self._settings.lease_s, settings=self._settings)
@@ -94,10 +94,10 @@ class Recorder:
             )
 
     def record(self, wait_s: float) -> int:
-        """Record one batch, waiting up to *wait_s* for it; return how many events there were.
+        """Record one batch, and return its number of events. Wait up to *wait_s* seconds for the first event.
 
         Raises:
-            Unreachable: the store or the book does not answer; nothing is lost.
+            Unreachable: The store or the history does not answer. No event is lost.
 
         """
         epoch = self._queue.epoch()
@@ -106,23 +106,23 @@ class Recorder:
         known = self._book.cursor()
         here = known if known is not None and known.epoch == epoch else Cursor(epoch=epoch)
         if here != self._settled and here == known:
-            self._settle(here)  # an earlier recorder may have died right before it could
+            self._settle(here)  # an earlier recorder may have died between writing the batch and settling it
         events = self._queue.events(here.last_id, most=BATCH, wait_s=wait_s)
         if events and self._apply(events, known, epoch):
             self._settle(Cursor(epoch=epoch, last_id=events[-1].id))
-        return len(events)  # where another recorder was faster, the next turn goes on from where it came to
+        return len(events)  # if another recorder was faster, the next turn continues from that recorder's cursor
 
     def _settle(self, cursor: Cursor) -> None:
         self._queue.settle(cursor)
         self._settled = cursor
 
     def _apply(self, events: Sequence[Event], known: Cursor | None, epoch: str) -> bool:
-        """Write a batch down. One event that the book cannot take must not stop all others for ever."""
+        """Write a batch to the history. If that fails, write the events one by one, and set aside those that fail."""
         try:
             return self._book.apply(events, expected=known, epoch=epoch)
         except NOT_OF_THE_ROW:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a driver has against a row
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything for a bad row
             log.warning(
                 "%d events cannot be written at once, they are tried one by one: %s", len(events), reason(error)
             )

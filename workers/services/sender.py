@@ -1,7 +1,8 @@
-"""Sends the messages about ended jobs. The recorder's process runs it beside the recorder. docs/adr/0009.
+"""Sends the notifications about ended jobs, in the recorder's process. See docs/adr/0009.
 
-The book is its queue, so nothing ever waits in memory, and recording does not know of it. Each message is taken, sent
-and settled by one of a few lanes; it goes out at least once, and twice only if its sender died in between.
+The history is the queue of notifications, so none waits in memory, and the recorder is independent of the sender. One
+of a few lanes takes, sends and settles each notification. A notification is sent at least once, and twice only if its
+sender died in between.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from workers.threads.steady_clock import SteadyEvent
 
 log = logging.getLogger(__name__)
 
-#: Messages that are sent at the same time.
+#: The number of notifications that are sent at the same time.
 LANES = 4
-#: How often the book is asked for what is due, in seconds.
+#: How often the history is polled for due notifications, in seconds.
 LOOK_S = 1.0
-#: How long one message may take, in seconds: a mail server that keeps strangers waiting, all of it.
+#: How long the whole delivery of one notification may take, in seconds. Some mail servers delay unknown senders.
 LIMIT_S = sending.LIMIT_S
-#: The pause after the first try that came to nothing, in seconds; each is so many times as long as the one before.
-#: After the last try a message is given up.
+#: The pause after the first failed attempt, in seconds; the factor between successive pauses; and the number of
+#: attempts after which a notification is given up.
 PAUSE_S, PAUSE_FACTOR, MOST_TRIES = 10.0, 6, 5
-#: How long messages that are on their way may take when the recorder leaves, in seconds.
+#: How long deliveries in progress may take after the recorder stops, in seconds.
 LEAVE_S = 5.0
 
 
 class Sender:
-    """One of any number: each message is taken in the book before it is sent."""
+    """Sends notifications. Any number of senders may run, since each takes a notification in the history first."""
 
     def __init__(self, settings: Settings, queue: JobQueue, book: Book) -> None:
         self._settings = settings
@@ -53,21 +54,22 @@ class Sender:
         self._lock = threading.Lock()
         self._free = SteadyEvent()
         self._left = SteadyEvent()
-        #: URLs that did not answer in time, and until when they are left alone: a dead one must not take every lane.
+        #: Targets that did not answer in time, and the time until which they are not tried. A dead target must not
+        #: occupy every lane.
         self._resting: dict[str, float] = {}
         self._schemes: tuple[str, ...] = ()
         self._announced_s = -ANNOUNCE_S
         self._told: str | None = None
 
     def loop(self, stopping: threading.Event) -> None:
-        """Send until *stopping* is set. What is on its way then has LEAVE_S."""
+        """Start the delivery of due notifications until *stopping* is set."""
         while not stopping.is_set():
             try:
                 self.announce()
                 self.turn()
             except Unreachable as error:
                 self._tell(f"no message is sent for now: {error}")
-            except Exception:  # the recorder beside us must not see more of it than a line
+            except Exception:  # an error here must not affect the recorder in the same process
                 log.exception("the messages that are due could not be looked at")
             else:
                 self._tell(None)
@@ -75,7 +77,7 @@ class Sender:
             self._free.clear()
 
     def leave(self) -> None:
-        """Give what is on its way some time, and leave the rest to the next sender."""
+        """Wait up to ``LEAVE_S`` for the deliveries in progress, and leave the rest to the next sender."""
         deadline_s = time.monotonic() + LEAVE_S
         while self._on_the_way and (left_s := deadline_s - time.monotonic()) > 0:
             self._free.wait(left_s)
@@ -88,15 +90,15 @@ class Sender:
                 sending.end(process)
 
     def announce(self) -> None:
-        """Tell those who submit what can be sent from here, from time to time.
+        """Announce to submitters, every ``ANNOUNCE_S`` seconds, the targets and URL schemes that this sender supports.
 
         Raises:
-            StoreUnreachable: the store does not answer.
+            StoreUnreachable: The store does not answer.
 
         """
         if time.monotonic() - self._announced_s < ANNOUNCE_S:
             return
-        if not self._schemes:  # it may have been installed since
+        if not self._schemes:  # Apprise may have been installed since the last announcement
             self._schemes = sending.schemes() if sending.is_there() else ()
         settings = self._settings
         self._queue.announce_sender(
@@ -105,10 +107,10 @@ class Sender:
         self._announced_s = time.monotonic()
 
     def turn(self) -> int:
-        """Give what is due to the lanes that are free; return how many messages that were.
+        """Pass due notifications to the free lanes, and return how many were passed.
 
         Raises:
-            BookUnreachable: the book does not answer.
+            BookUnreachable: The history does not answer.
 
         """
         free = LANES - len(self._on_the_way)
@@ -137,8 +139,8 @@ class Sender:
             self._free.set()
 
     def _deal_with(self, due: Due) -> None:
-        """Take one message, send it, and note what became of it."""
-        # While it is taken nobody else sends it; should we die, somebody does after that.
+        """Take one notification, send it, and record the outcome."""
+        # No other sender tries a taken notification. If this sender dies, another one tries it after the time below.
         if not self._book.take_notice(due, until=_now() + timedelta(seconds=2 * LIMIT_S)):
             return
         record = self._book.get(due.job_id)
@@ -151,7 +153,7 @@ class Sender:
             self._settle(due, notice, self._sent(record, notice, due))
 
     def _sent(self, record: Record, notice: Notice, due: Due) -> str | None:
-        """Send one message; return why that came to nothing, None if it was sent."""
+        """Send one notification, and return the reason of a failure, or None if it was sent."""
         try:
             url = url_of(notice, self._settings)
         except GpuQueueError as error:
@@ -186,7 +188,7 @@ class Sender:
             self._book.settle_notice(due, Outcome.GIVEN_UP, at=_now(), trouble=trouble)
 
     def _rests(self, due: Due) -> bool:
-        """Return whether the target of *due* did not answer in time a moment ago; then it is put off untried."""
+        """Return whether the target of *due* is resting after a timeout. If so, put the notification off."""
         now_s = time.monotonic()
         with self._lock:
             self._resting = {to: until_s for to, until_s in self._resting.items() if until_s > now_s}
@@ -199,7 +201,7 @@ class Sender:
         return True
 
     def _tell(self, trouble: str | None) -> None:
-        """Say each trouble once, while it lasts."""
+        """Log each trouble once while it lasts."""
         if trouble is not None and trouble != self._told:
             log.warning("%s", trouble)
         self._told = trouble

@@ -1,19 +1,20 @@
-"""A terminal that people may type on. Standard library only: it is the shim's.
+"""The attached terminal of an interactive job. Runs in the shim. Standard library only.
 
-As :mod:`workers.shim.pseudo_terminal`, with three differences: it is standard input as well, it echoes and edits lines
-as any
-terminal does, and whoever sits at another one can reach it by the socket ``tty`` in the run directory, which only the
-account of the run can open. What comes from there are frames: a letter, the length of the rest in two bytes, the rest.
+It differs from :mod:`workers.shim.pseudo_terminal` in three ways. It is also the job's standard input. It echoes and
+edits lines as an ordinary terminal does. Clients can connect to it through the socket ``tty`` in the run directory,
+which only the run's account can open.
+
+A client sends frames. A frame is one letter, the length of the payload in two bytes (big-endian), and the payload.
 
 ======  ===========================================================================================
-letter  the rest
+letter  payload
 ======  ===========================================================================================
-``I``   what was typed
-``W``   columns and rows of the terminal that they sit at, two bytes each
+``I``   typed input
+``W``   columns and rows of the client's terminal, two bytes each
 ======  ===========================================================================================
 
-The other way goes a byte whenever there is more in the log: that is read as ever, so that nobody who reads slowly can
-keep the job waiting, or miss anything.
+The shim sends each client one byte whenever the log has grown. The client reads the output from the log file itself,
+so a slow client neither blocks the job nor misses output.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from workers.shim.pseudo_terminal import CHUNK_BYTES, Terminal
 
 #: The socket in the run directory.
 SOCKET = "tty"
-#: With so much typed that the job has not read, in bytes, nothing more is taken for now.
+#: Limit of typed input that the job has not read yet, in bytes. Above it the shim stops reading from clients.
 MOST_TYPED_BYTES = 65536
-#: How many may sit at the terminal at a time.
+#: Largest number of clients at the same time.
 MOST_SEATS = 16
 
 _HEAD = struct.Struct("!cH")
@@ -40,13 +41,13 @@ _SIZE = struct.Struct("!HH")
 
 
 class TypedTerminal(Terminal):
-    """A pseudo-terminal of *columns* by *rows* that whoever may open the socket can type on."""
+    """A pseudo-terminal of *columns* by *rows* that accepts typed input from clients of its socket."""
 
     def __init__(self, log: int, columns: int, rows: int) -> None:
-        """Make it, in the run directory.
+        """Create the terminal, and its socket in the working directory, which is the run directory.
 
         Raises:
-            OSError: the host has no terminal, or no descriptor, to give.
+            OSError: the host has no free pseudo-terminal or no free file descriptor.
 
         """
         super().__init__(log, columns, rows, echoes=True)
@@ -54,13 +55,13 @@ class TypedTerminal(Terminal):
         with contextlib.suppress(OSError):
             os.unlink(SOCKET)
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._door.bind(SOCKET)  # by this short name: a path in a socket's address must be short
+        self._door.bind(SOCKET)  # a relative name: the path in a socket address is limited to about 100 bytes
         self._door.listen(MOST_SEATS)
         self._seats: dict[int, tuple[socket.socket, bytearray]] = {}
         self._typed = bytearray()
 
     def take(self) -> None:
-        """Make it standard input as well."""
+        """Make the terminal the standard input, output and error of this process."""
         super().take()
         os.dup2(self._theirs, 0)
 
@@ -69,7 +70,7 @@ class TypedTerminal(Terminal):
         poll.register(self._door, select.POLLIN)
         while True:
             poll.register(self._ours, select.POLLIN | (select.POLLOUT if self._typed else 0))
-            hears = select.POLLIN if len(self._typed) < MOST_TYPED_BYTES else 0  # a paste waits until the job reads
+            hears = select.POLLIN if len(self._typed) < MOST_TYPED_BYTES else 0  # backpressure for a large paste
             for fd in self._seats:
                 poll.register(fd, hears)
             for fd, _ in poll.poll():
@@ -84,19 +85,19 @@ class TypedTerminal(Terminal):
                     self._seats.pop(fd)[0].close()
 
     def _pass_on(self) -> bool:
-        """Pass on what can be passed on in either direction; return whether anybody holds the terminal still."""
+        """Copy pending bytes in both directions; return whether any process still has the terminal open."""
         with contextlib.suppress(BlockingIOError):
             del self._typed[: os.write(self._ours, self._typed) if self._typed else 0]
         try:
             some = os.read(self._ours, CHUNK_BYTES)
         except BlockingIOError:
             return True
-        except OSError:  # EIO: nobody holds it any more
+        except OSError:  # EIO: no process has the terminal open
             return False
         if some:
             self._keep(some)
             for seat, _ in self._seats.values():
-                with contextlib.suppress(OSError):  # gone, or it has been told often enough
+                with contextlib.suppress(OSError):  # the client is gone, or its socket buffer is full
                     seat.send(b".", socket.MSG_DONTWAIT)
         return bool(some)
 
@@ -111,7 +112,7 @@ class TypedTerminal(Terminal):
             poll.register(seat, select.POLLIN)
 
     def _hear(self, fd: int) -> bool:
-        """Take what one who sits there has sent; return whether they are still there, and make sense."""
+        """Read frames from the client on *fd*; return False if the client left or sent an invalid frame."""
         seat, frames = self._seats[fd]
         try:
             some = seat.recv(CHUNK_BYTES)
@@ -142,7 +143,7 @@ class TypedTerminal(Terminal):
         return False
 
     def _leave(self) -> None:
-        """Let everybody who sits there go."""
+        """Remove the socket, disconnect all clients and close the log."""
         with contextlib.suppress(OSError):
             os.unlink(SOCKET)
         self._door.close()

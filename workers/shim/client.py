@@ -1,4 +1,4 @@
-"""The worker's end of :mod:`workers.shim.forkserver`: how it comes to a shim for a run."""
+"""The worker's client of :mod:`workers.shim.forkserver`. It starts one shim for each run."""
 
 from __future__ import annotations
 
@@ -15,41 +15,42 @@ from pathlib import Path
 from workers.shim.forkserver import IN_WAITING
 
 FORKSERVER = Path(__file__).with_name("forkserver.py")
-#: How long a fork may take on a busy host, in seconds. What does not answer by then is ended.
+#: How long a fork may take on a busy host, in seconds. A fork server that has not answered by then is killed.
 ANSWER_S = 30.0
-#: What a shim that is gone has said is there at once; a fork server that was stopped in that moment holds the end open.
+#: How long to wait for the exit code of a shim that has ended, in seconds. The code is normally there at once. A fork
+#: server that is stopped right after the fork still has the write end of the pipe open, so a read could block.
 SAID_S = 1.0
-#: Longest answer, in bytes: a number.
+#: Longest answer of the fork server, in bytes. The answer is one number.
 MOST_BYTES = 64
 
 
 class Unanswered(Exception):
-    """Nobody said whether there is a shim; who is sure to be gone is the fork server. The run's lock tells."""
+    """The fork server gave no answer and was killed. The run's lock shows whether a shim exists."""
 
 
 class Shim:
-    """A shim that was started by this worker, which is not its parent: it waits by the pidfd *handle*."""
+    """A shim that this worker started. The worker is not its parent, so it waits on the pidfd *handle*."""
 
     def __init__(self, pid: int, handle: int, told: int) -> None:
         self.pid = pid
-        #: Readable once it has ended. Whoever waits for that closes it.
+        #: The shim's pidfd, readable once the shim has ended. The code that waits on it closes it.
         self.handle = handle
         self._told = told
 
     def code(self) -> int | None:
-        """Return its exit code once it has ended, None if it was killed before it could say."""
+        """Return the exit code of a shim that has ended, or None if it was killed before it could write one."""
         poll = select.poll()
         poll.register(self._told, select.POLLIN)
         said = os.read(self._told, 1) if poll.poll(SAID_S * 1000) else b""
         return said[0] if said else None
 
     def close(self) -> None:
-        """Let go of what it has told."""
+        """Close the pipe that carries the exit code."""
         os.close(self._told)
 
 
 class Shims:
-    """Starts shims for one worker, and looks after the process that forks them."""
+    """Starts shims for one worker, and owns the fork server that forks them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,16 +58,16 @@ class Shims:
         self._socket: socket.socket | None = None
 
     def prepare(self) -> None:
-        """Let the first run find everything ready; where that cannot be done now it is tried again with the run."""
+        """Start the fork server in advance. If that fails, the first run tries again."""
         with self._lock, contextlib.suppress(OSError):
             self._connected()
 
     def start(self, run_dir: Path, lock: int) -> Shim:
-        """Start the shim of *run_dir*, whose lock is held by the open file *lock*: the shim has it from then on.
+        """Start the shim of *run_dir*. The shim inherits the run's lock, which the open file *lock* holds.
 
         Raises:
-            OSError: it could not be made, for want of something that the host must give.
-            Unanswered: perhaps there is one.
+            OSError: the shim could not be started, because the host lacks a resource.
+            Unanswered: it is unknown whether the shim was started.
 
         """
         return self._started(os.fsencode(run_dir), lock)
@@ -75,8 +76,8 @@ class Shims:
         """Start a shim that waits for a run at the other end of the socket *channel* (:mod:`workers.shim.warm`).
 
         Raises:
-            OSError: it could not be made.
-            Unanswered: perhaps there is one; it ends with the socket.
+            OSError: the shim could not be started.
+            Unanswered: it is unknown whether the shim was started. It ends when the socket is closed.
 
         """
         return self._started(IN_WAITING, channel)
@@ -94,14 +95,14 @@ class Shims:
             return Shim(pid, handle, told)
 
     def close(self) -> None:
-        """Let the fork server go; the shims stay."""
+        """End the fork server. The shims keep running."""
         with self._lock:
             self._disconnect()
 
     def _ask(self, request: bytes, fds: list[int]) -> tuple[int, int]:
         try:
             socket.send_fds(self._connected(), [request], fds)
-        except ConnectionError:  # it was killed since; that is told before anything arrives
+        except ConnectionError:  # the fork server was killed earlier, and has not received the request
             self._disconnect()
             socket.send_fds(self._connected(), [request], fds)
         said, handles = self._reply()
@@ -113,7 +114,7 @@ class Shims:
         return int(said), handles[0]
 
     def _reply(self) -> tuple[bytes, list[int]]:
-        """Return the shim's pid with its pidfd, or minus the number of an error; nothing where nobody answers."""
+        """Return the shim's pid and its pidfd, or a negative errno and no pidfd; empty values if there is no answer."""
         connected = self._connected()
         poll = select.poll()
         poll.register(connected, select.POLLIN)
@@ -123,10 +124,10 @@ class Shims:
         return b"", []
 
     def _connected(self) -> socket.socket:
-        """Return the way to a fork server, a new one if need be.
+        """Return the socket to the fork server, and start a fork server if none is connected.
 
         Raises:
-            OSError: none can be started.
+            OSError: the fork server cannot be started.
 
         """
         if self._socket is None:
@@ -150,11 +151,11 @@ class Shims:
         return self._socket
 
     def _disconnect(self) -> None:
-        """End the fork server. When it is collected, whatever it held is free: the locks of runs, too."""
+        """Kill the fork server and wait for it. After that it holds no descriptor, and so no run's lock."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
         if self._server is not None:
-            self._server.send_signal(signal.SIGKILL)  # it has nothing to lose
+            self._server.send_signal(signal.SIGKILL)  # it has no state to save
             self._server.wait()
             self._server = None

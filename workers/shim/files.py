@@ -1,6 +1,6 @@
-"""The files of the run directory, which is the working directory, as the shim writes and reads them.
+"""Reads and writes the shim's files in the run directory, which is the working directory.
 
-Standard library only. A disk that is full, and whatever a job may put in a file's place, is dealt with here.
+Standard library only. This module handles a full disk, and a pipe, link or directory that a job puts in a file's place.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from workers.shim.tree import slurp
 
 TYPE_CHECKING = False
 
-#: Most of a file that is read, in characters. The largest is the spec: 1 MiB of JSON, and what the worker has added.
+#: Most bytes of a file that are read. The largest file is the spec: 1 MiB of JSON and the fields the worker adds.
 MOST_READ = 64 * 1024 * 1024
-#: Longest time between two looks at ``beat`` and ``cancel``, in seconds; signals wake the shim at once.
+#: Longest time between two checks of ``beat`` and ``cancel``, in seconds. Signals wake the shim at once.
 LOOK_S = 1.0
-#: What a file system says that has no room.
+#: The error numbers of a file system that is full.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
 
 def deleted() -> bool:
-    """Return whether the run directory is there no more. Nobody can vouch for the run then, or read how it ended."""
+    """Return whether the run directory was deleted. Without it no heartbeat arrives and no worker reads the ending."""
     try:
         return os.stat(".").st_nlink == 0
     except OSError:
@@ -32,16 +32,16 @@ def deleted() -> bool:
 
 
 def put_at_last(name: str, text: str) -> None:
-    """Write a file of the run directory, however long that takes: a disk that is full now may not be so later.
+    """Write a file of the run directory, and retry until that succeeds or the directory is deleted.
 
-    The spec has done its work: what is written takes its place, since a new file costs more than all that is in it.
+    The spec is no longer needed, so the file is written over the spec's inode. That saves the cost of a new file.
     """
     while not deleted():
         try:
             reuse("spec", f".{name}")
             put(name, text)
         except OSError:
-            with contextlib.suppress(OSError):  # the spec has done its work, and its room is enough for a few words
+            with contextlib.suppress(OSError):  # on a full disk the spec's blocks make room
                 os.unlink("spec")
                 continue
             time.sleep(LOOK_S)
@@ -50,7 +50,7 @@ def put_at_last(name: str, text: str) -> None:
 
 
 def reuse(old: str, name: str) -> None:
-    """Let *name* be written over the file *old*, where that is one of ours and has no other name."""
+    """Rename *old* to *name* to reuse its inode, if *old* is a regular file with no other hard link."""
     with contextlib.suppress(OSError):
         found = os.lstat(old)
         if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
@@ -58,10 +58,10 @@ def reuse(old: str, name: str) -> None:
 
 
 def add(name: str, text: str) -> None:
-    """Write at the end of a file of ours, in one piece; nothing where a job has put something else in its place.
+    """Append *text* to an existing file with one write. Follows no link and waits for no pipe that a job put there.
 
     Raises:
-        OSError: it cannot be written, or is not there.
+        OSError: the file does not exist or cannot be written.
 
     """
     fd = os.open(name, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -72,9 +72,9 @@ def add(name: str, text: str) -> None:
 
 
 def put(name: str, text: str, *, sync: bool = True, room: bool = False) -> None:
-    """Write a file of the run directory so that it appears whole or not at all; with *sync*, also on the disk.
+    """Write a file of the run directory atomically; with *sync*, flush it to the disk before it appears.
 
-    With *room* it fails now where the disk is full, and not when the kernel comes to write it there.
+    With *room* the call fails at once on a full disk. Without it, the kernel may only notice when it writes the data.
     """
     move_away(f".{name}")
     move_away(name)
@@ -93,10 +93,10 @@ def put(name: str, text: str, *, sync: bool = True, room: bool = False) -> None:
 
 
 def take_room(fd: int, size: int) -> None:
-    """Have the file system give the room for *size* bytes now. To wait for the disk does that too, and takes longer.
+    """Allocate *size* bytes on the disk for the file *fd*.
 
     Raises:
-        OSError: there is none.
+        OSError: the disk is full.
 
     """
     try:
@@ -104,11 +104,11 @@ def take_room(fd: int, size: int) -> None:
     except OSError as error:
         if error.errno in NO_ROOM:
             raise
-        os.fsync(fd)  # a file system that cannot be asked for it
+        os.fsync(fd)  # the file system has no fallocate; fsync allocates the blocks too, but takes longer
 
 
 def read(name: str) -> str | None:
-    """Return a file of the run directory, or None if it is not there."""
+    """Return the text of a file of the run directory, or None if it cannot be read."""
     try:
         return slurp(name, MOST_READ).decode("utf-8", errors="replace")
     except OSError:
@@ -116,16 +116,17 @@ def read(name: str) -> str | None:
 
 
 def move_away(name: str) -> None:
-    """Make room for a file of ours: a pipe or a directory, which only the job can have made, would stop us for ever."""
+    """Rename *name* if it is not a regular file. A pipe or directory that the job put there would block the shim."""
     with contextlib.suppress(OSError):
         if not stat.S_ISREG(os.lstat(name).st_mode):
             os.rename(name, f"{name}.{time.monotonic_ns()}")
 
 
 def vouched_until(known: float) -> float:
-    """Return until when somebody answers for the run, on the host's monotonic clock; the wall clock may jump.
+    """Return when the worker's heartbeat for the run expires, on the host's monotonic clock, in seconds.
 
-    What is *known* holds where it cannot be read now: a shortage on the host is no reason to end a run.
+    Returns *known*, the last known value, if the file cannot be read now: a shortage on the host must not end a run.
+    The monotonic clock is used because the wall clock may jump.
     """
     try:
         return float(read("beat") or "")
@@ -134,7 +135,7 @@ def vouched_until(known: float) -> float:
 
 
 def asked_end() -> str | None:
-    """Return the kind of ending that a worker asks for, or None."""
+    """Return the kind of ending that a worker requests, "" if the request is unreadable, None if there is none."""
     with contextlib.suppress(OSError):
         return os.readlink("cancel")
     asked = read("cancel")

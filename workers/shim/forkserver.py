@@ -1,13 +1,13 @@
-"""Starts shims: a process beside each worker that has loaded the shim already, and forks one for each run.
+"""The fork server: a process beside each worker that has the shim's code loaded and forks one shim for each run.
 
-Started as ``python -I -S forkserver.py SOCKET``; standard library only, one thread, no file of its own. An
-interpreter of its own for each shim took 40 ms and half of that in processor time; a fork takes one.
+Started as ``python -I -S forkserver.py SOCKET``. Standard library only, one thread, no files. A new interpreter for
+each shim took 40 ms, half of that CPU time; a fork takes 1 ms.
 
-A request is one message: the run directory, with the run's lock and the end of a pipe; or none, with a socket: then it
-is a shim in waiting (:mod:`workers.shim.warm`). The answer is the shim's pid
-with its pidfd, or the number of the error that kept it from being made. The shim is in a session of its own from then
-on, holds the lock, and writes its exit code into the pipe when it leaves. It outlives this process, which ends as soon
-as its worker has ended: the socket says so, also after a kill -9.
+A request is one message with two descriptors. For a run it holds the path of the run directory, the run's lock and the
+write end of a pipe. For a waiting shim (:mod:`workers.shim.warm`) it holds a NUL byte, a socket and the pipe. The
+answer is the shim's pid with its pidfd, or a negative errno. The shim has its own session, holds the lock, and writes
+its exit code into the pipe when it ends. It outlives the fork server. The fork server ends as soon as its worker ends,
+even after a kill -9, because the socket is then closed.
 """
 
 from __future__ import annotations
@@ -26,42 +26,43 @@ if TYPE_CHECKING:
 if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard library is on the path, and stays first
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-# All of it is loaded before the fork, so that every shim is of this version, whatever is installed later.
+# Everything is loaded before the fork, so every shim runs this version even if another one is installed later.
 from workers.shim import attached_terminal, pseudo_terminal, supervisor, warm  # noqa: E402, F401
 
 #: Longest path of a run directory, in bytes: PATH_MAX.
 MOST_BYTES = 4096
-#: The lock (or the socket) and the pipe.
+#: Descriptors in a request: the lock (or the socket) and the pipe.
 DESCRIPTORS = 2
-#: In place of a run directory: for a run that is still to come.
+#: Replaces the run directory in a request for a waiting shim.
 IN_WAITING = b"\0"
-#: Exit code of a shim in waiting that became that of no run.
+#: Exit code of a waiting shim that never received a run.
 NO_RUN = os.EX_TEMPFAIL
-#: How the process is called in lists of processes.
+#: The process name, as ps and top show it.
 NAME = "gpuqueue-shim"
 
 
 def serve(worker: socket.socket) -> None:
-    """Fork a shim for each request, until the worker is gone."""
+    """Fork a shim for each request, and return when the worker is gone."""
     signal.signal(signal.SIGCHLD, collect)
     while True:
         message, fds, _, _ = socket.recv_fds(worker, MOST_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:
             return
         pid, pidfd = forked(worker, message, fds)
-        for fd in fds:  # first: who hears that there is no shim tries the lock
+        for fd in fds:  # before the answer: a worker that gets an error tries the lock next
             os.close(fd)
-        with contextlib.suppress(OSError):  # a shim whose pidfd cannot be sent has its lock: it is found by that
+        with contextlib.suppress(OSError):  # without the answer, the run's lock shows that the shim exists
             socket.send_fds(worker, [str(pid).encode()], [pidfd] if pid > 0 else [])
         if pid > 0:
             os.close(pidfd)
 
 
 def forked(worker: socket.socket, message: bytes, fds: list[int]) -> tuple[int, int]:
-    """Fork what *message* asks for; return its pid and pidfd, or minus the number of the error and nothing."""
-    if len(fds) < DESCRIPTORS:  # there was no room for them
+    """Fork the shim that *message* requests; return its pid and pidfd, or a negative errno and -1."""
+    if len(fds) < DESCRIPTORS:  # this process had no free descriptors to receive them
         return -errno.EMFILE, -1
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # collected, its number could be another's
+    # If collect() reaped the shim before pidfd_open, its pid could already belong to another process.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         pid = os.fork()
         if pid == 0:
@@ -75,7 +76,7 @@ def forked(worker: socket.socket, message: bytes, fds: list[int]) -> tuple[int, 
 
 
 def become_shim(message: bytes, given: int, told: int) -> None:  # pragma: no cover - in a fork
-    """Be the shim that *message* asks for, and never return. It keeps the run's lock for as long as it lives."""
+    """Run as the shim that *message* requests, and never return. The shim holds the run's lock until it ends."""
     code = 1
     try:
         os.setsid()
@@ -92,23 +93,24 @@ def become_shim(message: bytes, given: int, told: int) -> None:  # pragma: no co
     finally:
         try:
             os.write(told, bytes([code]))
-        finally:  # nobody listens any more: the worker is gone
+        finally:  # the write fails if the worker is gone
             os._exit(code)
 
 
 def wait_for_a_run(fd: int) -> None:  # pragma: no cover - in a fork
-    """Be a shim in waiting, and then that of the run which comes over the socket *fd*."""
+    """Run as a waiting shim, and then as the shim of the run that arrives over the socket *fd*."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     with socket.socket(fileno=fd) as worker:
         found = warm.hold(worker)
     if found is None:
-        sys.exit(NO_RUN)  # the worker may have sent one that we did not read: with 0 it would count as begun, and lost
+        # Not 0: the worker may have sent a run that was never read, and 0 would count it as started and lost.
+        sys.exit(NO_RUN)
     run_dir, _lock, spare = found
     supervisor.main(run_dir, spare)
 
 
 def collect(_number: int, _frame: Any) -> None:
-    """Collect the shims that have ended; whoever waits for them has their pidfd."""
+    """Reap the shims that have ended. Workers wait for a shim by its pidfd."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0] != 0:
             pass
@@ -120,7 +122,7 @@ def main(fd: int) -> None:
         name.write(NAME)
     os.set_inheritable(fd, False)
     gc.collect()
-    gc.freeze()  # what is loaded stays shared with all shims
+    gc.freeze()  # keeps the loaded objects in memory pages that all shims share
     with contextlib.suppress(ConnectionError):
         serve(socket.socket(fileno=fd))
 

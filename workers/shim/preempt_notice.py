@@ -1,4 +1,4 @@
-"""The word that a run must make place for another job: a file that its job may read as well. Standard library only."""
+"""The file that requests the preemption of a run. The job can read it too. Standard library only."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ NAME = "preempt.json"
 
 
 class Notice:
-    """What the file says. ``until_s`` is on the host's monotonic clock; None while there is no such file.
+    """A preemption request.
 
-    *grace_s* is what a run gets where the file makes no sense.
+    ``until_s`` is when the run must have ended, on the host's monotonic clock, in seconds; None while there is no
+    request. ``by`` is the id of the job that preempts the run. *grace_s* applies if the file cannot be parsed.
     """
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self.until_s: float | None = None
         self.by: str = ""
-        #: Whether the job's processes were all sent SIGTERM.
+        #: Whether SIGTERM was sent to all of the job's processes.
         self.told = False
 
     def look(self, read: Callable[[str], str | None]) -> bool:
-        """Return whether the run must make place; *read* returns a file, None if it is not there."""
+        """Return whether the run is being preempted; *read* returns the text of a file, None if it is missing."""
         if self.until_s is None:
             text = read(NAME)
             if text is not None:
@@ -42,9 +43,9 @@ class Notice:
             return time.monotonic() + self._grace_s, ""
 
     def is_over(self, now: float) -> bool:
-        """Return whether the time to leave by itself has passed."""
+        """Return whether the time for the job to end by itself has passed."""
         return self.until_s is not None and now >= self.until_s
 
     def left_s(self) -> float:
-        """Return how much of it is left."""
+        """Return how many seconds the job has left to end by itself."""
         return 0.0 if self.until_s is None else max(0.0, self.until_s - time.monotonic())

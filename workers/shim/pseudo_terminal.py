@@ -1,8 +1,8 @@
-"""The terminal of a job that wants one, and the way from there into its log. Standard library only: it is the shim's.
+"""The pseudo-terminal of a job that wants one, and the copy of its output to the log. Runs in the shim.
 
-The job's standard output and error are the terminal, which is also its controlling one; what it writes there is copied
-into the log byte by byte, by a thread, for as long as somebody holds the terminal. Nobody types on it: standard input
-stays empty. One that people type on is in :mod:`workers.shim.attached_terminal`.
+The terminal is the job's standard output, its standard error and its controlling terminal. A thread copies the output
+unchanged into the log for as long as any process has the terminal open. Standard input is empty; the terminal that
+accepts typed input is in :mod:`workers.shim.attached_terminal`. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ import struct
 import termios
 import threading
 
-#: Most that is copied at once, in bytes.
+#: Most bytes that are copied at once.
 CHUNK_BYTES = 65536
-#: How long the last bytes may take once all processes are gone, in seconds: the log may lie on a disk in trouble.
+#: How long the copy of the last bytes may take after all processes are gone, in seconds. The disk of the log may hang.
 DRAIN_S = 5.0
 
 
 class Terminal:
-    """A pseudo-terminal of *columns* by *rows*; what is written there goes into the file *log*.
+    """A pseudo-terminal of *columns* by *rows* whose output goes into the file *log*.
 
-    One that *echoes* is as the kernel makes it; of any other the log holds just what the job writes.
+    With *echoes* the terminal keeps the kernel's default settings. Without it, echo and output processing are off, so
+    that the log holds exactly what the job writes.
     """
 
     def __init__(self, log: int, columns: int, rows: int, *, echoes: bool = False) -> None:
-        """Make it.
+        """Create the terminal.
 
         Raises:
-            OSError: the host has no terminal, or no descriptor, to give.
+            OSError: the host has no free pseudo-terminal or no free file descriptor.
 
         """
         self.log = log
@@ -38,19 +39,19 @@ class Terminal:
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         if not echoes:
             settings = termios.tcgetattr(self._theirs)
-            settings[1] &= ~termios.OPOST  # no carriage return before each line's end
+            settings[1] &= ~termios.OPOST  # no carriage return before each line feed
             settings[3] &= ~termios.ECHO
             termios.tcsetattr(self._theirs, termios.TCSANOW, settings)
         self._copier: threading.Thread | None = None
 
     def take(self) -> None:
-        """Make it the standard output and error, and the controlling terminal, of this process: a session's leader."""
+        """Make it the output, error and controlling terminal of this process, which must be a session leader."""
         fcntl.ioctl(self._theirs, termios.TIOCSCTTY, 0)
         os.dup2(self._theirs, 1)
         os.dup2(self._theirs, 2)
 
     def begin(self) -> None:
-        """Leave it to the job, and copy what that writes from now on."""
+        """Close the job's end of the terminal in this process, and start to copy the output to the log."""
         os.close(self._theirs)
         self._copier = threading.Thread(target=self._copy, name="gpuqueue-pty", daemon=True)
         self._copier.start()
@@ -59,7 +60,7 @@ class Terminal:
         while True:
             try:
                 some = os.read(self._ours, CHUNK_BYTES)
-            except OSError:  # EIO: nobody holds the terminal any more
+            except OSError:  # EIO: no process has the terminal open
                 break
             if not some:
                 break
@@ -67,13 +68,13 @@ class Terminal:
         os.close(self.log)
 
     def _keep(self, some: bytes) -> None:
-        """Write it into the log."""
+        """Write *some* into the log."""
         left = memoryview(some)
-        with contextlib.suppress(OSError):  # on a full disk the job goes on, and what it says is gone
+        with contextlib.suppress(OSError):  # on a full disk the job goes on and this output is lost
             while left:
                 left = left[os.write(self.log, left) :]
 
     def drain(self) -> None:
-        """Wait until what was written is in the log. All that could write must be gone."""
+        """Wait until the output is in the log. All processes that could write must be gone."""
         if self._copier is not None:
             self._copier.join(DRAIN_S)

@@ -1,4 +1,4 @@
-"""How the shim starts its job's first process: where its output goes, and why it could not begin.
+"""Starts the job's first process in the shim, connects its output, and explains a failed start.
 
 Standard library only.
 """
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from workers.shim.pseudo_terminal import Terminal
     from workers.shim.warm import Spare
 
-#: Why a run must not start any more; its claim may be another's.
+#: Why a run must not start after ``start_before``: another worker may hold the claim by then.
 TOO_LATE = "started too late: the claim may be another's"
-#: What a host can be short of. A job that could not start for that has not failed.
+#: The errors of a host that lacks a resource. A job that could not start for such an error has not failed.
 SHORTAGES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 
 
@@ -38,32 +38,34 @@ class NotStarted(Exception):
 
 
 class LogFile:
-    """The log as the job's output: it writes there by itself. Standard error has one of its own if *errors* is one."""
+    """The log as the job's output. The job writes to the file directly; *errors* is a separate file for stderr."""
 
     def __init__(self, log: int, errors: int | None = None) -> None:
         self.log = log
         self.errors = errors
 
     def take(self) -> None:
-        """Make it the standard output and error of this process."""
+        """Make the log the standard output and error of this process."""
         os.dup2(self.log, 1)
         os.dup2(self.log if self.errors is None else self.errors, 2)
 
     def begin(self) -> None:
-        """Leave it to the job."""
+        """Close the files in this process. The job has its own descriptors."""
         os.close(self.log)
         if self.errors is not None:
             os.close(self.errors)
 
     def drain(self) -> None:
-        """Do nothing: what was written is there."""
+        """Do nothing: the job's output is already in the file."""
 
 
 def output_of(spec: dict[str, Any]) -> LogFile | Terminal:
-    """Return where the job's output goes: into its log, or to a terminal if it wants one (an older worker knew none).
+    """Return the output of the job: its log file, or a terminal if the job wants one.
+
+    A spec from an older worker may lack the terminal's fields.
 
     Raises:
-        NotStarted: the host has no room, descriptor or terminal to give.
+        NotStarted: the host has no disk space, file descriptor or pseudo-terminal left.
 
     """
     try:
@@ -77,7 +79,7 @@ def output_of(spec: dict[str, Any]) -> LogFile | Terminal:
 
 
 def terminal(log: int, columns: int, rows: int) -> Terminal:
-    """Return a new terminal whose output goes into *log*. Few jobs want one, and every start would pay the import."""
+    """Return a new terminal whose output goes into *log*. The import is local because few jobs need it."""
     if TYPE_CHECKING or __package__:
         from workers.shim.pseudo_terminal import Terminal  # noqa: PLC0415 - see above
     else:
@@ -86,7 +88,7 @@ def terminal(log: int, columns: int, rows: int) -> Terminal:
 
 
 def typed_terminal(log: int, columns: int, rows: int) -> Terminal:
-    """Return a new terminal that people may type on."""
+    """Return a new attached terminal, which accepts typed input."""
     if TYPE_CHECKING or __package__:
         from workers.shim.attached_terminal import TypedTerminal  # noqa: PLC0415 - as above
     else:
@@ -98,13 +100,13 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
     """Start the job's first process, with its output to *output*, and return its pid.
 
     Raises:
-        NotStarted: it could not be started, or may not any more; the message says why.
+        NotStarted: the process could not be started, or it is too late to start it; the message says which.
 
     """
     if time.monotonic() >= spec["start_before"]:
         raise NotStarted("lost", TOO_LATE)
     try:
-        word, told = os.pipe()  # closed by a successful exec, else it brings the reason
+        word, told = os.pipe()  # a successful exec closes it; otherwise it carries the reason
         me = os.getpid()
         pid = os.fork()
     except OSError as error:
@@ -112,25 +114,25 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
     if pid == 0:
         step, program = "cannot prepare the process", ""
         try:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # should the shim itself be killed
-            if os.getppid() != me:  # it was, before that could work
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # if the shim is killed
+            if os.getppid() != me:  # the shim was killed before the prctl call
                 os._exit(127)
             os.setsid()
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             for number in RESET:
-                signal.signal(number, signal.SIG_DFL)  # what Python, nohup or a daemon ignores is not for the job
+                signal.signal(number, signal.SIG_DFL)  # undo what Python, nohup or a daemon ignores
             os.umask(int(spec["umask"]))
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             output.take()
             step = f"cannot enter the working directory {spec['cwd']}"
-            os.chdir(spec["cwd"])  # on a dead file server this can take for ever
+            os.chdir(spec["cwd"])  # can block for ever on a dead file server
             if time.monotonic() >= spec["start_before"]:
                 os.write(told, f"0 {TOO_LATE}".encode())
                 os._exit(127)
             program = spec["argv"][0]
             step = f"cannot start {program}"
-            os.execvpe(program, spec["argv"], spec["env"])  # noqa: S606 - no shell: that is the point
-        except Exception as error:  # noqa: BLE001 - whatever it is, the other side must hear of it
+            os.execvpe(program, spec["argv"], spec["env"])  # noqa: S606 - no shell on purpose
+        except Exception as error:  # noqa: BLE001 - the shim reports any error
             words = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, program)}"
             os.write(told, words.encode(errors="replace"))
         finally:
@@ -147,16 +149,18 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
 
 
 def no_start(number: int, reason: str) -> NotStarted:
-    """Return what to raise where the job's first process could not begin: *number* is the error's, 0 is too late."""
+    """Return the exception for a first process that could not start; *number* is an errno, or 0 for too late."""
     shortage = number in SHORTAGES
     return NotStarted("lost" if shortage or number == 0 else "refused", reason, hosts_fault=shortage)
 
 
 def become(spare: Spare, spec: dict[str, Any], output: LogFile | Terminal) -> int | None:
-    """Let *spare* become the job's first process; return its pid, None if it cannot and nothing of the job has run.
+    """Turn the warm interpreter *spare* into the job's first process and return its pid.
+
+    Returns None if the warm interpreter cannot become the job. In that case no code of the job has run.
 
     Raises:
-        NotStarted: it could not be started, or may not any more; the message says why.
+        NotStarted: no process can start the job, or it is too late to start it; the message says which.
 
     """
     try:
@@ -176,7 +180,7 @@ def become(spare: Spare, spec: dict[str, Any], output: LogFile | Terminal) -> in
     if not began:
         spare.end()
     number, _, reason = said.partition(" ")
-    if number.isdigit():  # nor could any other process
+    if number.isdigit():  # an errno: a cold start would fail too
         raise no_start(int(number), reason)
     tell_start("warm" if began else said or "cold: the spare has ended")
     if began:
@@ -185,16 +189,16 @@ def become(spare: Spare, spec: dict[str, Any], output: LogFile | Terminal) -> in
 
 
 def tell_start(words: str) -> None:
-    """Say whether a spare became the job, or why not. Where that cannot be written, nobody hears it."""
+    """Record in the file ``start`` whether the run started warm, or why not. Ignore write errors."""
     with contextlib.suppress(OSError):
         put("start", words, sync=False)
 
 
 def await_word(word: int, pid: int, until: float) -> None:
-    """Wait until the job's process has begun or says why not. On a dead file server that can take for ever.
+    """Wait until the job's process has started or has reported why not. That can block on a dead file server.
 
     Raises:
-        NotStarted: it must end before that.
+        NotStarted: the run was cancelled or its heartbeat expired before the process started.
 
     """
     poll = select.poll()
@@ -209,7 +213,7 @@ def await_word(word: int, pid: int, until: float) -> None:
 
 
 def why(error: Exception, program: str) -> str:
-    """Return what went wrong, with what the kernel's own word for it does not say."""
+    """Return the error in words, with details that the kernel's message lacks."""
     words = str(getattr(error, "strerror", None) or error)
     number = getattr(error, "errno", None)
     if number == errno.ENOEXEC:

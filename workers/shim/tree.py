@@ -1,4 +1,4 @@
-"""The processes below a shim, which is their subreaper. Standard library only, as the shim itself."""
+"""The process tree of a run. The shim is its root and its subreaper. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Longest time between two looks while the tree is given its grace, in seconds.
+#: Longest time between two checks during the grace between TERM and KILL, in seconds.
 LOOK_S = 1.0
-#: A tree that survives SIGKILL (a process stuck in the driver) is waited for in steps of this length.
+#: Time between two SIGKILLs, in seconds. A process that is stuck in the driver can outlive SIGKILL.
 KILL_STEP_S = 0.05
-#: prctl(2): the signal that a process gets when its parent has ended.
+#: prctl(2): sets the signal that a process gets when its parent ends.
 PR_SET_PDEATHSIG = 1
-#: Found once, in the fork server: each shim would load the C library anew, twice.
+#: Loaded once, in the fork server. Otherwise each shim would load the C library twice.
 prctl = ctypes.CDLL(None).prctl
-#: What a job finds as in a fresh session: signals that Python, nohup or a daemon ignores, or that Python handles. The
-#: others are so already; to reset all of them were 60 calls of the kernel. Listed once, in the fork server.
+#: Signals whose action a job's process resets to the default: those that Python, nohup or a daemon ignores, and those
+#: that Python handles. To reset all signals would take 60 system calls. Computed once, in the fork server.
 RESET = frozenset(
     number
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
     if signal.getsignal(number) not in {signal.SIG_DFL, None}
 )
-#: How much of a file is read at once, in bytes.
+#: Most bytes of a file that are read at once.
 CHUNK_BYTES = 65536
-#: What wakes a shim; it must have them blocked.
+#: The signals that wake a shim. The shim must have blocked them.
 WAKE = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
 def slurp(name: str, most: int = CHUNK_BYTES) -> bytes:
-    """Return what a small file holds; of a pipe that a job has put in its place there is nothing to read.
+    """Return the content of a small file, at most about *most* bytes. Never waits for a pipe that a job put there.
 
-    Without a file object, which takes longer than all the rest and is never reused: each shim reads each file once.
+    It uses no file object, because the file object would cost more time than the read itself.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
 
     """
     fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -58,7 +58,7 @@ def start_ticks(pid: int) -> str:
 
 
 def children_of() -> dict[int, list[int]]:
-    """Return every process of the host by its parent."""
+    """Return the pids of all processes of the host, by the pid of their parent."""
     found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -81,10 +81,10 @@ def descendants() -> list[int]:
 
 
 def signal_all(number: int) -> bool:
-    """Send a signal to every process below this one; return False where they cannot be listed now."""
+    """Send a signal to every process below this one; return False if the processes cannot be listed now."""
     try:
         pids = descendants()
-    except OSError:  # no descriptor left on the host, say
+    except OSError:  # for example, no free file descriptor on the host
         return False
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -93,14 +93,17 @@ def signal_all(number: int) -> bool:
 
 
 class Tree:
-    """The processes of the run. ``status`` is the first one's, negative for a signal, None while it lives."""
+    """The processes of the run.
+
+    ``status`` is the exit status of the first process: negative for a signal, None while the process lives.
+    """
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.status: int | None = None
 
     def reap(self) -> bool:
-        """Collect whoever has ended; return whether any process is left."""
+        """Reap the processes that have ended; return whether any process is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -112,15 +115,16 @@ class Tree:
                 self.status = os.waitstatus_to_exitcode(status)
 
     def end(self, grace_s: float, meanwhile: Callable[[], object], *, told: bool = False) -> None:
-        """End every process: TERM, a grace, then KILL until none is left. *meanwhile* is called at every look.
+        """End every process: send TERM, wait *grace_s* seconds, then send KILL until no process is left.
 
-        With *told* they were sent TERM before: many a program takes a second one for an order to drop everything.
+        *meanwhile* is called at every check during the grace. With *told* TERM was sent before and is not sent again,
+        because many programs abort at once on a second TERM.
         """
         if not self.reap():
             return
         deadline = time.monotonic() + grace_s
         while True:
-            told = told or (signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT))  # stopped it could not obey
+            told = told or (signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT))  # CONT: for stopped ones
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break

@@ -1,11 +1,11 @@
-"""A shim in waiting, with a spare interpreter as its child. Standard library only: forked as every shim is.
+"""A waiting shim with a warm interpreter as its child. Standard library only. The fork server forks it like any shim.
 
-The worker says over a socket which interpreter it wants, and hears when that is ready. What comes then is a run
-directory, with the run's lock: from there on this is that run's shim, and the interpreter its job's first process,
-whose parent it was all the time. If the worker ends before that, both end. If the spare cannot be that job, it is ended
-before anything of the job has run, and the job is started as without it.
+The worker sends over a socket which interpreter it wants, and is informed when the interpreter is ready. Later the
+worker sends a run directory with the run's lock. The process then becomes that run's shim, and its child becomes the
+job's first process. If the worker ends before that, both end. If the warm interpreter cannot become the job, the shim
+kills it before any code of the job has run, and starts the job cold.
 
-Between shim and spare there is a socket as well; see :mod:`workers.inside.warm_start`.
+The shim and the warm interpreter also share a socket; see :mod:`workers.inside.warm_start`.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ from workers.shim.tree import PR_SET_PDEATHSIG, RESET, prctl
 
 TYPE_CHECKING = False
 
-#: The variable, and the argument, in whose place the spare shows later whose process it is; see its ``show``.
+#: A placeholder environment variable. The warm interpreter later overwrites its memory, and that of a placeholder
+#: argument of the same size, with the job's values; see ``show`` in :mod:`workers.inside.warm_start`.
 ROOM = "GPUQUEUE_SPARE"
 ROOM_BYTES = 6000
-#: Longest message, in bytes: an environment. What is longer does not fit into a socket.
+#: Longest message, in bytes. The longest one holds an environment. A longer message may exceed the socket's
+#: send buffer.
 MOST_BYTES = 128 * 1024
-#: The spare itself.
+#: The script that the warm interpreter runs.
 SPARE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inside", "warm_start.py")
-#: What the shim writes into the run directory where a spare became the job.
+#: What the shim writes into the file ``start`` if the warm interpreter became the job.
 WARM = "warm"
 
 
 class Spare:
-    """The interpreter in waiting: *pid*, and the socket to it."""
+    """A warm interpreter: its *pid*, and the socket to it."""
 
     def __init__(self, pid: int, to: socket.socket) -> None:
         self.pid = pid
         self._to = to
 
     def ask(self, run_dir: str, log: int, told: int) -> None:
-        """Ask it to become the job of *run_dir*; what it says to that comes through the pipe *told*."""
-        with contextlib.suppress(OSError):  # it has ended: then nothing comes
+        """Ask the interpreter to become the job of *run_dir*. It writes its answer into the pipe *told*."""
+        with contextlib.suppress(OSError):  # it has ended, and the pipe stays empty
             socket.send_fds(self._to, [json.dumps({"run_dir": run_dir}).encode()], [log, told])
         self._to.close()
 
     def end(self) -> None:
-        """End and collect it."""
+        """Kill and reap the interpreter."""
         self._to.close()
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)
@@ -54,7 +56,10 @@ class Spare:
 
 
 def hold(worker: socket.socket) -> tuple[str, int, Spare] | None:
-    """Start the spare that the worker wants, and wait; return the run that it is for, or None if there comes none."""
+    """Start the warm interpreter that the worker wants, and wait for a run.
+
+    Returns the run directory, the run's lock and the interpreter; None if no run arrives.
+    """
     plan = worker.recv(MOST_BYTES)
     if not plan:
         return None
@@ -73,7 +78,7 @@ def hold(worker: socket.socket) -> tuple[str, int, Spare] | None:
         said = to.recv(MOST_BYTES)
         if said == b"ready" and not runs(spare.pid, os.path.join(wanted["cwd"], wanted["program"])):
             said = os.fsencode("unfit: {} is a wrapper: which Python it starts only it knows".format(wanted["program"]))
-        if said != b"ready":  # it cannot do what it should, or is gone
+        if said != b"ready":  # it is unusable or has ended
             with contextlib.suppress(OSError):
                 worker.send(said or b"unfit: it ended by itself")
             return None
@@ -83,8 +88,8 @@ def hold(worker: socket.socket) -> tuple[str, int, Spare] | None:
 def runs(pid: int, program: str) -> bool:
     """Return whether the process *pid* runs *program* itself.
 
-    Else that is a script, or another program, that has chosen a Python for itself: by a variable, by the working
-    directory, by a file there (pyenv). For the next job it may choose another.
+    If not, *program* is a wrapper such as pyenv. A wrapper chooses a Python by a variable, by the working directory or
+    by a file in it, and may choose another one for the next job.
     """
     try:
         return os.path.samefile(f"/proc/{pid}/exe", program)
@@ -93,17 +98,17 @@ def runs(pid: int, program: str) -> bool:
 
 
 def order(worker: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the run directory that the worker names and its lock; nothing when the worker is gone."""
-    for _ in range(2):  # whoever leaves without having heard us resets the connection, after what was sent
+    """Return the run directory that the worker sends and its lock; empty values if the worker is gone."""
+    for _ in range(2):  # a worker that closes without reading causes one reset, and its last message comes after that
         with contextlib.suppress(ConnectionResetError):
             return socket.recv_fds(worker, MOST_BYTES, 1, socket.MSG_CMSG_CLOEXEC)[:2]
     return b"", []
 
 
 def start(plan: dict[str, object], fd: int) -> int:
-    """Start the interpreter of *plan* in a session of its own, and return its pid. It ends when we do."""
+    """Start the interpreter of *plan* in a session of its own, and return its pid. It ends with this process."""
     me = os.getpid()
-    early = os.memfd_create("gpuqueue-early")  # what the imports say belongs into the log of the job
+    early = os.memfd_create("gpuqueue-early")  # holds the output of the imports until there is a job's log
     pid = os.fork()
     if pid == 0:
         try:

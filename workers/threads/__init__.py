@@ -1,1 +1,1 @@
-"""Threads and time: waiting on a clock that cannot be set, and calls with a time limit."""
+"""Waits on the monotonic clock, and calls with a time limit."""

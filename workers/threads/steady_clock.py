@@ -1,4 +1,4 @@
-"""Waiting by the clock that cannot be set."""
+"""An event that waits on the monotonic clock."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import weakref
 
 
 class SteadyEvent(threading.Event):
-    """An event whose timeout goes by the monotonic clock in every Python.
+    """An event whose timeout uses the monotonic clock in every Python.
 
-    Where Python was built for a C library older than 2.30 (conda, uv, RHEL 8) the timeout of a lock ends at a time of
-    day: when the wall clock is set back by an hour, whoever waits for ten seconds waits for an hour, and no beat goes
-    out. So this one waits with poll(2), as does whoever waits for a socket.
+    A Python built for a glibc older than 2.30 (conda, uv, RHEL 8) uses the wall clock for the timeouts of locks. If the
+    wall clock is set back by an hour, a wait of ten seconds takes an hour, and no heartbeat is sent. This class
+    waits with poll(2) instead, which uses the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -24,18 +24,18 @@ class SteadyEvent(threading.Event):
         weakref.finalize(self, os.close, self._fd)
 
     def set(self) -> None:
-        """Set it, and let everybody go on who waits for it."""
+        """Set the event and wake all threads that wait for it."""
         super().set()
         os.eventfd_write(self._fd, 1)
 
     def clear(self) -> None:
-        """Let everybody wait again. One who sets it in this very moment ends at least the next wait."""
+        """Clear the event. A concurrent `set` still ends at least the next wait."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._fd)
         super().clear()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set, at most *timeout* seconds; return whether it is."""
+        """Wait until the event is set, at most *timeout* seconds; return whether it is set."""
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         poll.poll(None if timeout is None else max(0, math.ceil(timeout * 1000)))

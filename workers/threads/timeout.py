@@ -1,4 +1,4 @@
-"""Looks that may never end, as those on a file server that has died: whoever asks is not kept."""
+"""Calls with a time limit, for calls that may never return, such as those to a dead file server."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: What ends a program in time, and starts it: to start one that lies there would keep us as well.
+#: The timeout(1) program. It starts and ends another program; a direct start from a dead file server would block too.
 TIMEOUT = shutil.which("timeout") or "/usr/bin/timeout"
-#: Most looks that may be without an end at the same time. As long as there are so many, none is begun.
+#: Largest number of unfinished calls. While there are this many, no new call is started.
 MOST = 32
 _room = threading.BoundedSemaphore(MOST)
 
 
 def in_time(ask: Callable[[], T], limit_s: float) -> T | None:
-    """Return what *ask* returns, None where that takes longer than *limit_s*. Its thread stays until it has an end.
+    """Return what *ask* returns, or None if it takes longer than *limit_s* seconds or cannot be started.
 
-    What it raises is raised.
+    The thread of a call that takes too long goes on until the call returns. Exceptions of *ask* are raised here.
     """
     room = _room
     if not room.acquire(blocking=False):
@@ -31,7 +31,7 @@ def in_time(ask: Callable[[], T], limit_s: float) -> T | None:
     def look() -> None:
         try:
             found.append(ask())
-        except Exception as error:  # noqa: BLE001 - raised where somebody hears it
+        except Exception as error:  # noqa: BLE001 - raised again in the calling thread
             raised.append(error)
         finally:
             done.set()
@@ -39,7 +39,7 @@ def in_time(ask: Callable[[], T], limit_s: float) -> T | None:
 
     try:
         threading.Thread(target=look, name="gpuqueue-look", daemon=True).start()
-    except RuntimeError:  # the host has no thread to give
+    except RuntimeError:  # the host cannot create another thread
         room.release()
         return None
     if not done.wait(limit_s):

@@ -1,4 +1,4 @@
 """Warm interpreters: Python processes that have imported torch before their job arrives.
 
-``pool.py`` keeps them in the worker. What runs inside such an interpreter is in ``workers.inside``.
+``pool.py`` manages them in the worker. The code that runs inside such an interpreter is in ``workers.inside``.
 """

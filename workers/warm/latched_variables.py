@@ -1,27 +1,28 @@
-"""Which variables a program reads once and never again: they must agree before a spare may become a job. Pure.
+"""The latched environment variables: a program reads each of them once. Pure.
 
-Those of the loader, of Python and of the C library are read before any line of the program; those of the numeric
-libraries when they are imported. Whatever else is in the environment is read when it is wanted, so that a spare may be
-given another value. Measured by setting each after the import and looking at what it did; and by noting what Python
-and ``import torch`` ask for, which a test repeats.
+A warm interpreter may become a job only if their latched variables are equal. The loader, Python and the C library read
+theirs before the first line of the program. The numeric libraries read theirs at their import. All other variables are
+read when they are needed, so a warm interpreter can still get another value. The list was found by setting each
+variable after the import and observing the effect, and by recording what Python and ``import torch`` read. A test
+repeats the recording.
 
-Read by the worker, and in the spare itself, in whatever Python that is (3.8 and later): standard library only.
+Used by the worker and by the warm interpreter, which may run any Python from 3.8 on. Standard library only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-#: Names, and beginnings of names.
+#: Names of latched variables. ``BEGINNINGS`` lists prefixes of further names.
 NAMES = frozenset(
     {
         "ATEN_CPU_CAPABILITY",
-        "HOME",  # the user's own packages lie there
+        "HOME",  # the user's own packages are in it
         "LANG",
         "LANGUAGE",
         "MATPLOTLIBRC",
         "MPLBACKEND",
-        "MPI_LOCALNRANKS",  # MKL shares the processors among the processes of a host
+        "MPI_LOCALNRANKS",  # MKL divides the processors among the processes of a host
         "MPLCONFIGDIR",
         "OMPI_COMM_WORLD_LOCAL_SIZE",
         "SETUPTOOLS_USE_DISTUTILS",  # a .pth file reads it when Python starts
@@ -77,40 +78,41 @@ BEGINNINGS = (
     "TRITON_",
     "VECLIB_",
 )
-#: What torch reads twice: its allocator when it is loaded, all else when CUDA starts, which a spare never has. Another
-#: allocator by then ends the process.
+#: Variables that torch reads twice. At its import it reads the ``backend`` entry, which chooses the allocator. When
+#: CUDA starts, which happens only in the job, it reads all other entries. If ``backend`` then names another allocator,
+#: torch ends the process.
 ALLOCATOR, BACKEND = frozenset({"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}), "backend"
-#: Of those, what is read when CUDA starts: each run has values of its own.
+#: Variables that are not latched although a prefix matches: they are read when CUDA starts, and differ for each run.
 LIVE = ALLOCATOR | {"CUDA_DEVICE_ORDER", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_VISIBLE_DEVICES"}
-#: What each run has of its own and a spare must not know.
+#: Prefix of the variables that belong to one run. A warm interpreter must not see them.
 OWN = ("GPUQUEUE_",)
 
 
 def latched(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of *env* that must be the same."""
+    """Return the latched variables of *env*."""
     return {name: value for name, value in env.items() if is_latched(name)}
 
 
 def is_latched(name: str) -> bool:
-    """Return whether a variable of this name is read once."""
+    """Return whether the variable *name* is latched."""
     return name not in LIVE and (name in NAMES or name.startswith(BEGINNINGS)) and not name.startswith(OWN)
 
 
 def is_too_late(name: str) -> bool:
-    """Return whether a script that sets a variable of this name may do so too late in a spare."""
+    """Return whether a script that sets the variable *name* may do so too late in a warm interpreter."""
     return is_latched(name) or name in ALLOCATOR
 
 
 def chooses_allocator(env: Mapping[str, str]) -> str | None:
-    """Return the variable by which *env* chooses the allocator of torch, None if it leaves that alone."""
+    """Return the variable of *env* that chooses torch's allocator, None if there is none."""
     return next((name for name in sorted(ALLOCATOR) if BACKEND in env.get(name, "")), None)
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
-    """Return the first variable by which two latched environments differ, None if they agree."""
+    """Return the first variable that differs between two latched environments, None if they are equal."""
     return next((name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)), None)
 
 
 def for_spare(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that a spare is started in: that of a job, less what that job's run alone has."""
+    """Return the environment for a warm interpreter: the job's *env* without the variables of that one run."""
     return {name: value for name, value in env.items() if name not in LIVE and not name.startswith(OWN)}

@@ -1,8 +1,9 @@
-"""The spare interpreters of one worker: which it keeps, and which of them may become a job.
+"""The warm interpreters of one worker: how many it has, and which job each may become.
 
-A spare is made after the image of a job that asked for one and found none: the same interpreter, account and latched
-environment. So the first job of a sweep starts as ever, and the next ones find a spare. It is used once, and another is
-started in its place. One that nobody wanted for a while is let go, and all of them go with the worker.
+A job with ``--warm`` defines the image of a warm interpreter: the Python executable, the account and the latched
+environment. If no interpreter with that image is ready, the job starts cold, and an interpreter is started for the next
+job. The first job of a sweep therefore starts cold and later ones start warm. A warm interpreter is used once and then
+replaced. An interpreter that no job has requested for some time is ended. All of them end with the worker.
 """
 
 from __future__ import annotations
@@ -30,33 +31,33 @@ from workers.warm.latched_variables import chooses_allocator, difference, for_sp
 
 log = logging.getLogger(__name__)
 
-#: What the host must have left for jobs before a spare is started, in bytes.
+#: Available host memory that a new warm interpreter requires, in bytes.
 ROOM_BYTES = 2 * 2**30
-#: How long a spare that turned out good for nothing keeps others of its kind from being started, in seconds.
+#: How long after an unusable warm interpreter no other one with the same image is started, in seconds.
 UNFIT_S = 600.0
-#: Time between two looks whether a spare is still wanted, in seconds.
+#: Time between two checks for idle warm interpreters, in seconds.
 TIDY_S = 10.0
-#: How long a job's interpreter is looked for, in seconds.
+#: Time limit for finding a job's Python executable, in seconds.
 LOOK_S = 5.0
-#: The command of a job that may have one: an interpreter and a script.
+#: Smallest number of words in a command that can start warm: an interpreter and a script.
 WORDS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
-    """What a spare must have in common with the job that it is to become."""
+    """The properties that a warm interpreter must share with the job that it becomes."""
 
-    #: The word that the interpreter is started by, which tells it where its packages are; and the file that this is.
+    #: The word that starts the interpreter, by which Python finds its packages; then the path and identity of its file.
     python: str
     program: str
     file: tuple[int, int, int]
     account: Account
     latched: Mapping[str, str] = field(repr=False)
-    #: The working directory, where the latched environment means another thing in each; else empty.
+    #: The working directory, if the latched environment or the interpreter depends on it; else empty.
     cwd: str
 
     def unlike(self, other: Image) -> str | None:
-        """Return in words why a spare of *other* is none for us, None if it is."""
+        """Return in words why an interpreter with the image *other* does not fit this image, None if it does."""
         if (self.python, self.program) != (other.python, other.program):
             return "the interpreter differs"
         if self.file != other.file:
@@ -70,7 +71,7 @@ class Image:
 
 
 def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
-    """Return what a spare for *spec* must be; in words why there is none for it."""
+    """Return the image of a warm interpreter for *spec*, or in words why *spec* cannot start warm."""
     if spec.pty is not None:
         return "it wants a terminal"
     if spec.separate_stderr:
@@ -78,10 +79,10 @@ def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
     if len(spec.argv) < WORDS or not Path(spec.argv[0]).name.startswith("python") or not spec.argv[1].endswith(".py"):
         return "its command is not python and a script"
     python = spec.argv[0]
-    path = env.get("PATH", os.defpath)  # as execvpe does it: never our own
+    path = env.get("PATH", os.defpath)  # the job's PATH, as execvpe uses it
     program = str(Path(spec.cwd, python)) if "/" in python else shutil.which(python, path=path) or ""
     try:
-        stat = os.stat(program)  # noqa: PTH116 - through links: the interpreter itself
+        stat = os.stat(program)  # noqa: PTH116 - follows links to the interpreter itself
     except OSError:
         return "there is no such interpreter"
     allocator = chooses_allocator(env)
@@ -100,19 +101,19 @@ def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
 
 
 class Spare:
-    """A shim in waiting, and how far its interpreter is."""
+    """A waiting shim, and the state of its warm interpreter."""
 
     def __init__(self, image: Image, shim: Shim, channel: socket.socket, since_s: float) -> None:
         self.image = image
         self.since_s = since_s
         self.ready = False
-        #: Why it is good for nothing; None while it may still be.
+        #: Why the interpreter is unusable; None while it is usable or still starting.
         self.unfit: str | None = None
         self._shim = shim
         self._channel = channel
 
     def look(self) -> None:
-        """Hear what it has said since."""
+        """Read the shim's pending messages and update ``ready`` and ``unfit``."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         while self.unfit is None and poll.poll(0):
@@ -126,7 +127,10 @@ class Spare:
                 self.unfit = said.removeprefix("unfit: ") or "it ended by itself"
 
     def become(self, run_dir: Path, lock: int) -> Shim | None:
-        """Let it become the run of *run_dir*, whose lock is held by the open file *lock*; None if it has just ended."""
+        """Give the waiting shim the run of *run_dir*, whose lock the open file *lock* holds.
+
+        Returns the shim, or None if it has just ended.
+        """
         try:
             socket.send_fds(self._channel, [os.fsencode(run_dir)], [lock])
         except OSError:
@@ -135,7 +139,7 @@ class Spare:
         return self._shim
 
     def let_go(self) -> None:
-        """Let it end: nobody holds the other end of its socket any more."""
+        """Close the socket, which ends the shim and its interpreter, and the other descriptors."""
         self._channel.close()
         with contextlib.suppress(OSError):
             os.close(self._shim.handle)
@@ -143,7 +147,7 @@ class Spare:
 
 
 class Spares:
-    """Keeps the spares of one worker; shared by its threads."""
+    """The warm interpreters of one worker. Shared by the worker's threads."""
 
     def __init__(self, settings: Settings, shims: Shims, clock: Clock) -> None:
         self._most = settings.warm_spares
@@ -153,17 +157,17 @@ class Spares:
         self._clock = clock
         self._lock = threading.Lock()
         self._spares: list[Spare] = []
-        #: Images whose spares are good for nothing: why, and until when nobody tries again.
+        #: Images whose interpreters are unusable, each with the reason and the time of the next attempt.
         self._unfit: list[tuple[Image, str, float]] = []
 
     def start(self, spec: JobSpec, env: Mapping[str, str], run_dir: Path, lock: int) -> tuple[Shim | None, str]:
-        """Let a spare become the run of *spec*; return its shim and ``warm``, or None and in words why there is none.
+        """Start the run of *spec* in a warm interpreter; return its shim and ``warm``, or None and the reason.
 
-        Whatever comes of it, the next job of this kind shall find one.
+        In both cases also start warm interpreters for the next job with the same image, if possible.
         """
         if self._most == 0:
             return None, "this site keeps no spares"
-        # Before there is a shim: while we wait here for a dead file server, nobody hears of a cancel.
+        # There is no shim yet that could react to a cancel, so a dead file server must not block this call.
         image = in_time(lambda: image_of(spec, env), LOOK_S) or "its interpreter does not answer"
         if isinstance(image, str):
             return None, image
@@ -171,12 +175,12 @@ class Spares:
             shim, why = self._take(image, run_dir, lock)
             try:
                 trouble = self._wish(image, env)
-            except OSError as error:  # the host is short of something; what was taken is taken
+            except OSError as error:  # the host lacks a resource; a shim taken above stays valid
                 trouble = f"no spare can be started: {error.strerror}"
             return shim, why if trouble is None or shim is not None else trouble
 
     def tidy(self) -> None:
-        """Let those go that have ended or that nobody has wanted for long."""
+        """End the warm interpreters that are unusable or have been idle for too long."""
         now_s = self._clock.monotonic_s()
         with self._lock:
             for spare in list(self._spares):
@@ -185,7 +189,7 @@ class Spares:
                     self._drop(spare)
 
     def close(self) -> None:
-        """Let all of them go."""
+        """End all warm interpreters."""
         with self._lock:
             for spare in list(self._spares):
                 self._drop(spare)
@@ -208,9 +212,9 @@ class Spares:
         return None, why
 
     def _wish(self, image: Image, env: Mapping[str, str]) -> str | None:
-        """Have as many spares of *image* as there may be; return in words why there can be none.
+        """Start a warm interpreter with *image* if there is room for one; return in words why none can be started.
 
-        Those of other images make place, the one that was wanted longest ago first.
+        Interpreters with other images are ended to make room, the least recently requested one first.
         """
         now_s = self._clock.monotonic_s()
         self._unfit = [each for each in self._unfit if each[2] > now_s]
@@ -232,7 +236,7 @@ class Spares:
         plan = {
             "python": image.python,
             "program": image.program,
-            "cwd": image.cwd or "/",  # a directory on a file server that dies must not hold up others
+            "cwd": image.cwd or "/",  # not the job's: its file server may die and block other jobs
             "env": for_spare(env),
             "modules": self._modules,
         }
@@ -260,7 +264,7 @@ class Spares:
 
 
 def _available_bytes() -> int:
-    """Return how much memory the host can give without swapping."""
+    """Return the host's available memory in bytes (MemAvailable in /proc/meminfo)."""
     for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024

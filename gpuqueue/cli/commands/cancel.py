@@ -1,4 +1,4 @@
-"""``cancel``."""
+"""The ``cancel`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``completion``."""
+"""The ``completion`` command."""
 
 from __future__ import annotations
 
@@ -22,4 +22,4 @@ def completion(ctx: click.Context, shell: str) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     root = ctx.find_root()
     asks = KINDS[shell](root.command, {}, root.info_name or "gpuqueue", VARIABLE)
-    click.echo(asks.source_template % asks.source_vars())  # bash's own also starts a bash, to ask for its version
+    click.echo(asks.source_template % asks.source_vars())  # click's own source() starts a bash process

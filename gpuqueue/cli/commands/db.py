@@ -1,4 +1,4 @@
-"""``db``."""
+"""The ``db`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``doctor``: what was found, in the words and colours of a terminal, or as JSON."""
+"""The ``doctor`` command: prints the findings as text or as JSON."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from gpuqueue.model.finding import Finding, Grade, to_plain
 from gpuqueue.text.sanitize import plain, short, wrapped
 from gpuqueue.version import VERSION
 
-#: Mark and colour of each grade, and the mark where the terminal knows ASCII only.
+#: Grade -> mark, mark for a terminal without Unicode, colour.
 MARKS: Mapping[Grade, tuple[str, str, str | None]] = {
     Grade.OK: ("✓", "+", "green"),
-    Grade.NOTE: ("–", "-", None),  # noqa: RUF001 - a dash, as one reads it
+    Grade.NOTE: ("–", "-", None),  # noqa: RUF001 - an en dash is meant
     Grade.UNKNOWN: ("?", "?", "yellow"),
     Grade.WARNING: ("!", "!", "yellow"),
     Grade.PROBLEM: ("✗", "x", "red"),
 }
 ARROW, ASCII_ARROW = "→", "->"
-#: Longest name of a thing that was looked at, in columns.
+#: Width of the label of a finding, in columns.
 LABEL = 18
-#: Columns in front of what was seen of it, and the narrowest that this is broken to.
+#: Indent of a finding's text, and the least width that the text is wrapped to, in columns.
 BESIDE, LEAST = LABEL + 6, 20
 
 
@@ -92,7 +92,7 @@ def _summary(found: Sequence[Finding]) -> str:
 
 
 class _Screen:
-    """Standard output, whatever it can show."""
+    """Writes to standard output, with ASCII marks if its encoding has no others."""
 
     def __init__(self) -> None:
         self._width = terminal_width()
@@ -107,18 +107,18 @@ class _Screen:
         return True
 
     def say(self, text: str) -> None:
-        """Print *text*; a sign that cannot be shown becomes a question mark, and no error."""
+        """Print *text*; a character that the encoding lacks becomes a question mark."""
         click.echo(text.encode(self._encoding, "replace").decode(self._encoding))
 
     def tell_repairs(self, repairs: Sequence[str] | None) -> None:
-        """Tell what was mended."""
+        """Print the repairs that were made; None prints nothing."""
         for each in repairs or ():
             self.say(f"repair: {plain(each)}")
         if repairs is not None:
             self.say("\n" if repairs else "repair: there was nothing to mend\n")
 
     def tell_room(self, room: str, found: Sequence[Finding]) -> None:
-        """Tell what was found in one room; nothing if that is nothing."""
+        """Print the findings of one section, or nothing if there are none."""
         if not found:
             return
         self.say(click.style(room, bold=True))
@@ -140,5 +140,5 @@ class _Screen:
             yield from (f"{'':<{BESIDE + len(arrow) + 1}}{each}" for each in more)
 
     def _broken(self, words: str, beside: int) -> list[str]:
-        """Return *words* as lines that a terminal has room for behind so many columns; a pipe gets one."""
+        """Return *words* wrapped for a terminal with an indent of *beside* columns; one line for a pipe."""
         return [words] if self._width is None else wrapped(words, max(LEAST, self._width - beside))

@@ -1,4 +1,4 @@
-"""``down``."""
+"""The ``down`` command."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
 
 
 def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:
-    """Let nothing new start, and deal with what runs as asked."""
+    """Drain this machine, then cancel the running jobs, wait for them or leave them."""
     try:
         machine.drain()
         if cancel:
@@ -65,7 +65,7 @@ def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:
 
 
 def _drain(machine: Machine) -> None:
-    """Wait until no job holds a device of this machine, and tell who is waited for."""
+    """Wait until no job holds a device of this machine, and print the jobs that still do."""
     told: Sequence[int] = ()
     while running := machine.running_jobs():
         if running != told:
@@ -80,4 +80,4 @@ def _forget(machine: Machine) -> None:
     try:
         machine.forget_devices()
     except Unreachable:
-        return  # a store that is away has nothing to be told
+        return  # without a store there is no record to remove

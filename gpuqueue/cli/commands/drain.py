@@ -1,4 +1,4 @@
-"""``drain`` and ``resume``: devices that shall take no new job, and those that shall again."""
+"""The ``drain`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``edit``."""
+"""The ``edit`` command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuqueue.client.changing import Changing
 from gpuqueue.model.job import Level
 from gpuqueue.text.sanitize import plain
 
-#: What is called otherwise on the command line than in Python.
+#: Parameter in Python -> its name on the command line, where they differ.
 _CALLED = {"time_limit": "time", "preference": "placement"}
 
 
@@ -61,7 +61,7 @@ def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
 
 
 def _said(name: str, value: object) -> str:
-    """Return what was changed in the words in which it was asked for: ``mem 8G``, ``exclusive``."""
+    """Return a change in the words of its option: ``mem 8G``, ``exclusive``."""
     words = _CALLED.get(name, name.replace("_", " "))
     if isinstance(value, bool):
         return words if value else "shared"

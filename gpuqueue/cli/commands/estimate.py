@@ -1,4 +1,4 @@
-"""``estimate``."""
+"""The ``estimate`` command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpuqueue.estimate.past import Past, Rule, Whose
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes, format_duration
 
-#: What people read of each part.
+#: Part of the memory -> its name in the table.
 _PARTS = {
     "parameters": "parameters",
     "gradients": "gradients",
@@ -50,7 +50,7 @@ _RULES = {
     Rule.SAME_SCRIPT: "95 of 100 with other arguments stayed within, 15 % more",
     Rule.MORE_THAN: "out of memory with the same arguments: more than that",
 }
-#: Runs that are shown.
+#: Most earlier runs that are shown.
 SHOWN = 5
 
 
@@ -110,7 +110,7 @@ def estimate(
             script,
             ctx.obj or (),
             history=not no_history,
-            dry_run=False if history_only else dry_run or None,  # None: where the history does not answer
+            dry_run=False if history_only else dry_run or None,  # None: only without an answer from the history
             batch_sizes=_sizes(batch_sizes),
             **asked,
         )
@@ -125,7 +125,7 @@ def estimate(
 
 @contextmanager
 def _trace_shown() -> Iterator[None]:
-    """Show what a script that failed said last, before the line that says that it failed."""
+    """Print the last output of a failed script on stderr, before the error line."""
     try:
         yield
     except DryRunFailed as failed:

@@ -1,4 +1,4 @@
-"""``gpus``."""
+"""The ``gpus`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``history``."""
+"""The ``history`` command."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from gpuqueue.model.run import EndingKind, Record
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import parse_bytes, parse_duration
 
-#: The columns of ``--csv``; docs/reference/json.md explains them. New ones are only ever added at the end.
+#: The columns of ``--csv``; docs/reference/json.md explains them. Add new ones only at the end.
 CSV_COLUMNS = tuple(COLUMNS)
 
 _ID = Count(most=MAX_ID)
-#: Most jobs that can be asked for.
+#: Largest ``--limit``.
 _MOST = 10**9
 _WHICH = (
     click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users),
@@ -94,12 +94,12 @@ _WHICH = (
 )
 
 
-#: What of the options says nothing of which jobs.
+#: Options that are no further filter beside ``--array``.
 _NO_FILTER = frozenset({"array", "sort", "reverse"})
 
 
 def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which jobs."""
+    """Add the options that filter jobs."""
     for option in reversed(_WHICH):
         command = option(command)
     return command
@@ -143,10 +143,10 @@ def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **a
     typed = dict(asked)
     narrowing = _narrowing(asked)
     for_people = not as_json and not as_csv
-    most = limit + 1 if for_people else limit  # one more tells whether there are more
+    most = limit + 1 if for_people else limit  # one extra record shows that there are more
     with Client() as client:
         _must_be_known(client, asked["after_id"])
-        if (asked["device"] or "").isdecimal():  # as drain takes it
+        if (asked["device"] or "").isdecimal():  # an index on this host, as for `drain`
             asked["device"] = f"{client.settings.host}:{asked['device']}"
         records = client.history(limit=min(most, _MOST), **narrowing, **asked)
         never_began = _never_began(client, asked) if for_people and not _narrows(narrowing) else None
@@ -161,10 +161,10 @@ def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **a
 
 
 def _columns_for(columns: str | None, *, as_json: bool, as_csv: bool) -> Sequence[str] | None:
-    """Return the columns that are asked for by name, None where none are.
+    """Return the columns that ``--columns`` names, or None without ``--columns``.
 
     Raises:
-        BadRequest: one is unknown, or the answer is asked for in two ways at once.
+        BadRequest: A column is unknown, or the options exclude each other.
 
     """
     if as_json and as_csv:
@@ -175,7 +175,7 @@ def _columns_for(columns: str | None, *, as_json: bool, as_csv: bool) -> Sequenc
 
 
 def _narrowing(asked: dict[str, Any]) -> dict[str, Any]:
-    """Take out of *asked* what is typed as text and means something else, and return what it means."""
+    """Remove the filters that need parsing from *asked*, and return their parsed values."""
     period = {"since": moment(asked.pop("since")), "until": moment(asked.pop("until"))}
     ordered(*period.values())
     return {
@@ -187,7 +187,7 @@ def _narrowing(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _narrows(narrowing: Mapping[str, Any]) -> bool:
-    """Return whether members of an array that never began, and are cancelled, are not meant."""
+    """Return whether *narrowing* excludes members of an array that were cancelled before they began."""
     others = {name: value for name, value in narrowing.items() if name != "states"}
     return bool(set(narrowing["states"]) - {JobState.CANCELLED}) or any(
         value not in (None, []) for value in others.values()
@@ -195,10 +195,10 @@ def _narrows(narrowing: Mapping[str, Any]) -> bool:
 
 
 def _must_be_known(client: Client, after_id: int | None) -> None:
-    """Refuse to go on after a job that is not there: in the order of the ids that would begin anew, or with nothing.
+    """Check that the job of ``--after`` exists: otherwise the page would be the first one, or empty.
 
     Raises:
-        JobNotFound: it is not.
+        JobNotFound: The job is not in the history.
 
     """
     if after_id is not None and client.book.get(after_id) is None:
@@ -206,7 +206,10 @@ def _must_be_known(client: Client, after_id: int | None) -> None:
 
 
 def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:
-    """Return the members of the array that was asked for, and nothing else, of which no history tells."""
+    """Return the members of the array that never began, if ``--array`` is the only filter.
+
+    The history has no record of these members.
+    """
     array, others = asked["array"], {name: value for name, value in asked.items() if name not in _NO_FILTER}
     if array is None or any(value not in (None, ()) for value in others.values()):
         return None
@@ -215,7 +218,7 @@ def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:
 
 
 def _bounds(min_peak: str | None, min_duration: str | None, max_duration: str | None) -> dict[str, Any]:
-    """Return the bounds in bytes and seconds, judged before anything is asked of the book."""
+    """Return the bounds in bytes and seconds, checked before the history is queried."""
     shortest = None if min_duration is None else parse_duration(min_duration)
     longest = None if max_duration is None else parse_duration(max_duration)
     if shortest is not None and longest is not None and longest < shortest:
@@ -244,7 +247,7 @@ def _csv(records: Sequence[Record], names: Sequence[str]) -> str:
 
 
 def cell(value: object) -> str:
-    """Return *value* for a spreadsheet: text that it would take for a formula gets a quote in front."""
+    """Return *value* as a CSV cell; text that a spreadsheet would evaluate as a formula gets a leading quote."""
     if value is None:
         return ""
     if isinstance(value, datetime):

@@ -1,4 +1,4 @@
-"""``hold``."""
+"""The ``hold`` command."""
 
 from __future__ import annotations
 

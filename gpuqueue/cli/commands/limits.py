@@ -1,4 +1,4 @@
-"""``limits``."""
+"""The ``limits`` command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def limits(*, as_json: bool) -> None:
 
 
 def limits_to_plain(found: LimitsInUse) -> dict[str, object]:
-    """Return what ``limits --json`` shows."""
+    """Return *found* as the plain values of ``limits --json``."""
     return {
         "limits": [_bound_plain(bound) for bound in found.bounds],
         "pools": [_pool_plain(name, pool) for name, pool in sorted(found.pools.items())],
@@ -80,7 +80,7 @@ def _gpus(line: tuple[str, PoolLimits], _width: int) -> str:
     return "-" if line[1].max_gpus is None else str(line[1].max_gpus)
 
 
-#: From left to right.
+#: Columns of the table of users and groups, from left to right.
 OF_USERS: tuple[Column[Bound], ...] = (
     Column(
         head="WHO",
@@ -93,7 +93,7 @@ OF_USERS: tuple[Column[Bound], ...] = (
     Column(head="OF", cell=lambda bound, _: bound.measure.shown(bound.limit.most), right=True),
     Column(head="WHAT IS BEYOND", cell=lambda bound, _: "is refused" if bound.limit.refuses else "waits", keep=0),
 )
-#: What a job gets that says nothing gives way before what none may pass.
+#: Columns of the table of pools, from left to right. A narrow terminal omits the defaults before the maxima.
 OF_POOLS: tuple[Column[tuple[str, PoolLimits]], ...] = (
     Column(head="POOL", cell=_pool, least=4, narrows=0),
     Column(head="MEM", cell=lambda line, _: format_bytes(line[1].default_mem_bytes), right=True, keep=1),

@@ -1,4 +1,4 @@
-"""``logs``."""
+"""The ``logs`` command."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
         tail = LogTail(STDERR if stderr else LOG)
         try:
             tail.turn_to(client.log_there(newest))
-        except Refused:  # to follow a job that has not run yet is no mistake
+        except Refused:  # --follow accepts a job that has no log yet
             if not follow:
                 raise
         if lines is not None:
@@ -57,7 +57,7 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
         chunks = (
             client.follow(job_id, tail, held=tell_held, again=tell_again, away=tell_away) if follow else tail.rest()
         )
-        for chunk in chunks:  # as the job wrote them, whatever is in them: a log is read by programs as well
+        for chunk in chunks:  # not sanitized: programs read logs too
             put(chunk)
         last = (client.newest(job_id) if follow else newest).last_run
     if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:

@@ -1,4 +1,4 @@
-"""``move``."""
+"""The ``move`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``note``."""
+"""The ``note`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``notify``: who can be told of the ends of jobs, and whether that works."""
+"""The ``notify`` command: lists notification targets and sends test messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.model.notification import MAIL, Notice, NoticeKind, masked
 from gpuqueue.text.sanitize import plain
 
-#: From left to right, of what ``--json`` shows of a target.
+#: Columns of the table of targets, from left to right; a row is a target as ``--json`` prints it.
 COLUMNS: tuple[Column[dict[str, Any]], ...] = (
     Column(head="TARGET", cell=lambda row, _: plain(row["target"]), least=8, narrows=1),
     Column(head="HOST", cell=lambda row, _: plain(row["host"]), least=8, narrows=0),
@@ -63,19 +63,19 @@ def notify(to: str | None, *, as_json: bool) -> None:
 
 
 def target_to_plain(name: str, host: str, *, sends: bool) -> dict[str, Any]:
-    """Return a target as the ``--json`` output shows it."""
+    """Return a target as the plain values of ``notify --json``."""
     return {"target": name, "host": host, "sends": sends}
 
 
 def _refuse_if_others_know(client: Client, target: str) -> None:
-    """Say on which machine *target* is known, where it is: this very command lists it.
+    """Refuse a *target* that a recorder knows and the settings here do not; the list of targets shows it.
 
     Raises:
-        BadRequest: a recorder knows it.
+        BadRequest: A recorder knows the target. The message names its host.
 
     """
     hosts: list[str] = []
-    with contextlib.suppress(GpuQueueError):  # a test needs no store
+    with contextlib.suppress(GpuQueueError):  # a test message needs no store
         hosts = [each.host for each in client.queue.senders() if target in each.targets]
     if hosts:
         raise BadRequest(
@@ -86,8 +86,8 @@ def _refuse_if_others_know(client: Client, target: str) -> None:
 
 
 def _test(notice: Notice) -> int:
-    """Send a test message; return the exit code."""
-    from gpuqueue.notify import sending  # noqa: PLC0415 - only for a test
+    """Send a test message and return the exit code."""
+    from gpuqueue.notify import sending  # noqa: PLC0415 - only for a test message
     from gpuqueue.notify.message import Message  # noqa: PLC0415 - as above
     from gpuqueue.notify.targets import url_of  # noqa: PLC0415 - as above
 

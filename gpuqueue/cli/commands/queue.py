@@ -1,4 +1,4 @@
-"""``queue``."""
+"""The ``queue`` command."""
 
 from __future__ import annotations
 

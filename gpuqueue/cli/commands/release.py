@@ -1,4 +1,4 @@
-"""``release``."""
+"""The ``release`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``resume``."""
+"""The ``resume`` command."""
 
 from __future__ import annotations
 

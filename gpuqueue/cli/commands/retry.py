@@ -1,4 +1,4 @@
-"""``retry``."""
+"""The ``retry`` command."""
 
 from __future__ import annotations
 

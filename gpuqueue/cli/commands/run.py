@@ -1,4 +1,4 @@
-"""``run``."""
+"""The ``run`` command."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if options["pty"] and sys.stdin.isatty() and sys.stdout.isatty():
         options["pty"] = Window.ours(typed=True)
-    from gpuqueue.cli.follow.attach import Attendance  # noqa: PLC0415 - to submit a job takes less than to attend one
+    from gpuqueue.cli.follow.attach import Attendance  # noqa: PLC0415 - lazy import for startup time
     from gpuqueue.cli.follow.ctrl_c import CtrlC  # noqa: PLC0415 - as above
     from gpuqueue.cli.follow.unread_stdin import tell_unread  # noqa: PLC0415 - as above
     from gpuqueue.client import Client  # noqa: PLC0415 - as above
 
     begin = options["begin"]
-    with Client() as client, CtrlC() as ctrl_c:  # from here on a Ctrl-C must not leave a job of which nobody knows
+    with Client() as client, CtrlC() as ctrl_c:  # Ctrl-C must not leave a job whose id was not printed
         job = submit_job(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
         tell_unread()

@@ -1,4 +1,4 @@
-"""``show``."""
+"""The ``show`` command."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ else:
     render = later("gpuqueue.cli.output.render")
 from gpuqueue.cli.options.job_id import job_id
 
-#: How much of a log is shown at the end of a job's story, and how wide where there is no terminal.
+#: Lines of the log that are shown, and their width in columns without a terminal.
 SHOWN_LINES, PIPE_WIDTH = 8, 200
 
 
@@ -73,7 +73,7 @@ def _show_end(log: Path, what: str) -> None:
 
 
 def _plot(record: Record, path: str) -> None:
-    from gpuqueue.cli.plots import charts  # noqa: PLC0415 - only for who asks for a picture
+    from gpuqueue.cli.plots import charts  # noqa: PLC0415 - only for --plot
 
     run = charts.drawable(record)
     if run is None:

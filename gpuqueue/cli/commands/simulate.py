@@ -1,4 +1,4 @@
-"""``simulate``."""
+"""The ``simulate`` command."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from gpuqueue.simulator.trace import Trace
 from gpuqueue.text.sanitize import brief, short
 from gpuqueue.text.units import format_duration
 
-#: Most users with a line of their own.
+#: Most users in the table.
 MOST_USERS = 20
-#: How the fault of a setting names one that came from the environment: here an option gave it.
+#: How an error names a setting from the environment. Here the value may come from an option.
 _NAMED = re.compile(r"(\w+) \(environment \w+\)")
 
 
@@ -105,23 +105,23 @@ def simulate(
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    """End as from Ctrl-C: the store that we compute with is ended as well."""
+    """Handle SIGTERM like Ctrl-C, so that the store of the simulation is stopped."""
     raise KeyboardInterrupt
 
 
 def _settings(knobs: dict[str, str | None], groups: str) -> Settings:
-    """Return the settings of this account, with what the options say in their place.
+    """Return the settings of this account, overridden by the options.
 
-    *groups* are those of the trace: who is in which, where neither an option nor a setting says it.
+    *groups* are the groups of the trace. They apply if neither an option nor a setting defines groups.
 
     Raises:
-        BadRequest: a value cannot be read.
+        BadRequest: A value is invalid.
 
     """
-    import os  # noqa: PLC0415 - the environment is read in one place, and this hands it there
+    import os  # noqa: PLC0415 - only to pass the environment to Settings
 
     given = {f"GPUQUEUE_{name.upper()}": value for name, value in knobs.items() if value is not None}
-    # What is wrong in the settings, or in the trace, is not the options' fault.
+    # Errors of the settings and of the trace must not be reported as errors of options.
     if not Settings.load(os.environ).groups and Shares.parse("", groups).members:
         given.setdefault("GPUQUEUE_GROUPS", groups)
     try:
@@ -131,7 +131,7 @@ def _settings(knobs: dict[str, str | None], groups: str) -> Settings:
 
 
 def _blaming(knobs: dict[str, str | None], fault: str) -> str:
-    """Return the *fault* of settings with the options in their place that gave them."""
+    """Return the error *fault* with options in place of the settings that they set."""
     settings, colon, words = fault.partition(": ")
     named = [name for name in _NAMED.findall(settings) if knobs.get(name) is not None]
     return " and ".join(f"--{name.replace('_', '-')}" for name in named) + colon + words if named else fault
@@ -154,7 +154,7 @@ def _read(file: str) -> Trace:
     if file == "-":
         return trace.read(sys.stdin, "the standard input")
     try:
-        with open(file, encoding="utf-8", newline="") as lines:  # noqa: PTH123 - brief() below names it as it was given
+        with open(file, encoding="utf-8", newline="") as lines:  # noqa: PTH123 - the error names the file as the user typed it
             return trace.read(lines, short(file, 60))
     except OSError as error:
         remedy = "name a trace that is there; gpuqueue simulate --example prints one"
@@ -182,7 +182,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def simulation_to_plain(told: Comparison, jobs: Trace) -> dict[str, Any]:
-    """Return the JSON form: docs/reference/json.md."""
+    """Return *told* as the plain values of ``simulate --json``; docs/reference/json.md explains them."""
     return {
         "jobs": told.outcomes[0].all.jobs,
         "gpu_s": told.outcomes[0].all.gpu_s,
@@ -196,11 +196,11 @@ def simulation_to_plain(told: Comparison, jobs: Trace) -> dict[str, Any]:
     }
 
 
-# ---- for people --------------------------------------------------------------------------------------------------
+# ---- text output -------------------------------------------------------------------------------------------------
 
 
 def _text(told: Comparison, devices: str) -> str:
-    """Return the policies as one table and our users as another, in 80 columns, and how to read them."""
+    """Return a table of policies, a table of users under our policy, and a legend, for 80 columns."""
     ours = told.outcomes[0]
     speed = ours.all.jobs / told.took_s
     of_users = f"{_counted(ours.all.jobs, 'job')} of {_counted(len(ours.users), 'user')}"
@@ -226,7 +226,7 @@ def _served(served: Served) -> tuple[str, ...]:
 
 
 def _wait(wait_s: float) -> str:
-    """Return a wait in at most nine characters: whoever waits for days does not count seconds."""
+    """Return a wait in at most nine characters; from one day on in days and hours."""
     if wait_s < 86400:  # noqa: PLR2004 - a day
         return format_duration(wait_s) if wait_s else "0"
     hours = round(wait_s / 3600)
@@ -265,7 +265,7 @@ def _starts(outcome: Outcome) -> str:
 
 
 def _plot(told: Comparison, devices: str, path: str) -> None:
-    from gpuqueue.cli.plots import simulation  # noqa: PLC0415 - only for who draws
+    from gpuqueue.cli.plots import simulation  # noqa: PLC0415 - only for --plot
 
     ours = told.outcomes[0]
     title = f"{ours.all.jobs} jobs on {short(devices, 40)}"

@@ -1,4 +1,4 @@
-"""``stats``."""
+"""The ``stats`` command."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from gpuqueue.model.statistics import By, Course, Figures, Statistics, statistic
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB, format_bytes, format_duration
 
-#: What a group is called, and its figures.
+#: A group's label and its figures.
 _Line: TypeAlias = tuple[str, Figures]
 
-#: Steps of a chart over time: enough to see a day in a month, few enough to see each.
+#: Steps of a chart over time. A step of a month's chart is half a day.
 STEPS = 60
-#: How often a chart over time looks closer, each time at less than half of it.
+#: Most times that a chart over time is narrowed. Each time cuts the period to less than half.
 CLOSER = 6
 
 
@@ -36,7 +36,7 @@ def _size(size_bytes: float | None) -> str:
     return format_bytes(None if size_bytes is None else round(size_bytes))
 
 
-#: Head and cell of each column of figures; those with the lowest number are left out first where there is no room.
+#: Columns of figures: head, ``keep``, cell. A narrow terminal omits the lowest ``keep`` first; None: never omitted.
 _COLUMNS: tuple[tuple[str, int | None, Callable[[Figures], str]], ...] = (
     ("JOBS", 11, lambda each: str(each.jobs)),
     ("GPU H", None, lambda each: render.hours(each.gpu_s)),
@@ -113,7 +113,7 @@ def _plot(client: Client, told: Statistics, path: str, user: str | None) -> None
 
 
 def course_of(client: Client, told: Statistics, user: str | None) -> Course:
-    """Return how the time went, from shortly before the first run on: a month of nothing leaves no room for today."""
+    """Return usage over time, from shortly before the first run, so that an empty period takes no space."""
     since = told.since
     for _ in range(CLOSER):
         course = client.course(since=since, until=told.until, steps=STEPS, user=user)
@@ -152,11 +152,11 @@ def _cell_of(shown: Callable[[Figures], str]) -> Callable[[_Line, int], str]:
 
 
 def _table(told: Statistics, width: int | None = None) -> str:
-    """Return the groups as a table, all together in the last line, and below it what must be known to read it.
+    """Return the groups as a table with the total in the last line, and notes below it.
 
-    *width*: the terminal's columns; None: a pipe, which gets all of it.
+    *width* is that of the terminal in columns; None means a pipe, and nothing is omitted.
     """
-    # A day on which nothing ran says so by its absence: a month of dashes hides the days that matter.
+    # Groups without runs are omitted: many rows of dashes would hide the others.
     lines = [(short(group.label), group.figures) for group in told.groups if group.figures.runs]
     if len(lines) > 1:
         lines.append(("all", told.total))
@@ -175,7 +175,7 @@ def _notes(told: Statistics) -> list[str]:
     total: Any = told.total
     period = f"{render.when(told.since)} to {render.when(told.until)}"
     notes = [f"{period}.", "ASKED and PEAK are means of a device over time; USED is their share."]
-    if total.measured is not None and total.measured < 0.995:  # noqa: PLR2004 - what rounds to 100 % is all
+    if total.measured is not None and total.measured < 0.995:  # noqa: PLR2004 - rounds to 100 %
         notes.append(
             f"PEAK and USED are of {render.percent(total.measured)} of the time: of the rest no peak is known (yet)."
         )

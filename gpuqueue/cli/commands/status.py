@@ -1,4 +1,4 @@
-"""``status``."""
+"""The ``status`` command."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def status(*, as_json: bool) -> None:
 
 
 def _how_far(found: MachineStatus) -> tuple[str, str]:
-    """Return in words how far the book is behind the queue."""
+    """Return the state of the history and how far it is behind the queue, in words."""
     late_s = found.unrecorded_s
     if late_s is None or late_s <= BEHIND_S:
         return "recorded", ""

@@ -1,4 +1,4 @@
-"""``submit`` and ``run``."""
+"""The ``submit`` command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tag``."""
+"""The ``tag`` command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def tag(job_id: str, words: tuple[str, ...], *, remove: bool) -> None:
 
 
 def _changed(words: tuple[str, ...], before: tuple[str, ...], *, remove: bool) -> str:
-    """Return what became of *words*, where a job had those of *before*."""
+    """Return in words which tags changed and which did not; *before* are the job's earlier tags."""
     new = [word for word in words if (word in before) is remove]
     old = [word for word in words if word not in new]
     told = [f"{'no longer tagged' if remove else 'tagged'} {' '.join(new)}"] if new else []

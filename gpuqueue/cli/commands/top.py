@@ -1,4 +1,4 @@
-"""``top``: the site, live."""
+"""The ``top`` command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
       gpuqueue top
       gpuqueue top --once | head
     """  # noqa: D301 - \b is click's mark for lines to keep
-    if math.isnan(interval):  # which no range keeps out
+    if math.isnan(interval):  # FloatRange accepts it
         raise BadRequest("--interval: nan cannot be: give a number from 0.2 to 3600")
     with Client() as client:
         if as_json:
@@ -50,8 +50,8 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
             return
         if is_dumb():
             raise BadRequest("this terminal can show nothing but lines (TERM): gpuqueue top --once prints one picture")
-        client.queue.now_ms()  # what does not answer is told before the screen is taken
-        from gpuqueue.cli.top.app import Top  # noqa: PLC0415 - Textual takes a while, and a pipe needs none of it
+        client.queue.now_ms()  # report an unreachable store before the full-screen view starts
+        from gpuqueue.cli.top.app import Top  # noqa: PLC0415 - lazy import: Textual is slow
 
         screen = Top(client, user=user, interval_s=interval)
         screen.run()
@@ -59,8 +59,8 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
 
 
 def snapshot_to_plain(seen: Snapshot) -> dict[str, object]:
-    """Return one picture as plain values."""
-    from gpuqueue.cli.output.devices import device_plain  # noqa: PLC0415 - it brings all that starts a machine along
+    """Return *seen* as the plain values of ``top --json``."""
+    from gpuqueue.cli.output.devices import device_plain  # noqa: PLC0415 - lazy import for startup time
 
     jobs = []
     for job in seen.jobs:

@@ -1,4 +1,4 @@
-"""``up``."""
+"""The ``up`` command."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def up(devices: str | None, *, foreground: bool) -> None:
         _start(machine, devices)
         return
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)  # as Ctrl-C, from the first moment on
+        signal.signal(number, interrupt)  # like Ctrl-C, also during the start
     code = 0
     try:
         host = _start(machine, devices)
@@ -57,15 +57,15 @@ def up(devices: str | None, *, foreground: bool) -> None:
         grace = format_duration(machine.settings.shim_grace_s)
         click.echo(f"stopping; running jobs go on for {grace} without a worker: start again before that", err=True)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # nothing may be left half stopped
-    with machine.alone(patient=True):  # a `down` may be at work; it needs the store to the last
+        signal.signal(number, signal.SIG_IGN)  # the stop must not be interrupted
+    with machine.alone(patient=True):  # `down` may be running, and needs the store until it ends
         machine.stop_host()
         machine.stop_store()
     sys.exit(1 if code else 0)
 
 
 def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
-    """Start what does not run yet and tell it; return the host process, None if there was one."""
+    """Start the services that do not run yet; return the host process, or None if it ran already."""
     with machine.alone():
         running = machine.host_running()
         if running is not None:
@@ -77,7 +77,7 @@ def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
         try:
             tell("store", store, machine.status().store)
             return _start_host(machine, spec, wanted)
-        except BaseException:  # an interrupt as well: what is half up is taken down again
+        except BaseException:  # also KeyboardInterrupt: undo a partial start
             machine.stop_host()
             if store == "started":
                 machine.stop_store()
@@ -97,7 +97,10 @@ def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedP
 
 
 def _prepare_book(machine: Machine) -> None:
-    """Bring the book's tables up. Only a new store needs the book at once, for the highest id that was given out."""
+    """Create or upgrade the tables of the history.
+
+    An unreachable history is an error only for a new store, which needs the highest job id from it.
+    """
     try:
         tell("history", "ready", f"tables at revision {machine.prepare_book()}")
     except BookUnreachable as error:
@@ -112,7 +115,7 @@ def _tell_away(error: BookUnreachable) -> None:
 
 
 def _open_queue(machine: Machine) -> None:
-    """Make the store ready, and tell it where it had lost its data: also when the recorder was faster than we."""
+    """Prepare the queue, and report if it was rebuilt after a loss of data, also if the recorder rebuilt it."""
     opened, pause_s = machine.open_queue(), machine.queue.pause_left_s()
     if pause_s:
         back = f"{opened.jobs} jobs are back" if opened is not None else "its jobs are back"
@@ -121,7 +124,7 @@ def _open_queue(machine: Machine) -> None:
 
 
 def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> None:
-    """Mend what is up already: the store may have died, or an interrupted `down` may have closed the devices."""
+    """Repair a running machine: the store may have died, or an interrupted `down` may have drained the devices."""
     if machine.start_store() == "started":
         tell("store", "restarted", machine.status().store)
     try:

@@ -1,4 +1,4 @@
-"""``wait``."""
+"""The ``wait`` command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
     codec = later("gpuqueue.codec")
 
-#: No time at all, as one may write it.
+#: Values of ``--timeout`` that mean no wait.
 NOW = frozenset({"0", "0s"})
 
 
@@ -53,7 +53,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
         raise BadRequest("--any and --all contradict each other: say one of them")
     timeout_s = None if timeout is None else 0.0 if timeout.strip() in NOW else parse_duration(timeout)
     ended: dict[int | str, Job] = {}
-    from gpuqueue.client.choosing import Which  # noqa: PLC0415 - a list or a log takes less
+    from gpuqueue.client.choosing import Which  # noqa: PLC0415 - lazy import for startup time
     from gpuqueue.client.staying import Staying  # noqa: PLC0415 - as above
 
     with Staying() as client:
@@ -66,7 +66,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
                 say("gpuqueue", f"job {name} {job.state} ({job.because})")
             if first:
                 break
-        # How the good ones ended is known: the history need not be asked, nor its library be imported.
+        # Succeeded jobs need no query of the history and no import of its library.
         records = {name: client.recorded(ended[name]) for name in names if name in ended} if as_json else {}
         code = first_bad_code(client, words, ended, records)
     if as_json:

@@ -1,4 +1,4 @@
-"""``why``."""
+"""The ``why`` command."""
 
 from __future__ import annotations
 

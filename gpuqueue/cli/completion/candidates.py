@@ -1,6 +1,6 @@
-"""What a shell offers after TAB: commands, options, and what lives in the store right now.
+"""Completion candidates after TAB: commands, options, and values from the store.
 
-Whoever presses TAB has not asked for anything yet. So whatever goes wrong completes nothing, and says nothing.
+An error must not disturb the user's input: it yields no candidates and prints nothing.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ T = TypeVar("T")
 Items: TypeAlias = "list[shell_completion.CompletionItem]"
 Completer = Callable[[click.Context, click.Parameter, str], Items]
 
-#: The variable in which a shell says that it wants to know what fits; the name is click's.
+#: The environment variable by which a shell requests completion. click defines the name.
 VARIABLE = "_GPUQUEUE_COMPLETE"
-#: How long the store may take, in seconds. Nobody waits longer for TAB.
+#: Longest time to wait for the store or the history, in seconds.
 LIMIT_S = 0.6
-#: Of how many jobs the ids are offered, the oldest first.
+#: Most live jobs that are offered, oldest first.
 MOST_JOBS = 1000
-#: Of how many ended jobs.
+#: Most ended jobs that are offered.
 MOST_ENDED = 50
-#: Longest explanation beside an id, in characters.
+#: Longest description of a candidate, in columns.
 WIDTH = 40
 
 
 def complete(group: click.Group, program: str) -> int:
-    """Answer the shell's question in VARIABLE; return the exit code."""
+    """Answer the completion request in VARIABLE and return the exit code."""
     with contextlib.redirect_stderr(io.StringIO()):
         try:
             from gpuqueue.cli.completion.shells import KINDS  # noqa: PLC0415 - as in _seen
@@ -50,19 +50,19 @@ def complete(group: click.Group, program: str) -> int:
             if shell not in KINDS or wish != "complete":
                 return 1
             click.echo(KINDS[shell](group, {}, program, VARIABLE).complete().encode())
-        except Exception:  # noqa: BLE001 - the shell asks, in the middle of somebody's typing: silence is the answer
+        except Exception:  # noqa: BLE001 - an error must not disturb the user's input
             return 1
     return 0
 
 
 def one_of(values: Iterable[str]) -> Completer:
-    """Return what completes one of fixed words."""
+    """Return a completer for a fixed set of words."""
     words = tuple((str(value), "") for value in values)
     return lambda _ctx, _param, incomplete: _starting(incomplete, words)
 
 
 def listed(one: Completer) -> Completer:
-    """Return what completes the last of several values with commas between them, of which *one* completes each."""
+    """Return a completer for a comma-separated list; *one* completes its last value."""
 
     def offered(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
         before, comma, last = incomplete.rpartition(",")
@@ -76,7 +76,7 @@ def listed(one: Completer) -> Completer:
 
 
 def live_ids(*states: str) -> Completer:
-    """Return what completes the id of a job that has not ended; only of one in one of *states*, if any is named."""
+    """Return a completer for ids of jobs that have not ended; with *states*, only of jobs in these."""
 
     def offered(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
         given = ctx.params.get(param.name or "")
@@ -94,7 +94,7 @@ def live_ids(*states: str) -> Completer:
 
 
 def ended_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Complete the id of a job that ended badly not long ago, the last one first."""
+    """Complete the id of a recent job that failed, was lost or was cancelled, newest first."""
     named = set(map(str, ctx.params.get(param.name or "") or ()))
     return _starting(
         incomplete,
@@ -107,7 +107,7 @@ def ended_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> It
 
 
 def awaited(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Complete for which job another waits, and behind a colon for which of its endings."""
+    """Complete a value of ``--after``: a job id, and its condition after a colon."""
     job_id, colon, _ = incomplete.partition(":")
     if not colon:
         return live_ids()(ctx, param, incomplete)
@@ -122,9 +122,9 @@ def users(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Item
 
 
 def device_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
-    """Complete a device as ``drain`` takes it: by its index if it is on this host, else by ``HOST:INDEX``.
+    """Complete a device: its index if it is on this host, else ``HOST:INDEX``.
 
-    Whoever has begun with a host or a UUID goes on with that.
+    If the word has begun, its ``HOST:INDEX`` and its UUID are candidates too.
     """
 
     def names(client: Client, each: DeviceStatus) -> list[str]:
@@ -138,12 +138,12 @@ def device_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) 
 
 
 def placements(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
-    """Complete on which device a job shall run: a kind, or devices as :func:`device_names` has them."""
+    """Complete a value of ``--device``: a device kind, or devices as in :func:`device_names`."""
     return one_of(("gpu", "cpu", "any"))(ctx, param, incomplete) + listed(device_names)(ctx, param, incomplete)
 
 
 def models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
-    """Complete a device's model by a word of its name: those that tell one model from another stand first."""
+    """Complete a device's model by a word of its name, last words first: they are the most specific."""
     found = _devices()
     words: dict[str, str] = {}
     for each in found:
@@ -168,7 +168,7 @@ def pools(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Item
 
 
 def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
-    """Let the shell complete a file, as it always does."""
+    """Let the shell complete a file."""
     return [shell_completion.CompletionItem(incomplete, type="file")]
 
 
@@ -198,19 +198,19 @@ def _devices() -> list[DeviceStatus]:
 
 
 def _seen(ask: Callable[[Client], T], *, of_book: bool = False) -> T | None:
-    """Ask the store, or the book; None if it does not answer in time."""
-    from gpuqueue.client import Client  # noqa: PLC0415 - a shell that completes an option asks no store
+    """Query the store, or the history if *of_book*; return None if there is no answer in time."""
+    from gpuqueue.client import Client  # noqa: PLC0415 - completing an option needs no store
     from gpuqueue.errors import GpuQueueError  # noqa: PLC0415 - as above
     from gpuqueue.system.timeout_call import Look  # noqa: PLC0415 - as above
 
     with contextlib.suppress(GpuQueueError), Client() as client:
-        client.book if of_book else client.queue  # noqa: B018 - the import may take long, and is no fault of the store
+        client.book if of_book else client.queue  # noqa: B018 - keep slow imports out of the time limit
         return Look(lambda: ask(client), LIMIT_S).seen()
     return None
 
 
 def _starting(incomplete: str, offered: Iterable[tuple[str, str]]) -> Items:
-    """Return what begins with *incomplete*; a name that a shell would obey or break up is nothing to offer."""
+    """Return the candidates that begin with *incomplete*, without names that need quoting in a shell."""
     from gpuqueue.text.sanitize import plain, short  # noqa: PLC0415 - as in _seen
 
     return [

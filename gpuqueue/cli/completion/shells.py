@@ -1,8 +1,8 @@
-"""How each shell asks what fits, and how it is answered: as click does it, but for whole words.
+"""Completion scripts and protocols for bash, zsh and fish: click's, extended to complete ``--option=value`` words.
 
-bash ends a word at ``=`` and ``:`` as well, and puts what is offered in the place of the last piece alone. So its own
-line is read anew, and what stands there already is left out of the answer. The other shells replace the whole word:
-``--user=ro`` is answered with ``--user=root``.
+zsh and fish replace the whole word: the completion of ``--user=ro`` is ``--user=root``. bash also splits words at ``=``
+and ``:`` and replaces only the last part. So its command line is parsed here, and the answer omits the parts of the
+word that bash keeps.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ complete --no-files --command %(prog_name)s --arguments "(%(complete_func)s)"
 
 
 class _WholeWords(ShellComplete):
-    """Answers with the whole word, the option's name included."""
+    """Completes the whole word, including the option's name."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        """Return what fits behind *args* in the place of *incomplete*."""
+        """Return the completions of *incomplete*, the word after *args*."""
         option, equals, _ = incomplete.partition("=")
         found = super().get_completions(args, incomplete)
         if not equals or not option.startswith("-"):
             return found
-        if not option.startswith("--"):  # -u=ro: the user would be called =ro
+        if not option.startswith("--"):  # in -u=ro, click reads =ro as the value
             return []
         for each in found:
             if each.type == "plain":
@@ -75,16 +75,16 @@ class _WholeWords(ShellComplete):
 
 
 class Bash(_WholeWords, BashComplete):
-    """bash, which asks with its line up to the cursor, and with that end of it which an answer takes the place of."""
+    """Completion for bash, which passes its line up to the cursor and the part of it that the answer replaces."""
 
     source_template = _BASH
-    #: What of the word stays where it is, in front of an answer.
+    #: Beginning of the word that bash keeps.
     _stays = ""
 
     def get_completion_args(self) -> tuple[list[str], str]:
-        """Return the words before the one at the cursor, and that one."""
+        """Return the words before the cursor's word, and the cursor's word."""
         line = os.environ.get("COMP_LINE")
-        if line is None:  # it asks by a script that an older version has printed
+        if line is None:  # the completion script is from an older version
             return super().get_completion_args()
         *before, word = _words(line)
         replaced = _words(os.environ.get("COMP_WORD", ""))[-1]
@@ -92,12 +92,12 @@ class Bash(_WholeWords, BashComplete):
         return before[1:], word
 
     def format_completion(self, item: CompletionItem[str]) -> str:
-        """Return *item* as the script reads it."""
+        """Return *item* in the format of the completion script."""
         return f"{item.type},{item.value.removeprefix(self._stays)}"
 
 
 class Zsh(_WholeWords, ZshComplete):
-    """zsh, in which a file may also stand behind an option's ``=``."""
+    """Completion for zsh, extended to complete files after an option's ``=``."""
 
     source_template = ZshComplete.source_template.replace(
         "_path_files", "[[ $PREFIX == --*=* ]] && compset -P '*='\n            _path_files"
@@ -105,7 +105,7 @@ class Zsh(_WholeWords, ZshComplete):
 
 
 class Fish(_WholeWords, FishComplete):
-    """fish, which is given a value with all of its commas, and files behind an option's ``=`` with the option."""
+    """Completion for fish, extended to complete values with commas, and files after an option's ``=``."""
 
     source_template = _FISH
 
@@ -114,6 +114,6 @@ KINDS: dict[str, type[ShellComplete]] = {kind.name: kind for kind in (Bash, Zsh,
 
 
 def _words(line: str) -> list[str]:
-    """Return the words of *line*, of which the last one goes on: it is empty behind a space."""
+    """Return the words of *line*; the last one is incomplete, and empty after a space."""
     *words, last = split_arg_string(f"{line}x")
     return [*words, last[:-1]]

@@ -1,4 +1,4 @@
-"""Staying with a job in the foreground: its output, an attached terminal, Ctrl-C, its exit code.
+"""Following a job in the foreground: its output, its terminal, Ctrl-C and its exit code.
 
 Used by ``run``, ``attach``, ``wait`` and ``logs -f``. Start reading at ``attach.py``.
 """

@@ -1,4 +1,4 @@
-"""``attach``, and the second half of ``run``: a job's output as it comes, Ctrl-C, and its exit code."""
+"""The ``attach`` command, and the code by which it and ``run`` follow a job: output, Ctrl-C and exit code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def attach(job_id: str) -> None:
       gpuqueue attach 12 && echo done
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client, CtrlC() as ctrl_c:
-        client.get(job_id)  # what is not there is told before anything else
+        client.get(job_id)  # report an unknown job first
         sys.exit(Attendance(client, job_id, ctrl_c, ours=False).to_the_end())
 
 
@@ -48,21 +48,22 @@ def _is_at_a_terminal() -> bool:
 
 
 def _may_sit_at(log: Path | None) -> bool:
-    """Return whether we are at a terminal, and the run whose log lies at *log* has one to type on by now."""
+    """Return whether this process has a terminal, and the run with the log *log* has one that accepts input."""
     return _is_at_a_terminal() and log is not None and os.path.lexists(log.with_name(TTY))
 
 
 class TerminalThere(Exception):
-    """The job that is attended has a terminal that can be typed on now. *unshown* of its output was not shown yet."""
+    """Raised when the job's terminal accepts input; *unshown* is output that was read and not shown yet."""
 
     def __init__(self, unshown: bytes) -> None:
         self.unshown = unshown
 
 
 class Attendance:
-    """Somebody who stays with a job until its end. *ours*: they have just submitted it, and it goes where they go.
+    """Follows a job in the foreground until its end.
 
-    A Ctrl-C is noted by *ctrl_c*, which is entered already: one that comes before we begin is meant for the job too.
+    *ours* means that this command submitted the job: Ctrl-C cancels it if the user cannot be asked. *ctrl_c* is already
+    entered, so that an earlier Ctrl-C counts too.
     """
 
     def __init__(self, client: Client, job_id: int | str, ctrl_c: CtrlC, *, ours: bool) -> None:
@@ -76,13 +77,13 @@ class Attendance:
         self._ctrl_c = ctrl_c
         self._cancelled = self._unreadable = self._apart = self._is_typed = self._may_sit = self._is_told = False
         self._job: Job | None = None
-        #: Output that is to be shown where one sits down; None while there is nothing to sit at.
+        #: Output to show once the terminal is attached; None if there is no terminal to attach.
         self._at_seat: bytes | None = None
-        #: The log of the run at whose terminal we have sat, or could not.
+        #: Log of the run whose terminal was attached, or could not be.
         self._sat: Path | None = None
 
     def to_the_end(self) -> int:
-        """Show what the job writes, and return its exit code."""
+        """Show the job's output and return its exit code."""
         with leaving(self._tell_it_runs_on):
             while True:
                 try:
@@ -113,7 +114,7 @@ class Attendance:
                     self._shown.put(chunk)
                     self._ctrl_c.check()
                 self._put_errors()
-            except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
+            except Refused as refused:  # no log: the job was cancelled while it waited, or the log is on another host
                 self._unreadable = True
                 self._tell_unreadable(refused)
         told = None
@@ -131,7 +132,7 @@ class Attendance:
         return worst_code(client, record)
 
     def _tell_unreadable(self, refused: Refused) -> None:
-        """Say why no output is shown, and what is; of a job that never ran its end says all."""
+        """Print why no output is shown, unless the job never ran: then its end says enough."""
         job = self._job
         has_ended = job is not None and job.state.is_end
         if job is not None and has_ended and not job.attempt and job.spec.array is None:
@@ -161,9 +162,10 @@ class Attendance:
         self._look_for_terminal()
 
     def _look_for_terminal(self, unshown: bytes = b"") -> None:
-        """Raise TerminalThere as soon as there is one at which nobody of us has sat yet.
+        """Raise TerminalThere if the run has a terminal that this command has not attached yet.
 
-        A job that writes has begun, also where it was last seen as starting: what is said of the keys comes before it.
+        Output shows that the job runs even if its last known state is STARTING. So the hint about keys is printed
+        before that output.
         """
         log = self._tail.path
         was_starting = self._job is not None and self._job.state in {JobState.QUEUED, JobState.STARTING}
@@ -172,13 +174,13 @@ class Attendance:
             raise TerminalThere(unshown)
 
     def _sit(self) -> None:
-        """Type on the job's terminal, where there is one now, until it ends or one leaves it.
+        """Attach the job's terminal, if there is one, until it ends or the user detaches.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was pressed before the keys went there: it is for us.
+            KeyboardInterrupt: Ctrl-C was pressed before the terminal was attached.
 
         """
-        from gpuqueue.cli.follow.terminal import Seat  # noqa: PLC0415 - only for a terminal that is typed on
+        from gpuqueue.cli.follow.terminal import Seat  # noqa: PLC0415 - only for an attached terminal
 
         unshown, self._at_seat = self._at_seat, None
         if unshown is None:
@@ -189,7 +191,7 @@ class Attendance:
             seat = Seat(path)
         except OSError as error:
             self._sat = path
-            if not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):  # else it has just ended
+            if not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):  # these mean that it has just ended
                 say("gpuqueue", f"nobody can type to job {self._job_id} from here: {error.strerror}")
             self._shown.put(unshown)
             return
@@ -197,10 +199,10 @@ class Attendance:
         def begin() -> None:
             nonlocal unshown
             self._ctrl_c.check()
-            if not self._is_told:  # before it shows anything: a prompt must stay the last that stands there
+            if not self._is_told:  # before any output, so that a prompt of the job stays the last text
                 self._is_told = True
                 words = f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on"
-                click.echo(f"gpuqueue: {words}\r", err=True)  # which goes back to the line's begin by itself no more
+                click.echo(f"gpuqueue: {words}\r", err=True)  # raw mode: a newline alone does not return the cursor
             self._shown.put(unshown or b"")
             unshown = b""
 
@@ -222,8 +224,8 @@ class Attendance:
         tell_away(error)
 
     def _put_errors(self) -> None:
-        """Pass on what the job has written to standard error since, if it keeps that apart."""
-        for path in (self._errors.path, self._tail.path) if self._apart else ():  # the last run's rest, then this one's
+        """Show new output of the job's standard error, if it has a file of its own."""
+        for path in (self._errors.path, self._tail.path) if self._apart else ():  # rest of the last run, then this run
             self._errors.turn_to(path)
             for chunk in self._errors.rest():
                 self._line.clear()
@@ -234,11 +236,11 @@ class Attendance:
         tell_again(run)
 
     def _interrupted(self) -> None:
-        """Ask what Ctrl-C was meant to say, and do that. Where nobody can be asked, what one has submitted is ended."""
+        """Ask what Ctrl-C shall do, and do it; without a prompt, cancel a job that this command submitted."""
         self._make_room()
         if self._cancelled:
             self._leave("it is being cancelled", INTERRUPTED)
-        from gpuqueue.cli.follow import interrupt_prompt  # noqa: PLC0415 - most jobs are let run
+        from gpuqueue.cli.follow import interrupt_prompt  # noqa: PLC0415 - only after Ctrl-C
 
         if interrupt_prompt.can_ask():
             choice = interrupt_prompt.ask(self._job_id, self._has_ended)
@@ -251,16 +253,16 @@ class Attendance:
             say("gpuqueue", f"job {self._job_id} goes on")
         if choice is interrupt_prompt.Choice.CANCEL:
             self._cancelled = True
-            with contextlib.suppress(Refused):  # it has just ended by itself
+            with contextlib.suppress(Refused):  # the job has just ended
                 self._client.cancel(self._job_id)
 
     def _has_ended(self) -> bool:
-        with contextlib.suppress(GpuQueueError):  # the store may be away while somebody thinks
+        with contextlib.suppress(GpuQueueError):  # the store may not answer
             return self._client.get(self._job_id).state.is_end
         return False
 
     def _make_room(self) -> None:
-        """Let a line of ours stand by itself: not over the waiting line, nor at the end of what the job wrote."""
+        """Clear the wait line and finish the job's output, so that a message starts on a line of its own."""
         self._line.clear()
         self._shown.finish()
 

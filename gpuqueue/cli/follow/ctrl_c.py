@@ -1,4 +1,4 @@
-"""Ctrl-C where it must not lose anything."""
+"""Deferred handling of Ctrl-C, so that no output is lost."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from types import FrameType, TracebackType
 
 
 class CtrlC:
-    """Notes the first Ctrl-C, so that it is dealt with where no output can get lost; the second one interrupts."""
+    """Records the first Ctrl-C, which ``check`` raises; the second one raises KeyboardInterrupt at once."""
 
     def __init__(self) -> None:
         self._noted = False
 
     def __enter__(self) -> CtrlC:  # noqa: PYI034 - typing.Self is of 3.11
         self._before = signal.getsignal(signal.SIGINT)
-        if self._before is not signal.SIG_IGN:  # nohup, or the background of a script
+        if self._before is not signal.SIG_IGN:  # ignored under nohup or in the background of a script
             signal.signal(signal.SIGINT, self._note)
         return self
 
@@ -34,5 +34,5 @@ class CtrlC:
             raise KeyboardInterrupt
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Forget the recorded Ctrl-C."""
         self._noted = False

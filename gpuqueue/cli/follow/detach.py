@@ -1,4 +1,4 @@
-"""Leaving a job for a signal, or because nobody reads any more: it runs on, and that is said."""
+"""Leaving a job after a signal or a closed pipe, with a message that the job runs on."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-#: What ends us: somebody's kill, a terminal that was closed.
+#: Signals that end this process: ``kill``, and a closed terminal.
 _ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class _Signalled(BaseException):
-    """A signal came, and wants us to end."""
+    """Raised by a signal that ends this process."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -21,7 +21,7 @@ class _Signalled(BaseException):
 
 @contextlib.contextmanager
 def leaving(tell: Callable[[], None]) -> Iterator[None]:
-    """Call *tell* before a signal ends us, or a reader that has gone. A signal that is ignored stays so (nohup)."""
+    """Call *tell* before a signal or a closed pipe ends this process; ignored signals stay ignored (nohup)."""
     before = {number: signal.getsignal(number) for number in _ENDS}
     for number, handler in before.items():
         if handler is signal.SIG_DFL:

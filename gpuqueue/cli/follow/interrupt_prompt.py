@@ -1,4 +1,4 @@
-"""What Ctrl-C was meant to say: the question to whoever stays with a job. It does not outlast the job."""
+"""The prompt after Ctrl-C while a job is followed. It ends when the job ends."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from enum import Enum
 
 import click
 
-#: Time between two looks whether the job has ended, in seconds.
+#: Time between two checks whether the job has ended, in seconds.
 LOOK_S = 0.3
-#: More than anybody answers, in bytes.
+#: Most bytes of an answer that are read.
 ANSWER_BYTES = 1024
 STDIN = 0
 
 
 class Choice(Enum):
-    """What is to be done."""
+    """What Ctrl-C shall do."""
 
     CANCEL = "cancel"
     DETACH = "detach"
     GO_ON = "go on"
-    #: Nothing: the job ended before anybody answered.
+    #: Nothing: the job ended before an answer.
     OVER = "over"
 
 
-#: By their first letter. Enter alone changes nothing.
+#: First letter of the answer -> choice. Enter alone goes on.
 _ANSWERS = {b"c": Choice.CANCEL, b"d": Choice.DETACH, b"g": Choice.GO_ON, b"": Choice.GO_ON}
 
 
 def can_ask() -> bool:
-    """Return whether there is somebody who can be asked."""
+    """Return whether standard input and standard error are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def ask(job_id: int | str, has_ended: Callable[[], bool]) -> Choice:
-    """Ask, and return the answer; a Ctrl-C is one as well. The question is taken back when the job *has_ended*."""
+    """Ask the user and return the choice: CANCEL for another Ctrl-C, OVER if the job *has_ended* meanwhile."""
     question = f"job {job_id}: [c]ancel it, [d]etach and let it run, or [g]o on? (Ctrl-C cancels it) "
     try:
         click.echo("", err=True)
@@ -54,13 +54,13 @@ def ask(job_id: int | str, has_ended: Callable[[], bool]) -> Choice:
 
 
 def _answer(question: str, has_ended: Callable[[], bool]) -> Choice | None:
-    """Ask once; return what was answered, None where that says nothing."""
+    """Ask once and return the choice, or None if the answer is not valid."""
     click.echo(question, err=True, nl=False)
     while not select.select([STDIN], [], [], LOOK_S)[0]:
         if has_ended():
             click.echo("", err=True)
             return Choice.OVER
-    answer = os.read(STDIN, ANSWER_BYTES)  # a terminal gives one line
+    answer = os.read(STDIN, ANSWER_BYTES)  # a terminal returns one line
     if not answer:  # Ctrl-D
         click.echo("", err=True)
         return Choice.DETACH

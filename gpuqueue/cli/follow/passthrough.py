@@ -1,4 +1,4 @@
-"""What is passed on of a job's output, and how a terminal is left by it: a line of ours must not be part of that."""
+"""Passes a job's output to the terminal, and restores the terminal before gpuqueue prints a line of its own."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import sys
 
 from gpuqueue.console import put
 
-#: Begins whatever changes a terminal: a colour, a cursor that is hidden.
+#: First byte of every sequence that changes a terminal's state, such as its colour.
 ESCAPE = b"\x1b"
-#: Plain letters again, and a cursor.
+#: Resets colours and shows the cursor.
 RESET = b"\x1b[0m\x1b[?25h"
 
 
 class Shown:
-    """Passes output on as it is, and keeps in mind what of it a terminal still stands under."""
+    """Passes output on unchanged, and tracks whether it may have left colours or an unfinished line."""
 
     def __init__(self) -> None:
         self._is_coloured = self._is_open = False
@@ -26,7 +26,7 @@ class Shown:
             self._is_open = not chunk.endswith(b"\n")
 
     def finish(self) -> None:
-        """Make room for a line of ours on a terminal: in its own colours, at the beginning of a line."""
+        """Reset the terminal and finish an open line, so that a message can follow."""
         left = (RESET if self._is_coloured else b"") + (b"\r\n" if self._is_open else b"")
         self._is_coloured = self._is_open = False
         if left and sys.stderr.isatty():

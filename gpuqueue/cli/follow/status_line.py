@@ -1,4 +1,4 @@
-"""What somebody who stays with a job is told: it is held, it runs again, the store is away."""
+"""Messages while a job is followed: it is held, it runs again, the store does not answer."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _WHY = {
 
 
 def tell_held(job: Job) -> None:
-    """Say that whoever waits for *job* waits for a person: without a word it would look like any other wait."""
+    """Print that *job* is held, and how to release it."""
     why = _WHY.get(job.reason, "") if job.reason is not None else ""
     say("gpuqueue", f"job {job.label} is held{why} and will wait for: gpuqueue release {job.label}")
 
 
 def tell_again(run: Run) -> None:
-    """Say that the output goes on in another run's log."""
+    """Print that the following output is from another run."""
     say("gpuqueue", f"job {run.job_id} runs again, attempt {run.attempt}: what follows is of that run")
 
 
 def tell_away(error: Unreachable) -> None:
-    """Say that we stay all the same: the jobs go on while the store is away."""
+    """Print that the command waits for the store, and that the jobs go on."""
     say("gpuqueue", f"{error}. Waiting for it; the jobs go on")
 
 
 def tell_the_book(error: Unreachable) -> None:
-    """Say that what follows is what the history has: it may be behind."""
+    """Print that the following data is from the history, which may be behind."""
     say("gpuqueue", f"{error}. What the history has of it follows")

@@ -1,6 +1,6 @@
-"""A seat at the terminal of a job: keys go there, what it shows comes here, until it ends or one leaves.
+"""The attached terminal of a job: sends keys to the job and shows its output, until the job ends or the user detaches.
 
-Meanwhile our own terminal passes every key on as it is, Ctrl-C too. It is what it was before on every way out.
+Meanwhile the user's terminal is in raw mode, so that the job also receives Ctrl-C. Its mode is always restored.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from types import FrameType
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.system.logs import TTY, LogTail
 
-#: How much is read of what was typed at a time, in bytes: what a paste brings, and less than a frame holds.
+#: Most bytes of one read from standard input: enough for a paste, and less than the limit of a frame (65535).
 CHUNK_BYTES = 16384
-#: Longest time between two looks at the log, in milliseconds: the socket says when there is more.
+#: Longest time between two reads of the log, in milliseconds. The socket wakes the reader when there is more.
 LOOK_MS = 1000
 STDIN = 0
 
 
 class Leaving:
-    """Finds ``~.`` at the beginning of a line in what is typed, as ssh(1) has it; ``~~`` there is one ``~``."""
+    """Detects the escape ``~.`` at the beginning of a typed line, as in ssh(1); ``~~`` there sends one ``~``."""
 
     def __init__(self) -> None:
         self._at_begin = True
         self._tilde = False
 
     def take(self, typed: bytes) -> tuple[bytes, bool]:
-        """Return what of *typed* is for the job, and whether one wants to leave."""
+        """Return the part of *typed* that is for the job, and whether the user detaches."""
         out = bytearray()
         for byte in typed:
             char = bytes([byte])
@@ -53,17 +53,17 @@ class Leaving:
 
 
 class Seat:
-    """A seat at the terminal of the run whose log lies at *log*.
+    """A connection to the terminal of the run whose log is at *log*.
 
     Raises:
-        OSError: there is no such terminal, or it is somebody else's.
+        OSError: There is no such terminal, or it belongs to another user.
 
     """
 
     def __init__(self, log: Path) -> None:
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         folder = os.open(log.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:  # by this short name: a path in a socket's address must be short
+        try:  # by a short path: the length of a socket address is limited
             self._line.connect(f"/proc/self/fd/{folder}/{TTY}")
         except OSError:
             self._line.close()
@@ -72,9 +72,9 @@ class Seat:
             os.close(folder)
 
     def sit(self, tail: LogTail, show: Callable[[bytes], None], begin: Callable[[], None]) -> bool:
-        """Type on it, and *show* what *tail* has of it, until the job's end; return whether one left before.
+        """Send keys and *show* the output from *tail* until the job ends; return whether the user detached before.
 
-        *begin* is called when every key goes there, and before anything is shown: what it raises gives the seat up.
+        *begin* is called in raw mode before any output is shown. An exception from it detaches the terminal.
         """
         resized, wake = os.pipe()
         os.set_blocking(wake, False)
@@ -103,14 +103,14 @@ class Seat:
                     typed = os.read(STDIN, CHUNK_BYTES)
                     wanted, is_leaving = leaving.take(typed)
                     self._send(b"I", wanted)
-                    if is_leaving or not typed:  # or our own terminal has gone
+                    if is_leaving or not typed:  # no input: the user's terminal is closed
                         return True
                 over = self._line.fileno() in ready and not self._line.recv(CHUNK_BYTES)
                 for chunk in tail.rest():
                     show(chunk)
                 if over:
                     return False
-        except (BrokenPipeError, ConnectionResetError):  # the shim has gone, and the job with it
+        except (BrokenPipeError, ConnectionResetError):  # the shim has ended, and the job with it
             return False
 
     def _send(self, kind: bytes, rest: bytes) -> None:
@@ -124,9 +124,9 @@ class Seat:
 
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
-    """Let our terminal pass on every key as it is; give it back as it was, also where a signal ends us.
+    """Put the user's terminal into raw mode, and restore it at the end.
 
-    (What :mod:`gpuqueue.cli.follow.detach` makes of one comes by here.)
+    The mode is also restored after a signal, since :mod:`gpuqueue.cli.follow.detach` turns it into an exception.
     """
     before = termios.tcgetattr(STDIN)
     try:
@@ -138,10 +138,10 @@ def _raw() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _told(number: signal.Signals, wake: int) -> Iterator[None]:
-    """Let a byte come through *wake* at each signal *number*."""
+    """Write a byte to *wake* at each signal *number*."""
 
     def tell(_number: int, _frame: FrameType | None) -> None:
-        with contextlib.suppress(OSError):  # it is full: that is enough
+        with contextlib.suppress(OSError):  # a full pipe wakes the reader too
             os.write(wake, b".")
 
     before = signal.signal(number, tell)

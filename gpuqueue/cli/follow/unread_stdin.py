@@ -1,4 +1,4 @@
-"""What somebody gives to ``run`` on standard input, and no job reads."""
+"""The warning about standard input of ``run``, which no job reads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ STDIN = 0
 
 
 def tell_unread() -> None:
-    """Say so where something waits to be read: it was meant for the job, and will not get there."""
+    """Warn if standard input has unread data: the job does not receive it."""
     if _holds_something():
         words = "what is on standard input does not go to the job, which reads nothing there"
         say("gpuqueue", f"{words}: put it into a file, and name that in its arguments")
 
 
 def _holds_something() -> bool:
-    """Return whether standard input is a pipe or a file with something unread; a terminal is for our own questions."""
+    """Return whether standard input is a pipe or a file with unread data; a terminal is for prompts."""
     try:
         kind = os.fstat(STDIN)
         if stat.S_ISREG(kind.st_mode):

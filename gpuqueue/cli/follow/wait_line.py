@@ -1,4 +1,4 @@
-"""The line that tells whoever waits for a job why it waits, and for how long already."""
+"""The line on stderr that says why a followed job waits, and for how long."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.text.sanitize import in_words
 from gpuqueue.text.units import format_duration
 
-#: A job that starts within this time has not waited, in seconds.
+#: Shortest wait that is reported, in seconds.
 PATIENCE_S = 1.0
-#: Time between two questions to the store about the reasons, in seconds: what they cost is for the few who look.
+#: Time between two queries for the explanation, in seconds. The query is expensive for the store.
 ASK_S = 5.0
-#: Time between two times that the line is written anew, in seconds.
+#: Time between two updates of the line, in seconds.
 WRITE_S = 1.0
-#: Columns that are left free behind it: for the cursor, and for the ^C that a terminal shows there.
+#: Free columns after the line: for the cursor, and for the ^C that a terminal prints there.
 BESIDE = 3
-#: Back to the beginning of the line, and away with what stands there.
+#: Returns to the beginning of the line and clears it.
 CLEAR = "\r\x1b[K"
 
 WORDS = {
@@ -48,7 +48,7 @@ WORDS = {
 
 
 class WaitLine:
-    """Says on stderr why a job waits: in one line that is written anew on a terminal, by a line a change in a pipe."""
+    """Prints on stderr why a job waits: on a terminal one line that is updated, otherwise a line for each change."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -59,7 +59,7 @@ class WaitLine:
         self._stands = False
 
     def seen(self, job: Job) -> None:
-        """Take note of how the job stands now."""
+        """Update the line for the current state of the job."""
         now = time.monotonic()
         if job.state is not JobState.QUEUED:
             self.clear()
@@ -70,7 +70,7 @@ class WaitLine:
             self._write(job, now)
 
     def clear(self) -> None:
-        """Make room for other output."""
+        """Clear the line before other output."""
         if self._stands:
             self._put(CLEAR)
             self._stands = False
@@ -89,21 +89,21 @@ class WaitLine:
         width = shutil.get_terminal_size().columns - BESIDE
         so_far = f"{waited_s:.0f}s" if waited_s < 60 else format_duration(waited_s)  # noqa: PLR2004 - a minute
         line = self._line(f"{reason}, {so_far} so far")
-        self._put(CLEAR + in_words(line, max(1, width)))  # a line that breaks could not be taken off whole
+        self._put(CLEAR + in_words(line, max(1, width)))  # a wrapped line could not be cleared
         self._stands = True
 
     @staticmethod
     def _put(text: str) -> None:
-        """Write to the terminal itself: without colour, click would leave out what clears the line as well."""
+        """Write to stderr without click, which removes the sequence that clears the line if colours are off."""
         with contextlib.suppress(OSError):
             sys.stderr.write(text)
             sys.stderr.flush()
 
     def _ask(self, job: Job, now: float) -> None:
-        from gpuqueue.cli.why.story import in_brief  # noqa: PLC0415 - most jobs start at once
+        from gpuqueue.cli.why.story import in_brief  # noqa: PLC0415 - lazy import: most jobs start at once
 
         self._asked_s = now
-        with contextlib.suppress(GpuQueueError):  # the reason is known without it
+        with contextlib.suppress(GpuQueueError):  # the explanation is optional
             self._why = in_brief(self._client.why(job.id))
 
     def _line(self, words: str) -> str:

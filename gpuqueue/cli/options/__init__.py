@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share, and how their text is read.
+"""Options and arguments that several commands share, and the parsing of their values.
 
-Not here: what is printed (``gpuqueue.cli.output``).
+Output is in ``gpuqueue.cli.output``.
 """

@@ -1,4 +1,4 @@
-"""What a change did to an array or to a part of it, in one line."""
+"""One line of output for a change to an array or to a part of it."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import JobName
 
-#: Of a part of an array so many ranges are named in a line: it once took thousands of characters.
+#: Most index ranges that a line names.
 RANGES_NAMED = 12
 
 
 class Missed:
-    """Which members of an array a change of mind did not reach, and where they stand."""
+    """Collects the members of an array that a change skipped, and their states."""
 
     def __init__(self) -> None:
         self._found: list[tuple[Indexes, JobState | Elsewhere]] = []
 
     def __call__(self, indexes: Indexes, stands: JobState | Elsewhere) -> None:
-        """Add members that the change did not reach, and the state that they are in."""
+        """Add members that the change skipped, and their state."""
         self._found.append((indexes, stands))
 
     def line(self, verb: str, word: str, state: JobState) -> str:
-        """Return what to say of what was done; what was named and could not be done is told as what went wrong.
+        """Return the line about the change.
 
         Raises:
-            Refused: of a part, something could not be done; what was is said by then.
+            Refused: A part of an array was named, and the change skipped some of its members. The line about the others
+                is printed before.
 
         """
         name = JobName.parse(word)
         if not self._found:
             return job_line(word, state)
-        if name.part is None:  # all of it means what is there
+        if name.part is None:  # skipped members of a whole array are no error
             return job_line(word, state) + (f", but {', '.join(self._told(name))}" if verb == "hold" else "")
         not_these = {index for indexes, _ in self._found for index in indexes}
         done = job_line(_called(name.id, Indexes.of(index for index in name.part if index not in not_these)), state)
@@ -45,7 +46,7 @@ class Missed:
         raise Refused(f"{', '.join(told)}: there is nothing to {verb}")
 
     def _told(self, name: JobName) -> list[str]:
-        """Return what to tell of the members that were not reached, but for what a range may pass over."""
+        """Return phrases about the skipped members, without those that a range may skip."""
         return [
             f"{_called(name.id, indexes)} {_are(stands, len(indexes))}"
             for indexes, stands in self._found
@@ -66,5 +67,5 @@ def _are(stands: JobState | Elsewhere, number: int) -> str:
 
 
 def job_line(name: str, state: object) -> str:
-    """Return the line about a job that was changed."""
+    """Return the line about a changed job."""
     return f"job {name}: {state}"

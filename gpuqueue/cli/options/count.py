@@ -1,4 +1,4 @@
-"""How many of something: a whole number whose upper bound is so high that nobody meets it."""
+"""A parameter type for counts: a whole number with a very large upper bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 
 class Count(click.IntRange):
-    """A whole number from *least* on; *most* keeps out what no store or database takes, and is not told in a help."""
+    """A whole number from *least* to *most*; *most* rejects values that overflow a database, and help omits it."""
 
     name = "n"
 
@@ -14,5 +14,5 @@ class Count(click.IntRange):
         super().__init__(least, most)
 
     def _describe_range(self) -> str:
-        """Return what click puts into a help: that of ``--limit`` said ``[default: 50; 1<=x<=1000000000]``."""
+        """Return an empty range for the help, instead of click's ``1<=x<=1000000000``."""
         return ""

@@ -1,4 +1,4 @@
-"""The options that say what a job waits for beside a device, and after which endings it runs again."""
+"""Options for dependencies, begin time, hold, deduplication and retries of a job."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def _retry_on(help_text: str) -> Option:
     return click.option("--retry-on", metavar="ENDINGS", help=help_text, shell_complete=listed(one_of(RetryOn)))
 
 
-#: Those of edit, where nothing that is not said has a default, and most can be taken back.
+#: Options of ``edit``: without defaults, since an omitted option changes nothing.
 new_after = _after(f"{_AFTER} In place of those before; none for none.")
 new_begin = _begin(f"Not before: {TIMES}; now for at once.")
 new_retries = _retries("Run it again after a failure, at most N times, counting those that it had.")
 new_retry_on = _retry_on(_RETRY_ON)
 
-#: Those of submit.
+#: Options of ``submit`` and ``run``.
 WAIT_OPTIONS: list[Option] = [
     _after(_AFTER),
     _begin(f"Not before: {TIMES}."),
@@ -58,11 +58,11 @@ WAIT_OPTIONS: list[Option] = [
 
 
 def tell_if_past(begin: str | None, job: Job) -> None:
-    """Say that the time to begin has been: there may be a typing error in it."""
+    """Warn if the time of ``--begin`` is in the past, which may be a typing error."""
     if begin is not None and begin.strip() not in {"now", NONE} and job.spec.waits.begin_at is None:
         say("gpuqueue", f"--begin {plain(begin)} has been: job {job.id} may start at once")
 
 
 def tell_found(job: Job) -> None:
-    """Say that no job was made: one with the same key is there."""
+    """Print that no job was queued, since *job* has the same dedupe key."""
     say("gpuqueue", f"job {job.id} has this dedupe key and is {job.state}: no new job was queued")

@@ -1,4 +1,4 @@
-"""The argument ID of the commands that are about one job."""
+"""The argument ID of the commands for one job."""
 
 from __future__ import annotations
 

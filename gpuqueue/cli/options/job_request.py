@@ -1,4 +1,4 @@
-"""The options of ``submit`` and ``run`` that describe a job, and the request that they make."""
+"""The options of ``submit`` and ``run`` that describe a job, and the call that submits it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     shell_completion = later("click.shell_completion")
 
-#: How much a mistyped option is like the one that was meant, from 0 to 1.
+#: Least similarity of a suggested option to a mistyped one, from 0 to 1.
 CLOSE = 0.75
 
 
@@ -30,10 +30,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class WithRest(click.Command):
-    """A command whose words after ``--`` are the job's, whatever they look like."""
+    """A command that passes all words after ``--`` to the job."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Keep what stands behind the first ``--`` away from our own options."""
+        """Parse the words before the first ``--``, and store those after it in ``ctx.obj``."""
         words = list(args)
         ctx.obj = None
         if "--" in words:
@@ -50,13 +50,13 @@ class WithRest(click.Command):
             raise told from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[shell_completion.CompletionItem]:
-        """Complete files behind ``--``: what stands there is the job's."""
+        """Complete files after ``--``, where the job's arguments are."""
         if ctx.obj is None:
             return super().shell_complete(ctx, incomplete)
         return [shell_completion.CompletionItem(incomplete, type="file")]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options and arguments; behind ``--`` there are none left to complete."""
+        """Return the options and arguments; none for completion after ``--``."""
         return [] if ctx.resilient_parsing and ctx.obj is not None else super().get_params(ctx)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -65,16 +65,16 @@ class WithRest(click.Command):
 
 
 def _with_close_ones(error: click.UsageError) -> click.UsageError:
-    """Return *error* with a guess only at an option that is nearly what was typed: most are meant for the script."""
+    """Return *error* with only close suggestions, since most unknown options are meant for the script."""
     if not isinstance(error, click.NoSuchOption) or not error.possibilities:
         return error
-    from difflib import get_close_matches  # noqa: PLC0415 - only where an option is mistaken
+    from difflib import get_close_matches  # noqa: PLC0415 - only for a mistyped option
 
     close = get_close_matches(error.option_name, error.possibilities, cutoff=CLOSE)
     return click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
 
 
-#: What describes a job, in the order of the help.
+#: The options that describe a job, in the order of the help.
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.argument("script", required=False, shell_complete=files),
     click.option("-m", "--mem", metavar="SIZE", help="Memory on each device: 6G, 6000M, 512MiB (binary)."),
@@ -133,7 +133,7 @@ def job_options(command: F) -> F:
 
 
 def submit_job(client: Submitting, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
-    """Submit the job that the options and *rest*, the words after ``--``, describe; return it."""
+    """Submit the job that *options* and *rest*, the words after ``--``, describe; return the job."""
     script = options.pop("script")
     if script is None and not rest:
         raise BadRequest(

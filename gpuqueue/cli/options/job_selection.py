@@ -1,4 +1,4 @@
-"""Commands that do the same to several jobs: which ones, the question before, and a line for each."""
+"""Commands that change several jobs: their selection, the confirmation, and a line of output for each job."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from gpuqueue.text.sanitize import short
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=Choosing)
-#: Does it to one job, and returns what to say of that.
+#: Changes one job, and returns the line to print.
 Act = Callable[[C, str], str]
 
-#: Of the jobs that a filter finds, so many are shown before the question.
+#: Most jobs that are shown before the confirmation.
 SHOWN = 5
-#: Exit code of who said no.
+#: Exit code after the answer no.
 NOTHING_DONE = 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """What a person typed: words that name jobs, or what the jobs have in common."""
+    """The user's selection of jobs: by name, or by filters."""
 
     ids: tuple[str, ...]
     user: str | None
@@ -42,14 +42,14 @@ class Selection:
 
     @property
     def by_filter(self) -> bool:
-        """Return whether the jobs are chosen by what they have in common."""
+        """Return whether the jobs are selected by filters."""
         return self.all_jobs or any(each is not None for each in (self.user, self.name, self.tag, self.stand))
 
     def check(self, verb: str) -> None:
-        """Refuse what means nothing, or may mean two things.
+        """Check that the selection has either names or filters.
 
         Raises:
-            BadRequest: it does.
+            BadRequest: It has both, or neither.
 
         """
         if self.by_filter and self.ids:
@@ -59,15 +59,15 @@ class Selection:
 
 
 def ids(*states: str) -> Callable[[F], F]:
-    """Return the argument that takes several words; a shell offers the ids of jobs in *states*, or of all that live.
+    """Return the argument for several jobs; completion offers live jobs in *states*, or all live jobs.
 
-    What is malformed is told when its turn comes: one bad word must not keep the others from being done.
+    A malformed name is reported when it is processed, so that it does not block the other names.
     """
     return click.argument("ids", metavar="ID…", nargs=-1, shell_complete=live_ids(*states))
 
 
 def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
-    """Add the words that name jobs, and the options that choose them; with *stands* also by where they stand."""
+    """Return a decorator that adds the job argument and the filter options; *stands* adds ``--state``."""
     options = [
         ids(*states),
         click.option("-u", "--user", metavar="NAME", help="This user's jobs.", shell_complete=users),
@@ -89,9 +89,9 @@ def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
 
 
 def act_on(verb: str, selection: Selection, act: Act[Changing], *, stand: Stand | None = None) -> None:
-    """Do *act* to each job that is meant, say what came of it, and leave with the worst exit code.
+    """Call *act* for each selected job, print the results, and exit with the highest exit code.
 
-    *stand* is where jobs must stand for this, if a filter chooses them.
+    *stand* is the state of the jobs that filters select, unless ``--state`` gives one.
     """
     selection.check(verb)
     with Changing() as client:
@@ -113,12 +113,12 @@ def act_on(verb: str, selection: Selection, act: Act[Changing], *, stand: Stand 
 def on_each(
     client: C, words: Sequence[str], act: Act[C], *, which: Which = Which.LIVE, last_first: bool = False
 ) -> int:
-    """Do *act* to each job that *words* name; one that fails does not keep the others from it. Return the worst code.
+    """Call *act* for each job that *words* name, also after failures; return the highest exit code.
 
-    *which* jobs of a range are of interest; *last_first*, it is done to the last of them first.
+    *which* selects the jobs of a range of ids. *last_first* reverses the order.
 
     Raises:
-        Unreachable: the store does not answer: it would not for the others.
+        Unreachable: The store does not answer. The other jobs are not tried.
 
     """
     names: list[str] = []
@@ -137,17 +137,17 @@ def on_each(
 
 
 def _told(error: GpuQueueError) -> int:
-    """Say what went wrong with one job, and return the exit code for that; a store that is away is no such thing."""
+    """Print the error of one job and return its exit code; raise it if the store does not answer."""
     if isinstance(error, Unreachable):
         raise error
     return say("gpuqueue", str(error), error.exit_code)
 
 
 def _agreed(verb: str, found: Sequence[Chosen]) -> bool:
-    """Show what would be changed and ask.
+    """Show the jobs and return whether the user confirms the change.
 
     Raises:
-        BadRequest: there is nobody to ask.
+        BadRequest: There is no terminal to ask on.
 
     """
     count = _counted(found)
@@ -164,7 +164,7 @@ def _agreed(verb: str, found: Sequence[Chosen]) -> bool:
 
 
 def _yes(question: str) -> bool:
-    """Ask until it is answered; Enter alone is no. A Ctrl-C begins a new line: this one has its ``^C``."""
+    """Ask until the answer is valid; Enter alone means no. Ctrl-C starts a new line after the terminal's ``^C``."""
     while True:
         try:
             answer = click.prompt(f"{question} [y/N]", default="", show_default=False, err=True).strip().lower()
@@ -177,9 +177,9 @@ def _yes(question: str) -> bool:
 
 
 def _counted(found: Sequence[Chosen]) -> str:
-    """Return how many jobs *found* are: ``12 jobs (3 of them arrays with 1 200 members)``.
+    """Return the number of jobs in words: ``12 jobs (3 of them arrays with 1 200 members)``.
 
-    Of an array those members count that have not ended; several parts of one are one array.
+    Ended members do not count. Several parts of one array count as one array.
     """
     arrays = {each.job.id: each.job for each in found if each.job.tally is not None}
     number = len({each.job.id for each in found})
@@ -195,7 +195,7 @@ def _members(number: int) -> str:
 
 
 def _members_in(chosen: Chosen) -> int:
-    """Return how many members of an array were chosen that have not ended; 0 for what is no array."""
+    """Return the number of chosen members that have not ended; 0 for a job that is no array."""
     tally, array = chosen.job.tally, chosen.job.spec.array
     if tally is None or array is None:
         return 0

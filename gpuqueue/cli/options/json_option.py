@@ -1,6 +1,6 @@
-"""The option ``--json``, which says everywhere alike where its answer is explained.
+"""The option ``--json`` of all commands.
 
-It names a page and no file: whoever has installed gpuqueue has none of the files of docs/.
+Its help names a documentation page and no file, since an installed gpuqueue does not contain docs/.
 """
 
 from __future__ import annotations

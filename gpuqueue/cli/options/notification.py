@@ -1,4 +1,4 @@
-"""The options that say who is told of a job's end."""
+"""The options for notifications about a job's end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ else:
 
 def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[shell_completion.CompletionItem]:
     """Complete the names of the site's targets."""
-    from gpuqueue.client import Client  # noqa: PLC0415 - only for a shell that asks
+    from gpuqueue.client import Client  # noqa: PLC0415 - only for shell completion
 
     found: set[str] = set()
     with contextlib.suppress(GpuQueueError), Client() as client:
@@ -36,7 +36,7 @@ def _option(name: str, when: str) -> Callable[[Any], Any]:
     return click.option(name, multiple=True, metavar="WHAT", help=when, shell_complete=targets)
 
 
-#: Those of submit.
+#: Options of ``submit`` and ``run``.
 NOTICE_OPTIONS: list[Callable[[Any], Any]] = [
     _option(
         "--on-end", "Told of its end: a target of the site, a mail address, a URL, command:WORDS. May be repeated."
@@ -46,7 +46,7 @@ NOTICE_OPTIONS: list[Callable[[Any], Any]] = [
 
 
 def warn_if_nobody_sends(client: Submitting, job: Job) -> None:
-    """Say so where messages were asked for, and nobody is there to send them."""
+    """Warn if *job* has notifications that no recorder can send."""
     if all(each.kind is NoticeKind.COMMAND for each in job.spec.notices):
         return
     with contextlib.suppress(GpuQueueError):

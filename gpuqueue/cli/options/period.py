@@ -1,4 +1,4 @@
-"""Times as people type them: so long ago, or a date."""
+"""Parsing of times and periods: a duration before now, or a date."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import parse_duration
 
-#: For the metavar and the message alike.
+#: Examples for help texts and error messages.
 EXAMPLES = "7d, 12h, 2026-11-01 or 2026-11-01T09:00"
 
 
 def moment(text: str | None) -> datetime | None:
-    """Return the time that *text* means: so long ago, or an ISO date in local time.
+    """Return the time that *text* means: a duration before now, or an ISO date, in local time by default.
 
     Raises:
-        BadRequest: it is neither.
+        BadRequest: *text* is neither.
 
     """
     if text is None:
@@ -27,12 +27,12 @@ def moment(text: str | None) -> datetime | None:
         pass
     try:
         return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):  # the second: the year 1 in a zone ahead of UTC
+    except (ValueError, OverflowError):  # OverflowError: the year 1 in a time zone ahead of UTC
         raise BadRequest(f"{brief(text)} is no time: write {EXAMPLES}") from None
 
 
 def ordered(since: datetime | None, until: datetime | None) -> None:
-    """Refuse a period that ends before it begins.
+    """Check that a period ends after it begins.
 
     Raises:
         BadRequest: *until* is not after *since*.

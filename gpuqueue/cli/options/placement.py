@@ -1,4 +1,4 @@
-"""The options of ``submit``, ``run`` and ``edit`` that say on which device a job is put, and how."""
+"""The device and placement options of ``submit``, ``run`` and ``edit``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ Option = Callable[[Any], Any]
 
 
 def _alone(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
-    """Keep the one of these flags that is said as ``exclusive``: not both, of which one would win unseen."""
+    """Store ``--exclusive`` or ``--shared`` as the parameter ``exclusive``.
+
+    Raises:
+        click.UsageError: Both flags are given.
+
+    """
     before = ctx.params.setdefault("exclusive", None)
     if chosen and before is not None:
         raise click.UsageError("--exclusive and --shared contradict each other: say one of them", ctx)
@@ -27,7 +32,12 @@ def _alone(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  #
 
 
 def _prefer(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
-    """Keep the one of these flags that is said as ``preference``."""
+    """Store ``--spread``, ``--pack`` or ``--no-preference`` as the parameter ``preference``.
+
+    Raises:
+        click.UsageError: Two of these flags are given.
+
+    """
     before = ctx.params.setdefault("preference", None)
     if chosen and before is not None:
         other = "no-preference" if before == "none" else before
@@ -54,12 +64,12 @@ def _device_type(help_text: str) -> Option:
 
 device = _device(f"{_DEVICE} Nothing said: a GPU, unless the queue knows of none.")
 device_type = _device_type(f"{_MODEL}.")
-#: Those of ``edit``, where nothing said changes nothing.
+#: Options of ``edit``, where an omitted option changes nothing.
 new_device = _device(_DEVICE)
 new_device_type = _device_type(f"{_MODEL}; none takes it back.")
 spread = _preference("spread", "On the device with the most free memory.")
 pack = _preference("pack", "On the device with the least that is enough.")
-#: Only of ``edit``.
+#: Options of ``edit`` only.
 alone = click.option(
     "--exclusive", "alone", is_flag=True, expose_value=False, callback=_alone, help="Alone on each device."
 )
@@ -67,7 +77,7 @@ shared = click.option("--shared", is_flag=True, expose_value=False, callback=_al
 no_preference = click.option(
     "--no-preference", "none", is_flag=True, expose_value=False, callback=_prefer, help="On which, the site says."
 )
-#: Those of submit and run.
+#: Options of ``submit`` and ``run``.
 OPTIONS = (
     device,
     device_type,
@@ -78,7 +88,7 @@ OPTIONS = (
 
 
 def warn_if_alone(client: Looking, job: Job) -> None:
-    """Say so when nobody is there to run the job. It is queued all the same: nothing may go wrong any more."""
+    """Warn if no device can run *job*. The job is already queued, so errors of the store are ignored."""
     if job.reason is not WaitReason.DEVICE:
         return
     where = f" in pool {job.spec.pool}" if job.spec.pool else ""

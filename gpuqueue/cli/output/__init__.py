@@ -1,4 +1,4 @@
-"""Values as text: tables, columns, colours and JSON for the terminal.
+"""Formatting of values: tables, columns, colours and JSON.
 
-Nothing here asks the client for anything, and no command is imported here. Start reading at ``render.py``.
+No module here imports a command. Start reading at ``render.py``.
 """

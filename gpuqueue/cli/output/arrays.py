@@ -1,4 +1,4 @@
-"""What the command line says of arrays: the options of ``submit``, and how an array is shown."""
+"""Arrays on the command line: the options of ``submit``, job names, output and exit codes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Longest text of indexes that is shown in a list, in characters.
+#: Longest text of indexes in a list, in columns.
 SHOWN = 40
 
 _OPTIONS = (
@@ -39,14 +39,14 @@ _OPTIONS = (
 
 
 def array_options(command: F) -> F:
-    """Add the options that ask for many jobs at once."""
+    """Add the options that make an array."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def tell_unknown(job: Job) -> None:
-    """Say what stands in braces in the command of an array and stays there: it may be a name with a typing error."""
+    """Warn about unknown names in braces in the command of an array, which may be typing errors."""
     array = job.spec.array
     unknown = [] if array is None else array.unknown(job.spec.argv)
     if array is not None and unknown:
@@ -55,8 +55,8 @@ def tell_unknown(job: Job) -> None:
         say("gpuqueue", f"{left} stays as it is: this array has {{index}} and {names}. Meant so? Then all is well")
 
 
-class JobNameType(click.ParamType):  # type: ignore[type-arg]  # a generic in the newest click alone
-    """A job as people name it: ``17``, a member ``17_2``; where *several* is true also ``17_5-9`` and ``12-19``."""
+class JobNameType(click.ParamType):  # type: ignore[type-arg]  # generic only in the newest click
+    """The name of a job, ``17``, or of a member, ``17_2``; with *several* also ``17_5-9`` and ``12-19``."""
 
     name = "ID"
 
@@ -64,7 +64,7 @@ class JobNameType(click.ParamType):  # type: ignore[type-arg]  # a generic in th
         self._several = several
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the name as it was written, if it is one."""
+        """Return the normalized name; a malformed one is a usage error."""
         try:
             name = meant(str(value)) if self._several else JobName.parse(str(value))
         except BadRequest as error:
@@ -75,9 +75,10 @@ class JobNameType(click.ParamType):  # type: ignore[type-arg]  # a generic in th
 
 
 def labels(job: Job) -> list[tuple[str, JobState]]:
-    """Return what a list calls *job*, and where it stands; an array once for what waits and once for what is held.
+    """Return the labels and states that a list shows for *job*.
 
-    An array whose members were all taken is not shown: they are.
+    An array has one pair for its waiting members and one for its held members. It has none once all its members have
+    begun, since a list shows these as jobs.
     """
     if job.tally is None or job.spec.array is None:
         return [(job.label, job.state)]
@@ -87,9 +88,9 @@ def labels(job: Job) -> list[tuple[str, JobState]]:
 
 
 def story(job: Job) -> list[str]:
-    """Return what ``show`` says of an array beside what it says of any job, or whose member a job is."""
+    """Return the lines of ``show`` about an array, or about the array of a member."""
     if job.member is not None:
-        own_id = f", job {job.id}" if job.attempt else ""  # before a device takes it no command knows that number
+        own_id = f", job {job.id}" if job.attempt else ""  # a member has an id of its own once a device takes it
         return [f"  member     {job.member.index} of array {job.member.array_id}{own_id}"]
     array, here = job.spec.array, job.tally
     if array is None:
@@ -107,17 +108,17 @@ def story(job: Job) -> list[str]:
 
 
 def worst_code(client: Asking, record: Record) -> int:
-    """Return the exit code of an ended job; of an array the highest of its members'.
+    """Return the exit code of an ended job; for an array, the highest of its members.
 
     Raises:
-        BookUnreachable: it failed, and how is not in the history yet.
+        BookUnreachable: The job failed, and the history has not recorded its ending yet.
 
     """
     if record.job.spec.array is None or record.job.state is JobState.SUCCEEDED:
         return code_of(record)
     bad = [state for state in JobState if state.is_end and state is not JobState.SUCCEEDED]
     found = client.history(array=record.job.id, states=bad, limit=len(record.job.spec.array))
-    # The history has no run of a member that was cancelled before its start: that one was tells the array's state.
+    # The history does not record members that were cancelled before they began. The array's state shows that some were.
     never_began = [INTERRUPTED] if record.job.state is JobState.CANCELLED else []
     return max([*never_began, *map(code_of, found)], default=1) or 1
 
@@ -128,13 +129,13 @@ def first_bad_code(
     ended: Mapping[int | str, Job],
     records: Mapping[str, Record],
 ) -> int:
-    """Return the exit code of the first of *words* with a job that has not succeeded; 0 where there is none.
+    """Return the exit code of the first of *words* with a job that has not succeeded, or 0.
 
-    Each word is the jobs that it names; of several, a part of an array, the highest code counts. *records* are those
-    that are known already: the history is asked for the others that it takes, and for no good one.
+    Each element of *words* is the list of jobs that one argument names. Its exit code is the highest of its jobs.
+    *records* are already known. The history is queried for other jobs only if they did not succeed.
 
     Raises:
-        BookUnreachable: one of them failed, and how is not in the history yet.
+        BookUnreachable: A job failed, and the history has not recorded its ending yet.
 
     """
     for names in words:

@@ -1,6 +1,6 @@
-"""The table of devices, for ``gpus``, ``status`` and ``up``: as much of each as the terminal is wide. Pure.
+"""The table of devices for ``gpus``, ``status`` and ``up``, fitted to the terminal. Pure.
 
-A pipe gets all of it, whole.
+For a pipe, nothing is omitted or cut.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gpuqueue.text.units import format_bytes
 
 
 class Row(NamedTuple):
-    """One line: a device, after how many seconds it gives a sign, and what its jobs are called, where that is known."""
+    """One line: a device, the interval of its worker's heartbeats in seconds, and the known labels of its jobs."""
 
     status: DeviceStatus
     beat_s: float
@@ -25,23 +25,27 @@ class Row(NamedTuple):
 
     @property
     def jobs(self) -> list[str]:
-        """Return the names of the jobs on it."""
+        """Return the labels of the jobs on the device."""
         return [self.called.get(job_id, str(job_id)) for job_id in self.status.jobs]
 
 
-#: One column of it.
+#: One column of the table.
 Column: TypeAlias = terminal_width.Column[Row]
 
 
 def device_table(
     found: Sequence[DeviceStatus], beat_s: float, width: int | None = None, called: Mapping[int, str] | None = None
 ) -> str:
-    """Return the devices as a table for a terminal so wide; None: for a pipe. *called* is what some jobs are called."""
+    """Return the devices as a table *width* columns wide; None: for a pipe. *called* maps job ids to labels."""
     return table_of(COLUMNS, [Row(each, beat_s, called or {}) for each in found], width)
 
 
 def few(names: Sequence[str], width: int, between: str = " ") -> str:
-    """Return the *names* of jobs in so much room: all; members of arrays as ranges; the first and how many."""
+    """Return the *names* of jobs in *width* columns.
+
+    The result is the first form that fits: all names, members of arrays as ranges, the first names and the number of
+    the others, or only the number.
+    """
     if not names:
         return "-"
     ranges = _ranges(names)
@@ -56,7 +60,7 @@ def few(names: Sequence[str], width: int, between: str = " ") -> str:
 
 
 def _ranges(names: Sequence[str]) -> list[str]:
-    """Return *names* with neighbours in one array as one: ``72_0-6`` for seven of them."""
+    """Return *names* with consecutive members of an array as a range: ``72_0-6`` for seven of them."""
     found: list[tuple[str, int, int]] = []
     for name in names:
         array, _, index = name.rpartition("_")
@@ -75,11 +79,11 @@ NAME = terminal_width.Column[Row](
     head="NAME", cell=lambda row, _: short(row.status.device.name, 32), least=11, keep=4, narrows=1
 )
 FREE = terminal_width.Column[Row](head="FREE", cell=lambda row, _: format_bytes(row.status.free_bytes), right=True)
-#: It stays whole for as long as anything else can give way: it says what is wrong.
+#: Narrowed last, since it shows what is wrong.
 STATE = terminal_width.Column[Row](
     head="STATE", cell=lambda row, _: condition(row.status, row.beat_s, row.called), least=28, narrows=4
 )
-#: From left to right.
+#: The columns from left to right.
 COLUMNS: tuple[Column, ...] = (
     terminal_width.Column(head="HOST", cell=lambda row, _: plain(row.status.host), least=8, narrows=2),
     terminal_width.Column(head="DEVICE", cell=lambda row, _: render.device_label(row.status.device), right=True),

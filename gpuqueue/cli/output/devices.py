@@ -1,4 +1,4 @@
-"""Devices as rows, as lines and as JSON."""
+"""Devices as a table, as lines and as JSON."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def device_rows(found: Sequence[DeviceStatus], settings: Settings, queue: JobQueue) -> str:
-    """Return the table of devices and what stands below it; *queue* knows what their jobs are called."""
+    """Return the table of devices and the lines below it; *queue* gives the labels of their jobs."""
     called = queue.called(jobs_on(found))
     table = device_table(found, settings.beat_s, terminal_width(), called)
     return "\n".join((table, *drain_lines(found), *kept_lines(found, called)))
 
 
 def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
-    """Yield a line for each process that the queue did not start, so that one knows whom to ask."""
+    """Yield a line for each external process, with its user."""
     for each in found:
         for stranger in each.strangers:
             who = f"{plain(stranger.user or 'somebody')}, pid {stranger.pid}"
@@ -39,7 +39,7 @@ def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
 
 
 def device_plain(each: DeviceStatus) -> dict[str, object]:
-    """Return a device and how it stands as plain values."""
+    """Return a device and its state as plain values."""
     return {
         **device_to_plain(each.device),
         "host": each.host,

@@ -1,4 +1,4 @@
-"""Drained and reserved devices in words and as JSON. Pure."""
+"""Drained and reserved devices as text and as JSON. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuqueue.text.sanitize import plain
 
 
 def jobs_on(found: Iterable[DeviceStatus]) -> Iterator[int]:
-    """Yield the jobs that hold the devices *found*, and those for which they are kept."""
+    """Yield the jobs that hold the devices *found*, and those that have them reserved."""
     for each in found:
         yield from each.jobs
         if each.kept is not None:
@@ -19,18 +19,18 @@ def jobs_on(found: Iterable[DeviceStatus]) -> Iterator[int]:
 
 
 def going_on(jobs: Sequence[int], called: Mapping[int, str]) -> str:
-    """Return the words about jobs that go on on a drained device, empty where there are none."""
+    """Return a phrase about the jobs that go on on a drained device; empty if there are none."""
     names = ", ".join(called.get(each, str(each)) for each in jobs)
     return (f"; jobs {names} go on" if len(jobs) > 1 else f"; job {names} goes on") if jobs else ""
 
 
 def device_name(each: DeviceStatus) -> str:
-    """Return how a line names a device."""
+    """Return the name of a device in a message."""
     return f"device {each.device.index} of {each.host} ({plain(each.device.uuid)})"
 
 
 def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
-    """Yield a line for each thing that was said against a device: since when, by whom and why."""
+    """Yield a line for each drain of a device: its time, user and reason."""
     for each in found:
         for said in each.drains:
             since = f" since {render.when(said.at)}" if said.at else ""
@@ -40,7 +40,7 @@ def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
 
 
 def kept_lines(found: Sequence[DeviceStatus], called: Mapping[int, str]) -> Iterator[str]:
-    """Yield a line for each device that is kept for a job: for which, and since when; *called* as in condition."""
+    """Yield a line for each reserved device: its job and the time of the reservation; *called* as in `condition`."""
     for each in found:
         if each.kept is not None:
             since = f" since {render.when(each.kept.since)}" if each.kept.since else ""
@@ -50,13 +50,13 @@ def kept_lines(found: Sequence[DeviceStatus], called: Mapping[int, str]) -> Iter
 
 
 def drain_plain(said: Drain) -> dict[str, str | None]:
-    """Return *said* as plain values."""
+    """Return a drain as plain values."""
     at = said.at.isoformat(timespec="milliseconds") if said.at else None
     return {"origin": said.origin.value, "why": said.why, "by": said.by, "at": at}
 
 
 def condition(device: DeviceStatus, beat_s: float, called: Mapping[int, str] | None = None) -> str:
-    """Return in a few words whether a device takes jobs; *called* is what people call some of them."""
+    """Return in a few words whether a device takes jobs; *called* maps job ids to labels."""
     if device.drains:
         return f"drained {plain(str(device.drains[0]))}"
     if device.seen_s_ago > SILENT_BEATS * beat_s:

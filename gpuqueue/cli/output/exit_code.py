@@ -1,4 +1,4 @@
-"""How an ended job becomes the exit code of the command that waited for it."""
+"""The exit code of a command that waited for a job."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def code_of(record: Record) -> int:
-    """Return the exit code of an ended job; 1 where it ended without one of its own.
+    """Return the exit code for an ended job; 1 if the job has none of its own.
 
     Raises:
-        BookUnreachable: it failed, and how is not in the history yet.
+        BookUnreachable: The job failed, and the history has not recorded its ending yet.
 
     """
-    if record.job.state is JobState.CANCELLED:  # while it waited, also to run again, or while it ran
+    if record.job.state is JobState.CANCELLED:  # while it waited, for a retry too, or while it ran
         return INTERRUPTED
     last = record.last_run
     if last is not None and last.ending is not None:

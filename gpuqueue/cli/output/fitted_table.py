@@ -1,4 +1,4 @@
-"""Columns and lines as a table that fits the terminal. Pure. A pipe gets all of it, whole."""
+"""Tables fitted to the terminal. Pure. For a pipe, nothing is omitted or cut."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gpuqueue.cli.output import render
 from gpuqueue.cli.output.terminal_width import NO_LIMIT, Column, fit
 from gpuqueue.text.sanitize import short
 
-#: What a line of the table is about.
+#: Type of a line of the table.
 L = TypeVar("L")
 
 
 def table_of(columns: Sequence[Column[L]], lines: Sequence[L], width: int | None = None) -> str:
-    """Return *lines* as a table of *columns* for a terminal so *wide*; None: for a pipe."""
+    """Return *lines* as a table of *columns*, *width* columns wide; None: for a pipe."""
     shown, widths = list(columns), {column.head: NO_LIMIT for column in columns}
     if width is not None:
         shown, widths = fit(columns, lines, width)
@@ -24,5 +24,5 @@ def table_of(columns: Sequence[Column[L]], lines: Sequence[L], width: int | None
 
 
 def cell(column: Column[L], line: L, width: int) -> str:
-    """Return what stands in *column* of *line*, in so many columns of a terminal."""
+    """Return the cell of *line* in *column*, cut to *width* columns of a terminal."""
     return short(column.cell(line, width), width)

@@ -1,4 +1,4 @@
-"""The columns of the history: what each shows in a table, and what it holds in a CSV file."""
+"""The columns of the history, in tables and in CSV files."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from gpuqueue.model.run import Record, Run
 from gpuqueue.text.sanitize import brief, cells, plain, short
 from gpuqueue.text.units import format_bytes, format_duration
 
-#: What a name of a column may be said without.
+#: Suffixes of column names that the user may omit.
 _UNITS = ("_bytes", "_at", "_s")
-#: The column that has a colour.
+#: Head of the coloured column.
 STATE = "STATE"
-#: In which order columns are made narrower: first those that lose least by it.
+#: Order in which columns are narrowed: those that lose least come first.
 _MOMENT, _LONG, _NAME, _DEVICES, _ENDING, _SHORT = range(6)
-#: From this width on a text is long.
+#: Least width of a long text, in columns.
 LONG = 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """One column. ``shown`` is for people, ``value`` for programs: None is not known. Figures stand at the right.
+    """One column of the history.
 
-    ``narrows`` and ``least`` are those of :class:`gpuqueue.cli.output.terminal_width.Column`, and ``tight`` is what it
-    shows in so
-    many characters, where it is more than cut.
+    ``shown`` returns the text for the table, and ``value`` the value for CSV, where None means unknown. A ``figure`` is
+    aligned right. ``narrows``, ``least`` and ``piped`` are those of
+    :class:`gpuqueue.cli.output.terminal_width.Column`. ``tight`` returns a shorter text for a width, if cutting the
+    text is not enough.
     """
 
     head: str
@@ -45,7 +46,7 @@ class Column:
 
 
 def _of_run(value: Callable[[Run], Any]) -> Callable[[Record], Any]:
-    """Return what *value* is of the current or last run; None for a job that never ran."""
+    """Return a function that applies *value* to the last run of a record; None for a job that never ran."""
     return lambda record: None if record.last_run is None else value(record.last_run)
 
 
@@ -88,13 +89,13 @@ def _size(head: str, value: Callable[[Record], int | None]) -> Column:
 
 
 def _wait_s(record: Record) -> float | None:
-    """Return how long the job waited for its first run, if it had one, on the store's clock."""
+    """Return the wait before the first run in seconds by the store's clock, or None without a first run."""
     first = next((run for run in record.runs if run.attempt == 1), None)
     return None if first is None else max(0.0, (first.claimed_at - record.job.submitted_at).total_seconds())
 
 
 def _used(record: Record) -> float | None:
-    """Return which share of the promised memory the last run took at its peak."""
+    """Return the peak of the last run as a share of its allocated memory, or None if the peak is unknown."""
     run = record.last_run
     if run is None or run.peak_bytes is None:
         return None
@@ -102,11 +103,11 @@ def _used(record: Record) -> float | None:
 
 
 def _devices_in(record: Record, width: int) -> str:
-    """Return where the last run was, in so many characters."""
+    """Return the host and devices of the last run in *width* columns."""
     return render.place(render.devices_of(record.last_run), width)
 
 
-#: Every column by its name. Those of ``--csv`` come first, in its order; new ones only ever at the end.
+#: Column name -> column, in the order of ``--csv``. Add new ones only at the end.
 COLUMNS: dict[str, Column] = {
     "id": Column(head="ID", value=lambda record: record.job.id, shown=lambda record: record.job.label, figure=True),
     "name": _text("NAME", lambda record: record.job.spec.name, narrows=_NAME),
@@ -159,9 +160,9 @@ COLUMNS: dict[str, Column] = {
     "tags": _text("TAGS", lambda record: " ".join(record.job.tags), 40),
     "note": _text("NOTE", lambda record: record.job.note, 60),
 }
-#: What the table shows if nobody says. ``id`` is what all other commands take.
+#: Columns of the table without ``--columns``. All other commands accept the ``id``.
 USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")
-#: Of these, what a narrow terminal leaves out, in this order. The order of the ids tells which came first.
+#: Columns that a narrow terminal omits, in this order. The start time goes first, since ids are in order of time.
 LEFT_OUT = ("started_at", "devices", "user", "mem_bytes", "duration_s", "ending", "peak_bytes")
 
 
@@ -174,17 +175,17 @@ def _sources(run: Run | None) -> str:
 
 
 def _models(run: Run) -> str:
-    """Return what the devices are called, each name once."""
+    """Return the model names of the devices, each once."""
     return ", ".join(dict.fromkeys(device.name for device in run.devices if device.name))
 
 
 def chosen(text: str) -> tuple[str, ...]:
-    """Return the columns that a list such as ``id,user,peak`` names.
+    """Return the names of the columns in a list such as ``id,user,peak``.
 
-    The unit at a name's end may be left out, and what stands above a column in the table names it too.
+    A name may omit its unit, or be the head of the column in the table.
 
     Raises:
-        BadRequest: a name means no column, or nothing is named.
+        BadRequest: A name is no column, or is empty.
 
     """
     known = {column.head.lower(): name for name, column in reversed(COLUMNS.items())}
@@ -193,7 +194,7 @@ def chosen(text: str) -> tuple[str, ...]:
     for word in (part.strip().lower() for part in text.split(",")):
         name = known.get(word)
         if name is None:
-            from difflib import get_close_matches  # noqa: PLC0415 - only where a name is mistaken
+            from difflib import get_close_matches  # noqa: PLC0415 - only for a mistyped name
 
             meant = "".join(f"did you mean {each}? Or " for each in get_close_matches(word, known, n=1))
             raise BadRequest(f"{brief(word)} is no column: {meant}choose from {', '.join(COLUMNS)}")
@@ -206,9 +207,10 @@ def _without_unit(name: str) -> str:
 
 
 def rows(records: Sequence[Record], names: Sequence[str] | None = None, width: int | None = None) -> str:
-    """Return the records as a table for people, on a terminal so *wide*; None: for a pipe, which gets all of it.
+    """Return the records as a table *width* columns wide; None: for a pipe, and nothing is omitted or cut.
 
-    Where nobody *names* columns, what has no room is left out. What somebody names is all there: cut, if need be.
+    Without *names*, the table has the usual columns, and columns without room are omitted. Columns in *names* are never
+    omitted, only cut.
     """
     columns = [_fitted(name, may_go=names is None, piped=width is None) for name in names or USUAL]
     widths = {column.head: terminal_width.NO_LIMIT for column in columns}

@@ -1,4 +1,4 @@
-"""What the queue knows of a job that runs, at one moment: what ``queue`` shows, for the story of that job."""
+"""The current state of a running job, as in ``gpuqueue queue``, for the output of ``show``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Live:
-    """For how long a job has been running, what it was last seen to hold on all its devices, and how far it is."""
+    """The run time of a job in seconds, its last sample of memory on all its devices in bytes, and its progress."""
 
     elapsed_s: float | None
     held_bytes: int | None
@@ -23,13 +23,13 @@ class Live:
 
 
 def look(client: Watching, job: Job) -> Live | None:
-    """Return what is known of *job* now; None where it does not run, or the store does not answer."""
+    """Return the current state of *job*, or None if it does not run or the store does not answer."""
     if job.state not in {JobState.RUNNING, JobState.CANCELLING}:
         return None
     try:
         page = client.queue.page(limit=1, after=job.id - 1)
         progress = client.progress([job], page.logs).get(job.id)
-    except GpuQueueError:  # its story is told without it
+    except GpuQueueError:  # the output is complete without the live state
         return None
     return Live(
         elapsed_s=None if job.started_at is None else max(0.0, (page.at - job.started_at).total_seconds()),

@@ -1,4 +1,4 @@
-"""The end of a job's log, as a terminal would have left it."""
+"""The end of a job's log, with overwritten lines and escape sequences removed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from gpuqueue.model.progress import ESCAPES
 from gpuqueue.system.logs import last_bytes
 from gpuqueue.text.sanitize import plain, short
 
-#: How much of a log's end is read, in bytes: more than is shown.
+#: Bytes read from the end of a log: more than is shown.
 LOG_BYTES = 16384
 
 
 def log_lines(written: bytes) -> list[str]:
-    """Return the lines of a log's end: a bar that is written anew shows once, and nothing is obeyed by a terminal."""
+    """Return the lines of *written* as plain text; a line that was overwritten shows only its last text."""
     text = ESCAPES.sub("", written.decode("utf-8", "replace")).replace("\r\n", "\n").rstrip("\r\n")
     return [plain(line.rpartition("\r")[2]) for line in text.split("\n")] if text else []
 
 
 def log_end(path: Path, lines: int, width: int) -> list[str]:
-    """Return the last *lines* lines of the log at *path*, each cut to *width*; none where it cannot be read."""
+    """Return the last *lines* lines of the log at *path*, each cut to *width*; none if it cannot be read."""
     return [short(line, width) for line in log_lines(last_bytes(path, LOG_BYTES))[-lines:]]

@@ -1,4 +1,4 @@
-"""Lines about the services of this machine, and Ctrl-C while they change."""
+"""Output about the services of this machine, and a signal handler that acts like Ctrl-C."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ def interrupt(*_: object) -> None:
 
 
 def tell(what: str, how: str, where: str) -> None:
-    """Say in a line what was done. Where nobody reads on (`up | head`), what is to be done is done all the same."""
+    """Print a line about a service. A closed pipe (`up | head`) does not stop the command."""
     with contextlib.suppress(BrokenPipeError):
         click.echo(f"{what:8} {how:12} {plain(where)}")

@@ -1,4 +1,4 @@
-"""What is said where no job of the history matches: which of the filters finds nothing already by itself."""
+"""The hint for a history query without results: which filter alone matches no job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _GPUS = "gpuqueue gpus lists those that are there"
 _FIGURES = "gpuqueue history --sort {} shows those that come nearest"
-#: Each filter: what to say where it alone finds nothing, and what to do. Those in which one errs most come first.
+#: Filter -> message if it alone matches no job, and what to try. The filters with the most common errors come first.
 _FILTERS: Mapping[str, tuple[str, str]] = {
     "device": ("none ran on a device {}", _GPUS),
     "host": ("none ran on a host {}", _GPUS),
@@ -32,22 +32,23 @@ _FILTERS: Mapping[str, tuple[str, str]] = {
     "until": ("none was submitted before {}", "gpuqueue history --reverse --limit 1 shows the first one"),
     "before_id": ("none is older than job {}", "gpuqueue history --reverse --limit 1 shows the first one"),
 }
-#: What an option holds that nobody gave.
+#: Values of an option that was not given.
 _NOTHING: tuple[Any, ...] = (None, (), [])
 
-#: What a text has that a shell's quotes may stand within or around.
+#: Characters that shell quoting changes.
 _QUOTED = frozenset(" \t\n'\"\\")
 
 
 def why_nothing(client: Client, typed: Mapping[str, Any], meant: Mapping[str, Any]) -> str:
-    """Return which filter was mistaken, or what to try: *typed* is what a person said, *meant* what was asked for.
+    """Return which filter matches no job, or what to try.
 
-    It begins with a colon or a full stop: it goes on after "no job in the history matches".
+    *typed* are the filters as the user typed them, and *meant* their parsed values. The result begins with a colon or a
+    full stop, since it follows "no job in the history matches".
     """
     said = [name for name in _FILTERS if meant.get(name) not in _NOTHING]
     for name in said:
         words, then = _FILTERS[name]
-        # Of tags all must be there, so one of them may be what nobody has.
+        # A job must have all tags, so each one is checked alone.
         for each in [[tag] for tag in meant[name]] if name == "tags" else [meant[name]]:
             alone: dict[str, Any] = {name: each}
             if not client.history(**alone, limit=1):
@@ -61,14 +62,14 @@ def why_nothing(client: Client, typed: Mapping[str, Any], meant: Mapping[str, An
 
 
 def _quoted(value: Any) -> str:
-    """Return what somebody typed as it may stand in a message."""
+    """Return a typed value for a message, made safe and short."""
     if isinstance(value, (list, tuple)):
         return " or ".join(map(_quoted, value))
     return str(value) if isinstance(value, int) else brief(value)
 
 
 def _next(name: str, value: Any) -> str | None:
-    """Return what to do where it hangs on the *value* of the filter."""
+    """Return a hint that depends on the *value* of the filter, or None."""
     if name == "name" and "[" in value.replace("[[]", ""):
         return (
             f"There [ begins a set of letters; for the sign itself write [[]: --name {brief(value.replace('[', '[[]'))}"

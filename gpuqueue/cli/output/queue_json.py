@@ -1,4 +1,4 @@
-"""The jobs of ``gpuqueue queue --json``: what is said of any job, and what is known of those that run."""
+"""The jobs of ``gpuqueue queue --json``, with memory, run time and progress of those that run."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def listing_to_plain(listing: Listing, progress: Mapping[int, Progress]) -> list
 
 
 def progress_to_plain(progress: Progress | None) -> dict[str, Any] | None:
-    """Return how far a job is as plain values, None where it does not say."""
+    """Return the progress of a job as plain values, or None if the job reports none."""
     return None if progress is None else {"share": progress.share, "words": progress.words}

@@ -1,7 +1,7 @@
-"""The table of ``gpuqueue queue``: as much of each job as the terminal is wide. Pure.
+"""The table of ``gpuqueue queue``, fitted to the terminal. Pure.
 
-A pipe gets every column, whole, always in the same order, and ``-`` where there is nothing, so that a column has one
-number for whoever cuts the table up.
+A pipe gets every column, uncut and always in the same order, with ``-`` for an empty cell, so that programs can split
+the table.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpuqueue.text.units import format_bytes, format_duration
 
 
 class Line(NamedTuple):
-    """One line: a job (of an array: what waits of it, or what is held), where it stands, and what is known of it."""
+    """One line: a job, or the waiting or held members of an array, with its label, its state and its progress."""
 
     job: Job
     label: str
@@ -33,12 +33,12 @@ class Line(NamedTuple):
     progress: Progress | None
 
 
-#: One column of it.
+#: One column of the table.
 Column: TypeAlias = terminal_width.Column[Line]
 
 
 def queue_table(listing: Listing, progress: Mapping[int, Progress], width: int | None = None) -> str:
-    """Return the jobs as a table for a terminal so *wide*; None: for a pipe."""
+    """Return the jobs as a table *width* columns wide; None: for a pipe."""
     lines = [
         Line(job, label, stands, listing, progress.get(job.id)) for job in listing.jobs for label, stands in labels(job)
     ]
@@ -46,7 +46,7 @@ def queue_table(listing: Listing, progress: Mapping[int, Progress], width: int |
 
 
 def table_of(lines: Sequence[Line], width: int | None = None) -> str:
-    """Return *lines* as a table: as :func:`queue_table`."""
+    """Return *lines* as a table *width* columns wide; None: for a pipe."""
     if width is None:
         rows = [[_piped(column, line) for column in COLUMNS] for line in lines]
         return render.table([column.head for column in COLUMNS], rows, right=_figures(COLUMNS))
@@ -57,7 +57,7 @@ def table_of(lines: Sequence[Line], width: int | None = None) -> str:
 
 
 def columns_for(lines: Sequence[Line]) -> tuple[Column, ...]:
-    """Return the columns to fit *lines* into: the name of an array may be cut, that of a single job never."""
+    """Return the columns for *lines*: the label of an array may be cut, that of a single job may not."""
     names = [cells(line.label) for line in lines if not _is_of_many(line)]
     return (replace(ID, least=max([LEAST_ID, *names])), *COLUMNS[1:])
 
@@ -80,7 +80,7 @@ def _shown(column: Column, line: Line, width: int) -> str:
 
 
 def _id(line: Line, width: int) -> str:
-    """Return what the job is called; of an array the first indexes that have room, and how many at once."""
+    """Return the label of the job; for an array, the first indexes that fit, and the concurrency limit."""
     if cells(line.label) <= width or not _is_of_many(line):
         return line.label
     indexes, percent, most = line.label.rstrip("]").partition("%")
@@ -89,24 +89,24 @@ def _id(line: Line, width: int) -> str:
 
 
 def _memory(line: Line, _width: int) -> str:
-    """Return what the job was last seen to hold, and what it asked for: ``3.1G/6G``."""
+    """Return the last sample of the job's memory and the requested memory: ``3.1G/6G``."""
     asked = render.asked_of(line.job)
     held = line.listing.held_bytes.get(line.job.id) if line.job.state.is_active else None
     return asked if held is None else f"{format_bytes(held)}/{asked}"
 
 
 def elapsed_s(job: Job, listing: Listing) -> float | None:
-    """Return for how long a job has been running, by the store's clock; None while it waits."""
+    """Return the run time of a job in seconds by the store's clock, or None if it does not run."""
     if job.started_at is None or not job.state.is_active:
         return None
-    return max(0.0, (listing.at - job.started_at).total_seconds())  # a clock may have been set
+    return max(0.0, (listing.at - job.started_at).total_seconds())  # a clock may have been set back
 
 
 def _time(line: Line, _width: int) -> str:
-    """Return for how long it has been running, and how long it may; of one that waits, for how long it has."""
+    """Return the run time and the time limit of the job, or its waiting time if it waits."""
     ran_s = (
         elapsed_s(line.job, line.listing) if line.stands.is_active else None
-    )  # of an array it is the others that run
+    )  # a line of an array shows members that do not run
     limit_s = line.job.spec.time_limit_s
     if ran_s is None:
         return format_duration(max(0.0, (line.listing.at - line.job.submitted_at).total_seconds()))
@@ -121,21 +121,21 @@ def _device(line: Line, _width: int) -> str:
 
 
 def _note(line: Line, width: int) -> str:
-    """Return how far it is, or why it waits, and its level where that is not everybody's."""
+    """Return the progress of the job, or why it waits and its priority if that is not the default."""
     if line.progress is not None:
         return fitted(line.progress, width)
     if line.stands.is_active:
         return ""
     level = line.job.lifted or line.job.spec.level
-    stands_so = line.stands is line.job.state  # else it is what is held of an array, whose others go on
+    stands_so = line.stands is line.job.state  # False for the held members of an array that is not held
     why = render.waits_for(line.job, line.listing.at) if stands_so else str(line.stands)
     words = (why, "" if line.job.spec.level is level is Level.NORMAL else render.level_of(line.job))
     return ", ".join(word for word in words if word)
 
 
-#: Narrowest name of an array: ``17_[0-3…]``.
+#: Least width of an array's label, such as ``17_[0-3…]``.
 LEAST_ID = 11
-#: An array of which every other member waits has a long one, and that pushed all other columns out.
+#: Narrowed first: an array with many ranges of waiting members has a very long label.
 ID = Column(head="ID", cell=_id, least=LEAST_ID, right=True, narrows=0)
 NAME = Column(head="NAME", cell=lambda line, _: plain(line.job.spec.name), least=11, enough=24, narrows=2)
 STATE = Column(head="STATE", cell=lambda line, _: str(line.stands))
@@ -146,7 +146,7 @@ NOTE = Column(
     narrows=1,
     piped=lambda line: in_words(line.progress) if line.progress else _note(line, NO_LIMIT),
 )
-#: From left to right. New ones only ever before the last, which may hold several words.
+#: The columns from left to right. Add new ones only before the last, which may contain spaces.
 COLUMNS = (
     ID,
     NAME,

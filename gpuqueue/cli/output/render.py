@@ -1,4 +1,4 @@
-"""Values as people read them. Whatever a job's owner chose is shown through :mod:`gpuqueue.text.sanitize`."""
+"""Values as text for people. All text from users passes through :mod:`gpuqueue.text.sanitize`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gpuqueue.text.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from gpuqueue.cli.output.live_run import Live
 
-#: Reasons of a job that waits for its time.
+#: Reasons of a job that waits for a point in time.
 _OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}
-#: Columns before what a line of a story tells; and the labels of what somebody copies whole.
+#: Width of a label in `story`, in columns; and the labels whose text is not wrapped, so that it can be copied.
 _LABEL, _COPIED = 13, {"command", "directory", "log"}
-#: Colours by state, on a terminal that wants them.
+#: State -> colour on a terminal.
 COLOURS = {
     JobState.RUNNING: "green",
     JobState.STARTING: "green",
@@ -40,17 +40,17 @@ COLOURS = {
 
 
 def when(moment: datetime | None) -> str:
-    """Return *moment* in local time, to the second; ``-`` if there is none."""
+    """Return *moment* in local time, to the second; ``-`` for None."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else "-"
 
 
 def percent(share: float | None) -> str:
-    """Return a share for people; ``-`` is not known."""
+    """Return a share from 0 to 1 in percent; ``-`` for None."""
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
 def hours(seconds: float) -> str:
-    """Return hours with as many digits as are worth reading; ``<0.01`` is not nothing."""
+    """Return *seconds* in hours, with fewer decimals for larger values; ``<0.01`` for a very small one."""
     number = seconds / 3600
     if not number:
         return "0"
@@ -60,7 +60,7 @@ def hours(seconds: float) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
-    """Return aligned columns; those whose position is in *right* are aligned right."""
+    """Return a table with aligned columns; *right* has the positions of the columns that are aligned right."""
     widths = [max(cells(click.unstyle(row[i])) for row in (head, *rows)) for i in range(len(head))]
 
     def line(row: Sequence[str]) -> str:
@@ -74,48 +74,48 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
 
 
 def level_of(job: Job) -> str:
-    """Return the level that was asked for, and the one that waiting has lifted it to: ``level low, lifted to high``."""
+    """Return the priority of the job, and the one that aging has promoted it to: ``level low, lifted to high``."""
     return f"level {job.spec.level}" + (f", lifted to {job.lifted}" if job.lifted is not None else "")
 
 
 def state(job: Job) -> str:
-    """Return the job's state, coloured where it matters."""
+    """Return the job's state, in its colour."""
     return click.style(str(job.state), fg=COLOURS.get(job.state))
 
 
 def devices_of(run: Run | None) -> str:
-    """Return where a run ran, for people: host and indexes, such as ``nodeA:0,1``."""
+    """Return the host and the device indexes of a run: ``nodeA:0,1``; ``-`` if it has no devices."""
     if run is None or not run.devices:
         return "-"
     return plain(f"{run.host}:{','.join(map(device_label, run.devices))}")
 
 
 def place(where: str, width: int) -> str:
-    """Return ``HOST:INDEXES`` in so many columns: the end of the host's name goes, its devices stay."""
+    """Return ``HOST:INDEXES`` in *width* columns: the host's name is cut, the indexes are not."""
     host, colon, indexes = where.rpartition(":")
     return f"{short(host, max(1, width - cells(indexes) - 1))}:{indexes}" if colon else short(where, width)
 
 
 def device_label(device: Device | RunDevice) -> str:
-    """Return a device's index for people, ``cpu`` for the CPU; its UUID where nothing more is known."""
+    """Return the index of a device, ``cpu`` for the CPU, or the UUID if the index is unknown."""
     if device.kind is DeviceKind.CPU:
         return "cpu"
     return str(device.index) if device.index is not None else plain(device.uuid)
 
 
 def asked_of(job: Job) -> str:
-    """Return what a job asked for: ``6G``, or ``2x6G`` on two devices."""
+    """Return the memory that a job requests: ``6G``, or ``2x6G`` on two devices."""
     size = size_of(job.spec)
     return f"{job.spec.gpus}x{size}" if job.spec.gpus > 1 else size
 
 
 def size_of(spec: JobSpec) -> str:
-    """Return how much memory a job wants on each device: ``6G``, or ``all`` where it wants the whole device."""
+    """Return the memory that a job requests on each device: ``6G``, or ``all`` for the whole device."""
     return "all" if spec.placement.whole else format_bytes(spec.mem_bytes)
 
 
 def wants_of(spec: JobSpec) -> str:
-    """Return in a word or two on what a job wants to run: its kind or type, named devices, one alone."""
+    """Return the requested devices in one or two words: their kind or model, ``named``, ``alone``."""
     if spec.placement.devices:
         words = ["named"]
     else:
@@ -124,7 +124,7 @@ def wants_of(spec: JobSpec) -> str:
 
 
 def put_of(placement: Placement) -> str:
-    """Return what a job says of its devices beside their kind, to stand after that: ``, alone there, of type A100``."""
+    """Return the device filter and placement of a job, to follow `places_of`: ``, alone there, of type A100``."""
     words = ["alone there"] if placement.exclusive else []
     if placement.models:
         words.append(f"of type {' or '.join(placement.models)}")
@@ -136,23 +136,23 @@ def put_of(placement: Placement) -> str:
 
 
 def places_of(spec: JobSpec) -> str:
-    """Return on what a job wants to run: ``1 device``, ``2 GPUs``, ``the CPU``, ``1 device, GPU or CPU``."""
+    """Return the requested number and kind of devices: ``2 GPUs``, ``the CPU``, ``1 device, GPU or CPU``."""
     if spec.device is DeviceWish.CPU:
         return "the CPU"
     noun = "GPU" if spec.device is DeviceWish.GPU else "device"
-    either = spec.device is DeviceWish.ANY and not spec.placement.devices  # one that is named is of one kind
+    either = spec.device is DeviceWish.ANY and not spec.placement.devices  # a named device has one kind
     return f"{spec.gpus} {noun}{'s' if spec.gpus > 1 else ''}" + (", GPU or CPU" if either else "")
 
 
 def peak_of(run: Run | None) -> str:
-    """Return a run's peak memory, or ``-`` if nobody could measure it."""
+    """Return a run's peak memory, or ``-`` if it was not measured."""
     return format_bytes(run.peak_bytes if run else None)
 
 
 def waits_for(job: Job, now: datetime) -> str:
-    """Return why a job waits, in a few words: ``memory``, ``job 12``, ``job 12 and 3 more``, ``retry in 40s``.
+    """Return why a job waits, in a few words: ``memory``, ``job 12 and 3 more``, ``retry in 40s``.
 
-    One whose run asked to be run again waits for no retry: ``again in 4.0s``.
+    A job whose run asked to be requeued is no retry: ``again in 4.0s``.
     """
     if job.reason is WaitReason.DEPENDENCY and job.awaits:
         more = len(job.awaits) - 1
@@ -166,15 +166,15 @@ def waits_for(job: Job, now: datetime) -> str:
 
 
 def story(record: Record, live: Live | None = None, width: int | None = None) -> str:
-    """Return all about one job, for a terminal so *wide*; *live* is what is known of it now, if it runs.
+    """Return the text of ``gpuqueue show``, wrapped to *width* columns; None: for a pipe, not wrapped.
 
-    What one copies (the command, a path) is left to the terminal to break. None: for a pipe, with every line whole.
+    *live* is the current state of a running job. Commands and paths are not wrapped, so that they can be copied.
     """
     return "\n".join(each for line in _story(record, live, width) for each in _under_its_label(line, width))
 
 
 def _under_its_label(line: str, width: int | None) -> list[str]:
-    """Return a *line* of a story, broken where a terminal so *wide* has no room for it."""
+    """Return a *line* of `story`, wrapped to *width* columns and indented under its label."""
     label, words = line[:_LABEL], line[_LABEL:]
     if width is None or cells(click.unstyle(line)) <= width or label.strip() in _COPIED:
         return [line]
@@ -224,25 +224,25 @@ def _story(record: Record, live: Live | None, width: int | None) -> list[str]:
 
 
 def _note_lines(note: str | None) -> list[str]:
-    """Return what somebody noted, broken where they did."""
+    """Return the lines of the user's note."""
     lines = (note or "").splitlines()
     return [f"  {'' if number else 'note':10} {plain(line)}".rstrip() for number, line in enumerate(lines)]
 
 
 def _verdict(record: Record) -> str | None:
-    from gpuqueue.estimate.verdict import asked_and_used  # noqa: PLC0415 - only for a whole story
+    from gpuqueue.estimate.verdict import asked_and_used  # noqa: PLC0415 - lazy import: tables do not need it
 
     return asked_and_used(record)
 
 
 def checkout_of(git: Checkout) -> str:
-    """Return what a directory had checked out, for people: ``3442fefc16a1 on main, with changes``."""
+    """Return commit, branch and state of a git checkout: ``3442fefc16a1 on main, nothing changed``."""
     changes = {True: "with changes that are not committed", False: "nothing changed", None: "changes not known"}
     return f"{git.commit[:12]}" + (f" on {plain(git.branch)}" if git.branch else "") + f", {changes[git.dirty]}"
 
 
 def _wait_lines(job: Job) -> list[str]:
-    """Return what was said of waiting and of further runs, where anything was."""
+    """Return the lines about dependencies, begin time, dedupe key, retries and requeues of a job."""
     spec, lines = job.spec, []
     if spec.waits.after:
         lines.append(f"  after      {', '.join(map(str, spec.waits.after))}")
@@ -259,7 +259,7 @@ def _wait_lines(job: Job) -> list[str]:
 
 
 def _notice_lines(record: Record) -> list[str]:
-    """Return who is told of the job's end, and what became of that; of a URL no more than its beginning."""
+    """Return the notifications of a job and their outcomes. URLs are masked, since they may hold secrets."""
     told = {each.number: each for each in record.told}
     return [
         f"  {f'on {notice.when}':10} {plain(notice.shown)}{_told(notice, told.get(number)) or _untold(notice, record)}"
@@ -282,7 +282,7 @@ def _told(notice: Notice, told: Told | None) -> str:
 
 
 def _untold(notice: Notice, record: Record) -> str:
-    """Return what is to be said of a command, after the job's end, of which nobody has told."""
+    """Return a phrase about a command notification without a reported outcome, once the job has ended."""
     state = record.job.state
     if notice.kind is not NoticeKind.COMMAND or not state.is_end:
         return ""
@@ -294,12 +294,12 @@ def _untold(notice: Notice, record: Record) -> str:
 
 
 def _live_lines(job: Job, live: Live | None) -> list[str]:
-    """Return how it goes with a job that runs, as ``gpuqueue queue`` has it."""
+    """Return the current memory and progress of a running job."""
     lines = []
     if live is not None and live.held_bytes is not None:
         lines.append(f"  memory     {format_bytes(live.held_bytes)}/{asked_of(job)} now")
     if live is not None and live.progress is not None:
-        from gpuqueue.cli.output.progress import share_bar  # noqa: PLC0415 - only for a job that says how far it is
+        from gpuqueue.cli.output.progress import share_bar  # noqa: PLC0415 - only for a job with progress
 
         lines.append(f"  progress   {share_bar(live.progress)}")
     return lines
@@ -326,7 +326,7 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
 
 
 def _evidence(peak: Peak) -> str:
-    """Return what a peak rests on: a figure without that is worth little."""
+    """Return the source of a peak: method, number and interval of samples, and whether other jobs shared the device."""
     if peak.source is PeakSource.NONE:
         return "not measured"
     words = [str(peak.source), f"{peak.samples} samples"]
@@ -340,8 +340,8 @@ def _evidence(peak: Peak) -> str:
 
 
 def _pause(interval_s: float) -> str:
-    """Return the time between two samples: below a tenth of a second in milliseconds, where the tenths would say 0."""
-    return f"{interval_s * 1000:.0f}ms" if interval_s < 0.1 else format_duration(interval_s)  # noqa: PLR2004 - as said
+    """Return the time between two samples; below a tenth of a second in milliseconds."""
+    return f"{interval_s * 1000:.0f}ms" if interval_s < 0.1 else format_duration(interval_s)  # noqa: PLR2004 - see the docstring
 
 
 def _activity(activity: Activity) -> str:
@@ -357,19 +357,19 @@ def _activity(activity: Activity) -> str:
     return ", ".join(words)
 
 
-#: From nothing to all; the heights of a line of memory.
+#: Blocks of a memory line, from the lowest value to the highest.
 BLOCKS = "▁▂▃▄▅▆▇█"
 LINE_WIDTH = 48
-#: The fewest blocks that tell anything.
+#: Fewest blocks of a memory line.
 LEAST_BLOCKS = 8
-#: Looks at a run come at least so often, in seconds; what lies farther apart are not two looks in a row.
+#: Longest time between two consecutive samples of a run, in seconds. A longer time is a gap.
 LOOK_S = 1.5
 
 
 def memory_line(device: RunDevice, duration_s: float | None = None, width: int | None = None) -> str:
-    """Return how the run's memory went as a line of blocks, full height for its largest; empty without a timeline.
+    """Return the run's memory over time as a line of blocks, at most *width* columns wide; empty without a timeline.
 
-    It is as long as the run was: blank where nobody looked, also at the end. All of it has *width* columns at most.
+    The highest block is the largest value. The line covers *duration_s* seconds, with blanks for times without samples.
     """
     line = device.timeline
     if line is None or not any(line.bytes):
@@ -390,7 +390,7 @@ def memory_line(device: RunDevice, duration_s: float | None = None, width: int |
 
 
 def _between_looks(line: Timeline) -> list[int | None]:
-    """Return the steps of *line*, each of those between two looks in a row with what the first one saw."""
+    """Return the steps of *line*; steps between two consecutive samples have the value of the first one."""
     steps, last = list(line.bytes), 0
     for place, seen in enumerate(line.bytes):
         if seen is None:

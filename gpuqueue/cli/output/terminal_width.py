@@ -1,6 +1,6 @@
-"""How much room there is for what is printed, and how a table is made to fit into it.
+"""The width of the terminal, and the fitting of a table to it.
 
-What does not fit is left out in a set order, and what is left of it is made narrower. A pipe has no width: it gets
+Columns that do not fit are omitted in a set order, then the other columns are narrowed. A pipe has no width, and gets
 everything.
 """
 
@@ -13,18 +13,19 @@ from typing import Generic, TypeVar
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.sanitize import cells, wrapped
 
-#: What a line of the table is about.
+#: Type of a line of the table.
 L = TypeVar("L")
 
-#: Wide enough for whatever a cell may hold.
+#: A width that no cell exceeds.
 NO_LIMIT = 1_000_000
+#: Spaces between two columns.
 GAP = 2
-#: The narrowest that a cell is cut to.
+#: Least width of a cell.
 TINY = 4
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal that standard output is, None where it is none; ``COLUMNS`` goes before."""
+    """Return the width of the terminal at standard output, or None if there is none; ``COLUMNS`` overrides it."""
     if not os.isatty(1):
         return None
     said = os.environ.get("COLUMNS", "")
@@ -37,16 +38,17 @@ def terminal_width() -> int | None:
 
 
 def is_dumb() -> bool:
-    """Return whether the terminal knows nothing but lines: one in an editor, or on paper."""
+    """Return whether the terminal can only print lines, such as a shell in an editor."""
     return os.environ.get("TERM") in {"dumb", "unknown"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column(Generic[L]):
-    """One column. ``cell`` returns what it holds in so many characters; it is never made narrower than ``least``.
+    """One column. ``cell`` returns the text of a line for a width; ``least`` is the least width of the column.
 
-    Those with the lowest ``keep`` are left out first; None: it always stays. ``is_extra``: it is left out before any
-    other is made narrower than ``enough``. Those with the lowest ``narrows`` are made narrower first; None: never.
+    Columns with the lowest ``keep`` are omitted first; None: never omitted. An ``is_extra`` column is omitted before
+    any other is narrowed below its ``enough``. Columns with the lowest ``narrows`` are narrowed first; None: never
+    narrowed.
     """
 
     head: str
@@ -57,14 +59,14 @@ class Column(Generic[L]):
     keep: int | None = None
     is_extra: bool = False
     narrows: int | None = None
-    #: What a pipe gets in place of the whole cell.
+    #: Returns the text for a pipe, if it differs from the whole cell.
     piped: Callable[[L], str] | None = None
 
 
 def hanging(line: str, width: int | None) -> list[str]:
-    """Return *line*, broken where a terminal so *wide* has no room: what goes on stands below where its words began.
+    """Return *line* wrapped to *width* columns; further lines are indented to the text after the label.
 
-    The words of ``start  by noon`` begin behind the two spaces.
+    Two spaces separate the label from the text, as in ``start  by noon``.
     """
     if width is None or cells(line) <= width:
         return [line]
@@ -76,7 +78,7 @@ def hanging(line: str, width: int | None) -> list[str]:
 
 
 def fit(columns: Sequence[Column[L]], lines: Sequence[L], width: int) -> tuple[list[Column[L]], dict[str, int]]:
-    """Return which *columns* fit into *width* characters, and how wide each of them is."""
+    """Return the *columns* that fit into *width* characters, and the width of each by its head."""
     wanted = {column.head: max((cells(column.cell(line, NO_LIMIT)) for line in lines), default=0) for column in columns}
     left = [column for column in columns if wanted[column.head]]
     widths = {column.head: max(len(column.head), wanted[column.head]) for column in left}
@@ -86,12 +88,12 @@ def fit(columns: Sequence[Column[L]], lines: Sequence[L], width: int) -> tuple[l
     _drop(left, [column for column in left if column.keep is not None], least, width)
     giving = sorted((column for column in left if column.narrows is not None), key=lambda each: each.narrows or 0)
     _narrow(giving, left, widths, least, width)
-    _narrow(giving[::-1], left, widths, {}, width)  # a terminal of a few characters
+    _narrow(giving[::-1], left, widths, {}, width)  # for a very narrow terminal, below `least`
     return left, widths
 
 
 def _drop(left: list[Column[L]], some: list[Column[L]], widths: Mapping[str, int], width: int) -> None:
-    """Take *some* columns out of *left*, in their order, until what is left fits."""
+    """Remove columns of *some* from *left*, lowest ``keep`` first, until the rest fits."""
     for column in sorted(some, key=lambda each: each.keep or 0):
         if _total([widths[each.head] for each in left]) > width:
             left.remove(column)
@@ -104,7 +106,7 @@ def _narrow(
     least: Mapping[str, int],
     width: int,
 ) -> None:
-    """Take what is too much from *some* columns, in their order, down to the *least* of each."""
+    """Narrow the columns of *some* in their order until all fit, each at most to its *least* width."""
     for column in some:
         room = width - _total([widths[each.head] for each in left])
         if room < 0:

@@ -1,7 +1,7 @@
-"""Draws statistics and a job's memory. Colours are those of Okabe and Ito, which the colour-blind can tell apart.
+"""Charts of statistics and of a job's memory, in the colour-blind safe palette of Okabe and Ito.
 
-Only for who asks for ``--plot``: matplotlib is imported when something is drawn. It is used without pyplot, so there is
-no window system and no state between two pictures; and what a job is called is never taken for a formula.
+matplotlib is imported only when something is drawn. It is used without pyplot, so it needs no window system and keeps
+no state between two figures. Names of jobs are never parsed as formulas.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, SKY, ORANGE, RED, DARK = "#0072B2", "#9CCDE8", "#E69F00", "#D55E00", "#909090"
-#: For the devices of one run; a line's style tells more than eight apart.
+#: Colours of the devices of one run. Devices after the eighth have dotted lines.
 LINES = (BLUE, RED, "#009E73", ORANGE, "#56B4E9", "#CC79A7", "#000000", "#8A7A00")
 STYLE = {
     "text.parse_math": False,
@@ -42,18 +42,18 @@ STYLE = {
     "figure.dpi": 100,
     "svg.hashsalt": "gpuqueue",
 }
-#: Most users with a bar, and most devices whose name is written.
+#: Most users with a bar, and most devices with a label.
 MOST_USERS, MOST_LABELS = 12, 32
-#: Rows for which a chart of users has room at least: one user's bar shall not fill it.
+#: Least number of rows in a chart of users, so that a single bar does not fill it.
 LEAST_ROWS = 4
-#: Units of a time axis: shortest span for which it is used, seconds in it, name.
+#: Units of a time axis: shortest span for the unit in seconds, length of the unit in seconds, name.
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Let everything inside be drawn in our style, and quietly: a sign that no font has is drawn as a box."""
-    import warnings  # noqa: PLC0415 - only where something is drawn
+    """Draw in gpuqueue's style inside the context, without warnings about missing glyphs."""
+    import warnings  # noqa: PLC0415 - only for drawing
 
     import matplotlib as mpl  # noqa: PLC0415 - an extra, and slow to import
 
@@ -73,7 +73,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def overview(people: Statistics, course: Course, title: str) -> Figure:
-    """Return four charts of a period: usage and memory by user, waits and devices over time."""
+    """Return a figure with four charts of a period: usage and memory by user, waits and devices over time."""
     with style():
         rows = min(MOST_USERS, len(people.groups))
         lower = max(3.2, 1.2 + 0.26 * min(MOST_LABELS, len(course.devices)))
@@ -98,7 +98,7 @@ def _names(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _legend(axes: Axes) -> None:
-    """Explain the colours between title and drawing, where nothing is drawn."""
+    """Put the legend between the title and the plot area."""
     axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=2, frameon=False, fontsize=9, borderaxespad=0.1)
 
 
@@ -110,7 +110,7 @@ def _nothing(axes: Axes, words: str) -> None:
 
 
 def _usage(axes: Axes, groups: Sequence[Group], others: Sequence[Group]) -> None:
-    """Draw a bar a user. The others stand below in words: together they would dwarf every bar."""
+    """Draw a bar for each user; the sum of the other users is in the label of the axis, since its bar would be huge."""
     amounts = [group.figures.gpu_s / 3600 for group in groups]
     axes.set_title("GPU time by user")
     together = render.hours(sum(group.figures.gpu_s for group in others))
@@ -125,14 +125,14 @@ def _usage(axes: Axes, groups: Sequence[Group], others: Sequence[Group]) -> None
 
 
 def _memory(axes: Axes, groups: Sequence[Group]) -> None:
-    """Draw what was asked for as a light bar and the peak within it as a dark one."""
+    """Draw the requested memory as a light bar, and the peak as a narrow bar within it."""
     asked = [(group.figures.asked_bytes or 0) / GIB for group in groups]
     peaks = [(group.figures.peak_bytes or 0) / GIB for group in groups]
     axes.set_title("Memory on a device: asked for, and used at the peak")
     axes.set_xlabel("GiB, mean over the time")
     axes.grid(visible=True, axis="x")
     wide = axes.barh(range(len(groups)), asked, color=SKY, height=0.7, label="asked for")
-    # Its edge lets a peak of a hundredth be seen: as a bar it is narrower than a line.
+    # The edge makes a very small peak visible.
     edges = [1.5 if peak else 0.0 for peak in peaks]
     axes.barh(range(len(groups)), peaks, color=RED, edgecolor=RED, linewidth=edges, height=0.32, label="peak")
     ends = [max(pair) for pair in zip(asked, peaks, strict=True)]
@@ -157,7 +157,7 @@ def _middles(course: Course) -> list[datetime]:
 
 
 def _time_axis(axes: Axes, course: Course, since: datetime) -> None:
-    """Write the times below; where the course begins after *since*, the title's begin, that it does, and why."""
+    """Set up the time axis; its label says if the course begins after *since*, the beginning in the title."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num  # noqa: PLC0415 - as in style
 
     here = course.bounds[-1].astimezone().tzinfo
@@ -179,7 +179,7 @@ def _waits(axes: Axes, course: Course, since: datetime) -> None:
     axes.set_ylabel(unit)
     axes.grid(visible=True, axis="y")
     middles: Any = _middles(course)
-    # Where few jobs wait both are the same: the first is seen below the second.
+    # The two lines may coincide, so the first one is broader and visible below the second.
     for name, colour, mark, words, broad in (
         ("wait_p95_s", ORANGE, "s", "95 of 100 waited no longer", 1.8),
         ("wait_median_s", BLUE, "o", "half waited no longer", 1.0),
@@ -193,9 +193,9 @@ def _waits(axes: Axes, course: Course, since: datetime) -> None:
 
 
 def _devices(axes: Axes, figure: Figure, course: Course, since: datetime) -> None:
-    """Draw a row a device: how busy it was over time, white without a job, grey where nobody could see.
+    """Draw a row for each device: its utilisation over time, white without a job, grey if it was not measured.
 
-    Where nobody could see of any (as of simulated ones), for how much of the time each was held.
+    If no device has measurements (simulated devices), draw the share of time that jobs held each device.
     """
     from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 - as in style
     from matplotlib.dates import date2num  # noqa: PLC0415 - as in style
@@ -230,14 +230,17 @@ def _devices(axes: Axes, figure: Figure, course: Course, since: datetime) -> Non
 
 
 def _busy(step: Figures, length_s: float) -> float:
-    """Return how busy jobs kept a device, in percent of all the time; two jobs at a time fill it no more than once."""
+    """Return the utilisation of a device by jobs, in percent of the step; NaN without a job or a measurement.
+
+    Overlapping jobs count once.
+    """
     if not step.held_s or step.utilisation is None:
         return math.nan
     return 100 * step.utilisation * min(1.0, step.held_s / length_s)
 
 
 def _unseen(step: Figures, length_s: float) -> float:
-    """Return for how much of the time jobs held a device of which nobody could see how busy it was, in percent."""
+    """Return the share of the step that jobs held a device without a measured utilisation, in percent, or NaN."""
     if not step.held_s or step.utilisation is not None:
         return math.nan
     return 100 * min(1.0, step.held_s / length_s)
@@ -247,12 +250,12 @@ def _unseen(step: Figures, length_s: float) -> float:
 
 
 def drawable(record: Record) -> Run | None:
-    """Return the newest run whose memory can be drawn, or None: it is too short, still runs, or nobody could see."""
+    """Return the newest run with a timeline of its memory; None if all runs are too short, unfinished or unmeasured."""
     return next((run for run in reversed(record.runs) if any(device.timeline for device in run.devices)), None)
 
 
 def memory(record: Record, run: Run) -> Figure:
-    """Return how the memory of *run* went on each of its devices, beside what the job had asked for."""
+    """Return a chart of the memory of *run* over time on each of its devices, with the requested memory."""
     with style():
         figure = _figure(10, 5)
         axes: Any = figure.subplots()
@@ -284,14 +287,14 @@ def memory(record: Record, run: Run) -> Figure:
 
 
 def title_of(record: Record) -> str:
-    """Return what the picture of a job's memory is called."""
+    """Return the title of the chart of a job's memory."""
     return f"Memory of job {record.job.label}: {short(record.job.spec.name, 60)}"
 
 
 def _line(
     axes: Axes, device: RunDevice, place: tuple[int, int], scales: tuple[float, float], *, last_s: float | None
 ) -> None:
-    """Draw the largest sample of each step as a level over it; a gap where the device was not looked at for long."""
+    """Draw the largest sample of each step as a horizontal line, with a gap for a long time without samples."""
     timeline = device.timeline
     if timeline is None:
         return
@@ -299,7 +302,7 @@ def _line(
     levels = [math.nan if each is None else each / scale for each in bridged(timeline, device.peak.interval_s)]
     edges = [number * timeline.step_s / size for number in range(len(levels) + 1)]
     if last_s is not None and last_s / size > edges[-2]:
-        edges[-1] = min(edges[-1], last_s / size)  # the last step is seldom a whole one
+        edges[-1] = min(edges[-1], last_s / size)  # the last step is usually not complete
     number, count = place
     peak = "not known" if device.peak.bytes is None else format_bytes(device.peak.bytes)
     index = "" if device.index is None else f"{device.index}: "
@@ -309,14 +312,14 @@ def _line(
         baseline=None,
         color=LINES[number % len(LINES)],
         linestyle="-" if number < len(LINES) else ":",
-        # Devices of one run often go the same way: the first is seen below the second.
+        # The lines of devices of one run often coincide, so earlier ones are broader and visible below later ones.
         linewidth=2 + 2 * (count - 1 - number) / max(1, count - 1),
         label=f"{index}{short(device.name or device.uuid, 30)}, peak {peak}",
     )
 
 
 def bridged(timeline: Timeline, interval_s: float | None) -> list[int | None]:
-    """Return the steps, each without a sample as the one before it, if that was no longer ago than two looks take."""
+    """Return the steps of *timeline*, with gaps of up to two sampling intervals filled with the previous value."""
     reach = max(1, math.ceil(2 * (interval_s or 0) / timeline.step_s))
     steps: list[int | None] = []
     since = reach

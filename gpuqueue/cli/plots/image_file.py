@@ -1,7 +1,7 @@
-"""Writes a drawing into a file, whole or not at all.
+"""Writes a figure to a file atomically, and the option ``--plot``.
 
-matplotlib is an extra, and it and all else that drawing takes is imported when one draws: ``show`` is mostly asked for
-text, and that must come at once.
+Modules for drawing are imported only when a figure is written: matplotlib is an optional dependency, and ``show``
+without ``--plot`` must start fast.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS = (".png", ".svg", ".html")
 
 
 def picture_option(what: str) -> Callable[[Any], Any]:
-    """Return the option ``--plot``, whose file's ending and place are judged before anything else is done."""
+    """Return the option ``--plot``, which checks the suffix and the directory of its file before the command runs."""
 
     def judged(_context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
         if path is not None and Path(path).suffix.lower() not in KINDS:
@@ -42,10 +42,10 @@ def picture_option(what: str) -> Callable[[Any], Any]:
 
 
 def _must_be_writable(path: Path) -> None:
-    """Refuse a place where no file can be made; what else may go wrong is told when it is written.
+    """Check that a file can be created at *path*; other errors are reported when it is written.
 
     Raises:
-        BadRequest: there is none.
+        BadRequest: No file can be created there.
 
     """
     wrong = 0
@@ -57,7 +57,7 @@ def _must_be_writable(path: Path) -> None:
             wrong = errno.ENOENT
         elif not os.access(path.parent, os.W_OK):
             wrong = errno.EACCES
-    except OSError as error:  # a file on the way to it, a name that is too long, a directory that is not ours
+    except OSError as error:  # a parent that is a file, a name that is too long, no permission
         wrong = error.errno or errno.EACCES
     if wrong:
         raise BadRequest(_unwritten(path, os.strerror(wrong)))
@@ -68,28 +68,28 @@ def _unwritten(path: Path, why: str) -> str:
 
 
 def check() -> None:
-    """Refuse to draw where the library for it is missing, before anything is asked of the book.
+    """Check that matplotlib is installed; called before the history is queried.
 
     Raises:
-        GpuQueueError: it is missing.
+        GpuQueueError: matplotlib is not installed.
 
     """
-    from importlib.util import find_spec  # noqa: PLC0415 - see above
+    from importlib.util import find_spec  # noqa: PLC0415 - only for drawing
 
     if find_spec("matplotlib") is None:
         raise GpuQueueError("--plot needs matplotlib, which is not installed: pip install 'gpuqueue-server[plot]'")
 
 
 def write(path: str, title: str, figure: Figure, text: str) -> None:
-    """Write *figure* to *path* in the format of its ending; a page also gets *text*, which must suit a terminal.
+    """Write *figure* to *path* in the format of its suffix; an HTML page also contains *text*.
 
     Raises:
-        GpuQueueError: it cannot be written; what was there is as it was.
+        GpuQueueError: The file cannot be written. An existing file is unchanged.
 
     """
-    import io  # noqa: PLC0415 - see above
+    import io  # noqa: PLC0415 - only for drawing
 
-    from gpuqueue.cli.plots.charts import style  # noqa: PLC0415 - see above
+    from gpuqueue.cli.plots.charts import style  # noqa: PLC0415 - only for drawing
 
     kind = Path(path).suffix.lower()
     drawn = io.BytesIO()
@@ -107,8 +107,8 @@ def write(path: str, title: str, figure: Figure, text: str) -> None:
 
 
 def _page(title: str, svg: str, text: str) -> bytes:
-    """Return a page that needs nothing from anywhere else."""
-    import html  # noqa: PLC0415 - see above
+    """Return a self-contained HTML page."""
+    import html  # noqa: PLC0415 - only for drawing
 
     drawing = svg[svg.index("<svg") :]
     name = html.escape(title)
@@ -135,13 +135,13 @@ pre {{ overflow-x: auto; font-size: 14px }}
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write beside *path* and then take its place: nobody finds half a picture there."""
-    if path.exists() and not path.is_file():  # such as /dev/stdout: there is no place to take
+    """Write *content* to a temporary file beside *path*, then rename it to *path*, so that readers see a whole file."""
+    if path.exists() and not path.is_file():  # such as /dev/stdout, which cannot be replaced
         path.write_bytes(content)
         return
-    import secrets  # noqa: PLC0415 - see above
+    import secrets  # noqa: PLC0415 - only for drawing
 
-    beside = path.with_name(f".{secrets.token_hex(8)}.part")  # not after its own name: that may be as long as can be
+    beside = path.with_name(f".{secrets.token_hex(8)}.part")  # without the file's own name, which may be very long
     try:
         beside.write_bytes(content)
         beside.replace(path)

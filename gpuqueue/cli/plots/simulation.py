@@ -1,4 +1,4 @@
-"""Draws a simulation: who waited how long under which policy, and how full the devices were. As charts.py."""
+"""Charts of a simulation: waits and allocated memory under each policy, in the style of ``charts.py``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Of each policy in the order of the table: ours in front, in a thicker line. Dashes tell them apart without colours.
+#: Colour, width and line style of each policy, in the order of the table. Line styles differ for prints without colour.
 LOOKS: tuple[tuple[str, float, str], ...] = (
     (BLUE, 2.6, "-"),
     ("#777777", 1.6, ":"),
     (ORANGE, 1.6, "--"),
     ("#009E73", 1.6, "-."),
 )
-#: Waits below count as none: the axis is logarithmic.
+#: Shorter waits count as this one, in seconds: the axis is logarithmic.
 LEAST_S = 1.0
 #: Steps of the chart over time.
 STEPS = 200
@@ -31,7 +31,7 @@ _DAYS = ((86400, "1 d"), (3 * 86400, "3 d"), (10 * 86400, "10 d"), (30 * 86400, 
 
 
 def overview(told: Comparison, title: str) -> Figure:
-    """Return two charts: the share of jobs that waited no longer than so long, and memory in use over time."""
+    """Return a figure with two charts: the distribution of waits, and the allocated memory over time."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
 
     with style():
@@ -45,7 +45,7 @@ def overview(told: Comparison, title: str) -> Figure:
 
 
 def _each(told: Comparison) -> list[tuple[str, Sequence[Placement], dict[str, Any]]]:
-    """Return each policy with its runs and its look; ours last, so that it is drawn above the others."""
+    """Return each policy with its runs and its line style; the first policy is drawn above the others."""
     return [
         (name, placed, {"color": colour, "linewidth": width, "linestyle": line, "zorder": 9 - place})
         for place, ((name, placed), (colour, width, line)) in enumerate(
@@ -73,7 +73,7 @@ def _waits(axes: Axes, told: Comparison) -> None:
 
 
 def _memory(axes: Axes, told: Comparison) -> None:
-    """Draw means over equal steps: a line that jumps at every start and end would be a bar of colour."""
+    """Draw the mean of each step: a line with every start and end would be unreadable."""
     axes.set_title("Memory promised, of all that there is")
     last_s = max(outcome.makespan_s for outcome in told.outcomes)
     size_s, unit = (86400, "days") if last_s > 3 * 86400 else (3600, "hours") if last_s > 2 * 3600 else (60, "minutes")
@@ -90,7 +90,7 @@ def _memory(axes: Axes, told: Comparison) -> None:
 
 
 def _means(moments: Sequence[float], shares: Sequence[float], step_s: float) -> list[float]:
-    """Return the mean share of each of the steps."""
+    """Return the mean share in each step; *shares* apply from one of *moments* to the next, in seconds."""
     held = [0.0] * STEPS
     ends = itertools.islice(moments, 1, None)
     for from_s, to_s, share in zip(moments, ends, shares, strict=False):

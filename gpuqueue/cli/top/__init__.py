@@ -1,1 +1,1 @@
-"""The full-screen view of `gpuqueue top`: a snapshot, its lines (pure), and the screen that shows them."""
+"""The full-screen view of ``gpuqueue top``: a snapshot, its lines (pure), and the screen that shows them."""

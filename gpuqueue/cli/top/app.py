@@ -1,4 +1,4 @@
-"""The screen of `gpuqueue top`: looks again and again, and passes what keys ask for on to the client."""
+"""The screen of ``gpuqueue top``: polls the site and maps keys to calls of the client."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ COLOURS = {
 }
 
 
-#: What ends us from outside.
+#: Signals that end the program.
 ENDS = (signal.SIGTERM, signal.SIGHUP)
-#: Columns of the screen that are not the table's: the edges of its outer cells, and a scroll bar.
+#: Columns of the screen that a table cannot use: the padding of its outer cells, and a scroll bar.
 BESIDE = 4
-#: Columns of the screen that are not the pane's.
+#: Columns of the screen that the pane cannot use.
 PANE_BESIDE = 2
 
 
 class Top(App[None]):
-    """Devices above, jobs below; a pane for the log of the job under the cursor."""
+    """Shows devices above, jobs below, and a pane about the job under the cursor."""
 
     TITLE = "gpuqueue top"
     ENABLE_COMMAND_PALETTE = False
@@ -72,16 +72,16 @@ class Top(App[None]):
         Binding("w", "pane('why')", "Why"),
         Binding("d", "pane('story')", "Details"),
         Binding("q", "quit", "Quit"),
-        Binding("pageup", "page(-1)", show=False, priority=True),  # the pane says so itself where there is more
+        Binding("pageup", "page(-1)", show=False, priority=True),  # the pane's border names the keys
         Binding("pagedown", "page(1)", show=False, priority=True),
-        Binding("ctrl+c", "quit", show=False, priority=True),  # as in any other program on the whole screen
+        Binding("ctrl+c", "quit", show=False, priority=True),  # as in other full-screen programs
     ]
 
     def __init__(self, client: Client, *, user: str | None = None, interval_s: float = 1.0) -> None:
         if os.environ.get("NO_COLOR"):
-            super().__init__(ansi_color=True)  # else Textual makes the colours grey, and greys are colours as well
+            super().__init__(ansi_color=True)  # otherwise Textual uses greys, which are colours too
         else:
-            os.environ.pop("NO_COLOR", None)  # an empty one says nothing, but to Textual
+            os.environ.pop("NO_COLOR", None)  # Textual would obey an empty value
             super().__init__()
         self._client = client
         self._user = user
@@ -91,13 +91,13 @@ class Top(App[None]):
         self._snapshot: Snapshot | None = None
         self._away = True
         self._about: About | None = None
-        #: What the pane tells of which job, and how many lines its reader has gone away from where it begins.
+        #: Job and content of the pane, its lines, and how many lines it is scrolled from its initial position.
         self._pane_of: tuple[int, About] | None = None
         self._told: list[str] = []
         self._scrolled = 0
         self._heads: dict[DataTable[Text], dict[str, int]] = {}
         self._changing = threading.Lock()
-        # Kept, and not looked for on the screen: that may be going away already when a word for them comes.
+        # References instead of queries: an update may arrive while the screen is being removed.
         self._head = Static("looking …", id="head", markup=False)
         self._devices: DataTable[Text] = DataTable(id="devices", show_cursor=False)
         self._jobs: DataTable[Text] = DataTable(id="jobs", cursor_type="row")
@@ -105,7 +105,7 @@ class Top(App[None]):
         self._said = Static("", id="said", markup=False)
 
     def on_load(self) -> None:
-        """Leave at a signal as at a key: a shell on a screen that is not its own can hardly be used any more."""
+        """Exit cleanly after a signal, so that the terminal is restored."""
         loop = asyncio.get_running_loop()
         for number in ENDS:
             loop.add_signal_handler(number, self._end, 128 + number)
@@ -125,7 +125,7 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look; the columns come with what they show."""
+        """Start polling; the tables get their columns with the first snapshot."""
         self._jobs.focus()
         self.set_interval(self._interval_s, self._look)
         self._look()
@@ -161,7 +161,7 @@ class Top(App[None]):
             self._devices.add_row(*(_coloured(cell(column, row, widths[column.head]), column) for column in columns))
 
     def _show_jobs(self, snapshot: Snapshot) -> None:
-        """Write the jobs anew; the cursor stays on its job, or in its place if that has gone."""
+        """Rewrite the table of jobs; the cursor stays on its job, or on its row if the job is gone."""
         table = self._jobs
         chosen, place = self._chosen_key(), table.cursor_row
         jobs = lines.job_lines(snapshot, self._order)
@@ -176,7 +176,7 @@ class Top(App[None]):
     def _name_columns(
         self, table: DataTable[Text], columns: Sequence[terminal_width.Column[Any]], widths: Mapping[str, int]
     ) -> None:
-        """Empty *table*; name its columns anew where others are shown, or wider ones."""
+        """Clear *table*, and recreate its columns if their heads or widths have changed."""
         heads = {column.head: widths[column.head] for column in columns}
         known = self._heads.get(table)
         table.clear(columns=heads != known)
@@ -186,7 +186,7 @@ class Top(App[None]):
                 table.add_column(_text(short(column.head, heads[column.head]), column), width=heads[column.head])
 
     def on_resize(self) -> None:
-        """Show as much of each job as there is room for now."""
+        """Fit the tables to the new size."""
         if self._snapshot is not None:
             self._show(self._snapshot)
 
@@ -209,18 +209,18 @@ class Top(App[None]):
         self._said.update(in_one_line(words))
 
     def action_sort(self) -> None:
-        """Sort the jobs in another way."""
+        """Sort the jobs by the next order."""
         self._order = self._order.next
         if self._snapshot is not None:
             self._show(self._snapshot)
 
     def action_mine(self) -> None:
-        """Show only one's own jobs, or all again."""
+        """Toggle between the user's own jobs and all jobs."""
         self._user = None if self._user == self._me else self._me
         self._look()
 
     def action_pane(self, kind: str) -> None:
-        """Open the pane with what *kind* says of the job under the cursor; close it if it shows that already."""
+        """Open the pane with the content *kind* for the job under the cursor; close it if it shows that already."""
         wanted = About(kind)
         self._about = None if self._about is wanted else wanted
         self._pane.display = self._about is not None
@@ -228,19 +228,19 @@ class Top(App[None]):
         self._fill()
 
     def on_data_table_row_highlighted(self) -> None:
-        """Tell of the job that the cursor has come to."""
+        """Show the job under the cursor in the pane."""
         self._fill()
 
     def on_data_table_row_selected(self) -> None:
-        """Tell the whole story of the job on Enter."""
+        """Toggle the details of the job on Enter."""
         self.action_pane(About.STORY.value)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave the table its keys while no pane is open."""
+        """Enable the page keys of the pane only while it is open; otherwise they scroll the table."""
         return self._about is not None if action == "page" else super().check_action(action, parameters)
 
     def action_page(self, by: int) -> None:
-        """Scroll the pane by nearly all of its height: -1 towards the beginning of what is told, 1 towards its end."""
+        """Scroll the pane by its height less one line: -1 towards the beginning of the text, 1 towards its end."""
         step = by * max(1, self._pane.content_size.height - 1)
         self._scrolled = max(0, self._scrolled + (-step if self._about is About.LOG else step))
         self._draw_pane()
@@ -252,7 +252,7 @@ class Top(App[None]):
         wanted = (chosen.job.id, self._about)
         if wanted != self._pane_of:
             self._pane_of, self._scrolled = wanted, 0
-        if not (self._scrolled and self._about is About.LOG):  # a log that goes on must not run away from its reader
+        if not (self._scrolled and self._about is About.LOG):  # a scrolled log must not move when it grows
             self._read(*wanted)
 
     @work(thread=True, exclusive=True, group="pane")
@@ -267,7 +267,7 @@ class Top(App[None]):
             self._draw_pane()
 
     def _draw_pane(self) -> None:
-        """Show a log's end and a story's beginning, as far as there is room, or where its reader has gone."""
+        """Draw the text at the scroll position: initially the end of a log, or the beginning of other text."""
         rows, count = max(1, self._pane.content_size.height), len(self._told)
         most = max(0, count - rows)
         self._scrolled = min(self._scrolled, most)
@@ -276,7 +276,7 @@ class Top(App[None]):
         self._pane.border_title = f"{first + 1} to {first + rows} of {count} lines, PgUp PgDn" if most else ""
 
     def action_cancel(self) -> None:
-        """Ask, and cancel the job under the cursor; of an array all that has not ended, whatever its line tells of."""
+        """Cancel the job under the cursor after a confirmation; any line of an array stands for the whole array."""
         line = self._chosen()
         if line is None:
             return
@@ -291,17 +291,17 @@ class Top(App[None]):
         self.push_screen(Ask(f"Cancel job {which} ({who})?"), answered)
 
     def action_hold(self) -> None:
-        """Hold a job that waits, release one that is held."""
+        """Hold the job under the cursor, or release it if it is held."""
         line = self._chosen()
         if line is not None:
             self._change(line.job, self._client.release if line.stands is JobState.HELD else self._client.hold)
 
     def action_level(self, by: int) -> None:
-        """Let a job that waits stand on the next higher level, or the next lower one. Who may is the store's to say."""
+        """Change the priority of the waiting job under the cursor by one step. The store checks the permission."""
         line = self._chosen()
 
         def edited(job_id: int) -> str:
-            now = self._client.get(job_id)  # the key may have been pressed before: the screen has not seen that yet
+            now = self._client.get(job_id)  # the snapshot may lack an earlier key press
             level = lines.level_beside(now, by)
             if level is None:
                 return f"level {now.spec.level}, and there is none {'above' if by > 0 else 'below'}"
@@ -323,7 +323,7 @@ class Top(App[None]):
 
 
 def _key(line: Line) -> str:
-    """Return what tells a line from every other: of an array both what waits and what is held have one."""
+    """Return a unique key of a line; an array may have two lines, for waiting and for held members."""
     return f"{line.job.id} {line.stands}" if line.job.tally is not None else str(line.job.id)
 
 
@@ -337,7 +337,7 @@ def _cell(column: Column, line: Line, width: int) -> Text:
 
 
 def _coloured(words: str, column: terminal_width.Column[Any]) -> Text:
-    """Return a cell; in a bar each kind of memory has its colour."""
+    """Return a cell in which each mark of a memory bar has its colour."""
     text = _text(words, column)
     for i, mark in enumerate(words):
         if mark in COLOURS:

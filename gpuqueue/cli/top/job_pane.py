@@ -1,4 +1,4 @@
-"""What the pane under the jobs tells of one of them."""
+"""The content of the pane about one job."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gpuqueue.text.sanitize import plain
 
 
 class About(str, Enum):
-    """What may be told of a job."""
+    """Content of the pane."""
 
-    #: The end of what it writes.
+    #: The end of the job's log.
     LOG = "log"
-    #: Why it waits, as ``gpuqueue why`` does.
+    #: Why the job waits, as in ``gpuqueue why``.
     WHY = "why"
-    #: All of it, as ``gpuqueue show`` does.
+    #: All details, as in ``gpuqueue show``.
     STORY = "story"
 
 
 def told(client: Client, job_id: int, about: About, width: int | None = None) -> str:
-    """Return the lines that tell *about* a job, in a pane so *wide*; if nobody can, why not."""
+    """Return the text of the pane, wrapped to *width* columns, or the error message if there is none."""
     try:
         if about is About.WHY:
             return click.unstyle(story(client.why(job_id), width))

@@ -1,4 +1,4 @@
-"""A snapshot as the cells of two tables, for a screen and for plain text alike. Pure."""
+"""The tables of a snapshot, for the screen and for plain text. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gpuqueue.text.units import format_bytes
 
 BAR_WIDTH = 20
 
-#: Kind of memory on a device -> its mark in a bar. They differ also where there is no colour.
+#: Marks of a memory bar, which differ without colours too.
 HELD, PROMISED, STRANGERS, HEADROOM, FREE = "█", "▒", "▚", "╌", "·"
 LEGEND = f"{HELD} held  {PROMISED} promised  {STRANGERS} strangers  {HEADROOM} kept free  {FREE} free"
 
 
 class Order(str, Enum):
-    """How the jobs are sorted; each key press takes the next one."""
+    """Sort orders of the jobs; a key press switches to the next one."""
 
     ID = "id"
     MEMORY = "memory"
@@ -41,7 +41,7 @@ class Order(str, Enum):
 
 
 def memory_parts(device: DeviceStatus) -> list[tuple[str, int]]:
-    """Return what a device's memory is used for, as (mark, bytes) from left to right; together its total."""
+    """Return the parts of a device's memory as (mark, bytes), from left to right; their sum is its total."""
     total = device.device.total_bytes
     parts, left = [], total
     held = sum(each.observed_bytes for each in device.holdings)
@@ -51,14 +51,17 @@ def memory_parts(device: DeviceStatus) -> list[tuple[str, int]]:
         (STRANGERS, total if device.foreign_bytes is None else device.foreign_bytes),
         (HEADROOM, device.headroom_bytes),
     ):
-        taken = max(0, min(size_bytes, left))  # a stranger may sit in what is promised
+        taken = max(0, min(size_bytes, left))  # external processes may use allocated memory
         parts.append((mark, taken))
         left -= taken
     return [*parts, (FREE, left)]
 
 
 def bar(parts: Sequence[tuple[str, int]], width: int = BAR_WIDTH) -> str:
-    """Return a bar of *width* cells; what is there at all has a cell, as far as they go: largest remainders."""
+    """Return a bar of *width* cells, shared by the largest remainder method.
+
+    Parts smaller than a cell get one before other parts are rounded up.
+    """
     whole = sum(size_bytes for _, size_bytes in parts)
     if not whole:
         return " " * width
@@ -71,12 +74,12 @@ def bar(parts: Sequence[tuple[str, int]], width: int = BAR_WIDTH) -> str:
 
 
 def device_rows(snapshot: Snapshot, beat_s: float) -> list[Row]:
-    """Return a row for each device; a job is called there as in its own line."""
+    """Return a row for each device, with the labels of its jobs."""
     called = {job.id: job.label for job in snapshot.jobs}
     return [Row(each, beat_s, called) for each in snapshot.devices]
 
 
-#: Of the devices, from left to right.
+#: Columns of the table of devices, from left to right.
 DEVICE_COLUMNS: tuple[Column, ...] = (
     Column(
         head="DEVICE",
@@ -103,7 +106,7 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
 
 
 def ordered(snapshot: Snapshot, order: Order) -> list[Job]:
-    """Return the jobs in *order*, those on a device before those that wait."""
+    """Return the jobs in *order*, active jobs before waiting ones."""
     keys: dict[Order, Callable[[Job], object]] = {
         Order.ID: lambda job: job.id,
         Order.MEMORY: lambda job: -snapshot.held_bytes.get(job.id, 0) or -job.spec.mem_bytes * job.spec.gpus,
@@ -114,7 +117,7 @@ def ordered(snapshot: Snapshot, order: Order) -> list[Job]:
 
 
 def job_lines(snapshot: Snapshot, order: Order) -> list[Line]:
-    """Return the jobs in *order*, each as a line of the queue's table; an array has one for each part."""
+    """Return the jobs in *order* as lines of the queue's table; an array has up to two, as in `labels`."""
     listing = snapshot.listing
     return [
         Line(job, label, stands, listing, snapshot.progress.get(job.id))
@@ -124,13 +127,13 @@ def job_lines(snapshot: Snapshot, order: Order) -> list[Line]:
 
 
 def level_beside(job: Job, by: int) -> Level | None:
-    """Return the level that is *by* above that of *job*, None where there is none."""
+    """Return the priority that is *by* steps above that of *job*, or None if there is none."""
     wanted = job.spec.level + by
     return Level(wanted) if min(Level) <= wanted <= max(Level) else None
 
 
 def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
-    """Return the line above all: who runs, who waits, how much is promised."""
+    """Return the head line: numbers of running and waiting jobs, and the allocated memory."""
     running = sum(job.state.is_active for job in snapshot.jobs)
     waiting = f"{sum(map(_waiting, snapshot.jobs))}{'+' if snapshot.more else ''}"
     promised = format_bytes(sum(each.promised_bytes for each in snapshot.devices))
@@ -143,7 +146,7 @@ def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
 
 
 def as_text(snapshot: Snapshot, beat_s: float, user: str | None, width: int | None = None) -> str:
-    """Return one picture as plain text, for a terminal so *wide*; None: for a pipe, which gets all of it."""
+    """Return a snapshot as plain text *width* columns wide; None: for a pipe, and nothing is omitted or cut."""
     parts = [head_line(snapshot, Order.ID, user)]
     if snapshot.devices:
         parts += [table_of(DEVICE_COLUMNS, device_rows(snapshot, beat_s), width), LEGEND]
@@ -153,7 +156,7 @@ def as_text(snapshot: Snapshot, beat_s: float, user: str | None, width: int | No
 
 
 def _waiting(job: Job) -> int:
-    """Return how many jobs wait in *job*: of an array its members that no device has taken."""
+    """Return the number of waiting jobs in *job*: for an array, its waiting and held members."""
     if job.tally is not None:
         return len(job.tally.left) + len(job.tally.held)
     return 0 if job.state.is_active else 1

@@ -1,4 +1,4 @@
-"""A question over the screen: yes or no, and nothing is done by mistake."""
+"""A modal confirmation dialog."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from textual.widgets import Static
 
 
 class Ask(ModalScreen[bool]):
-    """Asks, and ends with True for y; every way out that is not y is a no."""
+    """A dialog that ends with True for y, and with False for n, Escape and q."""
 
     CSS = """
     Ask { align: center middle; }
@@ -30,11 +30,11 @@ class Ask(ModalScreen[bool]):
         self._question = question
 
     def compose(self) -> ComposeResult:
-        """Lay the question over the middle."""
+        """Show the question in the middle of the screen."""
         with Vertical():
             yield Static(self._question, markup=False)
             yield Static("\ny: yes    n: no", markup=False)
 
-    def action_answer(self, answer: bool) -> None:  # noqa: FBT001 - Textual hands over what the binding says
-        """End with *answer*."""
+    def action_answer(self, answer: bool) -> None:  # noqa: FBT001 - Textual passes the binding's argument
+        """Close the dialog with *answer*."""
         self.dismiss(answer)

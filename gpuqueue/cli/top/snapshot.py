@@ -1,4 +1,4 @@
-"""How a site stands at one moment: all that the screen shows."""
+"""The state of a site at one moment, as the screen shows it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.lease import DeviceStatus
 
-#: More waiting jobs than anybody scrolls through.
+#: Most jobs in a snapshot, beside those that hold a device.
 MOST_JOBS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """Devices in the order of hosts, jobs that have not ended, and how far those are that say so.
+    """Devices, live jobs and their progress.
 
-    ``held_bytes`` is what each running job was last seen to hold, on all its devices together. ``more``: there are
-    other jobs that wait.
+    ``held_bytes`` is the last sample of each running job's memory, summed over its devices. ``more`` means that there
+    are more jobs than the snapshot has.
     """
 
     at: datetime
@@ -33,23 +33,23 @@ class Snapshot:
     progress: Mapping[int, Progress] = field(default_factory=dict)
     held_bytes: Mapping[int, int] = field(default_factory=dict)
     more: bool = False
-    #: Where each running job runs.
+    #: Devices of each running job.
     runs_on: Mapping[int, tuple[RunDevice, ...]] = field(default_factory=dict)
 
     @property
     def listing(self) -> Listing:
-        """Return the jobs, with what is known of those that run."""
+        """Return the jobs with the memory and devices of those that run."""
         return Listing(at=self.at, jobs=self.jobs, held_bytes=self.held_bytes, devices=self.runs_on)
 
 
 def take(client: Client, *, user: str | None = None) -> Snapshot:
-    """Look at the site now; of the jobs only those of *user*, if one is named."""
+    """Take a snapshot of the site, with only the jobs of *user* if given."""
     devices = tuple(client.devices())
     listing = client.listing(user=user, limit=MOST_JOBS + 1)
     found = {job.id: job for job in listing.jobs}
     more = len(found) > MOST_JOBS
     for job_id in sorted({each for device in devices for each in device.jobs} - found.keys()):
-        job = _known(client, job_id)  # it runs, and waited behind more jobs than were listed
+        job = _known(client, job_id)  # a running job that is not among the listed ones
         if job is not None and not job.state.is_end and user in {None, job.spec.account.name}:
             found[job_id] = job
     jobs = tuple(found.values())

@@ -1,4 +1,4 @@
-"""The parts of the answer that ``gpuqueue why`` prints.
+"""The parts of the output of ``gpuqueue why``.
 
-Pure: each module turns an explanation into lines, a table or JSON. The command itself is ``commands/why.py``.
+Each module turns an explanation into lines, a table or JSON. The command is in ``commands/why.py``.
 """

@@ -1,4 +1,4 @@
-"""What ``why --json`` shows; docs/reference/json.md explains it."""
+"""The output of ``why --json``; docs/reference/json.md explains it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuqueue.queue.explanation import Explanation, LimitReached, Verdict
 
 
 def why_to_plain(found: Why) -> dict[str, object]:
-    """Return what ``why --json`` shows."""
+    """Return *found* as the plain values of ``why --json``."""
     explanation = found.explanation
     return {
         "job": job_to_plain(found.job),

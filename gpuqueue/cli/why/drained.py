@@ -1,4 +1,4 @@
-"""Of ``why``: which drained devices somebody must resume before a job can start. Pure."""
+"""Part of ``why``: the drained devices that must be resumed before a job can start. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from gpuqueue.cli.why.table import label
 from gpuqueue.client.why import Why
 from gpuqueue.queue.explanation import Obstacle, Verdict
 
-#: What takes no job, so that a job on several devices cannot count on it beside those that are resumed.
+#: Obstacles of a device that takes no job. A job on several devices cannot use it together with resumed ones.
 _SHUT = {Obstacle.DRAINED, Obstacle.SILENT}
 
 
 def resume_words(found: Why, possible: Sequence[Verdict]) -> str:
-    """Return who must resume what of the *possible* devices, and how; empty where none of them is drained.
+    """Return which of the *possible* devices must be resumed, and the command; empty if resuming does not help.
 
-    A job on several devices gets all of them on one host: there as many are named as it lacks.
+    All devices of a job are on one host. The text names as many of a host's drained devices as the job lacks there.
     """
     ways = _ways(found, possible)
     if not ways:
@@ -30,7 +30,10 @@ def resume_words(found: Why, possible: Sequence[Verdict]) -> str:
 
 
 def _ways(found: Why, possible: Sequence[Verdict]) -> list[tuple[int, list[str]]]:
-    """Return for each host and kind of device that could do how many of its drained devices it takes, and these."""
+    """Return for each host and device kind how many devices must be resumed, and the drained ones to choose from.
+
+    Hosts with too few drained devices are omitted.
+    """
     ways = []
     for group in found.together(possible):
         drained = [label(found, each.device) for each in group if each.obstacle is Obstacle.DRAINED]
@@ -41,7 +44,7 @@ def _ways(found: Why, possible: Sequence[Verdict]) -> list[tuple[int, list[str]]
 
 
 def _so_many(lacking: int, drained: Sequence[str]) -> str:
-    """Return *lacking* of *drained*, in words."""
+    """Return *lacking* of the devices *drained*, in words."""
     if lacking == len(drained):
         return " and ".join(drained)
     return f"{lacking} of {', '.join(drained)}"

@@ -1,4 +1,4 @@
-"""Of ``why``: whose place a job may take, where its site lets its level do so (``preempt.lua``). Pure."""
+"""Part of ``why``: the runs that a job may preempt, by the rules of ``preempt.lua``. Pure apart from the clock."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpuqueue.model.preemption import MOST
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Occupant, Verdict
 from gpuqueue.text.units import format_duration
 
-#: Most runs that are named: the store chooses among them, by the work that would be lost.
+#: Most runs that are named. The store chooses among all of them, by the least work lost.
 MOST_RUNS = 4
-#: Where no place is made for the job.
+#: Obstacles of a device on which no run is preempted for the job.
 _SHUT = NEVER_THERE | {Obstacle.DRAINED, Obstacle.SILENT}
 
 
 def place_lines(found: Why) -> Iterator[str]:
-    """Yield of whose runs the job may take the place, and from when on."""
+    """Yield the line about the runs that the job may preempt, and from when on; nothing if there are none."""
     runs = runs_below(found)
     if not runs:
         return
@@ -37,10 +37,10 @@ def _from(at: datetime) -> str:
 
 
 def runs_below(found: Why) -> list[tuple[Job, datetime]]:
-    """Return the runs in the way that may be asked to go for this job, and from when on, the earliest first.
+    """Return the jobs whose runs this job may preempt, and from when on, the earliest first.
 
-    None where there is room, or it waits for something else, or there would be no room even if all of them went. Which
-    of them go the store decides, at its next tick.
+    The list is empty if there is room, if the job waits for something else, or if preempting all of them does not make
+    enough room. The store chooses among them at its next tick.
     """
     explanation = found.explanation
     if explanation is None or found.job.state is not JobState.QUEUED or explanation.limit is not None:
@@ -55,7 +55,7 @@ def runs_below(found: Why) -> list[tuple[Job, datetime]]:
 
 
 def _could_have(found: Why, explanation: Explanation) -> list[Verdict]:
-    """Return the devices without room that the job could have with as many others of their host as it needs."""
+    """Return the devices that have room for the job only after preemption, on hosts with enough of them."""
     possible = [
         each
         for each in explanation.devices
@@ -69,7 +69,7 @@ def _could_have(found: Why, explanation: Explanation) -> list[Verdict]:
 
 
 def _may_take(found: Why, device: Verdict) -> bool:
-    """Return whether a *device* is kept for nobody else, or for a job on a level whose place it may take."""
+    """Return whether *device* is reserved for no other job, or for a job of a priority that may be preempted."""
     if device.kept_for in {None, found.job.id}:
         return True
     holder = found.others.get(device.kept_for)
@@ -83,12 +83,12 @@ def _stay(found: Why, runs: Sequence[Occupant]) -> list[Occupant]:
 
 
 def _fits(found: Why, device: Verdict, stay: Sequence[Occupant]) -> bool:
-    """Return whether the job has room on a *device* where no more runs than these *stay*, as ``preempt.lua`` judges."""
+    """Return whether the job fits on *device* if only the runs *stay* remain, by the rules of ``preempt.lua``."""
     spec, status = found.job.spec, found.devices[device.device]
     if spec.placement.exclusive and stay:
         return False
     if spec.placement.whole and (status.foreign_bytes or 0) * STRANGERS_SHARE > device.total_bytes:
-        return False  # strangers do not go
+        return False  # external processes cannot be preempted
     free_bytes = device.capacity_bytes - sum(run.held_bytes for run in stay)
     return free_bytes >= spec.mem_bytes and len(stay) < status.slots
 

@@ -1,4 +1,7 @@
-"""Of ``why``: that nothing is kept for a job since its hosts keep devices for others. Pure."""
+"""Part of ``why``: hosts that reserve no device for a job because of reservations for other jobs.
+
+Pure apart from the clock.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,19 @@ from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.queue.explanation import NEVER_THERE
 from gpuqueue.text.sanitize import plain
 
-#: For how long a device is kept before that is no reason any more that nothing is kept for the next: ``reserve.lua``.
+#: Up to this age, in seconds, a reservation always counts towards a host's maximum; see ``reserve.lua``.
 STANDS_S = 60.0
-#: Most hosts that are told of: each has a line.
+#: Most hosts with a line of their own.
 MOST_HOSTS = 3
-#: Why a job waits that would start if there were room.
+#: Reasons of a job that waits only for room on a device.
 _FOR_ROOM = {None, WaitReason.MEMORY, WaitReason.SLOTS, WaitReason.RESERVATION}
 
-#: Jobs for which a host keeps devices -> since when.
+#: Job with a reservation on a host -> time of the reservation.
 Holders = Mapping[int, "datetime | None"]
 
 
 def kept_lines(found: Why) -> Iterator[str]:
-    """Yield for whom each host keeps devices that would keep some for this job, and since when."""
+    """Yield a line for each host of :func:`kept_for_others`, with the jobs that have reservations there."""
     hosts = kept_for_others(found, SystemClock().now())
     rule = f"a host keeps devices for {count(found.reservations, 'job')} at a time (setting reservations)"
     for host, holders in list(hosts.items())[:MOST_HOSTS]:
@@ -40,10 +43,10 @@ def _since(at: datetime | None) -> str:
 
 
 def kept_for_others(found: Why, now: datetime) -> dict[str, Holders]:
-    """Return the hosts that keep devices for as many jobs as they may, and nothing for this one, which has waited long.
+    """Return the hosts that have their maximum of reservations, so that this job gets none there.
 
-    What has been kept for longer than a job must wait for it does not count: see ``reserve.lua``. Nothing where the job
-    could start, or has a device kept for it.
+    Reservations older than both ``reserve_after_s`` and `STANDS_S` do not count; see ``reserve.lua``. The result is
+    empty if the job has not waited long enough, could start now, or has a reservation.
     """
     explanation, after_s = found.explanation, found.reserve_after_s
     if explanation is None or after_s is None or not found.reservations or not _wants_room(found, now):
@@ -62,7 +65,7 @@ def kept_for_others(found: Why, now: datetime) -> dict[str, Holders]:
 
 
 def _wants_room(found: Why, now: datetime) -> bool:
-    """Return whether the job has waited so long that devices are kept for such a job, and for nothing but room."""
+    """Return whether the job waits only for room, and has waited long enough for a reservation."""
     job, explanation = found.job, found.explanation
     if explanation is None or explanation.limit is not None or job.state is not JobState.QUEUED:
         return False
@@ -74,7 +77,7 @@ def _wants_room(found: Why, now: datetime) -> bool:
 
 
 def kept_to_plain(found: Why) -> list[dict[str, object]]:
-    """Return what ``why --json`` shows of it."""
+    """Return the hosts of :func:`kept_for_others` as the plain values of ``why --json``."""
     return [
         {"host": host, "job_id": job_id, "since": at.isoformat(timespec="milliseconds") if at else None}
         for host, holders in kept_for_others(found, SystemClock().now()).items()

@@ -1,4 +1,4 @@
-"""Of ``why``: when the job may start, and what that moment is made of. Pure."""
+"""Part of ``why``: when the job may start, and what that time depends on. Pure."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from gpuqueue.client.why import Why
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Start, Verdict
 from gpuqueue.text.units import format_duration
 
-#: What is in the way on a device that has room, but for what is kept of it.
+#: Obstacles of a device that has room for the job, apart from reservations.
 _WITH_ROOM = {Obstacle.KEPT, Obstacle.ALONE, Obstacle.LIMIT, Obstacle.NOT_YET, Obstacle.FITS}
 
 
 def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
-    """Yield when the job may start at the latest, or why nobody can say; then what is known of the runs in its way."""
+    """Yield the latest start of the job, or why it is unknown and how long the runs in its way usually take."""
     start, limit = explanation.start, explanation.limit
     if limit is not None and limit.asked > limit.most and (start is None or start.limited):
         yield "never under this limit: it alone asks for more. Edit the job, or have the limit raised"
-        return  # it came after the job, or was lowered
+        return  # the limit was added or lowered after the submission
     if start is None:
         yield _no_start(found, explanation)
         return
@@ -39,12 +39,12 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
 
 
 def limits_of(explanation: Explanation) -> str:
-    """Return what people call the limits in a job's way."""
+    """Return a phrase for the limits in a job's way."""
     return "its limits" if explanation.more_limits else "the limit"
 
 
 def have(number: int) -> str:
-    """Return the verb behind a list of so many."""
+    """Return ``has`` or ``have`` for a list of *number* items."""
     return "has" if number == 1 else "have"
 
 
@@ -57,7 +57,7 @@ def _listed(found: Why, runs: Sequence[int]) -> str:
 
 
 def _until_then(found: Why, explanation: Explanation) -> str:
-    """Return what a known moment is made of."""
+    """Return the conditions of a known start time, in words."""
     start = explanation.start
     behind = start.behind if start is not None else None
     parts = [f"{_listed(found, runs)} must have ended" for runs in [explanation.runs_in_the_way] if runs]
@@ -69,7 +69,7 @@ def _until_then(found: Why, explanation: Explanation) -> str:
 
 
 def _unknown(found: Why, explanation: Explanation, start: Start) -> str:
-    """Return why nobody can say when there is room, or who goes before the job to what there is."""
+    """Return why the start time is unknown: the jobs that go first, or runs without a time limit."""
     room = explanation.room
     if start.limited and room is not None and room.kept_for is not None:
         holder = named(found, room.kept_for)
@@ -85,7 +85,7 @@ def _unknown(found: Why, explanation: Explanation, start: Start) -> str:
 
 
 def _endless(found: Why, explanation: Explanation, start: Start) -> str:
-    """Return which runs without a time limit are in the way, where the ends of those make the room."""
+    """Return the runs without a time limit that must end before there is room."""
     where, room = _where(found, start), explanation.room
     if start.free_ms is None and start.behind is not None:
         return f"{where} is kept for {called(found, start.behind)}, and nobody can say when that one has room"
@@ -98,7 +98,7 @@ def _endless(found: Why, explanation: Explanation, start: Start) -> str:
 
 
 def _usual(found: Why, job_id: int) -> Iterator[str]:
-    """Yield how long runs of the name of one in the way take, as far as that is known."""
+    """Yield how long earlier runs of the same name as the job *job_id* took, as far as the history knows."""
     usual, before = found.usual.get(job_id), found.outlived.get(job_id)
     if before is not None:
         runs = "the last run" if before == 1 else f"each of the last {before} runs"
@@ -111,7 +111,7 @@ def _usual(found: Why, job_id: int) -> Iterator[str]:
 
 
 def _once_there_is_room(found: Why, start: Start) -> str:
-    """Return what else than room the job waits for."""
+    """Return what the job waits for if there is room."""
     silent = [label(found, device) for device in start.devices if found.silent_s(device) is not None]
     if silent:
         return f"once the worker of {', '.join(silent)} is heard again, and it is its turn"
@@ -119,7 +119,7 @@ def _once_there_is_room(found: Why, start: Start) -> str:
 
 
 def _no_start(found: Why, explanation: Explanation) -> str:
-    """Return why nobody can say when the job starts, of the devices that could ever be the job's."""
+    """Return why no device that matches the job's device filter has a known start time."""
     possible = [each for each in explanation.devices if each.obstacle not in NEVER_THERE]
     kept_for = _kept_from(found, possible)
     if kept_for:
@@ -135,6 +135,6 @@ def _no_start(found: Why, explanation: Explanation) -> str:
 
 
 def _kept_from(found: Why, possible: Sequence[Verdict]) -> set[int]:
-    """Return for which jobs devices are kept without which this one would have room now."""
+    """Return the jobs whose reservations alone keep this job from starting now."""
     enough = found.with_enough(each for each in possible if each.obstacle in _WITH_ROOM)
     return {each.kept_for for each in enough if each.obstacle is Obstacle.KEPT and each.kept_for is not None}

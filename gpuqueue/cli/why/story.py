@@ -1,4 +1,4 @@
-"""The answer of ``why``: why a job waits, in lines, and in brief."""
+"""The text output of ``why``: all lines, and a short form."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from gpuqueue.model.preemption import MOST
 from gpuqueue.queue.explanation import Explanation, LimitReached, Start
 from gpuqueue.text.sanitize import plain
 
-#: What is counted, as people say it.
+#: Measure of a limit -> its noun in a message.
 _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in use", Measure.RUNNING_MEM: "in use"}
 
 
 def story(found: Why, width: int | None = None) -> str:
-    """Return in words why a job waits, for a terminal so *wide*; None: for a pipe, which gets every line whole."""
+    """Return why a job waits as text, wrapped to *width* columns; None: for a pipe, not wrapped."""
     job, explanation = found.job, found.explanation
     if explanation is None:
         return _fitted([_asked(job), _no_wait(job), *_place(found)], width)
@@ -49,7 +49,7 @@ def _asked(job: Job) -> str:
 
 
 def _stands(found: Why, explanation: Explanation) -> Iterator[str]:
-    """Yield what keeps the job wherever it might run, and who goes before it."""
+    """Yield what holds the job back on all devices, and how many jobs go before it."""
     job = found.job
     if job.state is JobState.HELD:
         yield _held(job)
@@ -62,7 +62,7 @@ def _stands(found: Why, explanation: Explanation) -> Iterator[str]:
 
 
 def in_brief(found: Why) -> str:
-    """Return in a few words when there is room for a job and who goes before it; empty for one that does not wait."""
+    """Return in a few words when there is room for a job and how many jobs go before it; empty if it does not wait."""
     explanation = found.explanation
     if explanation is None:
         return ""
@@ -92,7 +92,7 @@ def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
 
 
 def _soon(at_ms: int) -> str:
-    """Return a moment of today without its day: a line that is waited at has little room."""
+    """Return a time without the date if it is today, since the wait line is short."""
     at = from_epoch_ms(at_ms).astimezone()
     return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
 
@@ -102,7 +102,7 @@ def _held(job: Job) -> str:
 
 
 def _no_wait(job: Job) -> str:
-    """Return how a job stands of which the store explains no wait: of an array that has begun its members wait."""
+    """Return the state of a job without an explanation, or that the members of an array wait."""
     if job.state.is_end:
         return f"it has ended: {job.state}. How: gpuqueue show {job.label}"
     if job.state is JobState.HELD:
@@ -114,7 +114,7 @@ def _no_wait(job: Job) -> str:
 
 
 def _place(found: Why) -> Iterator[str]:
-    """Yield for whom a run makes place and by when, and whether it may be asked to again."""
+    """Yield the lines about the preemption of a run: by which job, the deadline, and whether it was the last time."""
     place = found.making_place
     if place is None or not found.job.state.is_active:
         return
@@ -147,7 +147,7 @@ def _order(found: Explanation, user: str, *, front: bool) -> str:
 
 
 def _not_yet(found: Why) -> Iterator[str]:
-    """Yield for what else than a device the job waits; nothing where it may start."""
+    """Yield what the job waits for besides a device; nothing if it may start."""
     job = found.job
     if job.state is JobState.HELD:
         yield f"not before somebody releases it: gpuqueue release {job.label}"
@@ -161,12 +161,12 @@ def _not_yet(found: Why) -> Iterator[str]:
         ended = {Condition.OK: "has succeeded", Condition.ANY: "has ended", Condition.FAIL: "has failed"}
         yield f"not before job {each.job_id} {ended[each.condition]}: {stands}"
     if job.begins_at is not None and (job.state is JobState.QUEUED or job.begins_at > SystemClock().now()):
-        # One that is held may have seen its time go by; and its reason tells of that no more.
+        # The time of a held job may have passed, and its reason does not show it.
         yield f"not before {render.when(job.begins_at)}{_by_its_last_run(job)}"
 
 
 def _by_its_last_run(job: Job) -> str:
-    """Return why a job has a time before which it does not start, where a run of it gave it that."""
+    """Return a phrase if the begin time of a job comes from a retry or a requeue, else an empty text."""
     if job.reason is WaitReason.RETRY:
         return " (a retry)"
     if job.reason is WaitReason.REQUEUE:

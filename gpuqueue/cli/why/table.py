@@ -1,6 +1,6 @@
-"""The table of ``why``: each device, what it can give, and why the job does not run there. Pure.
+"""The table of ``why``: each device, its available memory, and why the job does not run there. Pure.
 
-What a narrow terminal has no room for goes on below, in its own column. A pipe gets every line whole.
+On a terminal, long reasons are wrapped within their column. For a pipe, nothing is wrapped or cut.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from gpuqueue.text.sanitize import cells, plain, short, wrapped
 from gpuqueue.text.units import format_apart, format_bytes
 
 HEAD = ("DEVICE", "CAN GIVE", "OF", "WHY NOT THERE")
-#: In columns of a terminal: what is left of a device's name, and of the reason, before the other one gives way.
+#: Least width of a device's name, and the width of the reason below which names are cut, in columns.
 LEAST_NAME, LEAST_REASON = 11, 40
 
 
 def table(found: Why, explanation: Explanation, width: int | None = None) -> str:
-    """Return the devices as a table for a terminal so *wide*; None: for a pipe."""
+    """Return the devices as a table *width* columns wide; None: for a pipe."""
     if not explanation.devices:
         return "no device is served: start the workers with gpuqueue up"
     rows = [
@@ -38,7 +38,7 @@ def table(found: Why, explanation: Explanation, width: int | None = None) -> str
 
 
 def _lines(rows: list[tuple[str, str, str, str]], width: int | None) -> Iterator[tuple[str, str, str, str]]:
-    """Yield *rows*, each as as many lines as its reason takes."""
+    """Yield the lines of *rows*; a row has a line for each line of its wrapped reason."""
     name, reason = _widths(rows, width)
     for device, promises, total, why_not in rows:
         first, *more = wrapped(why_not, reason)
@@ -47,7 +47,7 @@ def _lines(rows: list[tuple[str, str, str, str]], width: int | None) -> Iterator
 
 
 def _widths(rows: list[tuple[str, str, str, str]], width: int | None) -> tuple[int, int]:
-    """Return how wide the devices' names and the reasons may be."""
+    """Return the widths of the columns for names and for reasons."""
     if width is None:
         return NO_LIMIT, NO_LIMIT
     names, promises, totals = (max(cells(row[i]) for row in (HEAD, *rows)) for i in range(3))
@@ -57,30 +57,30 @@ def _widths(rows: list[tuple[str, str, str, str]], width: int | None) -> tuple[i
 
 
 def label(found: Why, uuid: str) -> str:
-    """Return what people call a device: ``HOST:INDEX``, its UUID where no worker has announced it."""
+    """Return the label of a device: ``HOST:INDEX``, or its UUID if no worker has announced it."""
     status = found.devices.get(uuid)
     return plain(uuid) if status is None else plain(f"{status.host}:{render.device_label(status.device)}")
 
 
 def called(found: Why, job_id: int) -> str:
-    """Return what people call a job: of a member of an array its label."""
+    """Return ``job`` and the label of a job, or its id if the label is unknown."""
     other = found.others.get(job_id)
     return f"job {other.label if other else job_id}"
 
 
 def named(found: Why, job_id: int) -> str:
-    """Return what people call a job, with whose it is where that is known."""
+    """Return the same as :func:`called`, with the job's user if known."""
     other = found.others.get(job_id)
     return called(found, job_id) + (f" ({short(other.spec.account.name, 12)})" if other else "")
 
 
 def count(number: int, noun: str) -> str:
-    """Return how many of a *noun*."""
+    """Return *number* and *noun*, in the plural if needed."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def clock(at_ms: int) -> str:
-    """Return a moment of the store's clock for people."""
+    """Return a time of the store's clock, in milliseconds since the epoch, as local time."""
     return render.when(from_epoch_ms(at_ms))
 
 
@@ -124,7 +124,7 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         else "it fits: it starts there when it is its turn",
     }
     may_start = verdict.obstacle is not Obstacle.FITS or found.job.state is not JobState.HELD
-    return plain(words[verdict.obstacle if may_start else Obstacle.NOT_YET])  # a member is held, its array is not
+    return plain(words[verdict.obstacle if may_start else Obstacle.NOT_YET])  # a held member of an array
 
 
 def _kept(verdict: Verdict) -> str:
@@ -133,7 +133,7 @@ def _kept(verdict: Verdict) -> str:
 
 
 def _takers(found: Why, verdict: Verdict, *, strangers: bool = True) -> Iterator[str]:
-    """Yield who has the memory of a device, the largest first; without *strangers* our jobs only."""
+    """Yield the jobs on a device, largest first, then external processes and headroom unless *strangers* is false."""
     status = found.devices.get(verdict.device)
     if status is not None and status.trouble is not None:
         yield plain(status.trouble)

@@ -1,4 +1,4 @@
-"""What runs inside the script's own Python during a dry run. Executed by path; nothing here is imported by us.
+"""Programs that run in the script's own Python during a dry run. They are executed by path and never imported.
 
-Standard library, and the torch that is there. Kept to old words: that Python may be 3.8.
+They use the standard library and the torch of that Python. The syntax must work on Python 3.8.
 """

@@ -1,14 +1,14 @@
-"""Counts the memory that would lie on the GPU: which tensors, how large, alive from when until when.
+"""Counts the memory that tensors would use on the GPU: their kinds, sizes and lifetimes.
 
-Every storage that is counted gets a number. The journal is a list of (number, bytes): plus when it came, minus when it
-was freed. What a storage was (a parameter, a gradient) is often known only later, so that the journal is read at
-the end, with all labels known.
+Every counted storage gets a number. The journal is a list of (number, bytes): positive when the storage is allocated,
+negative when it is freed. The kind of a storage (a parameter, a gradient) is often known only later, so the journal is
+evaluated at the end, when all labels are known.
 """
 
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Tuple
 
-#: The caching allocator of torch hands out memory in multiples of this: kMinBlockSize in CUDACachingAllocator.cpp.
+#: Granularity of torch's caching allocator: kMinBlockSize in CUDACachingAllocator.cpp.
 BLOCK_BYTES = 512
 
 PARAMETERS = "parameters"
@@ -17,17 +17,17 @@ STATES = "optimizer_states"
 BUFFERS = "buffers"
 SENT = "sent"
 REST = "activations"
-#: In the order in which people read them.
+#: All labels, in the order of the output.
 LABELS = (PARAMETERS, GRADIENTS, STATES, BUFFERS, SENT, REST)
 
 
 def rounded(size: int) -> int:
-    """Return what the allocator takes for *size* bytes."""
+    """Return the bytes that the allocator takes for *size* bytes."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 class Ledger:
-    """What lies on the GPU that is not there. ``paused``: what is made now lies in host memory."""
+    """The tensors on the simulated GPU. While ``paused`` is not 0, new tensors are in host memory."""
 
     def __init__(self) -> None:
         self.paused = 0
@@ -39,7 +39,7 @@ class Ledger:
         self._labels: Dict[int, str] = {}
 
     def add(self, tensor: Any, label: str) -> None:
-        """Count the storage of *tensor* from now on; one that is counted already may have got another size."""
+        """Count the storage of *tensor* from now on. If it is counted already, update its size."""
         storage = storage_of(tensor)
         if storage is None:
             return
@@ -57,14 +57,14 @@ class Ledger:
         self._change(self._next, size, rounded(size))
 
     def has(self, tensor: Any) -> bool:
-        """Return whether *tensor* lies on the GPU."""
+        """Return whether *tensor* is on the simulated GPU."""
         if not self._known:
             return False
         storage = storage_of(tensor)
         return storage is not None and storage._cdata in self._known
 
     def label(self, tensors: Iterable[Any], label: str) -> None:
-        """Tell what these are, if they are counted."""
+        """Set the label of *tensors*, as far as they are counted."""
         for tensor in tensors:
             storage = storage_of(tensor)
             known = None if storage is None else self._known.get(storage._cdata)
@@ -72,14 +72,14 @@ class Ledger:
                 self._labels[known[0]] = label
 
     def forget(self) -> None:
-        """Count no more from now on, as in the fork of a process that is not the one which trains."""
+        """Stop counting. Called in forked child processes, which do not train."""
         self.paused += 1
         self._known.clear()
 
     def parts(self) -> Dict[str, Dict[str, int]]:
-        """Return of each label the most that there was of it, and how much of it there was at the peak of all.
+        """Return for each label its largest size and its size at the overall peak, in bytes.
 
-        Sizes are those of the tensors, before rounding; ``rounding`` is what rounding added at the peak.
+        Sizes are those of the tensors before rounding. ``rounding`` is the sum that rounding added at the peak.
         """
         now = dict.fromkeys(LABELS, 0)
         largest = dict(now)
@@ -115,7 +115,7 @@ class Ledger:
 
 
 def storage_of(tensor: Any) -> Any:
-    """Return where the numbers of *tensor* lie; None for what has no storage of its own, such as a sparse tensor."""
+    """Return the storage of *tensor*, or None if it has none, such as a sparse tensor."""
     try:
         return tensor.untyped_storage()
     except (AttributeError, NotImplementedError, RuntimeError):

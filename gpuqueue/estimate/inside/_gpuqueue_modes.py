@@ -1,8 +1,8 @@
-"""The two modes of torch through which everything goes that a script does with tensors.
+"""The two torch modes that intercept all tensor operations of a script.
 
-The outer one is asked before each function of torch: it takes "cuda" out of the arguments, and tells the script that
-a tensor lies on "cuda:0" where the ledger says so. The inner one sees each operation that is computed, those of the
-backward pass as well, and counts what comes out of tensors that lie on the GPU.
+The outer mode (:class:`Sending`) intercepts each torch function. It removes "cuda" from the arguments, and reports
+"cuda:0" as the device of tensors that the ledger has on the GPU. The inner mode (:class:`Counting`) sees each computed
+operation, including those of the backward pass, and counts the results computed from tensors on the GPU.
 """
 
 import importlib
@@ -15,7 +15,7 @@ python_dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
 FunctionMode: Any = overrides.TorchFunctionMode
 DispatchMode: Any = python_dispatch.TorchDispatchMode
 
-#: Words for a GPU.
+#: Names of a GPU.
 CUDA = re.compile(r"cuda(:\d+)?")
 HOST = torch.device("cpu")
 GPU = torch.device("cuda", 0)
@@ -54,7 +54,7 @@ class Counting(DispatchMode):  # type: ignore[misc] # torch has no types here
         self.label = label
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation. What it gives lies where its arguments lie, unless it wrote into one of the host's."""
+        """Run one operation. Its results are on the GPU if an argument is, except storages of host arguments."""
         kwargs = kwargs or {}
         if self.ledger.paused:
             return func(*args, **kwargs)
@@ -70,7 +70,7 @@ class Counting(DispatchMode):  # type: ignore[misc] # torch has no types here
 
 
 def key(tensor: Any) -> Any:
-    """Return what tells one storage from another; None for what has none."""
+    """Return the identity of a tensor's storage, or None if it has no storage."""
     try:
         return tensor.untyped_storage()._cdata
     except (AttributeError, NotImplementedError, RuntimeError):
@@ -78,7 +78,7 @@ def key(tensor: Any) -> Any:
 
 
 class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
-    """Lets a script send tensors to a GPU that is not there."""
+    """Lets a script move tensors to the simulated GPU."""
 
     def __init__(self, ledger: Any, sent: str, made: str) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
         }
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call one function of torch, as a machine with a GPU would."""
+        """Call one torch function as on a machine with a GPU."""
         kwargs = kwargs or {}
         special = self._special.get(func)
         if special is not None:
@@ -124,14 +124,14 @@ class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
             self.ledger.paused -= 1
 
     def _to(self, this: Any, *args: Any, **kwargs: Any) -> Any:
-        """Move a tensor, or change its type, or both. A move is a copy, as it is between host and GPU."""
+        """Move a tensor, change its type, or both. A move copies, as between host and GPU."""
         if args and isinstance(args[0], int) and not isinstance(args[0], bool):
-            args = (GPU, *args[1:])  # a bare number is a GPU's
+            args = (GPU, *args[1:])  # a bare number is the index of a GPU
         words = [*args, *kwargs.values()]
         like = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.get("other")
         to_gpu = any(is_gpu(each) for each in words) or (like is not None and self.ledger.has(like))
         to_host = any(is_host(each) for each in words) or (like is not None and not self.ledger.has(like))
-        most = 3 if like is None else 2  # behind it stands what we say ourselves: whether to copy
+        most = 3 if like is None else 2  # the next positional argument is ``copy``, which is set below
         args = tuple(_here(each) for each in args[:most])
         kwargs = {name: _here(value) for name, value in kwargs.items()}
         there = self.ledger.has(this)
@@ -154,9 +154,9 @@ class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
         return copy
 
     def reach_backward(self) -> None:
-        """Be there in the backward pass too: checkpoints and functions of the script's own run in the middle of it.
+        """Make the mode active in the backward pass too, which runs checkpoints and the script's own functions.
 
-        torch calls its own functions without the mode that called them, and the backward pass is one of these.
+        torch disables a function mode inside the functions that it intercepts, and the backward pass is one of them.
         """
         graph: Any = importlib.import_module("torch.autograd.graph")
         for place in (torch.autograd, graph):
@@ -175,14 +175,14 @@ class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
 
 
 def _device(*args: Any, **kwargs: Any) -> Any:
-    """Return the device that the script means: it may compare it and print it; a bare number is a GPU's."""
+    """Return the requested device, which the script may compare and print. A bare number is the index of a GPU."""
     if args and isinstance(args[0], int):
         return torch.device("cuda", args[0])
     return torch.device(*args, **kwargs)
 
 
 def _parsed(*args: Any, **kwargs: Any) -> Any:
-    """Return what ``Module.to`` was asked for, with the device that was meant."""
+    """Return the parsed arguments of ``Module.to``. A bare number is the index of a GPU."""
     if args and isinstance(args[0], int):
         args = (torch.device("cuda", args[0]), *args[1:])
     return torch._C._nn._parse_to(*args, **kwargs)

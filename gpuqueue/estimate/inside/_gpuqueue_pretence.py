@@ -1,4 +1,4 @@
-"""Makes torch say that there is one GPU, as far as a script asks. Nothing of CUDA is ever started."""
+"""Makes torch report one simulated GPU to a script. CUDA is never initialized."""
 
 import contextlib
 import importlib
@@ -7,11 +7,12 @@ from typing import Any, Callable, Dict
 
 torch: Any = importlib.import_module("torch")
 
-#: What the GPU that is not there says of itself. So large that no script makes itself smaller for it.
+#: Properties of the simulated GPU. Its memory is so large that no script reduces its size to fit.
 NAME = "gpuqueue dry run"
 TOTAL_BYTES = 80 * 2**30
 CAPABILITY = (9, 0)
-#: Of torch.cuda: what does nothing and returns nothing, and what is made and used without any effect.
+#: Names in torch.cuda that are replaced: functions that do nothing and return None (SILENT), and classes and functions
+#: whose objects have no effect (EMPTY).
 SILENT = (
     "init",
     "_lazy_init",
@@ -47,12 +48,12 @@ EMPTY = (
 
 
 class _Nothing:
-    """Stands for a stream, an event, a context: takes whatever is asked of it, and does nothing."""
+    """Replaces a stream, an event or a context. Accepts every call and does nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def __enter__(self) -> "_Nothing":  # noqa: PYI034 - Self is of 3.11
+    def __enter__(self) -> "_Nothing":  # noqa: PYI034 - typing.Self needs Python 3.11
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -64,16 +65,16 @@ class _Nothing:
         return lambda *_, **__: None
 
     def query(self) -> bool:
-        """Return that all is done."""
+        """Return True: all work is complete."""
         return True
 
     def elapsed_time(self, _: Any) -> float:
-        """Return the milliseconds between two events: there are none."""
+        """Return 0, as milliseconds between two events."""
         return 0.0
 
 
 def install(ledger: Any) -> None:
-    """Put the pretence into the torch that is there."""
+    """Install the simulated GPU into torch."""
     properties = types.SimpleNamespace(
         name=NAME,
         total_memory=TOTAL_BYTES,
@@ -119,7 +120,7 @@ def install(ledger: Any) -> None:
 
 
 def _put(where: Any, name: str, value: Any) -> None:
-    """Replace what is there; what this version of torch does not have, no script asks for."""
+    """Replace the attribute *name* of *where* if it exists. No script needs one that this torch version lacks."""
     if hasattr(where, name):
         setattr(where, name, value)
 
@@ -148,7 +149,7 @@ def _accelerator() -> None:
 
 
 def _tensors() -> None:
-    """Cover what the modes do not see: other threads, and classes that are made with a device."""
+    """Patch what the modes do not intercept: calls in other threads, and classes created with a device."""
     torch.Tensor.pin_memory = lambda this, *_, **__: this
     torch.Tensor.is_pinned = _always(True)
     torch.backends.cudnn.is_acceptable = _always(False)
@@ -161,7 +162,7 @@ def _tensors() -> None:
 
 
 def _autocast() -> None:
-    """Let autocast for a GPU be that of the CPU, in bfloat16: as large as float16, and known to all its kernels."""
+    """Redirect GPU autocast to the CPU in bfloat16: it has the size of float16, and all CPU kernels support it."""
     autocast = torch.amp.autocast_mode.autocast
     begin = autocast.__init__
 
@@ -174,21 +175,21 @@ def _autocast() -> None:
 
 
 def _modules() -> None:
-    """Let a compiled model be the plain one, one replica do without being sent anywhere, checkpoints be checkpoints."""
+    """Disable torch.compile, the replication of DataParallel and the device checks of checkpoints."""
 
     def compiled(model: Any = None, **_: Any) -> Any:
         return model if model is not None else lambda each: each
 
     torch.compile = compiled
     _put(torch.nn.Module, "compile", _always(None))
-    # They compare where a tensor lies before and after, and torch's own code sees the truth in one of the two.
+    # The checks compare a tensor's device before and after. torch's own code sees the real device in one of the two.
     checks = getattr(importlib.import_module("torch.utils.checkpoint"), "_allowed_determinism_checks_to_fns", {})
     checks["default"] = _always(None)
     torch.nn.DataParallel.forward = lambda this, *args, **kwargs: this.module(*args, **kwargs)
 
 
 def _harmless() -> None:
-    """Keep what the script keeps: torch.save writes nothing, and torch.load brings everything to the host."""
+    """Protect the script's files: torch.save writes nothing. torch.load loads into host memory first."""
     load = torch.load
 
     def load_here(*args: Any, **kwargs: Any) -> Any:

@@ -1,10 +1,9 @@
-"""Runs a script unmodified for a few steps, as if there were a GPU, and writes down what it would have needed there.
+"""Runs an unmodified script for a few steps with a simulated GPU, and writes a report of the memory it would need.
 
     python begin.py REPORT STEPS SCRIPT [ARGS…]
 
-The end comes at once and for good (``os._exit``): no ``except`` of the script's keeps it alive, and no ``finally`` and
-no ``atexit`` writes a checkpoint over a good one. The report is written anew after each step, so that there is one
-also where the time runs out.
+The process ends with ``os._exit``, so that no ``except`` of the script keeps it alive, and no ``finally`` or ``atexit``
+overwrites a good checkpoint. The report is rewritten after each step, so that one exists if the time runs out.
 """
 
 import contextlib
@@ -19,14 +18,14 @@ import types
 from typing import Any, Dict, List
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-#: Lines of a traceback that go into the report, from its end.
+#: Number of last lines of a traceback that go into the report.
 TAIL = 12
 #: prctl(2): the signal that a process gets when its parent dies.
 PR_SET_PDEATHSIG, SIGKILL = 1, 9
 
 
 def beside(name: str) -> Any:
-    """Import one of the files beside this one."""
+    """Import a module from the directory of this file."""
     sys.path.insert(0, HERE)
     try:
         return importlib.import_module(name)
@@ -35,7 +34,7 @@ def beside(name: str) -> Any:
 
 
 class DryRun:
-    """One run of a script, counted."""
+    """One dry run of a script."""
 
     def __init__(self, report: str, steps: int) -> None:
         self.report = report
@@ -43,7 +42,7 @@ class DryRun:
         self.pid = os.getpid()
         self.steps: Dict[int, int] = {}
         self.optimizers: List[str] = []
-        #: Whether the script has made an optimizer: then it is the steps that count.
+        #: Whether the script has created an optimizer. Then its steps count, else the forward passes.
         self.has_optimizer = False
         self.forwards = 0
         self.depth = 0
@@ -53,7 +52,7 @@ class DryRun:
         self.ledger: Any = self.book.Ledger()
 
     def watch(self) -> None:
-        """Hook into torch: who steps, which module goes forward, which tensors are parameters."""
+        """Hook into torch: optimizer steps, forward passes, and the registration of parameters."""
         beside("_gpuqueue_pretence").install(self.ledger)
         optimizer: Any = importlib.import_module("torch.optim.optimizer")
         optimizer.register_optimizer_step_pre_hook(self.before_step)
@@ -68,7 +67,7 @@ class DryRun:
         self.watch_modules()
 
     def watch_modules(self) -> None:
-        """Hook into the modules: their passes, their parameters and buffers."""
+        """Hook into modules: their forward passes, parameters and buffers."""
         module: Any = self.torch.nn.Module
         call, apply = module.__call__, module._apply
         modules: Any = importlib.import_module("torch.nn.modules.module")
@@ -97,20 +96,20 @@ class DryRun:
         os.register_at_fork(after_in_child=self.ledger.forget)
 
     def parameters(self, tensors: Any) -> None:
-        """Tell the ledger that these are parameters."""
+        """Label *tensors* as parameters in the ledger."""
         found = [each for each in tensors if each is not None]
         self.ledger.label(found, self.book.PARAMETERS)
         for each in found:
             self.dtypes[str(each.dtype).replace("torch.", "")] = each.element_size()
 
     def before_step(self, optimizer: Any, *_: Any) -> None:
-        """Tell the ledger which tensors are parameters and gradients, while both are there."""
+        """Label parameters and gradients in the ledger before a step, when both exist."""
         given = [each for group in optimizer.param_groups for each in group["params"]]
         self.parameters(given)
         self.ledger.label([each.grad for each in given if each.grad is not None], self.book.GRADIENTS)
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
-        """Tell the ledger what the optimizer keeps; end, when every optimizer in use has made its steps."""
+        """Label the optimizer's states in the ledger, and end if the optimizers have made enough steps."""
         kept = [each for state in optimizer.state.values() for each in tensors_of(state)]
         self.ledger.label(kept, self.book.STATES)
         if type(optimizer).__name__ not in self.optimizers:
@@ -122,7 +121,7 @@ class DryRun:
         self.write("going on")
 
     def before_forward(self, module: Any) -> None:
-        """Count the passes of whole models; without an optimizer they are what is counted."""
+        """Count the forward passes of outermost modules. Without an optimizer, end after enough passes."""
         if self.depth or os.getpid() != self.pid or not any(True for _ in module.parameters()):
             return
         if self.forwards >= self.most and not self.has_optimizer:
@@ -130,7 +129,7 @@ class DryRun:
         self.forwards += 1
 
     def write(self, ended: str, trace: str = "") -> None:
-        """Write the report, whole or not at all."""
+        """Write the report atomically."""
         told = {
             "ended": ended,
             "steps": max(self.steps.values(), default=0),
@@ -147,7 +146,7 @@ class DryRun:
         os.replace(self.report + ".new", self.report)
 
     def leave(self, ended: str, trace: str = "") -> None:
-        """Write the report and end this process, whoever called."""
+        """Write the report and end this process. In a forked child, do nothing."""
         if os.getpid() != self.pid:
             return
         self.write(ended, trace)
@@ -157,7 +156,7 @@ class DryRun:
         os._exit(0)
 
     def run(self, script: str, args: List[str]) -> None:
-        """Run the script as ``python script`` would, in this process, and end."""
+        """Run the script in this process as ``python script`` would, then end the process."""
         sys.argv = [script, *args]
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         main = types.ModuleType("__main__")
@@ -171,18 +170,18 @@ class DryRun:
                 code = compile(file.read(), script, "exec")
             with modes.Sending(self.ledger, self.book.SENT, self.book.SENT) as sending:
                 sending.reach_backward()
-                with modes.Counting(self.ledger, self.book.REST):  # in one statement it is of 3.9
+                with modes.Counting(self.ledger, self.book.REST):  # one parenthesized statement needs Python 3.9
                     exec(code, main.__dict__)  # noqa: S102 - the user's own script
         except SystemExit as end:
             good = end.code is None or end.code == 0
             self.leave("finished" if good else "failed", "" if good else "the script ended with {!r}".format(end.code))
-        except BaseException:  # noqa: BLE001 - of whatever kind: it is told
+        except BaseException:  # noqa: BLE001 - every error goes into the report
             self.leave("failed", told(sys.exc_info()[2]))
         self.leave("finished")
 
 
 def told(trace: Any) -> str:
-    """Return the end of the traceback of what was raised, without our own frames."""
+    """Return the last lines of the traceback of the current exception, without the frames of this directory."""
     error = sys.exc_info()[1]
     frames = [each for each in traceback.extract_tb(trace) if os.path.dirname(each.filename) != HERE]
     kind = type(error)
@@ -191,15 +190,15 @@ def told(trace: Any) -> str:
 
 
 def tensors_of(state: Any) -> List[Any]:
-    """Return the tensors in what an optimizer keeps of one parameter."""
+    """Return the values in an optimizer's state of one parameter, with lists flattened."""
     values = state.values() if hasattr(state, "values") else []
     return [each for value in values for each in (value if isinstance(value, (list, tuple)) else [value])]
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the script that the command line names."""
     report, steps, script = sys.argv[1:4]
-    with contextlib.suppress(OSError, AttributeError):  # the dry run ends with whoever asked for it
+    with contextlib.suppress(OSError, AttributeError):  # the dry run ends with its parent process
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
     sys.path[:] = [each for each in sys.path if os.path.abspath(each or ".") != HERE]
     try:

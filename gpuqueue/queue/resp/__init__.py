@@ -1,4 +1,4 @@
-"""A small door to the store, for whoever comes for one command and leaves: docs/adr/0008.
+"""The built-in client of the store, for processes that run one command. See docs/adr/0008.
 
-It does what the client library does as far as the queue asks for it, and imports nothing for that but sockets.
+It implements the part of redis-py that the queue uses, and imports only sockets for that.
 """

@@ -1,4 +1,4 @@
-"""An address of a store, taken apart. Pure."""
+"""Parses the URL of a store. Pure."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-#: Where a store listens if its address does not say.
+#: Host and port if the URL does not name them.
 HOST, PORT = "localhost", 6379
-#: No store has a database whose number is longer.
+#: Maximum number of digits of a database number.
 MOST_DIGITS = 9
 
-#: Parameters that belong to everybody, and to TLS, of those that this door knows how to honour.
+#: URL parameters that this client supports: for all connections, and for TLS only.
 _PLAIN = frozenset({"db", "username", "password", "client_name"})
 _TLS = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password"})
-#: A host name as it can be looked up without any further thought.
+#: A host name that needs no encoding before the lookup.
 _HOST_NAME = r"[A-Za-z0-9_.:-]{1,253}"
 
 
 class Address(NamedTuple):
-    """Where a store is, and who comes. One of ``path`` (a unix socket's) and ``host`` is empty."""
+    """The address of a store, and the credentials. One of ``path`` (of a unix socket) and ``host`` is empty."""
 
     path: str
     host: str
@@ -29,12 +29,12 @@ class Address(NamedTuple):
     password: str
     database: int
     client_name: str
-    #: None where nothing is encrypted; else the files that the address names for that.
+    #: The TLS parameters of the URL; None without TLS.
     tls: Mapping[str, str] | None
 
 
 def parsed(url: str) -> Address | None:
-    """Return what *url* means, or None where it says anything that this door would not do to the letter."""
+    """Return the address in *url*, or None if *url* has anything that this client does not support."""
     try:
         parts = urlsplit(url)
         port = parts.port or PORT
@@ -49,7 +49,7 @@ def parsed(url: str) -> Address | None:
     if (
         parts.scheme not in {"redis", "rediss", "unix"}
         or not known.issuperset(words)
-        or len(words) < len(given)  # twice the same
+        or len(words) < len(given)  # a repeated parameter
         or not all(words.values())
         or parts.fragment
         or not (database.isascii() and database.isdecimal() and len(database) <= MOST_DIGITS)

@@ -1,4 +1,4 @@
-"""The door itself: commands to one store, over as many connections as are needed at a time."""
+"""The client: commands to one store, over as many connections as are needed at the same time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gpuqueue.queue.resp.script import Script
 
 
 class Door(Commands):
-    """Commands to the store at *address*. Threads may share it, and a child process after a fork.
+    """A client of the store at *address*. Threads may share it, and a child process may use it after a fork.
 
-    Nothing is ever sent twice: whoever gets no answer must know himself whether he may ask again.
+    It never sends a command twice. If there is no answer, only the caller knows whether a retry is safe.
     *connect_s* and *silent_s* are as in :class:`Line`.
     """
 
@@ -30,11 +30,11 @@ class Door(Commands):
         self._pid = os.getpid()
 
     def ask(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """Send all *commands* at once and return the answers, errors of the store in their places."""
+        """Send all *commands* at once and return the answers; an error takes the place of its answer."""
         line = self._line()
         try:
             answers = line.ask(commands)
-        except BaseException:  # its answer may still come: it must not be taken for the next one's
+        except BaseException:  # a late answer must not be taken for that of the next command
             line.close()
             raise
         self._idle.append(line)
@@ -47,30 +47,30 @@ class Door(Commands):
         return shape(answer)
 
     def register_script(self, text: str) -> Script:
-        """Return the script *text*."""
+        """Return the script *text* as a callable."""
         return Script(self, text)
 
     def pipeline(self, *, transaction: bool) -> Pipeline:
-        """Return commands that are collected, and sent at once; in one step of the store if it is a *transaction*."""
+        """Return a pipeline, which sends its commands at once; with *transaction* they run in one atomic step."""
         return Pipeline(self, transaction=transaction)
 
     def pubsub(self, *, ignore_subscribe_messages: bool) -> Ear:  # noqa: ARG002 - they always are
-        """Return an ear to the store's channels."""
+        """Return a subscriber to the store's channels."""
         return Ear(self._new)
 
     def close(self) -> None:
-        """Close the connections; what is asked after that makes a new one."""
+        """Close the connections; a later command opens a new one."""
         while self._idle:
             self._idle.pop().close()
 
     def _line(self) -> Line:
-        if self._pid != os.getpid():  # the lines are the parent's, which goes on with them
+        if self._pid != os.getpid():  # after a fork: the parent still uses these connections
             self.close()
             self._pid = os.getpid()
         while self._idle:
             try:
                 line = self._idle.pop()
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread took the last one
                 break
             if line.is_quiet():
                 return line
@@ -94,7 +94,7 @@ class Pipeline(Commands):
         return self
 
     def execute(self, *, raise_on_error: bool = True) -> list[Any]:
-        """Send what was collected and return the answers; the first error of the store is raised, if so wanted."""
+        """Send the collected commands and return the answers; with *raise_on_error* raise the first error."""
         asked, self._asked = self._asked, []
         if not asked:
             return []
@@ -112,7 +112,7 @@ class Pipeline(Commands):
 
     def _at_once(self, words: Sequence[Sequence[Word]]) -> list[Any]:
         *taken, done = self._door.ask([("MULTI",), *words, ("EXEC",)])
-        for answer in taken:  # one that was not even taken is why nothing was done
+        for answer in taken:  # a command that was not queued is the cause of the failure
             if isinstance(answer, DoorError):
                 raise answer
         if isinstance(done, DoorError):

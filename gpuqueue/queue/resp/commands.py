@@ -1,4 +1,4 @@
-"""What the queue asks of a store. The client library has the same methods, and gives the same answers."""
+"""The commands that the queue uses. redis-py has the same methods with the same results."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ class Commands:
     """One method for each command; an error of the store is raised."""
 
     def _do(self, words: Sequence[Word], shape: Shape) -> Any:
-        """Do what *words* say; *shape* makes of the answer what the method returns."""
+        """Run the command *words*; *shape* converts the answer to the result of the method."""
         raise NotImplementedError
 
     def execute_command(self, *words: Word) -> Any:
-        """Return the store's answer to any command as it is."""
+        """Return the store's unconverted answer to any command."""
         return self._do(words, _same)
 
     def exists(self, *keys: str) -> Any:
-        """Return how many of *keys* there are."""
+        """Return how many of *keys* exist."""
         return self._do(("EXISTS", *keys), _same)
 
     def get(self, key: str) -> Any:
-        """Return a string, or None."""
+        """Return the value of a string key, or None."""
         return self._do(("GET", key), _same)
 
     def mget(self, keys: Sequence[str]) -> Any:
-        """Return several strings, or None in the place of one that is not there."""
+        """Return the values of several string keys, with None for a missing one."""
         return self._do(("MGET", *keys), _same)
 
     def time(self) -> Any:
-        """Return the store's clock: seconds, and microseconds."""
+        """Return the store's clock as seconds and microseconds."""
         return self._do(("TIME",), _clock)
 
     def hget(self, key: str, field: str) -> Any:
@@ -43,11 +43,11 @@ class Commands:
         return self._do(("HGET", key, field), _same)
 
     def hmget(self, key: str, *fields: str) -> Any:
-        """Return each of *fields*, or None in its place."""
+        """Return each of *fields*, with None for a missing one."""
         return self._do(("HMGET", key, *fields), _same)
 
     def hgetall(self, key: str) -> Any:
-        """Return a whole hash; it is empty where there is none."""
+        """Return a whole hash; empty if it does not exist."""
         return self._do(("HGETALL", key), _pairs)
 
     def hvals(self, key: str) -> Any:
@@ -63,11 +63,11 @@ class Commands:
         return self._do(("HLEN", key), _same)
 
     def hset(self, key: str, field: str, value: Word) -> Any:
-        """Set one field; return how many are new."""
+        """Set one field; return the number of new fields."""
         return self._do(("HSET", key, field, value), _same)
 
     def hdel(self, key: str, *fields: str) -> Any:
-        """Delete fields; return how many there were."""
+        """Delete fields; return the number of deleted fields."""
         return self._do(("HDEL", key, *fields), _same)
 
     def smembers(self, key: str) -> Any:
@@ -96,7 +96,7 @@ class Commands:
         return self._do(("XRANGE", key, min, max, *most), _entries)
 
     def xread(self, streams: Mapping[str, str], count: int | None = None, block: int | None = None) -> Any:
-        """Return the entries behind an id of each stream, waiting *block* milliseconds for the first."""
+        """Return the entries after an id of each stream; wait *block* milliseconds for the first."""
         most = ("COUNT", count) if count is not None else ()
         wait = ("BLOCK", block) if block is not None else ()
         return self._do(("XREAD", *most, *wait, "STREAMS", *streams, *streams.values()), _streams)
@@ -113,7 +113,7 @@ def _clock(answer: Sequence[str]) -> tuple[int, int]:
 def _pairs(answer: Any) -> dict[str, str]:
     if isinstance(answer, dict):
         return answer
-    if not isinstance(answer, list):  # a text can be cut into pairs as well
+    if not isinstance(answer, list):  # slicing a string would not fail
         raise NoStore("a hash is answered with no list")
     return dict(zip(answer[::2], answer[1::2], strict=True))
 

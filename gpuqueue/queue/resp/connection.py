@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _socket  # what socket is made of, without its enumerations: as long an import as a tenth of all a submit does
+import _socket  # importing socket, with its enums, takes a tenth of the time of a submit
 import select
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +15,9 @@ _CHUNK_BYTES = 65536
 
 
 class Line:
-    """A connection to the store at *address*; after any DoorError it can only be closed.
+    """A connection to the store at *address*. After any DoorError the only valid call is ``close``.
 
-    *connect_s* is how long the connection may take, *silent_s* how long the store may say nothing when it is asked.
+    *connect_s* is the timeout for the connection, *silent_s* the timeout for an answer, in seconds.
     """
 
     def __init__(self, address: Address, *, connect_s: float, silent_s: float) -> None:
@@ -36,16 +36,16 @@ class Line:
             raise
 
     def _enter(self, address: Address) -> None:
-        """Say who comes, and to which database.
+        """Authenticate, and select the database.
 
-        The first command waits for the answers: were it sent along, a store that refuses them would still do it, for
-        somebody else or in another database.
+        The first command waits for these answers. Otherwise a store that refuses them would still run the command, as
+        another user or in another database.
         """
         who: list[Sequence[Word]] = []
         if address.password:
             who.append(
                 ("AUTH", address.user or "default", address.password)
-            )  # named, it is let in where none is wanted
+            )  # with a user name it also works on a store without a password
         if address.client_name:
             who.append(("CLIENT", "SETNAME", address.client_name))
         if address.database:
@@ -57,7 +57,7 @@ class Line:
                 raise NotLetIn(str(answer)) if asked[0] == "AUTH" else answer
 
     def ask(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """Send all *commands* at once and return the answers; an error of the store stands in the place of its own."""
+        """Send all *commands* at once and return the answers; an error takes the place of its answer."""
         self.send(commands)
         return [self._reader.answer() for _ in commands]
 
@@ -69,8 +69,8 @@ class Line:
             raise Gone(f"it does not listen: {error}") from error
 
     def heard(self, timeout_s: float) -> Any:
-        """Return what the store says next; None after *timeout_s*."""
-        self._socket.settimeout(max(timeout_s, 0.001))  # zero would mean something else
+        """Return the next message of the store; None after *timeout_s* seconds."""
+        self._socket.settimeout(max(timeout_s, 0.001))  # zero means non-blocking
         try:
             return self._reader.answer()
         except TimedOut:
@@ -79,7 +79,7 @@ class Line:
             self._socket.settimeout(self._silent_s)
 
     def is_quiet(self) -> bool:
-        """Return whether nothing has come that nobody asked for, such as the end of the connection."""
+        """Return whether nothing unexpected has arrived, such as the end of the connection."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return not poll.poll(0)
@@ -101,7 +101,7 @@ class Line:
 
 
 class TimedOut(Gone):
-    """The store said nothing for too long."""
+    """The store did not answer within the timeout."""
 
 
 def _connected(address: Address, connect_s: float) -> _socket.socket:
@@ -114,7 +114,7 @@ def _connected(address: Address, connect_s: float) -> _socket.socket:
             here.close()
             raise
         return here
-    import socket  # noqa: PLC0415 - as above: a store on this machine needs none of it
+    import socket  # noqa: PLC0415 - slow to import, and a unix socket does not need it
 
     made = socket.create_connection((address.host, address.port), timeout=connect_s)
     try:

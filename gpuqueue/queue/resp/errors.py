@@ -1,23 +1,23 @@
-"""What can go wrong between a door and its store."""
+"""Errors between the built-in client and its store."""
 
 from __future__ import annotations
 
 
 class DoorError(Exception):
-    """The store did not do what it was asked for. Nobody outside the queue meets one: see ``connect.translated``."""
+    """The base of all client errors. They do not leave the queue package: see ``connect.translated``."""
 
 
 class Gone(DoorError):
-    """No connection, or no answer in time: whether a command was done nobody knows."""
+    """No connection, or no answer in time. It is unknown whether the command has run."""
 
 
 class Said(DoorError):
-    """The store answers with an error; its text begins with the store's code for it, such as ``OOM``."""
+    """The store answered with an error. The text begins with the code of the error, such as ``OOM``."""
 
 
 class NotLetIn(Said):
-    """The store does not take the password, or wants none."""
+    """Authentication failed."""
 
 
 class NoStore(DoorError):
-    """What answers does not speak the store's language."""
+    """The server does not speak the Redis protocol."""

@@ -1,6 +1,6 @@
-"""The store's language: what is sent and what is answered (RESP, versions 2 and 3). Pure but for the source of bytes.
+"""The Redis protocol RESP, versions 2 and 3: encodes commands and parses answers. Pure except for the source of bytes.
 
-Words are UTF-8; whatever is not comes out as escaped surrogates, and goes back the same.
+Text is UTF-8. Other bytes become escaped surrogates, and are sent back unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gpuqueue.queue.resp.errors import NoStore, Said
 
 Word = str | int | float
 
-#: A line that is longer is not the store's, in bytes; nor is a string that is longer, or a list that lies deeper.
+#: Limits of a valid answer: the lengths of a line and a string in bytes, and the depth of nested lists.
 MAX_LINE_BYTES = 64 * 1024
 MAX_STRING_BYTES = 512 * 1024 * 1024
 MAX_DEPTH = 32
@@ -22,7 +22,7 @@ _CONSTANTS = {b"_": None, b"#t": True, b"#f": False}
 
 
 def packed(words: Sequence[Word]) -> bytes:
-    """Return one command as it is sent."""
+    """Return one command in wire format."""
     parts = [b"*%d\r\n" % len(words)]
     for word in words:
         text = (word if isinstance(word, str) else repr(word)).encode("utf-8", "surrogateescape")
@@ -31,9 +31,9 @@ def packed(words: Sequence[Word]) -> bytes:
 
 
 class Reader:
-    """Reads answers from the bytes that *more* returns; it must return some, or raise.
+    """Reads answers from the bytes that *more* returns; *more* must return at least one byte, or raise.
 
-    What *more* raises in the middle of an answer loses nothing: the next call begins with that answer again.
+    If *more* raises in the middle of an answer, no data is lost: the next call starts with that answer again.
     """
 
     def __init__(self, more: Callable[[], bytes]) -> None:
@@ -42,10 +42,10 @@ class Reader:
         self._at = 0
 
     def answer(self) -> Any:
-        """Return the next answer; an error of the store is returned as one, wherever it stands.
+        """Return the next answer; an error of the store is returned as an exception object, nested or not.
 
         Raises:
-            NoStore: this is not the store's language.
+            NoStore: the bytes are not RESP.
 
         """
         self._at = 0
@@ -70,7 +70,7 @@ class Reader:
         if kind not in {b"%", b"|"}:
             return None if count < 0 else [self._next(depth) for _ in range(count)]
         pairs = {_hashable(self._next(depth)): self._next(depth) for _ in range(count)}
-        return pairs if kind == b"%" else self._next(depth)  # attributes stand before what is answered
+        return pairs if kind == b"%" else self._next(depth)  # attributes precede the answer
 
     def _string(self, kind: bytes, length: int) -> str | Said | None:
         if length < 0:
@@ -86,7 +86,7 @@ class Reader:
         self._at = until + len(_END)
         if kind == b"!":
             return Said(text)
-        return text[4:] if kind == b"=" else text  # "txt:" stands before
+        return text[4:] if kind == b"=" else text  # without the prefix "txt:"
 
     def _line(self) -> bytes:
         looked = self._at
@@ -111,7 +111,7 @@ def _number(raw: bytes) -> int:
         raise NoStore(f"{raw[:40]!r} is no number") from None
 
 
-#: What is answered in one line, by its first sign.
+#: Parsers of one-line answers, by the first byte.
 _LINES: dict[bytes, Callable[[bytes], Any]] = {
     b"+": _text,
     b"-": lambda rest: Said(_text(rest)),

@@ -1,4 +1,4 @@
-"""Listening to a store's channels, on a connection of one's own."""
+"""Subscriptions to a store's channels, on a separate connection."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 from gpuqueue.queue.resp.connection import Line
 
-#: What a message looks like: its kind, its channel, its text.
+#: The number of parts of a message: kind, channel and text.
 _PARTS = 3
 
 
 class Ear:
-    """Hears what is published on the channels that it subscribes to, from then on."""
+    """A subscriber: receives the messages published on its channels after it has subscribed."""
 
     def __init__(self, connected: Callable[[], Line]) -> None:
         self._connected = connected
         self._line: Line | None = None
 
     def subscribe(self, *channels: str) -> None:
-        """Listen to *channels* as well."""
+        """Subscribe to further *channels*."""
         if self._line is None:
             self._line = self._connected()
         self._line.send([("SUBSCRIBE", *channels)])
@@ -28,7 +28,7 @@ class Ear:
         """Return the next message, with its ``channel`` and its ``data``; None after *timeout* seconds.
 
         Raises:
-            DoorError: the connection is gone, or the store does not let us listen.
+            DoorError: the connection is lost, or the store refuses the subscription.
 
         """
         if self._line is None:
@@ -42,7 +42,7 @@ class Ear:
                 return None if said is None else {"type": "message", "channel": said[1], "data": said[2]}
 
     def close(self) -> None:
-        """Stop listening."""
+        """Close the connection."""
         if self._line is not None:
             self._line.close()
             self._line = None

@@ -1,4 +1,4 @@
-"""A script of the store: sent whole the first time, and by its digest from then on."""
+"""A Lua script of the store: sent as text the first time, and by its digest afterwards."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from gpuqueue.queue.resp.protocol import Word
 
 
 class Script:
-    """Runs *text* on the store behind *door*.
+    """Runs the script *text* on the store of the client *door*.
 
-    Whoever runs it once asks once: sent by a digest that the store may not know, it would have to be sent again.
+    The first call sends the text, so that one run needs one request. If the store did not know a digest, a second
+    request would be necessary.
     """
 
     def __init__(self, door: Commands, text: str) -> None:
@@ -24,14 +25,14 @@ class Script:
         self._pipeline: Commands | None = None
 
     def __call__(self, keys: Sequence[str] = (), args: Sequence[Word] = (), client: Commands | None = None) -> Any:
-        """Return what the script returns; through *client*, a pipeline, what that returns."""
+        """Return what the script returns; with a pipeline as *client*, what the pipeline returns."""
         words = (len(keys), *keys, *args)
         if client is not None:
             return self._along(client, words)
         if self._is_known:
             try:
                 return self._door.execute_command("EVALSHA", self._sha1(), *words)
-            except Said as error:  # a store that was started anew knows no script; then this one was not run
+            except Said as error:  # a restarted store knows no script, and has not run this one
                 if not str(error).startswith("NOSCRIPT"):
                     raise
         answer = self._door.execute_command("EVAL", self._text, *words)
@@ -39,7 +40,10 @@ class Script:
         return answer
 
     def _along(self, pipeline: Commands, words: Sequence[Word]) -> Any:
-        """Put the script into *pipeline*, whole only once: nobody can ask in between whether the store knows it."""
+        """Add the script to *pipeline*, with its text the first time.
+
+        Within a pipeline there is no way to check whether the store knows the script.
+        """
         if self._pipeline is pipeline:
             return pipeline.execute_command("EVALSHA", self._sha1(), *words)
         self._pipeline = pipeline
@@ -47,7 +51,7 @@ class Script:
 
     def _sha1(self) -> str:
         if self._digest is None:
-            import hashlib  # noqa: PLC0415 - who runs a script once needs no digest, and OpenSSL is a latency
+            import hashlib  # noqa: PLC0415 - one run needs no digest, and OpenSSL is slow to import
 
             self._digest = hashlib.sha1(self._text.encode(), usedforsecurity=False).hexdigest()
         return self._digest

@@ -1,4 +1,4 @@
-"""Encrypted connections: the store proves who it is, and we do where the address names a certificate."""
+"""TLS: checks the certificate of the store, and presents a client certificate if the URL names one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 
 def wrapped(plain: socket.socket, host: str, files: Mapping[str, str]) -> socket.socket:
-    """Return *plain* encrypted, after the store has shown a certificate for *host*.
+    """Return *plain* with TLS, after a check of the store's certificate for *host*.
 
     Raises:
-        OSError: it has shown none that holds, or *files* cannot be read; ssl.SSLError is one.
+        OSError: the certificate is not valid, or *files* cannot be read; ssl.SSLError is a subclass.
 
     """
     context = ssl.create_default_context()

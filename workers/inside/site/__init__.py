@@ -1,1 +1,1 @@
-"""A directory of the job's PYTHONPATH; it is a package only so that our own checks see it."""
+"""The directory that the worker adds to the job's PYTHONPATH. It is a package only for gpuqueue's own checks."""

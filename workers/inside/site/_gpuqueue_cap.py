@@ -1,14 +1,14 @@
-"""Caps torch's allocator where no variable can.
+"""Caps torch's allocator if an environment variable cannot.
 
-That is torch before 2.10, a torch whose version the worker does not know, and a script that sets
-``PYTORCH_CUDA_ALLOC_CONF`` itself: torch then reads that one and not what the worker set. Waits
-for the import of ``torch.cuda`` and leaves the cap among the calls that torch makes when it starts CUDA; that is
-private to torch (``_lazy_call``), and where it is gone there is no cap. It does not start CUDA itself.
+There are three such cases: torch before 2.10, a torch of unknown version, and a script that sets
+``PYTORCH_CUDA_ALLOC_CONF`` itself, which replaces the worker's value. This module waits for the import of
+``torch.cuda`` and queues the cap among the calls that torch makes when it starts CUDA. The queue is private to torch
+(``_lazy_call``); a torch without it gets no cap. This module does not start CUDA itself.
 """
 
 import sys
 
-TYPE_CHECKING = False  # importing typing would cost each start of a Python more than all the rest of this
+TYPE_CHECKING = False  # importing typing would cost more than the rest of this module
 if TYPE_CHECKING:
     from typing import Any
 
@@ -16,13 +16,13 @@ WANTED = "torch.cuda"
 
 
 class Watcher:
-    """Stands first among the finders until ``torch.cuda`` is imported, then leaves."""
+    """A finder that is first in ``sys.meta_path`` until ``torch.cuda`` is imported, and then removes itself."""
 
     def __init__(self, fraction: float) -> None:
         self.fraction = fraction
 
     def find_spec(self, name: str, path: "Any" = None, target: "Any" = None) -> "Any":
-        """Return None for every module but one; for that one what the others find, with our step added."""
+        """Return None for every module except ``torch.cuda``; for that, the spec of another finder plus the cap."""
         if name != WANTED:
             return None
         sys.meta_path.remove(self)
@@ -35,7 +35,7 @@ class Watcher:
 
 
 def add_step(loader: "Any", fraction: float) -> None:
-    """Let *loader*, and only this one, queue the cap when it has run the module."""
+    """Change this *loader* object so that it queues the cap after it has run the module."""
 
     def exec_module(module: "Any") -> None:
         del loader.exec_module
@@ -46,7 +46,7 @@ def add_step(loader: "Any", fraction: float) -> None:
 
 
 def queue(cuda: "Any", fraction: float) -> None:
-    """Leave the cap among the calls that torch makes when it starts CUDA."""
+    """Queue the cap among the calls that torch makes when it starts CUDA."""
     try:
         cuda._lazy_call(lambda: cap(cuda, fraction))  # noqa: SLF001 - the only way that does not start CUDA
     except Exception:  # noqa: BLE001, S110 - no cap is better than no job
@@ -54,8 +54,8 @@ def queue(cuda: "Any", fraction: float) -> None:
 
 
 def cap(cuda: "Any", fraction: float) -> None:
-    """Cap every device that the process sees and that is not capped already, by the job or by a variable."""
-    capped = getattr(cuda, "get_per_process_memory_fraction", lambda _: 1.0)  # older torch cannot tell
+    """Cap every visible device that neither the job nor an environment variable has capped already."""
+    capped = getattr(cuda, "get_per_process_memory_fraction", lambda _: 1.0)  # older torch lacks the getter
     try:
         for index in range(cuda.device_count()):
             if capped(index) >= 1.0:
@@ -65,7 +65,7 @@ def cap(cuda: "Any", fraction: float) -> None:
 
 
 def install(fraction: float) -> None:
-    """Cap torch at *fraction* of each device as soon as it is imported, or now: an interpreter in waiting has it."""
+    """Cap torch at *fraction* of each device: at its import, or now in a warm interpreter that has imported it."""
     if WANTED in sys.modules:
         queue(sys.modules[WANTED], fraction)
     else:

@@ -1,7 +1,8 @@
-"""What a job's process tells at its end, if it used torch on a GPU. Loaded only then.
+"""Writes the report of a job's process at its end, if torch was imported there. Loaded only then.
 
-``<run>/inside/<pid>.json``: the peaks of torch's allocator on each device, in the order in which the process saw
-them, how often it ran out of memory, and whether it died of that. Read by :mod:`workers.run.torch_report`.
+The report ``<run>/inside/<pid>.json`` holds the peaks of torch's allocator on each device, in the order in which the
+process sees the devices, how often the process ran out of device memory, and whether it died of that.
+:mod:`workers.run.torch_report` reads the report.
 """
 
 import json
@@ -12,8 +13,8 @@ from typing import Any, Dict, Optional
 
 
 def write(torch: Any, run_dir: str, began_s: float) -> None:
-    """Write the report of this process, if CUDA was initialised in it. It appears at once and whole."""
-    if not torch.cuda.is_initialized():  # nor in a fork of a process where it was
+    """Write the report of this process atomically, if CUDA was initialised in it."""
+    if not torch.cuda.is_initialized():  # also false in a fork of a process that initialised CUDA
         return
     said = {
         "v": 1,
@@ -26,7 +27,7 @@ def write(torch: Any, run_dir: str, began_s: float) -> None:
     }
     directory = os.path.join(run_dir, "inside")
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    name = os.path.join(directory, "%d.json" % os.getpid())  # noqa: UP031 - as fast, and everywhere
+    name = os.path.join(directory, "%d.json" % os.getpid())  # noqa: UP031 - valid in every Python
     with open(name + ".part", "w", encoding="ascii") as file:
         json.dump(said, file)
     os.replace(name + ".part", name)
@@ -46,19 +47,22 @@ def on_device(cuda: Any, index: int) -> Dict[str, Any]:
 
 
 def uuid_of(index: int) -> Optional[str]:
-    """Return which device that is, as the worker named it; a launcher may have given each process only one."""
+    """Return the UUID of the process's device *index*, None if CUDA_VISIBLE_DEVICES does not list UUIDs.
+
+    The process's own variable counts, because a launcher may give each process only one of the run's devices.
+    """
     words = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     word = words[index].strip() if index < len(words) else ""
     return word if word.startswith(("GPU-", "MIG-")) else None
 
 
 def died_of_memory() -> bool:
-    """Return whether an exception that nobody caught says that the device's memory was full.
+    """Return whether an uncaught exception, or one of its causes, is an OutOfMemoryError.
 
-    Python keeps that exception for us, so that the job's ``sys.excepthook`` stays the job's.
+    Python keeps the uncaught exception in ``sys``, so the job's ``sys.excepthook`` stays unchanged.
     """
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    for _ in range(10):  # raised from another, raised from another, …
+    for _ in range(10):  # the exception and its causes
         if error is None:
             return False
         if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):

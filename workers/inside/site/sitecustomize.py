@@ -1,10 +1,10 @@
-"""Runs at the start of each Python process of a job; does next to nothing, then whatever was here without us.
+"""Runs at the start of each Python process of a job, and then runs the ``sitecustomize`` that it replaces.
 
-It notes when the process began, leaves a report for its end, and steps out of the way: the user's own
-``sitecustomize`` runs, ``sys.path`` is as it would be without us, and PYTHONPATH stays set, so that child
-processes are covered as well. It never imports torch, and it raises nothing of its own.
+It records when the process began and registers a report for the end of the process. Then it removes its directory from
+``sys.path`` and imports the user's own ``sitecustomize``. PYTHONPATH stays set, so child processes are covered too.
+This module never imports torch, and raises no exceptions of its own.
 
-Kept to old words (no new syntax, no pathlib): it must start fast in whatever Python the job brings.
+It uses no new syntax and no pathlib, because it must start fast in any Python version that the job uses.
 """
 
 import atexit
@@ -15,12 +15,12 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 RUN_DIR = os.environ.get("GPUQUEUE_RUN_DIR")
 
-#: When this process began, on the host's monotonic clock: the report tells whether two lived at the same time.
+#: When this process began, on the host's monotonic clock. The reports show whether two processes overlapped in time.
 began_s = time.monotonic()
 
 
 def load(name: str) -> object:
-    """Import one of the modules beside this one, which is not on the path any more."""
+    """Import a module from this directory, which is no longer on ``sys.path``."""
     sys.path.insert(0, HERE)
     try:
         return __import__(name)
@@ -29,20 +29,20 @@ def load(name: str) -> object:
 
 
 def report() -> None:
-    """Tell what torch held, if it is there at all."""
+    """Write the memory report if torch was imported."""
     torch = sys.modules.get("torch")
     try:
         if torch is not None:
             load("_gpuqueue_report").write(torch, RUN_DIR, began_s)  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001, S110 - a report is never worth a job
+    except Exception:  # noqa: BLE001, S110 - the report must not break the job
         pass
 
 
 def in_forked_child() -> None:
-    """Cover a child of multiprocessing: it ends without atexit.
+    """Register the report in a forked child of multiprocessing, which ends without atexit.
 
-    A Finalize of its parent is thrown away in the child, so that a new one is made after that; only what has a
-    priority is called at the child's end, and the lowest is the last.
+    multiprocessing discards the parent's finalizers in the child, so a new one is registered after the fork. Only a
+    finalizer with a priority runs at the child's end, and the one with the lowest priority runs last.
     """
     global began_s  # noqa: PLW0603 - the child is a new process
     began_s = time.monotonic()
@@ -55,8 +55,8 @@ def in_forked_child() -> None:
 
 
 def install() -> None:
-    """Leave word for the end of this process and of its forks; cap torch if the worker asks for that."""
-    atexit.register(report)  # registered first, so called last: after whatever the job does at its end
+    """Register the report for the end of this process and of its forks; cap torch if the worker requests that."""
+    atexit.register(report)  # registered first, so called last, after the job's own exit handlers
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=in_forked_child)
     if os.environ.get("GPUQUEUE_TORCH_FRACTION"):
@@ -64,7 +64,7 @@ def install() -> None:
 
 
 def take_over() -> None:
-    """Begin now: the interpreter waited for a job, and has become one."""
+    """Start the bookkeeping when a warm interpreter becomes a job."""
     global began_s, RUN_DIR
     began_s, RUN_DIR = time.monotonic(), os.environ.get("GPUQUEUE_RUN_DIR")
     try:
@@ -74,7 +74,7 @@ def take_over() -> None:
 
 
 def step_aside() -> None:
-    """Run the ``sitecustomize`` that would have run without us. Its errors are shown as they would have been."""
+    """Run the ``sitecustomize`` that would run without this one. Its exceptions propagate as usual."""
     sys.path[:] = [entry for entry in sys.path if entry != HERE]
     ours = sys.modules.pop("sitecustomize", None)
     try:
@@ -91,6 +91,6 @@ if RUN_DIR:
         install()
     except Exception:  # noqa: BLE001, S110 - as in report
         pass
-elif os.environ.get("GPUQUEUE_SPARE"):  # in waiting: workers.inside.warm_start calls take_over
+elif os.environ.get("GPUQUEUE_SPARE"):  # a warm interpreter: workers.inside.warm_start calls take_over
     sys.modules["_gpuqueue_hook"] = sys.modules[__name__]
 step_aside()

@@ -1,15 +1,16 @@
--- A worker offers a run that it answers for to a store that may have lost it: the run goes on under its old token.
--- Only where nothing newer is known of the job: the token's attempt must be above the job's. A job that was never
--- heard of must be one of the store that was lost: above all that the book knew, and not given out since.
+-- Take over a live run that a worker offers to a store that may have lost it. The run continues with its old token.
+-- The store accepts only a run that is newer than what it knows of the job: the token's attempt must be above the
+-- job's. An unknown job must come from the lost store: its id is above the last id of the history, and was not assigned
+-- since.
 -- arrow: starting -> running
 -- arrow: queued -> running
 -- arrow: held -> running
 -- arrow: none -> running
--- ARGV: id  token  lease_ms  host  worker  devices (comma-separated)  claimed ('': unknown)  rate
---       started (JSON for the book), and of its job: spec ('': unknown)  user  level  mem  shape  requeue (0|1)
---       how it waits (see dependencies.lua)
--- returns the job's state where this is its run, ended or not; 'failed' where it has ended and its job was queued
---   again; '' where it is not
+-- ARGV: id  token  lease_ms  host  worker  devices (comma-separated)  claimed ('': unknown)  rate  started (JSON for
+--   the history), and of its job: spec ('': unknown)  user  priority  mem  shape  requeue (0|1)  how it waits (see
+--   dependencies.lua)
+-- returns the job's state if this is its run, ended or not; 'failed' if the run has ended and its job was queued again;
+--   '' if this is not its run
 local wanted = {'id', 'token', 'ms', 'host', 'worker', 'gang', 'passed', 'rate', 'text', 'text'}
 if (ARGV[10] or '') ~= '' then
   for _, kind in ipairs({'user', 'level', 'size', 'shape', 'flag', 'text'}) do wanted[#wanted + 1] = kind end
@@ -31,7 +32,7 @@ if job.tok == token then
   if job.st == 'starting' then
     job.st = 'running'
     call('HSET', job_key(id), 'st', job.st, 'tr', claimed, 'said', started)
-  elseif was_parked then -- the book must hear that it is over
+  elseif was_parked then -- the history must learn that the run is no longer parked
     claimed = call('HGET', job_key(id), 'tr') or claimed
   else
     return job.st
@@ -40,24 +41,24 @@ if job.tok == token then
   return job.st
 end
 
-if job.st and call('HGET', job_key(id), 'pt') == token then return 'failed' end -- its end is known
+if job.st and call('HGET', job_key(id), 'pt') == token then return 'failed' end -- the end of this run is recorded
 
 local told = {'token', token, 'claimed', claimed, 'started', started, 'host', host, 'worker', worker, 'devices', devices}
 if job.st == 'queued' or job.st == 'held' then
   if tonumber(attempt) <= job.at or not queueable(job) then return '' end
-  if spec ~= '' and not is_spec_of(spec, id) then return '' end -- another job, which has its id by mischance
+  if spec ~= '' and not is_spec_of(spec, id) then return '' end -- another job that got the same id
   leave(id, job, true)
-  job.mem = string.match(job.mem or '', '^%d+$') or string.format('%.0f', (parse_shape(job.sh))) -- as claim.lua
+  job.mem = string.match(job.mem or '', '^%d+$') or string.format('%.0f', (parse_shape(job.sh))) -- as in claim.lua
 elseif job.st then
-  return '' -- another run has it, or it has ended
+  return '' -- the job has another run, or has ended
 else
   local opening = call('HMGET', P .. 'meta', 'book', 'floor')
   local last, floor = tonumber(opening[1] or 0), tonumber(opening[2] or 0)
   local given, number = tonumber(call('GET', P .. 'seq') or 0), tonumber(id)
-  if spec == '' or number > 2 ^ 52 then return '' end -- a double must still tell the ids apart that come after it
-  local left = still_left(spec) -- a member is known by its array, whatever its id
+  if spec == '' or number > 2 ^ 52 then return '' end -- later ids must stay exact in a double
+  local left = still_left(spec) -- a member is identified by its array, whatever its id
   if left == false or (left == nil and (number <= last or (number > floor and number <= given))) then return '' end
-  if call('SADD', P .. 'late', id) == 0 then return '' end -- it was brought back, and has ended since
+  if call('SADD', P .. 'late', id) == 0 then return '' end -- it was adopted before and has ended since
   if number > floor and not left then call('HSET', P .. 'meta', 'floor', id) end
   if number > given then call('SET', P .. 'seq', id) end
   job = {u = ARGV[11], lv = ARGV[12], mem = ARGV[13], sh = ARGV[14], ls = 0}
@@ -72,7 +73,7 @@ else
   local _, _, _, _, wish = parse_shape(job.sh)
   if wish == 'gpu' then for _, word in ipairs({'meant', 'gpu'}) do told[#told + 1] = word end end
 end
-call('HDEL', job_key(id), 'how', 'pre', 'pd') -- of an earlier run; how this one came to its start went down with the store
+call('HDEL', job_key(id), 'how', 'pre', 'pd') -- of an earlier run; how this run came to its start is lost
 call('HSET', job_key(id), 'st', 'running', 'at', attempt, 'tr', claimed, 'said', started, 'why', '')
 local held = hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, job.mem, job.sh, now,
   now + lease_ms)

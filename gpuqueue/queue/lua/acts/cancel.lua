@@ -1,12 +1,13 @@
--- End a job: at once if it waits, else tell its worker.
+-- Cancel a job: at once if it waits, else through its worker.
 -- arrow: queued -> cancelled
 -- arrow: held -> cancelled
 -- arrow: starting -> cancelling
 -- arrow: running -> cancelling
--- ARGV: id  who asks ('': the queue itself)
--- returns the state after; that of before if it had ended, with 'stands ' before it if that is cancelled; '' if unknown;
---       | 'array' if it is one (see edit_members.lua)
---       | 'of ' and the owner: it is not for them to do (see authorize.lua)
+-- ARGV: id  caller ('': the queue itself)
+-- returns the state after; the state before if the job had ended, with 'stands ' in front if that is cancelled; '' if
+--   unknown;
+--       | 'array' if it is an array (see edit_members.lua)
+--       | 'of ' and the owner: the caller may not cancel it (see authorize.lua)
 local wrong = expect {'id', 'by'}
 if wrong then return wrong end
 local id = ARGV[1]

@@ -1,37 +1,38 @@
--- Give a device the job that should run there next, and promise the memory in the same step.
--- Order: level, then the least-served user, then that user's jobs as they came; what does not fit is passed over.
--- How it came to its start: `immediate` no job that might run there was before it, `backfill` it fitted where
--- those before it did not, `reserved` the device was kept for it.
--- A job that a better device should have is left to that one for a moment (see better_device.lua).
+-- Assign the next job to a device and allocate the memory, in one step.
+-- Order: priority, then the least-served user, then that user's jobs by position. A job that does not fit is passed
+-- over.
+-- How a run came to its start: `immediate` no job that might run there was ahead, `backfill` it fitted where the jobs
+-- ahead did not, `reserved` the device was reserved for it.
+-- A job may be left to a better device for a moment (see better_device.lua).
 -- arrow: queued -> starting
--- ARGV: host  device  worker  lease_ms  foreign  nonce  1 if the host serves GPUs,
---       then for each of the worker's runs: id  observed bytes here
--- returns {} | {ms until it should look again, since a job was left} | {id, token, spec, attempt, mem, devices
+-- ARGV: host  device  worker  lease_ms  foreign (bytes of external processes)  nonce  1 if the host serves GPUs, then
+--   for each of the worker's runs: id  observed bytes here
+-- returns {} | {ms until the next claim, because a job was left} | {id, token, spec, attempt, mem, devices
 --   (comma-separated), claimed ms, and of a member of an array: its array, whose spec that is, and its index}
 --
--- It stays in the server between its calls (see ../functions.py). What a call is told, and what the device is like, stands
--- in these variables: each call sets all of them before it reads any. What it looks up beside that: `learned`, in core.lua.
--- Only what it `parsed` stays.
+-- The act stays loaded in the server between calls (see ../functions.py). The arguments and the state of the device are
+-- in these variables: each call sets all of them before it reads any. Other data that a call reads is in `learned`
+-- (core.lua). Only `parsed` survives a call.
 local host, device, worker, lease_ms, foreign, nonce, now, stamp
-local available, pool, slots, total, all_slots, kind, capacity, strangers, runs -- as promise() tells
-local r_job, r_need, r_start, blockers, room_beside -- what the device is kept for, and the bytes that others may have beside it
+local available, pool, slots, total, all_slots, kind, capacity, strangers, runs -- results of promise()
+local r_job, r_need, r_start, blockers, room_beside -- the reservation of the device; bytes others may use beside it
 local levels, choosy
 
--- What a shape asks for is told by its text alone, whatever the store holds: so what was read of one may stay for the calls
--- to come. Nobody changes it. A damaged shape fits nowhere.
+-- A shape's text alone determines what it asks for, so parsed shapes stay for later calls. Nothing changes them. A
+-- damaged shape fits nowhere.
 local parsed, many_parsed, MOST_PARSED = {}, 0, 1000
 local function asked_by(shape)
   local asks = parsed[shape]
   if asks then return asks end
   local mem, limit_s, n, wanted_pool, wish, more = parse_shape(shape)
   asks = {mem = mem or math.huge, limit_s = limit_s, n = n, pool = wanted_pool, wish = wish, want = mem and constraints(more),
-    rest = string.match(shape, ':.*')} -- all but its memory
+    rest = string.match(shape, ':.*')} -- everything but the memory
   if many_parsed == MOST_PARSED then parsed, many_parsed = {}, 0 end
   parsed[shape], many_parsed = asks, many_parsed + 1
   return asks
 end
 
-local function load_arrays() -- and all that lets jobs in
+local function load_arrays() -- and the parts that queue jobs
   load_dependencies()
   load_array_index()
   load_array()
@@ -42,8 +43,8 @@ local function spec_for(id, array)
   return spec_of(id, array)
 end
 
--- A claim sent twice because the reply was lost gets the same answer twice, unless somebody else has the job by now: the
--- device's leases, as HGETALL tells them, say which claim gave each.
+-- Answer a claim that was sent twice because the reply was lost, unless another run has the job by now. The device's
+-- leases (from HGETALL) have the nonce of their claim.
 local function answer_again(leases)
   local mark, id = ':' .. nonce, nil
   for i = 2, #leases, 2 do
@@ -57,8 +58,8 @@ local function answer_again(leases)
   return {id, j[2], spec_for(id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
 end
 
--- What the worker's runs were seen to hold is of the same look as the foreign bytes: else the one would hide the other's
--- growth.
+-- Store the observed bytes of the worker's runs. They are of the same sample as the external processes: otherwise one
+-- figure would hide growth in the other.
 local function note_observed(leases)
   local observed, noted = {}, {}
   for i = 8, #ARGV, 2 do observed[ARGV[i]] = ARGV[i + 1] end
@@ -73,7 +74,7 @@ local function note_observed(leases)
   if noted[1] then call('HSET', key2('dl', device), unpack(noted)) end
 end
 
--- The look at the device that led to this claim travels with it. -> is there room at all?
+-- Store the sample of the device that came with this claim. -> whether it has any room
 local function look_at_device(leases)
   local record = call('HGET', key2('dev', host), device)
   local before, after = string.match(record or '', '^(%d+:%d+):%d+:%d+:(.*)$')
@@ -86,12 +87,12 @@ local function look_at_device(leases)
   return available ~= nil and available > 0 and slots > 0
 end
 
--- What a device that was looked at can give, in bytes.
+-- Return what a sampled device can allocate, in bytes.
 local function free_on(name)
   return name == device and available or learned.free_on[name]
 end
 
-local function neighbours() -- the host's other devices of this kind, the fullest first, in a fixed order
+local function neighbours() -- the host's other devices of this kind, fullest first, in a fixed order
   if learned.peers then return learned.peers end
   load_capacity()
   local peers, free_there = learned_of('peers'), learned_of('free_on')
@@ -114,12 +115,12 @@ local function neighbours() -- the host's other devices of this kind, the fulles
   return peers
 end
 
--- So many devices of this host, this one first, well connected; all or none. Where others without it are connected
--- better, `elsewhere` is one of those. With `kept` none but those that are kept for the job.
+-- Choose well connected devices of this host for a job on several, this device first; all or none. If a set without
+-- this device is better connected, `elsewhere` is a device of that set. `kept`: only devices reserved for the job.
 local function gang(asks, for_job, kept)
   local names, want, most = {device}, asks.want, learned.kinds[asks.rest]
   if asks.n == 1 then return names end
-  if kind == 'mig' then return nil end -- a CUDA process can use one part of a card only
+  if kind == 'mig' then return nil end -- a CUDA process can use only one part of a GPU
   for _, peer in ipairs(neighbours()) do
     if peer.free >= asks.mem and belongs(asks.pool, asks.wish, want, peer.name, peer.pool, kind)
       and alone_there(want, peer.runs, peer.strangers, peer.total) and peer.gives <= most
@@ -133,13 +134,13 @@ local function gang(asks, for_job, kept)
   return devices
 end
 
-local function are_limited() -- most sites are not; looked up when a job is found that fits
+local function are_limited() -- most sites have no limits; read once a job is found that fits
   if learned.limits_set == nil then learned.limits_set, learned.any_shares = there(P .. 'limits', P .. 'shares') end
   if learned.limits_set then load_limits() end
   return learned.limits_set
 end
 
--- What the device is kept for, if it is, and not in vain.
+-- Read the reservation of the device; drop it if it is in vain.
 local function look_at_reservation(kept_for, leases)
   r_job, r_need, r_start, blockers, room_beside = nil, nil, nil, nil, 0
   if not kept_for then return end
@@ -156,13 +157,13 @@ end
 
 local function small_enough(lv) return call('ZCOUNT', key2('sh', lv), '-inf', available) end
 
--- May a job that asks so, beside its memory, run here now? Few differ in it. -> the most that a device may give it, or no
+-- Check everything but the memory; few jobs differ in that. -> the most that the device may give the job, or false
 local function most_here(asks)
   local kinds = learned.kinds
   local most = kinds[asks.rest]
   if most == nil then
     most = belongs(asks.pool, asks.wish, asks.want, device, pool, kind) and alone_there(asks.want, runs, strangers, total)
-      and (asks.want.alone and are_limited() and most_alone(asks.pool) or math.huge) -- see limits.lua
+      and (asks.want.alone and are_limited() and most_alone(asks.pool) or math.huge) -- most_alone: limits.lua
     if not most or capacity + strangers > most then most = false end
     kinds[asks.rest] = most
   end
@@ -174,21 +175,21 @@ local function fits(shape)
   local asks = asked_by(shape)
   if asks.mem > available or not most_here(asks) then return false end
   if r_job and not (asks.n == 1 and ((asks.mem <= room_beside and not asks.want.alone)
-    or ends_before(asks.limit_s, r_start, now))) then return false end -- neither beside it nor gone before it starts
+    or ends_before(asks.limit_s, r_start, now))) then return false end -- no room beside it, and not over in time
   if asks.n == 1 then return learned.only_this end
   local gangs = learned_of('gangs') -- shape -> the devices for it | false
   if gangs[shape] == nil then gangs[shape] = gang(asks, nil) or false end
   return gangs[shape]
 end
 
--- What a run would be charged on each of these devices, where it wants them for itself; nil where its shape tells.
+-- Return what an exclusive run is charged on each of these devices; nil for other runs, whose shape tells.
 local function charged_on(devices, want)
   if not want.alone then return nil end
   local least = available
   for i = 2, #devices do least = math.min(least, free_on(devices[i])) end
   return least
 end
-local function over_a_limit(user, shape) -- of a shape that fits
+local function over_a_limit(user, shape) -- only for a shape that fits
   return are_limited() and limit_in_the_way(user, shape, kind, charged_on(fits(shape), asked_by(shape).want)) ~= nil
 end
 
@@ -196,7 +197,7 @@ local function take(id, lv, user, shape, devices, how)
   local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix', 'pl', 'rv')
   local array, index, left = j[7] or nil, j[8] or nil, nil
   if j[10] then unreserve(id) end
-  if j[1] == 'queued' and j[6] then -- the rest of it stays where it is
+  if j[1] == 'queued' and j[6] then -- the rest of the array stays in the queue
     if j[9] then call('HDEL', job_key(id), 'pl') end
     array = id
     load_arrays()
@@ -204,17 +205,17 @@ local function take(id, lv, user, shape, devices, how)
     if not id then return nil end
   else
     leave_line(id, lv, user, shape)
-    if j[1] ~= 'queued' then return nil end -- a stale entry; it is gone now
+    if j[1] ~= 'queued' then return nil end -- a stale entry, removed above
   end
   local asks = asked_by(shape)
   local limit_s, n, alone = asks.limit_s, asks.n, asks.want.alone
-  -- What a damaged entry has lost stands in the shape, or starts over: nothing below may fail half-way.
+  -- Fields lost from a damaged entry come from the shape, or start over: nothing below may fail half-way.
   local mem = string.match(j[2] or '', '^%d+$') or string.match(shape, '^%d+')
   local attempt, losses = counted(j[3]) + 1, counted(j[4])
   local token = attempt .. '.' .. nonce
   local names = table.concat(devices, ',')
   local spec = spec_for(id, array)
-  if limit_s > 0 then -- the shape's is rounded up; a quote within a text of the spec has a backslash before it
+  if limit_s > 0 then -- the shape's limit is rounded up; quotes in strings of a spec are escaped
     local _, told = string.find(spec or '', '"time_limit_s":', 1, true)
     limit_s = math.min(limit_s, told and tonumber(string.match(spec, '^[%d.]+', told + 1)) or limit_s)
   end
@@ -222,7 +223,7 @@ local function take(id, lv, user, shape, devices, how)
   local deposit_s = math.min(tonumber(usual_s) or DEPOSIT_S, DEPOSIT_S)
   if limit_s > 0 then deposit_s = math.min(deposit_s, limit_s) end
   local rate, held = n * math.max(tonumber(mem) / total, 1 / all_slots), mem
-  if alone then -- all that each can give, and told is what it has on each of them
+  if alone then -- exclusive: everything each device can allocate; reported is the smallest
     rate, mem = n, string.format('%.0f', charged_on(devices, asks.want))
   end
   if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
@@ -243,7 +244,7 @@ local function take(id, lv, user, shape, devices, how)
   return {id, token, spec, tostring(attempt), mem, names, stamp, array, index and tostring(index)}
 end
 
--- The job that this device is kept for comes before all others. -> the claim | nil
+-- Claim the job that this device is reserved for, before all others. -> the claim | nil
 local function take_reserved()
   local j = call('HMGET', job_key(r_job), 'st', 'lv', 'u', 'sh')
   if j[1] ~= 'queued' then
@@ -254,23 +255,23 @@ local function take_reserved()
   local user, shape, devices, beyond = j[3], j[4], nil, nil
   local asks = asked_by(shape or '')
   local ready = asks.mem <= available and most_here(asks)
-  for _, kept in ipairs(ready and {false, true} or {}) do -- what is kept for it may do where others are beyond a limit
+  for _, kept in ipairs(ready and {false, true} or {}) do -- the reserved devices may pass a limit that others exceed
     devices = gang(asks, r_job, kept)
     beyond = devices and asks.want.alone and are_limited() and limit_in_the_way(user, shape, kind, charged_on(devices, asks.want))
     if not beyond then break end
   end
-  if beyond then -- a smaller card might do: this one is kept in vain
+  if beyond then -- a smaller device might do; this reservation is in vain
     unreserve(r_job)
     r_job = nil
     return nil
   end
   if not devices then return nil end
   local taken = take(r_job, j[2], user, shape, devices, 'reserved')
-  if not taken then r_job = nil end -- nothing of it was left, and so nothing is kept for it any more
+  if not taken then r_job = nil end -- the job had nothing left to claim; its reservation is gone
   return taken
 end
 
-local function might_run(shape) -- ever, on this device
+local function might_run(shape) -- ever on this device
   local here = learned.here
   if here[shape] == nil then
     local asks = asked_by(shape)
@@ -279,7 +280,7 @@ local function might_run(shape) -- ever, on this device
   return here[shape]
 end
 
-local FEW = 4 -- what is looked for is mostly among the first: many need not be asked for
+local FEW = 4 -- the match is mostly among the first shapes
 local function any_belongs(shapes_key, most)
   local from, to = 0, math.min(most, FEW)
   repeat
@@ -292,14 +293,14 @@ local function any_belongs(shapes_key, most)
   return false
 end
 
--- Did it pass a job that comes before it, and might run here? `rank` is its user's, from 0, and `place` its shape's
--- among this user's, nil where it is not known.
+-- Return how a job came to its start: did it pass a job ahead that might run here? `rank` is the user's, from 0.
+-- `place` is the rank of the shape among the user's shapes, nil if unknown.
 local function how_it_came(lv, user, shape, rank, place)
   for _, above in ipairs(levels) do
     if above == lv then break end
     if any_belongs(key2('sh', above), 100) then return 'backfill' end
   end
-  local before = math.min(rank, 64) -- users
+  local before = math.min(rank, 64) -- users checked at most
   for _, other in ipairs(before > 0 and call('ZRANGE', key2('ul', lv), 0, before - 1) or {}) do
     if any_belongs(key3('us', lv, other), 100) then return 'backfill' end
   end
@@ -307,7 +308,7 @@ local function how_it_came(lv, user, shape, rank, place)
   return place > 0 and any_belongs(key3('us', lv, user), place) and 'backfill' or 'immediate'
 end
 
-local function leave_elsewhere(id, shape) -- to a device that should rather have it
+local function leave_elsewhere(id, shape) -- to a better device
   local asks = asked_by(shape)
   if asks.n > 1 then
     local elsewhere = fits(shape).elsewhere
@@ -324,7 +325,7 @@ local function leave_elsewhere(id, shape) -- to a device that should rather have
   return better ~= nil and leave_to(better, id, now)
 end
 
--- Was the first job of this line left?
+-- Return whether the first job of this queue was left to another device.
 local function is_left(lv, user, shape)
   return learned.left_lines and learned.left_lines[queue_key(lv, user, shape)]
 end
@@ -337,9 +338,9 @@ local function take_head(lv, user, shape, head, rank, place, how)
   return take(id, lv, user, shape, fits(shape), how or how_it_came(lv, user, shape, rank, place))
 end
 
--- Of some of the first user's shapes, each with its place, in this order: the job that came first. `from` is the first
--- that is looked at, and `ranked` whether these are the user's very first.
--- -> the claim | nil, whether it was looked for in vain
+-- Claim the first job by position among these shapes of the first user. `heads` has each shape with its position, in
+-- order. `from` is the first index to check; `ranked` if these are the user's very first shapes.
+-- -> the claim | nil, whether the search is over for this user
 local function take_one_of(lv, user, heads, from, ranked, how)
   for i = from, #heads, 2 do
     if fits(heads[i]) and not is_left(lv, user, heads[i]) and not over_a_limit(user, heads[i]) then
@@ -349,12 +350,13 @@ local function take_one_of(lv, user, heads, from, ranked, how)
   end
 end
 
--- What a device has no room for stays, and gathers before what fits: so a claim writes down from where on it need look
--- next time, until an earlier job comes into the user's line (see enqueue in state.lua), or more room. `before` are the
--- first shapes. -> the claim | nil, whether all of the user's shapes were looked at
+-- Search beyond the user's first shapes (`before`). Shapes without room stay in the queue and gather ahead of those
+-- that fit. So a claim notes the position of the first shape with room, and the next claim starts there until a new job
+-- comes before it (see enqueue in state.lua), or the device has more room. -> the claim | nil, whether all shapes of
+-- the user were checked
 local NEXT, MOST = 8, 124
 local function take_beyond(lv, user, before)
-  local function has_room(shape) -- which is kept for nobody before whom it may not go; all else that it asks is open
+  local function has_room(shape) -- that no reservation blocks; other conditions are not checked
     local asks = asked_by(shape)
     return asks.mem <= available
       and (not r_job or (asks.n == 1 and (asks.mem <= room_beside or ends_before(asks.limit_s, r_start, now))))
@@ -367,7 +369,7 @@ local function take_beyond(lv, user, before)
   if first_with_room(before) then return nil, false end
 
   local shapes, noted = key3('us', lv, user), key3('ub', lv, user)
-  local kept = r_job and string.format('%s.%.0f', r_job, r_start) or '' -- for whom, and until when
+  local kept = r_job and string.format('%s.%.0f', r_job, r_start) or '' -- reserved for which job, and until when
   local bytes, beside, kept_then, from =
     string.match(call('HGET', noted, device) or '', '^(%d+):(%d+):([^:]*):(%(?%-?%d+)$')
   local known = bytes and tonumber(bytes) >= available and tonumber(beside) >= room_beside and kept_then == kept
@@ -382,7 +384,7 @@ local function take_beyond(lv, user, before)
     known = false
   end
   local all = #heads < 2 * most
-  if heads[1] and not (known and i and i <= NEXT) then -- within the first half of what was asked for is near enough
+  if heads[1] and not (known and i and i <= NEXT) then -- the noted position is near enough
     local place = i and heads[i + 1] or '(' .. heads[#heads]
     call('HSET', noted, device, string.format('%.0f:%.0f:%s:%s', available, room_beside, kept, place))
   end
@@ -391,9 +393,9 @@ local function take_beyond(lv, user, before)
   return taken, in_vain or all
 end
 
--- The user's job that came first. It mostly is among the first few of their shapes, or there is room for none of these;
--- `many` shapes of all users are small enough, and where they are few, these are asked for (search).
--- -> the claim | nil, whether all of the user's shapes were looked at
+-- Claim the user's first job. It mostly is among the user's first few shapes, or none of these has room. `many` is how
+-- many shapes of all users are small enough; if few, `search` checks these.
+-- -> the claim | nil, whether all shapes of the user were checked
 local function take_in_order(lv, user, many)
   local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
   local taken, in_vain = take_one_of(lv, user, heads, 1, true)
@@ -402,10 +404,10 @@ local function take_in_order(lv, user, many)
   return take_beyond(lv, user, heads)
 end
 
--- The user's job that came first, of those whose shapes fit.
+-- Claim the user's first job among the shapes that fit.
 local function take_fitting(lv, user, fitting, rank)
   local first, its_shape
-  for from = 1, #fitting, 1000 do -- Lua hands over some thousand arguments at most
+  for from = 1, #fitting, 1000 do -- Lua passes some thousand arguments at most
     local to = math.min(#fitting, from + 999)
     local heads = call('ZMSCORE', key3('us', lv, user), unpack(fitting, from, to))
     for i = 1, #heads do
@@ -418,17 +420,17 @@ local function take_fitting(lv, user, fitting, rank)
   end
   if not first then return nil end
   local taken = take_head(lv, user, its_shape, first, rank)
-  if not taken and is_left(lv, user, its_shape) then return take_fitting(lv, user, fitting, rank) end -- MOST_LEFT times at most
+  if not taken and is_left(lv, user, its_shape) then return take_fitting(lv, user, fitting, rank) end -- at most MOST_LEFT times
   return taken
 end
 
--- The CPU of a site takes only what asks for it, mostly nothing: the shapes of the GPUs' jobs are passed over by their
--- letters, without being judged. (A pool may be called so as well: that shape is judged.)
+-- Return whether a CPU should check this shape. A CPU takes only jobs that ask for it, mostly none, so the shapes of
+-- GPU jobs are skipped by their text, unparsed. (A pool of such a name is a false match and is checked.)
 local function worth_judging(shape)
   return string.find(shape, ':cpu', 1, true) or string.find(shape, ':any', 1, true)
 end
 
-local ASKED = 2 -- of so many users each is asked for what fits; mostly one of them has it
+local ASKED = 2 -- users checked one by one; mostly one of them has a match
 local function who_has(lv, shapes)
   local sets, has = {}, {}
   for i = 1, #shapes do sets[i] = key3('su', lv, shapes[i]) end
@@ -436,7 +438,7 @@ local function who_has(lv, shapes)
   return has
 end
 
--- Where few shapes fit: which, and then who waits with one of them, least served first.
+-- Find the shapes that fit, then the least-served user who waits with one of them. For few fitting shapes.
 local function search(lv, from)
   local fitting = {}
   for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', available)) do
@@ -446,7 +448,7 @@ local function search(lv, from)
   while #fitting > 0 do
     local users = call('ZRANGE', key2('ul', lv), from, from + most - 1)
     for i = 1, #users do
-      -- nobody of the first: ask at once who has any
+      -- none of the first users: read at once who has any
       if asked == ASKED and not has and #fitting <= 32 then has = who_has(lv, fitting) end
       if not has or has[users[i]] then
         asked = asked + 1
@@ -459,12 +461,12 @@ local function search(lv, from)
   end
 end
 
--- All levels from the first on that has anything small enough: so many shapes there. -> the claim | nil
+-- Claim from all priorities, starting with the first that has shapes small enough (`so_many`). -> the claim | nil
 local function take_in_turn(first_level, so_many)
   for i = first_level, #levels do
     local lv, many = levels[i], i == first_level and so_many or small_enough(levels[i])
     if many > 0 then
-      local passed = 0 -- so many of the first users have nothing that fits
+      local passed = 0 -- first users without a match
       if not choosy then
         for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, 0)) do
           local taken, looked_at_all = take_in_order(lv, user, many)
@@ -478,8 +480,8 @@ local function take_in_turn(first_level, so_many)
   end
 end
 
--- What most sites do not have at most moments, asked for in one question: mostly there is only the epoch, which counts for
--- more than all the rest. -> is anything due, drained, kept | nil, why the store cannot serve
+-- Check in one call for what most sites rarely have. Mostly only the epoch exists; it is counted more often than the
+-- rest together. -> {any due, any drained, any reserved} | nil, why the store cannot serve
 local function look_at_site()
   local epoch, rest = P .. 'epoch', 5
   local found = call('EXISTS', epoch, epoch, epoch, epoch, epoch, epoch,
@@ -504,7 +506,7 @@ return function()
   if wrong then return wrong end
   local gpus_here
   host, device, worker, lease_ms, foreign, nonce, gpus_here = unpack(ARGV, 1, 7)
-  if gpus_here == '1' then learned.gpus_known = true end -- also while their own workers are still coming up
+  if gpus_here == '1' then learned.gpus_known = true end -- even before the workers of these GPUs are up
   now = now_ms()
   stamp = string.format('%.0f', now)
 
@@ -512,7 +514,7 @@ return function()
   local again = answer_again(leases)
   if again then return again end
   local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
-  if first_due and tonumber(first_due) <= now then -- a job's time has come, or what it waited for has ended
+  if first_due and tonumber(first_due) <= now then -- a begin time has come, or a dependency has ended
     load_arrays()
     let_in(now)
   end
@@ -520,7 +522,7 @@ return function()
   if pausing(now) or not look_at_device(leases) then return {} end
   look_at_reservation(any_kept and call('HGET', P .. 'rsv', device), leases)
 
-  -- Mostly nothing waits that is small enough.
+  -- Mostly no waiting job is small enough.
   levels = levels_waited_at()
   local first_level, so_many = 1, small_enough(levels[1])
   while so_many == 0 and first_level < #levels do

@@ -1,4 +1,5 @@
--- Let devices take no new job. What runs on them goes on. Said again by the same origin, the newest words count.
+-- Drain devices: they take no new job, and their runs continue. A repeated drain by the same origin replaces the
+-- reason.
 -- ARGV: origin (person, deaths, down)  why  by, then the devices
 local wrong = misfit {'word', 'text', 'text'}
 for i = 4, #ARGV do wrong = wrong or misfit({'device'}, i) end

@@ -1,14 +1,14 @@
--- Change the request of a job that waits, and what it waits for: all of it or nothing. It keeps its place.
--- ARGV: id  digest (SHA-1 of its spec, as the caller knows it)  level ('': as it is)  mem  shape  spec
---       1 if it comes after other jobs than before  1 if it begins at another time  1 if its time limit was said, also to
---       have none  how it waits (see dependencies.lua)  who asks ('': the queue itself)
--- returns {state} | {'stands', state}: it does not wait | {'changed'}: its spec is another by now | {} unknown
---       | {'of', the owner}: it is not for them to do (see authorize.lua)
---       | {'begun'}: it is a member of an array, or an array of which a member was taken; of the latter only how many
---         members may be at once can be changed
---       | {'granted', how many}: it has had that many retries, the last of which is to come: it runs all the same
---       | {'circle', id}: that one waits for it | {'tangled'}: too many jobs wait for each other
---       | as submit.lua; 'default' where it comes to another pool
+-- Change the request of a waiting job and what it waits for: all of it or nothing. The job keeps its position.
+-- ARGV: id  digest (SHA-1 of its spec, as the caller knows it)  priority ('': unchanged)  mem  shape  spec
+--       1 if the dependencies change  1 if the begin time changes  1 if a time limit was given, also to have none
+--       how it waits (see dependencies.lua)  caller ('': the queue itself)
+-- returns {state} | {'stands', state}: the job does not wait | {'changed'}: its spec has changed meanwhile | {} unknown
+--       | {'of', the owner}: the caller may not change it (see authorize.lua)
+--       | {'begun'}: it is a member of an array, or an array with a claimed member; of the latter only the concurrency
+--         limit can be changed
+--       | {'granted', n}: it was granted n retries and the last is still to come; fewer cannot be set
+--       | {'circle', id}: that job waits for this one | {'tangled'}: too many jobs wait for each other
+--       | as submit.lua; 'default' if the job moves to another pool
 local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'flag', 'text', 'by'}
 local waits
 if not wrong then waits, wrong = waits_of(10) end
@@ -24,18 +24,18 @@ local of = call('HMGET', job_key(id), 'ar', 'tw', 'ra')
 local known = call('GET', key2('s', id)) or ''
 local function but_for_at_once(text) return (string.gsub(text, '("array":{"indexes":"[%d,:-]+","at_once":)%w+,', '%1,', 1)) end
 local begun = of[2] and not of[1]
--- What it waits for, and the level, may be other ones where the request is not: it has what came in place of that.
+-- Dependencies and priority may differ where the spec is equal: the current ones may stem from aging or finished jobs.
 local other = new_after == '1' or new_begin == '1' or lv ~= '' or but_for_at_once(known) ~= but_for_at_once(spec)
-if of[1] or (begun and other) then -- its request is its array's, or its members'
+if of[1] or (begun and other) then -- the request belongs to the array, or to its members
   return {'begun'}
 end
 local waits_yet = (job.st == 'queued' or job.st == 'held') and queueable(job)
 if not waits_yet and not (begun and ACTIVE[job.st]) then return {'stands', job.st} end
 if redis.sha1hex(known) ~= digest then return {'changed'} end
-local retry_to_come = of[3] and counted(of[3]) == job.at -- not one that was asked for with exit code 75
+local retry_to_come = of[3] and counted(of[3]) == job.at -- not a requeue by exit code 75
 if retry_to_come and counted(waits.times) < math.min(counted(job.rt), counted(job.rn)) then return {'granted', job.rn} end
 
-local function keep_spec() -- and of an array how many of it may be at once
+local function keep_spec() -- and the concurrency limit of an array
   call('SET', key2('s', id), spec)
   local text, _, cap = array_of(spec)
   if text then call('HDEL', job_key(id), 'cap') end
@@ -48,7 +48,7 @@ if begun then
   return {state}
 end
 
--- Who would wait for this job if it waited for those? Ids only grow, so before an edit nobody can.
+-- Find a dependency cycle. Ids only grow, so only an edit can create one.
 local function circle(wanted)
   local MOST, open, seen, count = 1000, {}, {}, 0
   for _, each in ipairs(wanted) do open[#open + 1] = {each.id, each.id} end
@@ -66,13 +66,13 @@ local function circle(wanted)
 end
 
 local verdict, why, figure = judge(job.u, lv == '' and job.lv or lv, shape)
--- What was lifted to a level by waiting was not asked for there.
+-- The user did not ask for a priority that comes from aging.
 if verdict == 'impossible' and not (why == 'urgent' and lv == '') then return {verdict, why, figure} end
 local time_ms, _, _, _, old_pool = time_of(spec), parse_shape(job.sh)
-local moves = pool ~= old_pool -- then it is asked of the new one, which has not agreed to it
+local moves = pool ~= old_pool -- the limits of the new pool apply in full
 local default_ms = moves and new_time == '0' and not time_ms and default_time_ms(pool)
 if default_ms then return {'default', default_ms} end
-if not moves and new_time == '0' and time_ms == time_of(known) then time_ms = 0 end -- that is not asked for now
+if not moves and new_time == '0' and time_ms == time_of(known) then time_ms = 0 end -- an unchanged time limit is not checked
 local beyond = beyond_a_limit(job.u, shape, mem, time_ms, true)
 if beyond then return beyond end
 local wanted, trouble
@@ -112,7 +112,7 @@ if job.st == 'queued' then
   reason = stand(id, job, now)
   call('HSET', job_key(id), 'why', reason)
 end
-if same and reason ~= '' then unreserve(id) end -- it stands aside now: the device is not kept for that
+if same and reason ~= '' then unreserve(id) end -- not in a queue now: it cannot use the device
 tell('edit', id, job.st, now, job.at, job.ls, reason, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))
 ring('work')
 return {job.st}

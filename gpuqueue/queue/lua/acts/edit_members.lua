@@ -1,8 +1,9 @@
--- Change somebody's mind about an array, or a part of one: about all members that no device took yet, in one step.
--- The members that are jobs of their own are named in the reply: whoever asked goes on with those.
+-- Cancel, hold or release an array or a part of it: all members that are not claimed yet, in one step. The reply names
+-- the claimed members of the part, and the caller handles those itself.
 -- The arrows are those of arrays, see array.lua.
--- ARGV: id  what (cancel|hold|release)  indexes (ranges without steps; '': all)  who asks ('': the queue itself)
--- returns {} if unknown | {'of', the owner}: it is not for them to do (see authorize.lua) | {the array's state after, the indexes that were moved, id of each other one in the part, ...}
+-- ARGV: id  action (cancel|hold|release)  indexes (ranges without steps; '': all)  caller ('': the queue itself)
+-- returns {} if unknown | {'of', the owner}: the caller may not do this (see authorize.lua) | {the array's state after,
+--   the indexes that were moved, id of each claimed member in the part, ...}
 local wrong = expect {'id', 'word', 'indexes', 'by'}
 local VERBS = {cancel = true, hold = true, release = true}
 if not wrong and not VERBS[ARGV[2]] then wrong = redis.error_reply('BADARGS argument 2 is nothing to do with a part') end
@@ -13,8 +14,8 @@ if not array.st then return {} end
 local owner = theirs(by, array.u)
 if owner then return {'of', owner} end
 if not array.rm or COUNTERS[array.st] then return {array.st, ''} end
--- An array of which nobody knows how far it had come is over when it is cancelled: of its members those count as cancelled
--- that are nowhere else.
+-- Return how many members to count as cancelled when an array of unknown progress is cancelled: those that are neither
+-- jobs nor counted as ended.
 local function nowhere_else(id, array)
   call('HDEL', job_key(id), 'un')
   local counted_so_far = call('SCARD', key2('am', id))
@@ -55,5 +56,5 @@ local told = (#moved > 0 or (verb == 'cancel' and part == '')) and verb or nil
 local state = reckon(id, now, told, 'part', part, 'left', array.rm, 'held', array.hd)
 ring('work')
 local reply = {state, join('', moved)}
-for i = 1, #others do reply[i + 2] = others[i] end -- unpack() takes some thousand at most
+for i = 1, #others do reply[i + 2] = others[i] end -- unpack() passes some thousand values at most
 return reply

@@ -1,6 +1,6 @@
--- A run has ended and its processes are gone: give the memory back and say how it went. Its job ends with it, or waits
--- for another run: where the worker says so, where it may be retried, and where the run asked to be requeued (exit 75).
--- Never one that is being cancelled, or must not run twice.
+-- Record the end of a run whose processes are gone, and free its memory. The job ends with it, or is queued or held for
+-- another run: if the worker says so, if it may be retried, or if the run asked to be requeued (exit code 75). A job
+-- that is being cancelled or must not run twice never runs again.
 -- arrow: starting -> succeeded
 -- arrow: starting -> failed
 -- arrow: starting -> queued
@@ -12,8 +12,8 @@
 -- arrow: cancelling -> cancelled
 -- arrow: cancelling -> succeeded
 -- arrow: cancelling -> failed
--- ARGV: id  token  state (an end, or queued)  ended (JSON for the book)  well (0|1)  against (devices)  why,
---       and for queued: reason  later_ms (0: at once)
+-- ARGV: id  token  state (an end, or queued)  ended (JSON for the history)  well (0|1)  against (devices)  why, and for
+--   queued: reason  later_ms (0: at once)
 -- returns the state after, or '' if stale
 local wanted = {'id', 'token', 'word', 'text', 'flag', 'devices', 'text'}
 if ARGV[3] == 'queued' then wanted[8], wanted[9] = 'word', 'later' end
@@ -25,7 +25,7 @@ local id, token, state, ended, well, against, why, reason, later_ms = unpack(ARG
 local job = read_job(id)
 if not owns(job, token) then return '' end
 local now = now_ms()
-pcall(count_deaths, id, job, now, well, against, why) -- the end itself must be told, whatever becomes of this
+pcall(count_deaths, id, job, now, well, against, why) -- the end must be recorded even if this fails
 local ok, report = pcall(cjson.decode, ended)
 local took_s = ok and type(report) == 'table' and tonumber(report.duration_s) or nil
 free_devices(id, job, now, took_s and took_s >= 0 and took_s < 1e9 and took_s or nil)

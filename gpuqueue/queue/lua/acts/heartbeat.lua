@@ -1,11 +1,12 @@
--- A worker tells that its device and its runs are alive; the leases of its runs are renewed.
--- ARGV: host  device  total  headroom  foreign  slots  pool  kind  lease_ms, then for each run:
---       id  token  n, and n times: device  observed bytes
+-- Heartbeat of a worker for one device and its runs: renews the leases of the runs.
+-- ARGV: host  device  total  headroom  foreign (bytes of external processes)  slots  pool  kind  lease_ms, then for
+--   each run: id  token  n, and n times: device  observed bytes
 -- returns {verdicts, others, drained, epoch, places}
---   verdicts: for each run 1 go on | 0 not yours any more | -1 cancelled
---   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device leads the run
---   places:   for each run that must make place: token, the job that it is for, ms that it has left (or is beyond it)
---   drained:  who keeps the device from new jobs (JSON), '' if nobody does
+--   verdicts: for each run 1 continue | 0 not owned any more | -1 cancelled
+--   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device is the run's
+--     first
+--   places:   for each preempted run: token, the job it is preempted for, ms that it has left (negative if overdue)
+--   drained:  the drains of the device (JSON), '' if there are none
 local wrong = misfit {'host', 'device', 'bytes', 'bytes', 'bytes', 'count', 'pool', 'word', 'ms'}
 local at = 10
 while not wrong and at <= #ARGV do
@@ -22,8 +23,8 @@ call('SADD', P .. 'hosts', host)
 call('HSET', key2('dev', host), device,
   table.concat({total, headroom, foreign, string.format('%.0f', now), slots, pool, kind}, ':'))
 
--- A run that has lasted for longer than was charged for it is charged as it goes on: else who runs for days would be
--- served as if that cost ten minutes. What it really took is settled at its end (state.lua).
+-- Charge a run that lasts longer than its deposit. Otherwise a user with runs of days would be charged for ten minutes
+-- until they end. The time really taken is settled at the end (state.lua).
 local function charge_on(id, job)
   local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
   if not (job.u and claimed and deposit_s and rate) then return end

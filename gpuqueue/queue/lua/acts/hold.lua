@@ -1,8 +1,9 @@
--- Keep a waiting job from being claimed.
+-- Hold a waiting job: no device claims it.
 -- arrow: queued -> held
--- ARGV: id  who asks ('': the queue itself)
--- returns the state after; that of before if it could not be held; '' if unknown; 'array' if it is one (see edit_members.lua)
---       | 'of ' and the owner: it is not for them to do (see authorize.lua)
+-- ARGV: id  caller ('': the queue itself)
+-- returns the state after; the state before if the job could not be held; '' if unknown; 'array' if it is an array (see
+--   edit_members.lua)
+--       | 'of ' and the owner: the caller may not hold it (see authorize.lua)
 local wrong = expect {'id', 'by'}
 if wrong then return wrong end
 local id = ARGV[1]

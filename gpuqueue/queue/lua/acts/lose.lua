@@ -1,4 +1,4 @@
--- A run is over and nobody knows how: its shim is gone, or it fenced itself. Said by the worker of its host.
+-- Handle a run whose ending is unknown: its shim is gone, or it fenced itself. Called by the worker of its host.
 -- arrow: starting -> queued
 -- arrow: starting -> held
 -- arrow: starting -> lost
@@ -14,5 +14,5 @@ local id, token, loss_limit, detail, well, against, why = unpack(ARGV)
 local job = read_job(id)
 if not owns(job, token) then return '' end
 local now = now_ms()
-pcall(count_deaths, id, job, now, well, against, why) -- the end itself must be told, whatever becomes of this
+pcall(count_deaths, id, job, now, well, against, why) -- the end must be recorded even if this fails
 return lose(id, job, now, tonumber(loss_limit), detail)

@@ -1,8 +1,8 @@
--- Put a job that waits before all others of its user, or back where it stood by its arrival. Its level stays, and so does
--- what is kept for it.
--- ARGV: id  1 to the front, 0 back  who asks ('': the queue itself)
--- returns {its state} | {'stands', state}: it does not wait | {} unknown
---       | {'of', the owner}: it is not for them to do (see authorize.lua)
+-- Move a waiting job before all other jobs of its user, or back to its position by arrival. Its priority and its
+-- reservation stay.
+-- ARGV: id  1 to the front, 0 back  caller ('': the queue itself)
+-- returns {its state} | {'stands', state}: the job does not wait | {} unknown
+--       | {'of', the owner}: the caller may not move it (see authorize.lua)
 local wrong = expect {'id', 'flag', 'by'}
 if wrong then return wrong end
 local id, to_front, by = unpack(ARGV)

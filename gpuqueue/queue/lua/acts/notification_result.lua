@@ -1,7 +1,8 @@
--- Keep what became of a command that was to run at the end of a job: the worker that ran it is the only one who knows.
--- The job has ended, and the store may have forgotten it: it is told to the book alone. Nothing moves.
--- ARGV: id  state  attempt  the notice's number among the job's  outcome (sent, given_up, not_needed)  trouble
--- returns 1 done | 0 such a job has not ended
+-- Record the outcome of a notification command that ran at the end of a job; only the worker that ran it knows the
+-- outcome. The job has ended and the store may have forgotten it, so only the history gets the record. No state
+-- changes.
+-- ARGV: id  state  attempt  the notification's number among the job's  outcome (sent, given_up, not_needed)  trouble
+-- returns 1 done | 0 no such job has ended
 local ENDED = {succeeded = true, failed = true, cancelled = true, lost = true}
 local wrong = expect {'id', 'reason', 'count', 'count', 'reason', 'text'}
 if wrong then return wrong end

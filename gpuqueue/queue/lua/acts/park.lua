@@ -1,5 +1,5 @@
--- A machine leaves a run to its shim for a long time: nobody may take the run meanwhile, not even after the store was
--- lost. So the book must hear of it. The next worker's offer (adopt.lua) ends it.
+-- Park a run: its host leaves it to the shim for a long time. No other worker may take the run meanwhile, not even
+-- after the store lost its data, so the history must learn of it. The next worker's offer (adopt.lua) ends it.
 -- ARGV: id  token  lease_ms
 -- returns 1 done | 0 stale, or cancelled
 local wrong = expect {'id', 'token', 'ms'}

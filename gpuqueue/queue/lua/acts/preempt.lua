@@ -1,11 +1,12 @@
--- Let jobs of some levels take the place of runs on lower ones. Anybody may run this, as often as they like.
--- For each job that fits nowhere: of the runs on a device that may go the newest first, until it fits; then each is
--- given back that it fits without; and of all devices those where the least work (bytes on all devices, times how long)
--- is lost. The room is kept for the job, and each run hears of it: by ctl, and with its worker's next beat. Devices that
--- are kept for a waiting job of such a level may be taken as well: all that is kept for that one is given up.
--- ARGV: after_ms (a run goes on for so long at least)  grace_ms  most (so often does a job make place), then for each
---       level that may: level  the levels that it may take the place of, as digits
--- returns for each run that must go: job  the job that it makes place for
+-- Preempt runs of lower priorities for jobs of some priorities. Any process may call this, as often as it likes.
+-- For each job that fits nowhere, the script picks victims on each device, newest first, until the job fits, then
+-- spares each victim that turns out not to be needed. It takes the devices on which the least work (bytes on all
+-- devices, times run time) is lost. The room is reserved for the job. Each victim is notified through ctl and through
+-- its worker's next heartbeat. Devices reserved for a waiting job of a lower priority may be taken as well; that job
+-- then loses its whole reservation.
+-- ARGV: after_ms (minimum run time before preemption)  grace_ms  most (preemptions of one job, at most), then for each
+--   priority that may preempt: priority  the priorities that it may preempt, as digits
+-- returns for each preempted run: its job  the job that it is preempted for
 local wrong = misfit {'ms', 'ms', 'count'}
 for i = 4, #ARGV, 2 do wrong = wrong or misfit({'level', 'levels'}, i) end
 if wrong then return wrong end
@@ -24,9 +25,9 @@ for _, name in ipairs(names) do
 end
 local holder, texts = {}, call('HGETALL', rsv) -- device -> job
 for i = 1, #texts, 2 do holder[texts[i]] = parse_reservation(texts[i + 1]) end
-local given_up = false -- something that was kept
+local given_up = false -- whether a reservation was dropped
 
-local function give_up(id) -- all that is kept for a job
+local function give_up(id) -- drops all reservations of a job
   unreserve(id)
   for device, by in pairs(holder) do
     if by == id then holder[device] = nil end
@@ -40,12 +41,12 @@ local function may_take(device, id, lower)
   return level and #level == 1 and string.find(lower, level, 1, true) ~= nil
 end
 
-local known = {} -- run -> level, going (it ends in any case), may (it may be asked to go), began, work
+local known = {} -- run -> level (priority), going (it ends in any case), may (it may be preempted), began, work
 local function run_of(id)
   if known[id] then return known[id] end
   local j = call('HMGET', job_key(id), 'st', 'lv', 'rq', 'tr', 'pn', 'pre', 'mem', 'devs', 'sh', 'pd')
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
-  if mem and wants_alone(j[9] or '') then mem = promised_to(id, j[8] or '') or mem end -- all of a card, whatever it asked for
+  if mem and wants_alone(j[9] or '') then mem = promised_to(id, j[8] or '') or mem end -- whole devices, whatever it asked for
   local run = {level = j[2], going = is_leaving(j[1], j[6], j[10], now), began = began}
   run.may = j[1] == 'running' and not j[6] and j[3] == '1' and began and mem and now - began >= after_ms
     and j[2] and counted(j[5]) < most
@@ -70,7 +71,8 @@ local function fits(device, mem, without, want)
   return free >= mem and places >= 1
 end
 
--- Which runs would make room on this device? -> their ids, the newest first, and the work that is lost; nil: none can.
+-- Choose the runs to preempt on this device. -> their ids, newest first, and the work that is lost; nil if these are
+-- not enough.
 local function victims_on(device, mem, lower, want)
   local may, without, ids, work = {}, {}, {}, 0
   for _, run in ipairs(device.runs) do
@@ -89,14 +91,14 @@ local function victims_on(device, mem, lower, want)
   if fits(device, mem, without, want) then return ids, work end
 end
 
--- Where the least work is lost, and of these where the least is taken that is kept for others.
+-- Compare by lost work, then by devices reserved for other jobs.
 local function costs_less(a, b)
   if a.work ~= b.work then return a.work < b.work end
   return a.kept < b.kept
 end
 
--- The devices of one host that cost least: {devices, victims, work, kept: so many of them for others, alone}; nil: none
--- can be had.
+-- Find the devices of one host that cost least: {devices, victims, work, kept: how many of them are reserved for
+-- others, alone}; nil if there are none.
 local function cheapest(devices, id, user, shape, lower)
   local asks, by_kind, best = asks_of(shape), {}, nil
   local mem, n, want = asks.mem, asks.n, asks.want
@@ -126,7 +128,7 @@ local function cheapest(devices, id, user, shape, lower)
           if not without[each] then without[each], found.victims[#found.victims + 1] = true, each end
         end
       end
-      for i = #found.victims, 1, -1 do -- give back whatever it fits without
+      for i = #found.victims, 1, -1 do -- spare each victim that the job fits without
         without[found.victims[i]] = nil
         local all = true
         for _, device in ipairs(found.devices) do all = all and fits(device, mem, without, want) end
@@ -143,7 +145,7 @@ local function ask_to_go(id, by)
   local job = read_job(id)
   call('HSET', job_key(id), 'pre', by, 'pd', deadline)
   call('HINCRBY', job_key(id), 'pn', 1)
-  for device in string.gmatch(job.devs or '', '[^,]+') do -- others see by this when it will be gone
+  for device in string.gmatch(job.devs or '', '[^,]+') do -- other scripts see by this when the run will be gone
     local lease, ends, rest = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)(.*)$')
     if lease and (ends == '0' or tonumber(ends) > now + grace_ms) then
       call('HSET', key2('dl', device), id, lease .. ':' .. deadline .. rest)
@@ -159,7 +161,7 @@ local function take_place(id, shape, found)
   for _, victim in ipairs(found.victims) do ask_to_go(victim, id) end
   give_up(id)
   for _, device in ipairs(found.devices) do
-    if holder[device.name] then -- of a job that it goes before
+    if holder[device.name] then -- reserved for a job of lower priority
       give_up(holder[device.name])
       given_up = true
     end
@@ -170,7 +172,7 @@ local function take_place(id, shape, found)
     for _, run in ipairs(device.runs) do
       if run_of(run.id).going then blockers[#blockers + 1] = run.id end
     end
-    -- Of one that wants it for itself all: nobody starts beside it meanwhile.
+    -- An exclusive job gets all of the device reserved, so that no other job starts there meanwhile.
     local need = string.format('%.0f', found.alone and device.total or (parse_shape(shape)))
     call('HSET', rsv, device.name, table.concat({id, need, deadline, table.concat(blockers, ',')}, ':'))
     holder[device.name] = id
@@ -179,7 +181,7 @@ local function take_place(id, shape, found)
   call('HSET', job_key(id), 'rv', table.concat(chosen, ','), 'pb', '1')
 end
 
-local function under_way(id) -- has it been given somebody's place, and do they still go?
+local function under_way(id) -- whether runs were preempted for the job and are still ending
   for device in string.gmatch(call('HGET', job_key(id), 'rv') or '', '[^,]+') do
     local by, _, _, blockers = parse_reservation(call('HGET', rsv, device))
     for run in string.gmatch(by == id and blockers or '', '%d+') do
@@ -189,7 +191,8 @@ local function under_way(id) -- has it been given somebody's place, and do they 
   return false
 end
 
--- Would it start now on a device that is kept for another, and be in nobody's way? As claim.lua judges.
+-- Return whether the job would start now on a device reserved for another job, without delaying that one. Same rule as
+-- claim.lua.
 local function starts_beside(device, user, shape)
   local mem, limit_s, n = parse_shape(shape)
   local found = n == 1 and plan({device}, shape, now, user)
@@ -199,7 +202,7 @@ local function starts_beside(device, user, shape)
   return (mem <= bytes and places >= 1 and not wants_alone(shape)) or ends_before(limit_s, start, now)
 end
 
-local function waits_for_room(id, user, shape) -- and has not come so far by waiting
+local function waits_for_room(id, user, shape) -- promoted jobs do not preempt
   local j = call('HMGET', job_key(id), 'st', 'lf')
   if j[1] ~= 'queued' or counted(j[2]) > 0 or under_way(id) then return false end
   if limit_in_the_way(user, shape, least_kind(shape)) then return false end
@@ -210,12 +213,12 @@ local function waits_for_room(id, user, shape) -- and has not come so far by wai
       elseif starts_beside(device, user, shape) then return false end
     end
     local found = plan(free, shape, now, user)
-    if found and found.start == now then return false end -- it is about to start
+    if found and found.start == now then return false end -- the job is about to start
   end
   return true
 end
 
-local served = {} -- all devices that are
+local served = {} -- all devices that workers serve now
 for _, devices in ipairs(hosts) do
   for _, device in ipairs(devices) do served[#served + 1] = device end
 end
@@ -228,7 +231,7 @@ local function look(lv, lower)
       local id = first_at(heads[i + 1], lv, user, shape)
       local like = limits_set() and user .. ' ' .. shape or shape -- as in reserve.lua
       local is_new = not judged[like] and parse_shape(shape)
-      if is_new and not could_be_hosted(served, shape) then -- it takes no other's turn
+      if is_new and not could_be_hosted(served, shape) then -- costs no try
         judged[like], looks = true, looks + #served
         if looks > MOST_LOOKS then return end
       elseif is_new and waits_for_room(id, user, shape) then

@@ -1,7 +1,8 @@
--- Lift what has waited long by a level, so that no level starves another. Never to the highest: that one is for people.
--- Anybody may run this, as often as they like. A user's jobs of one shape are lifted in their order.
--- ARGV: after_ms (for each level)  most (jobs lifted at once)
--- returns how many were lifted
+-- Promote jobs that have waited long by one priority, so that no priority starves another. Never to the highest, which
+-- only users assign. Any process may call this, as often as it likes. A user's jobs of one shape are promoted in their
+-- order.
+-- ARGV: after_ms (for each priority)  most (jobs promoted at once)
+-- returns how many jobs were promoted
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -13,7 +14,7 @@ local function lift(id, lv, user, shape)
   local lifts, since = counted(j[1]), waits_since(id, now)
   if not since or now - since < after_ms * (lifts + 1) then return false end
   local above = tostring(tonumber(lv) + 1)
-  leave_line(id, lv, user, shape) -- what is kept for it stays
+  leave_line(id, lv, user, shape) -- its reservation stays
   call('HSET', job_key(id), 'lv', above, 'lf', lifts + 1)
   enqueue(id, above, user, shape)
   tell('lift', id, 'queued', now, counted(j[2]), counted(j[3]), '', 'level', above)
@@ -21,7 +22,7 @@ local function lift(id, lv, user, shape)
   return true
 end
 
-for _, lv in ipairs({'1', '0'}) do -- from above: nothing is lifted twice
+for _, lv in ipairs({'1', '0'}) do -- highest first: no job is promoted twice
   for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
     local shapes = call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last), 'BYSCORE')
     for _, shape in ipairs(shapes) do

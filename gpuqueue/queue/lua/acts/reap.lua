@@ -1,10 +1,11 @@
--- Take back the leases that nobody renewed. Anybody may run this, as often as they like.
--- A reaper that was away (or whose store was) cannot know who tried to beat meanwhile: after a gap in its own
--- ticks everybody gets one more lease period.
--- The pause after a rebuild (rebuild_finish.lua) counts only time in which the store was there: meanwhile nobody could offer a run.
--- The clock may be set, forward or back. Live leases are renewed by the next beat whatever it says; the others, whose
--- worker is dead or away on purpose, are moved along. That it was set is certain where it goes back, and where much
--- less time went by on the caller's own clock.
+-- Recover runs whose lease expired. Any process may call this, as often as it likes.
+-- A reaper that was away (or whose store was) cannot know which workers tried to send heartbeats meanwhile: after a gap
+-- in its own ticks all leases get one more lease period.
+-- The pause after a rebuild (rebuild_finish.lua) counts only time in which the store was up: no worker could offer a
+-- run otherwise.
+-- The clock may be set, forward or back. Live leases are renewed by the next heartbeat in any case. The other leases,
+-- whose worker is dead or away on purpose, are shifted. The clock was set if it went back, or if much less time passed
+-- on the caller's own clock.
 -- arrow: starting -> queued
 -- arrow: starting -> held
 -- arrow: starting -> lost
@@ -19,7 +20,7 @@ if wrong then return wrong end
 local loss_limit, lease_ms, tick_ms, most, passed_ms = unpack(ARGV)
 local now = now_ms()
 local last = tonumber(call('HGET', P .. 'meta', 'reap') or 0)
-local passed = tonumber(passed_ms or '') or now - last -- no less than went by since the last tick, whose ever it was
+local passed = tonumber(passed_ms or '') or now - last -- at least the time since the last tick of any reaper
 local was_away = now - last > 3 * tick_ms
 local was_set = last > 0 and (now < last - tick_ms or now - last > passed + 3 * tick_ms)
 if was_set then
@@ -27,7 +28,7 @@ if was_set then
   for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do call('ZINCRBY', P .. 'leases', by, id) end
 end
 if was_away or was_set then call('HSET', P .. 'meta', 'grace', string.format('%.0f', now + lease_ms)) end
-local seen = math.max(last, tonumber(call('HGET', P .. 'meta', 'opened') or 0)) -- when the store was surely there
+local seen = math.max(last, tonumber(call('HGET', P .. 'meta', 'opened') or 0)) -- last time at which the store was surely up
 if meta().claims > seen and math.abs(now - seen) > 3 * tick_ms then
   set_meta('claims', string.format('%.0f', meta().claims + now - seen))
 end

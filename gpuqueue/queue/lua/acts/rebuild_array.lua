@@ -1,9 +1,9 @@
--- Tell an array that is back in a store being rebuilt how far it had come; its members are back before.
--- ARGV: epoch to come  id  left  held (indexes)  cancelled (1 if all of it was)
---       members that succeeded, failed, were lost; all others that are not there were cancelled
---       when its first member was taken (ms; 0: that is not known)
---   or: epoch to come  id: nobody can tell, so it is held, and nothing of it can be released
--- returns 1 done | 0 no such array is back | -1 this rebuild is over
+-- Restore the progress of an array in a store being rebuilt; its members are restored before.
+-- ARGV: new epoch  id  left  held (indexes)  cancelled (1 if the whole array was)
+--       members that succeeded, failed, were lost; all other missing members were cancelled
+--       when its first member was claimed (ms; 0: unknown)
+--   or: new epoch  id: the progress is unknown, so the array is held, and none of it can be released
+-- returns 1 done | 0 no such array was restored | -1 this rebuild is over
 local UNKNOWN = 'the store lost its data, and how far it had come cannot be read'
 local nobody_knows = #ARGV == 2
 local wrong = expect(nobody_knows and {'nonce', 'id'}
@@ -19,9 +19,9 @@ if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch 
 local total = call('HGET', job_key(id), 'n')
 if not total then return 0 end
 local now = now_ms()
-if nobody_knows then -- as one that began: its request is its members' by now
+if nobody_knows then -- counts as begun: its request is fixed now
   call('HSET', job_key(id), 'rm', '', 'hd', '', 'un', 1, 'tw', whole(now), 'bc', UNKNOWN)
-  reckon(id, now, 'array', 'because', UNKNOWN) -- what the book has of it stays as it is: somebody may look into it
+  reckon(id, now, 'array', 'because', UNKNOWN) -- the history keeps its state, so that a user can inspect it
   return 1
 end
 local begun = es + ef + el + call('SCARD', key2('am', id))

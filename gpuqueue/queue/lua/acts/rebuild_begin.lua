@@ -1,6 +1,6 @@
--- Begin to rebuild a store that knows nothing, or join whoever is at it.
--- ARGV: the epoch to come
--- returns the epoch to come, of whoever began; '' if the store is open
+-- Begin to rebuild a store without data, or join a rebuild that is under way.
+-- ARGV: new epoch
+-- returns the new epoch, of the process that began; '' if the store is open
 local wrong = expect {'nonce'}
 if wrong then return wrong end
 if call('EXISTS', P .. 'epoch') == 1 then return '' end

@@ -1,17 +1,17 @@
--- The store is ready, once: all that the book knows is back. A store that lost its data gets a new epoch, and ids go on
--- above the book's last.
--- ARGV: epoch to come  floor (the highest id that may ever have been given out)  last (that the book knows)
---       pause_ms (no claims for so long: a run that nobody knows of any more is over by then)
--- returns 1 it is open now | 0 it was open, or another rebuild is on
+-- Open the store once everything in the history is restored. A store that lost its data gets a new epoch, and new ids
+-- are above the history's last.
+-- ARGV: new epoch  floor (the highest id that may ever have been assigned)  last (id in the history)
+--       pause_ms (no claims for so long: a run that no process reports is over by then)
+-- returns 1 it is open now | 0 it was open, or another rebuild is under way
 local wrong = expect {'nonce', 'count', 'count', 'ms'}
 if wrong then return wrong end
 local epoch, floor, last, pause_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return 0 end
 call('HSET', P .. 'meta', 'layout', '1', 'floor', string.format('%.0f', floor), 'book', last,
   'opened', string.format('%.0f', now_ms()), 'claims', string.format('%.0f', pause_ms > 0 and now_ms() + pause_ms or 0))
-if tonumber(last) > 0 then call('HSET', P .. 'meta', 'recorded', '0-0') end -- the book has jobs of which no event tells
+if tonumber(last) > 0 then call('HSET', P .. 'meta', 'recorded', '0-0') end -- the history has jobs without events
 if tonumber(call('GET', P .. 'seq') or 0) < floor then call('SET', P .. 'seq', string.format('%.0f', floor)) end
-call('HSETNX', P .. 'meta', 'fair', string.format('%.0f', now_ms())) -- from the first claim on: the clock may leap before a tick
+call('HSETNX', P .. 'meta', 'fair', string.format('%.0f', now_ms())) -- from the first claim on: the clock may jump before a tick
 keep_in_reach(fair_ms(now_ms()))
 call('SET', P .. 'epoch', epoch)
 call('DEL', P .. 'rebuilding')

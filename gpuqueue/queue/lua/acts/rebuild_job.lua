@@ -1,12 +1,13 @@
--- Put a job that has not ended back where the book says it stood. A run keeps its token and gets a lease from now on.
+-- Restore a job that has not ended, as recorded in the history. A run keeps its token and gets a new lease.
 -- arrow: none -> queued
 -- arrow: none -> held
 -- arrow: none -> starting
 -- arrow: none -> running
 -- arrow: none -> cancelling
--- ARGV: epoch to come  lease_ms  id  state  reason  user  level  mem  shape  requeue (0|1)  spec  submitted  attempt
---       losses  how it waits (see dependencies.lua), and of a run: token  host  worker  devices (comma-separated)  claimed  began  rate  said  parked until
--- returns 1 it is back | 0 it was back before | -1 this rebuild is over
+-- ARGV: new epoch  lease_ms  id  state  reason  user  priority  mem  shape  requeue (0|1)  spec  submitted  attempt
+--   losses  how it waits (see dependencies.lua), and of a run: token  host  worker  devices (comma-separated)  claimed
+--   began  rate  said  parked until
+-- returns 1 restored | 0 it was there already | -1 this rebuild is over
 local wanted = {'nonce', 'ms', 'id', 'word', 'reason', 'user', 'level', 'size', 'shape', 'flag', 'text', 'ms', 'count',
   'count', 'text'}
 if #ARGV > #wanted then
@@ -41,7 +42,7 @@ if #ARGV == 15 then
   return 1
 end
 local token, host, worker, devices, claimed, began, rate, said, parked = unpack(ARGV, 16, 24)
-local held = wants_alone(shape) and string.match(said, '"lease_bytes":([1-9]%d*)') -- no device is announced yet
+local held = wants_alone(shape) and string.match(said, '"lease_bytes":([1-9]%d*)') -- no worker has announced a device yet
 if held and #held > 15 then held = nil end
 hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, held or mem, shape, now,
   math.max(now + lease_ms, tonumber(parked)))

@@ -1,6 +1,6 @@
--- Put back what people said of jobs that are back, while a store is rebuilt.
--- ARGV: epoch to come, then for each: id  front (see priority_front.lua; '' if it was not moved)  1 if its tags are others than its
---       spec's  tags  note
+-- Restore users' marks of restored jobs (position, tags, note), while a store is rebuilt.
+-- ARGV: new epoch, then for each: id  front (see priority_front.lua; '' if the job was not moved)  1 if its tags differ
+--   from its spec's  tags  note
 -- returns 1 done | -1 this rebuild is over
 local wrong = misfit {'nonce'}
 for i = 2, #ARGV, 5 do wrong = wrong or misfit({'id', 'passed', 'flag', 'tags', 'text'}, i) end

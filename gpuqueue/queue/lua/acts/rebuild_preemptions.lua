@@ -1,5 +1,5 @@
--- Put back how often jobs made place for others, while a store is rebuilt: the book counted it in their runs.
--- ARGV: epoch to come, then for each: id  times
+-- Restore how often jobs were preempted, while a store is rebuilt: the history counted it in their runs.
+-- ARGV: new epoch, then for each: id  times
 -- returns 1 done | -1 this rebuild is over
 local wrong = misfit {'nonce'}
 for i = 2, #ARGV, 2 do wrong = wrong or misfit({'id', 'count'}, i) end

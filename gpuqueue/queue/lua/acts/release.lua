@@ -1,9 +1,10 @@
--- Let a held job be claimed again, at its old place in the order, once nothing else keeps it. Its losses and
--- requeues are forgiven.
+-- Release a held job: it may be claimed again, at its old position, once nothing else delays it. Its losses and
+-- requeues are reset.
 -- arrow: held -> queued
--- ARGV: id  who asks ('': the queue itself)
--- returns the state after; 'stands ' and its state if it was not held; '' if unknown; 'array' if it is one (see edit_members.lua)
---       | 'of ' and the owner: it is not for them to do (see authorize.lua)
+-- ARGV: id  caller ('': the queue itself)
+-- returns the state after; 'stands ' and its state if the job was not held; '' if unknown; 'array' if it is an array
+--   (see edit_members.lua)
+--       | 'of ' and the owner: the caller may not release it (see authorize.lua)
 local wrong = expect {'id', 'by'}
 if wrong then return wrong end
 local id = ARGV[1]

@@ -1,5 +1,5 @@
--- Return a claim that did not become a process: the device looked different, or the host could start none. Not an
--- attempt.
+-- Release a claim that did not become a process: the device had changed, or the host could not start one. Does not
+-- count as an attempt.
 -- arrow: starting -> queued
 -- arrow: running -> queued
 -- arrow: cancelling -> cancelled

@@ -1,13 +1,14 @@
--- Keep room for the jobs that have waited too long and fit nowhere: small ones must not pass them for ever. Anybody may
--- run this, as often as they like. A reservation moves only where the job would start sooner by more than a moment.
+-- Reserve devices for the jobs that have waited too long and fit nowhere: small jobs must not overtake them for ever.
+-- Any process may call this, as often as it likes. A reservation moves only if the job would start sooner by more than
+-- MOMENT_MS.
 -- ARGV: after_ms  most (reservations on one host)
--- returns for each reservation that stands: job, devices (comma-separated), start in ms (0: nobody can say), and where
---   nobody can say, until when it stands if no run in its way ends before: in ms, else 0
+-- returns for each reservation: job, devices (comma-separated), start in ms (0: unknown), and if the start is unknown,
+--   until when the reservation lasts if no run in its way ends before: in ms, else 0
 --
--- Where nobody can say when the job starts, its devices might be empty for days. So they are kept for as long as the job
--- had waited when this began, or when a run in its way last ended (rk); then they are let go, and the runs that were
--- waited for are noted (iw) to last: nothing is kept behind one of these again. Each time the wait has grown, so that it
--- outlasts any run one day; see docs/adr/0012-kept-for-as-long-as-it-waited.md.
+-- If the start of the job is unknown, its devices could be empty for days. So they are reserved for as long as the job
+-- had waited when the reservation began, or when a run in its way last ended (rk). Then they are dropped, and the runs
+-- in the way are recorded as waited for in vain (iw): nothing is reserved behind them again. Each time the wait is
+-- longer, so that it outlasts any run in the end; see docs/adr/0012-kept-for-as-long-as-it-waited.md.
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -15,7 +16,7 @@ local MOST_SHAPES, MOST_LOOKS, MOST_ASKED, MOMENT_MS, AT_LEAST_MS, A_DAY_MS = 64
 local now = now_ms()
 local rsv = P .. 'rsv'
 
-local hosts, host_of, runs = {}, {}, {} -- host -> {name, devices, held: how many jobs it has reservations for}
+local hosts, host_of, runs = {}, {}, {} -- hosts: {name, devices, held: number of jobs with reservations on it}
 local names = call('SMEMBERS', P .. 'hosts')
 table.sort(names)
 for _, name in ipairs(names) do
@@ -44,7 +45,7 @@ for i = 1, #texts, 2 do
   end
 end
 
-local function free_for(id, host, only) -- the devices of a host that nobody else has reserved
+local function free_for(id, host, only) -- the devices of a host that are not reserved for another job
   local devices = {}
   for _, device in ipairs(host.devices) do
     if (not holder[device.name] or holder[device.name] == id) and (not only or only[device.name]) then
@@ -68,14 +69,15 @@ local function best_for(id, user, shape, old_host, keeping)
   return best
 end
 
--- One that has stood for as long as a job must wait for one comes to nothing soon, and is no reason that the next job
--- has none: it might be for days, and whoever waits for another device of the host would wait with it.
+-- Count a reservation against the maximum of its host. One that is older than the wait that a job needs for a
+-- reservation does not count: it ends soon, and otherwise jobs that wait for other devices of the host would wait for
+-- days as well.
 local function counts(id)
   local since = tonumber(call('HGET', job_key(id), 'rs') or '') or now
   return now - since <= math.max(after_ms, AT_LEAST_MS) and 1 or 0
 end
 
--- -> since when it waits for the same runs to end, whose ends nobody can say, and their ids; nil, {} for none
+-- Read rk. -> since when the reservation waits for the same runs of unknown end, and their ids; nil, {} for none
 local function hold_of(id)
   local since, names = string.match(call('HGET', job_key(id), 'rk') or '', '^(%d+):([%d,]+)$')
   local ids = {}
@@ -83,13 +85,13 @@ local function hold_of(id)
   return tonumber(since), ids
 end
 
--- Until when is a device kept that has been kept in vain since then?
+-- Return until when a reservation lasts that has waited in vain since then.
 local function patient_until(id, since)
   local waited = math.max(0, since - (waits_since(id, now) or since))
   return since + math.max(after_ms, AT_LEAST_MS, math.min(waited, math.max(A_DAY_MS, math.floor(waited / 4))))
 end
 
-local function keep_holding(id, found) -- -> until when, 0 where it is known when the job starts
+local function keep_holding(id, found) -- -> until when; 0 if the start of the job is known
   if found.start ~= 0 then
     call('HDEL', job_key(id), 'rk')
     return 0
@@ -104,7 +106,7 @@ local function keep_holding(id, found) -- -> until when, 0 where it is known whe
   return patient_until(id, hold_of(id) or now)
 end
 
--- Does somebody else wait who would take what is free on one of these devices, as far as their shapes tell?
+-- Return whether another waiting job would take what is free on one of these devices, as far as the shapes tell.
 local function is_missed(host, found, own_shape)
   local free = {}
   for _, device in ipairs(host.devices) do free[device.name] = device end
@@ -122,25 +124,27 @@ local function is_missed(host, found, own_shape)
   return false
 end
 
--- Has it been kept for long enough, none of the runs in its way has ended meanwhile, and others would be glad of it?
+-- Return whether the reservation lasted long enough, no run in its way has ended meanwhile, and other jobs would use
+-- the devices.
 local function is_in_vain(id, shape, found, since, waits_for)
   if found.start ~= 0 or not since then return false end
   for run in pairs(waits_for) do
     if not runs[run] then
-      call('HDEL', job_key(id), 'rk') -- begun anew when it is reserved
+      call('HDEL', job_key(id), 'rk') -- starts again when the job is reserved for again
       return false
     end
   end
   return now >= patient_until(id, since) and is_missed(found.host, found, shape)
 end
 
--- These runs outlasted a wait. One for several devices waited for any run of its host that would have made a place.
+-- Record the runs that outlasted a wait. A job on several devices waited for every run of its host that could have made
+-- room.
 local function note_lasting(host, since, waits_for, n)
   for _, device in ipairs(host.devices) do
     for _, run in ipairs(device.runs) do
       if waits_for[run.id] or (n > 1 and run.ends == 0 and run.since <= since) then
         run.lasts = true
-        if run.claimed ~= '' then call('HSET', job_key(run.id), 'iw', run.claimed) end -- not of a damaged entry
+        if run.claimed ~= '' then call('HSET', job_key(run.id), 'iw', run.claimed) end -- a damaged entry has no claim time
       end
     end
   end
@@ -171,15 +175,15 @@ local function forget(id, devices)
 end
 
 local moment = now - after_ms
-local last_waiting -- a bound on the ids of those that have waited for so long; looked up once
+local last_waiting -- a bound on the ids of jobs that have waited this long; read once
 local function heads_of(lv, user)
   last_waiting = last_waiting or last_id_before(moment)
   return call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last_waiting), 'BYSCORE', 'WITHSCORES')
 end
 
--- Where could a job have its devices first, whatever its limits say? Of several, those that give more than the limits
--- allow may be among them: each counts for what the one of them gives that gives the least.
-local plans, planned = {}, 0 -- of jobs for which nothing is kept yet: many are alike, and one tick tries so many
+-- Find where a job could have its devices first, ignoring its limits. Of several devices, some may give more than the
+-- limits allow: each is charged as the one that gives the least.
+local plans, planned = {}, 0 -- of jobs without reservations: many are alike; one tick plans at most MOST_SHAPES
 local function plan_for(kept, most_bytes, keeping)
   local like = kept.shape .. ' ' .. string.format('%.0f', most_bytes)
   local is_new = kept.since == now and not next(keeping)
@@ -198,8 +202,8 @@ local function plan_for(kept, most_bytes, keeping)
   return best
 end
 
--- For the room under limits, see limit_reservation.lua. A run that came after the room was kept counts as one without a time limit:
--- these are mostly far too long, and the room would be dropped for each that comes.
+-- Find devices for a job with reserved room (limit_reservation.lua). A run that came after the reservation counts as
+-- one without a time limit: such limits are mostly far too long, and every new run would drop the reservation.
 local function devices_of(kept, most_bytes, keeping)
   local best = plan_for(kept, most_bytes, keeping)
   local start, unknown = now, {}
@@ -213,7 +217,7 @@ local function devices_of(kept, most_bytes, keeping)
   return start <= now and next(unknown) and 0 or start, best.start, unknown
 end
 
-if most > 0 and limits_set() then -- first: nothing is kept for whom that holds
+if most > 0 and limits_set() then -- first: no device is reserved for a job at its limit
   local function has_waited(id) return (waits_since(id, now) or now + 1) <= moment end
   keep_rooms(now, {heads_of = heads_of, has_waited = has_waited, patient_until = patient_until, devices_of = devices_of,
     hold_of = hold_of})
@@ -224,24 +228,24 @@ end
 local ids = {}
 for id in pairs(standing) do ids[#ids + 1] = id end
 table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
-for _, id in ipairs(ids) do -- room first for those that have one
+for _, id in ipairs(ids) do -- existing reservations count first
   local host = host_of[next(standing[id])]
   if host then host.held = host.held + counts(id) end
 end
 for _, id in ipairs(ids) do
   local job, devices = read_job(id), standing[id]
   local host = host_of[next(devices)]
-  if host then host.held = host.held - counts(id) end -- counted again below
+  if host then host.held = host.held - counts(id) end -- added again below
   local here, best
   local since, waits_for = hold_of(id)
-  local is_made = call('HEXISTS', job_key(id), 'pb') == 1 -- others make place for it: see preempt.lua
+  local is_made = call('HEXISTS', job_key(id), 'pb') == 1 -- runs were preempted for it: see preempt.lua
   if (most > 0 or is_made) and job.st == 'queued' and queueable(job) then
     here = host and plan(free_for(id, host, devices), job.sh, now, job.u, waits_for)
     if here then here.host = host end
     best = best_for(id, job.u, job.sh, host, waits_for)
   end
   local is_sooner = here and best and sooner(best.start == 0 and 0 or best.start + MOMENT_MS, here.start)
-  local is_coming = is_made and here and here.start ~= 0 -- who was asked to go, and does, goes for nothing else
+  local is_coming = is_made and here and here.start ~= 0 -- a preempted run that does end must not end in vain
   if here and best and (is_coming or not is_sooner) then best = here end
   if here and best == here and is_in_vain(id, job.sh, here, since, waits_for) then
     local _, _, n = parse_shape(job.sh)
@@ -252,10 +256,10 @@ for _, id in ipairs(ids) do
   if best then reserve(id, job.sh, best) end
 end
 
--- Do the limits of a user leave no room for a run of this shape, whichever device it gets?
+-- Return whether the limits of a user leave no room for a run of this shape, whichever device it gets.
 local function beyond_everywhere(user, shape) return limit_in_the_way(user, shape, least_kind(shape)) ~= nil end
 
-local served = {} -- all devices that are
+local served = {} -- all devices that workers serve now
 for _, host in ipairs(hosts) do
   for _, device in ipairs(host.devices) do served[#served + 1] = device end
 end
@@ -267,11 +271,11 @@ local function fill() -- in the order in which jobs are claimed
       for i = 1, #heads, 2 do
         local shape = heads[i]
         local id = first_at(heads[i + 1], lv, user, shape)
-        local like = limits_set() and user .. ' ' .. shape or shape -- for jobs that are alike in this there is room alike
+        local like = limits_set() and user .. ' ' .. shape or shape -- jobs that are alike here have the same room
         if not standing[id] and not judged[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
           if (waits_since(id, now) or now + 1) <= moment then
             judged[like], looks = true, looks + #served
-            if could_be_hosted(served, shape) then -- else it takes no other's turn
+            if could_be_hosted(served, shape) then -- else it costs no try
               tried = tried + 1
               local found = best_for(id, user, shape, nil, {})
               if found and found.start ~= now then

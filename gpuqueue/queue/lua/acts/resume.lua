@@ -1,4 +1,4 @@
--- Take back what some origins said against new jobs. A device takes jobs again when nobody has a say left.
+-- Remove the drains of some origins. A device takes jobs again when no origin drains it.
 -- ARGV: n  n origins, then the devices
 local wrong = misfit {'count'}
 local n = wrong and 0 or tonumber(ARGV[1])
@@ -8,7 +8,7 @@ for i = n + 2, #ARGV do
   local drains = drains_of(ARGV[i])
   for k = 2, n + 1 do
     drains[ARGV[k]] = nil
-    if ARGV[k] == 'deaths' then call('HDEL', P .. 'deaths', ARGV[i]) end -- it starts with a clean slate
+    if ARGV[k] == 'deaths' then call('HDEL', P .. 'deaths', ARGV[i]) end -- earlier deaths do not count again
   end
   keep_drains(ARGV[i], drains)
 end

@@ -1,4 +1,4 @@
--- Keep something in the story of a live run that its owner should know. Where the job stands does not change.
+-- Add a note to a live run's history, for its owner. The job's state does not change.
 -- ARGV: id  token  detail
 -- returns 1 done | 0 stale
 local wrong = expect {'id', 'token', 'text'}

@@ -1,5 +1,5 @@
--- Take over the limits of this site, all of them: what is not named is not limited any more. Anybody may run this, as
--- often as they like. What runs goes on.
+-- Replace all limits of this site: what is not named is no longer limited. Any process may call this, as often as it
+-- likes. Live runs continue.
 -- ARGV: for each: field  text (see limits.lua)
 -- returns 1 if anything changed, else 0
 local wrong = #ARGV % 2 == 1 and redis.error_reply('BADARGS argument ' .. #ARGV .. ' has no text') or nil
@@ -16,9 +16,9 @@ for i = 1, #known, 2 do changed = changed or limits[known[i]] ~= known[i + 1] en
 if not changed then return 0 end
 call('DEL', P .. 'limits', P .. 'lk')
 for field, text in pairs(limits) do call('HSET', P .. 'limits', field, text) end
-for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do -- claimed by a version that counted nothing
+for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do -- claimed by a version without limits
   local j = call('HMGET', job_key(id), 'st', 'u', 'mem', 'devs')
-  local mem = j[4] and promised_to(id, j[4]) or tonumber(j[3] or '') -- what was asked for may be less; see claim.lua
+  local mem = j[4] and promised_to(id, j[4]) or tonumber(j[3] or '') -- may exceed the request; see claim.lua
   if ACTIVE[j[1]] and j[2] and mem and j[4] then count_run(id, j[2], mem, j[4]) end
 end
 ring('room')

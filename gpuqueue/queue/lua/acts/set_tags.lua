@@ -1,10 +1,10 @@
--- Keep what somebody says of a job: words to find it by, and a text. Where the job stands does not change. One that the
--- store has forgotten is told to the book alone; then the caller says how the book has it.
--- Fields of j:<id>: tg its tags, comma-separated, where they are others than its spec's    nt the note
--- ARGV: id  tags to add  tags to take away (comma-separated)  1 if there is a note  the note ('': none any more)  who asks
---       and of a job that may be forgotten: state  attempt  losses  owner (all '' where the caller does not know)
+-- Set the tags and the note of a job. Its state does not change. If the store has forgotten the job, only the history
+-- gets the change, and the caller passes the job's state.
+-- Fields of j:<id>: tg its tags, comma-separated, where they differ from its spec's    nt the note
+-- ARGV: id  tags to add  tags to remove (comma-separated)  1 if the note changes  note ('': none)  caller, and of a job
+--   that may be forgotten: state  attempt  losses  owner (all '' if the caller does not know)
 -- returns {'done'} | {} unknown | {'many'}: it would have too many tags
---       | {'of', the owner}: it is not for them to do (see authorize.lua)
+--       | {'of', the owner}: the caller may not change it (see authorize.lua)
 local MOST_TAGS, MOST_BYTES = 32, 4000
 local ENDED = {succeeded = true, failed = true, cancelled = true, lost = true}
 local wrong = expect {'id', 'tags', 'tags', 'flag', 'text', 'by', 'reason', 'passed', 'passed', 'by'}
@@ -32,7 +32,7 @@ local function tags_now()
   if kept then return kept end
   local array = call('HGET', job_key(id), 'ar')
   local spec = call('GET', key2('s', id)) or (array and call('GET', key2('s', array))) or ''
-  return string.match(spec, '"tags":%[([^%]]*)%]') or '' -- a quote within a text has a backslash before it
+  return string.match(spec, '"tags":%[([^%]]*)%]') or '' -- quotes in strings are escaped
 end
 if add ~= '' or remove ~= '' then
   local tags, there, gone = {}, {}, {}

@@ -1,7 +1,7 @@
--- May the claimed job start now? Asked right before its process is spawned, by the worker that claimed it.
+-- Confirm that a claimed job may start now. Called right before its process is spawned, by the worker that claimed it.
 -- arrow: starting -> running
--- ARGV: id  token  lease_ms  started (JSON for the book)
--- returns 1 yes | 0 the claim is stale, or of before a loss of data | -1 it was cancelled meanwhile
+-- ARGV: id  token  lease_ms  started (JSON for the history)
+-- returns 1 yes | 0 the claim is stale, or older than a loss of data | -1 the job was cancelled meanwhile
 local wrong = expect {'id', 'token', 'ms', 'text'}
 if wrong then return wrong end
 local id, token, lease_ms, started = unpack(ARGV)
@@ -9,11 +9,12 @@ local job = read_job(id)
 if not owns(job, token) then return 0 end
 if job.st == 'cancelling' then return -1 end
 local now = now_ms()
-if job.st == 'running' then -- sent twice
+if job.st == 'running' then -- the request was sent twice
   call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
   return 1
 end
--- The book may have missed that this claim was taken back, and that a newer run is on: as with claims, see rebuild_finish.lua.
+-- The history may have missed that this claim was released and that a newer run exists. As with claims: see
+-- rebuild_finish.lua.
 if pausing(now) then return 0 end
 call('HSET', job_key(id), 'st', 'running', 'tr', string.format('%.0f', now), 'said', started)
 call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)

@@ -1,17 +1,18 @@
--- Put a job into the queue, unless no device could ever run it.
+-- Submit a job, unless no device could ever run it.
 -- arrow: none -> queued
 -- arrow: none -> held
--- ARGV: user  level  mem  shape  requeue (0|1)  spec  nonce  how it waits (see dependencies.lua)
--- returns {'queued', id, ms, 'device' if no device is known that it may run on, else '', why it stands aside or ''}
---       | {'found', id}: one of this user's with this dedupe key waits or runs
---       | {'unknown', ids of jobs that it is to wait for and that are not here, ...}
---       | {'member', id of a job that it is to wait for and that is a member, id of its array}
---       | {'never', id of a job that has ended otherwise than it is to wait for}
+-- ARGV: user  priority  mem  shape  requeue (0|1)  spec  nonce  how it waits (see dependencies.lua)
+-- returns {'queued', id, ms, 'device' if no known device may run it, 'limit' if a limit leaves no room now, else '',
+--   why it is not in a queue or ''}
+--       | {'found', id}: a waiting or running job of this user has this dedupe key
+--       | {'unknown', ids of dependencies that the store does not know, ...}
+--       | {'member', id of a dependency that is a member of an array, id of its array}
+--       | {'never', id of a dependency that ended other than required}
 --       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
 --       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0} | {'impossible', 'urgent', 0}
 --       | {'impossible', 'model', 0} | {'impossible', 'named', 0}
---       | {'limited', 'pool', a user, or @ and a group, which limit, used, most, asked}
---       | {'default', ms}: it does not say how long it takes; it is to be sent again, saying that
+--       | {'limited', 'pool' or a user or @ and a group, which limit, used, most, asked}
+--       | {'default', ms}: it has no time limit and must be submitted again with this one
 local wrong = expect {'user', 'level', 'size', 'shape', 'flag', 'text', 'nonce', 'text'}
 local waits
 if not wrong then waits, wrong = waits_of(8) end

@@ -1,5 +1,5 @@
--- What does each user have running and waiting? Changes nothing.
--- returns for each user with either: user, runs, their GPUs, their bytes, jobs that wait
+-- Return what each user has running and waiting. Changes nothing.
+-- returns for each user with either: user, runs, their GPUs, their bytes, waiting jobs
 local wrong = expect {}
 if wrong then return wrong end
 local users = {}

@@ -1,19 +1,21 @@
--- Why does a job not run? Told from the same figures and by the same rules as a claim. Changes nothing.
+-- Explain why a job does not run, from the same figures and by the same rules as a claim. Changes nothing.
 -- ARGV: id
--- returns {} if unknown | {state, level, jobs on higher levels, users with less usage, their jobs on this level,
---   own jobs before it, since when it has waited for its turn in ms ('': it does not), {when there is room on the devices
---   in ms (0: nobody can say), devices, blockers, those of them that were waited for in vain, jobs that go before it
---   and may take the room, 1 if it also waits for room under limits or '', the job for which they are kept, if that
---   moment is when that one has room, or ''} | {}, {{user or @ and group, measure, used, most, asked, the job that the
---   room is kept for or '', ids of the runs ...}, ...}: the limits in its way,
---   {when there is room under all of them in ms (0: nobody can say), the job that must start or go first since the room is
---   kept for it or '', ids of the runs whose ends make it} | {}, for each device: {...}}
---   of one that does not wait {state, level, 0, 0, 0, 0, '', {}, {}, {}, {the job that it makes place for or '', by when
---   in ms or '', how often its runs have made place}}
---   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
---   the job that it is kept for or '', 1 if others made place for that one (preempt.lua) or '', and for each run there:
---   id, bytes, when it must have ended in ms (0: no limit), how often it made place for others, 1 if it ends in any case
---   or '', its level or ''
+-- returns {} if unknown | {state, priority, jobs at higher priorities, users with less usage, their jobs at this
+--   priority, own jobs ahead, since when the job has waited for its turn in ms ('': it does not wait), forecast,
+--   limits, limit room, devices ...}
+--   forecast: {when there is room on the devices in ms (0: unknown), devices, blockers, those of them that were waited
+--     for in vain, jobs ahead that may take the room, 1 if the job also waits for room under limits or '', the job that
+--     the devices are reserved for, if the time is that of its start, or ''} | {}
+--   limits: {{user or @ and group, measure, used, most, asked, the job that the room is reserved for or '', ids of the
+--     runs ...}, ...}, the limits in the job's way
+--   limit room: {when there is room under all of them in ms (0: unknown), the job that must start or leave first
+--     because the room is reserved for it or '', ids of the runs whose ends make the room} | {}
+--   of each device: name, host, obstacle, bytes available, bytes available if nothing ran, its memory, the job that it
+--     is reserved for or '', 1 if runs were preempted for that job (preempt.lua) or '', and for each run there: id,
+--     bytes, when it must have ended in ms (0: no limit), how often its job was preempted, 1 if it ends in any case or
+--     '', its priority or ''
+--   of a job that does not wait: {state, priority, 0, 0, 0, 0, '', {}, {}, {}, {the job that it is preempted for or '',
+--     by when in ms or '', how often it was preempted}}
 local wrong = expect {'id'}
 if wrong then return wrong end
 local id = ARGV[1]
@@ -26,20 +28,20 @@ end
 local now = now_ms()
 local mem, limit_s, n, wanted_pool, wish, more = parse_shape(job.sh)
 local want = constraints(more)
-local most = want.alone and most_alone(wanted_pool) or math.huge -- see limits.lua
+local most = want.alone and most_alone(wanted_pool) or math.huge -- most_alone: limits.lua
 
 local function text(number) return string.format('%.0f', number) end
 
--- In its way wherever it runs; where none is, those that are on the first device on which one is.
+-- The limits that block it everywhere; if there are none, those of the first device where a limit blocks it.
 local limits = limits_in_the_way(job.u, job.sh, least_kind(job.sh))
--- Does a limit leave no room for it on a device of this kind, of which it would be charged so much?
+-- Return whether a limit leaves no room for the job on a device of this kind, charged with so many bytes.
 local function is_beyond(kind, charged)
   local is_so = limit_in_the_way(job.u, job.sh, kind, charged) ~= nil
   if is_so and #limits == 0 then limits = limits_in_the_way(job.u, job.sh, kind, charged) end
   return is_so
 end
 
--- What keeps this job from this device? The first that does, in words; `fits` if nothing does.
+-- Return the first obstacle between the job and this device; `fits` if there is none.
 local function obstacle(device, available, pool, seen, slots, total, kind, headroom, capacity, all_slots, holder, need, start, blockers,
     foreign, running)
   if wanted_pool ~= '' and wanted_pool ~= pool then return 'pool' end
@@ -63,8 +65,9 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
   return is_beyond(kind, n == 1 and want.alone and available or nil) and 'limit' or 'fits'
 end
 
--- May it start on a device at this moment (0: nobody knows it), once these runs are gone, though it is kept for another?
--- Beside that one, or before it: who is gone by then is none that goes before it there.
+-- Return whether the job may start at this moment (0: unknown) on a device reserved for another job, once these runs
+-- are gone: beside that job, or before it. A job that ends before the other one starts (`is_later`) does not compete
+-- with it.
 local function passes(other, blockers, at)
   local bytes, places = left_beside(other.device, other.capacity, other.slots, other.need, other.blockers .. ',' .. blockers)
   if n > 1 then return false end
@@ -72,8 +75,8 @@ local function passes(other, blockers, at)
   return other.is_later or (mem <= bytes and places >= 1 and not want.alone)
 end
 
--- Where will it have room first if what is kept for others does not keep it from there? Only asked where there is
--- nothing else. nil also where all that it lacks is what is kept: who has it then is told of each device.
+-- Find where the job has room first, ignoring reservations. Only called if there is no other forecast. Also nil if
+-- reservations are all that is in its way: the devices' obstacles show that.
 local function plan_behind(pictures)
   local found, is_beyond_limits = plan(pictures, job.sh, now, job.u), false
   if not found then found, is_beyond_limits = plan(pictures, job.sh, now), true end
@@ -94,7 +97,7 @@ local function plan_behind(pictures)
   for _, other in ipairs(others) do
     local its = other.it.start
     if not passes(other.it, other.blockers, own_start) and waits and found.start ~= 0 and (its == 0 or its > found.start) then
-      found.start, found.behind = its, other.it.id -- not before the job that it is kept for has come to its turn
+      found.start, found.behind = its, other.it.id -- not before the job that holds the reservation starts
     end
   end
   return found
@@ -152,7 +155,7 @@ for _, host in ipairs(names) do
   served[host] = all
   local found = plan(planned, job.sh, now, job.u)
   if found and (not plans or sooner(found.start, plans.start)) then plans = found end
-  local other = not found and plan(planned, job.sh, now) -- where it could be, did its limits let it
+  local other = not found and plan(planned, job.sh, now) -- where the job could start without its limits
   if other and (not beyond_plans or sooner(other.start, beyond_plans.start)) then beyond_plans = other end
   local behind = not found and not other and plan_behind(all)
   if behind and (not behind_plans or sooner(behind.start, behind_plans.start)) then behind_plans = behind end
@@ -162,17 +165,17 @@ if not plans and beyond_plans then
   plans.beyond = true
 end
 plans = plans or behind_plans
-local charged -- what it would be charged on each of the devices of the plan, where it wants all of them
+local charged -- what an exclusive job is charged on each device of the plan
 for _, device in ipairs(plans and want.alone and plans.devices or {}) do
   charged = math.min(charged or math.huge, math.max(device.gives, 0))
 end
-if plans and plans.beyond and #limits == 0 then -- it is occupied: what it gives is beyond a limit once nobody is there
+if plans and plans.beyond and #limits == 0 then -- occupied; once empty, it gives more than a limit allows
   limits = limits_in_the_way(job.u, job.sh, plans.devices[1].kind, charged)
-  if limits[1] and limits[1].asked > limits[1].most then plans, limits = nil, {} end -- it passes over such a device
+  if limits[1] and limits[1].asked > limits[1].most then plans, limits = nil, {} end -- the job can never have such a device
 end
 
-local ahead = {} -- of all that go before it, by their shapes: {shape, user, line, bound, how many}
-local function waiting(lv, user, below) -- a user's jobs on a level, at places below a bound
+local ahead = {} -- the jobs ahead, by shape: {shape, user, line, below, from, count}
+local function waiting(lv, user, below) -- a user's jobs at a priority, at positions below a bound
   local count = 0
   for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
     local line = queue_key(lv, user, shape)
@@ -196,8 +199,8 @@ local own_before = waiting(job.lv, job.u, '(' .. place_of(id))
 
 local under = #limits > 0 and room_under_limits(limits, job.u, job.sh, plans and plans.start or now, now)
 
--- Those for which devices of the plan are kept go before it there, whatever their place in the order; but who is gone
--- before they can start goes before them.
+-- Jobs with a reservation on devices of the plan are ahead there, whatever their position in the order; but a job that
+-- ends before they start is ahead of them.
 local judged = {} -- id -> true
 local function goes_before(id, is_so)
   local its = read_job(id)
@@ -219,8 +222,8 @@ for _, device in ipairs(plans and plans.devices or {}) do
   if other then goes_before(other.id, not other.is_later) end
 end
 
-local MOST_LOOKED_AT = 32 -- jobs of one shape: more of them than that fill any device
-local function has_arrays(each) -- each of these counts as one job, and takes the room of many
+local MOST_LOOKED_AT = 32 -- jobs of one shape; more than that fill any device
+local function has_arrays(each) -- an array counts as one job, and takes the room of many
   if each.count > MOST_LOOKED_AT then return true end
   for _, other in ipairs(call('ZRANGE', each.line, each.from or '-inf', each.below, 'BYSCORE')) do
     if call('HEXISTS', job_key(other), 'rm') == 1 then return true end
@@ -228,9 +231,9 @@ local function has_arrays(each) -- each of these counts as one job, and takes th
   return false
 end
 
--- Are there as many devices as a job of this shape takes, served now and large enough? Who lacks one (it is drained, its
--- worker is silent) goes before nobody, however long it waits. One host, or nil for any.
-local startable = {} -- shape and host -> is it so
+-- Return whether enough devices for a job of this shape are served now and large enough. A job without them (drained
+-- device, silent worker) competes with no other, however long it waits. `host` nil: any host.
+local startable = {} -- shape and host -> whether it can
 local function can_start(shape, host)
   local known = shape .. ' ' .. (host or '')
   if startable[known] ~= nil then return startable[known] end
@@ -248,12 +251,12 @@ local function can_start(shape, host)
   return startable[known]
 end
 
-local function never_let(user, shape) -- it alone asks for more than a limit of its user's
+local function never_let(user, shape) -- the job on its own exceeds a limit of its user
   local limit = limits_set() and limit_in_the_way(user, shape, nil, nil, true)
   return limit and limit.asked > limit.most
 end
 
--- Which of those that go before it may take the room on these devices? none where it is enough for them as well.
+-- Find the jobs ahead that may take the room on these devices; none if there is enough for these too.
 local function rivals_there(devices_of_it, found)
   local enough, taken, jobs, these = true, {}, {}, {}
   for _, each in ipairs(ahead) do
@@ -281,7 +284,7 @@ local function rivals_there(devices_of_it, found)
   for each in pairs(enough and {} or these) do found[each] = true end
 end
 
--- Which of them may take the room under a limit that the job needs, once these runs have gone? As above.
+-- Find the jobs ahead that may take the room under a limit that the job needs, once these runs are gone.
 local function rivals_under(has_gone, kind, found)
   for _, limit in ipairs(under_each_limit(job.u, asked_for(job.sh, kind, charged), has_gone)) do
     local left, under, these, arrays = limit.left, {}, {}, false

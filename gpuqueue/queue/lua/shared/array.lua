@@ -1,16 +1,20 @@
--- Arrays: one entry for all the members that no device took yet. Goes before every script that may move a job, and
--- after array_index.lua.
+-- Arrays: one entry for all members that no device has claimed yet. Goes after array_index.lua, before every script
+-- that may move a job.
 --
 -- Fields of j:<array> beside those of a job (see core.lua):
---   rm indexes that wait to be taken    hd indexes that a person holds; both as ranges: 3-99,105-110:5
---   n members in all    cap most of them that may be jobs of their own at once
---   tw when the last one was taken (ms), of a member when it was: nothing of it has waited for longer
---   es ef ec el members that succeeded, failed, were cancelled, were lost    cx 1 once the whole array was cancelled
---   un 1 while nobody knows how far it had come, in a store that lost its data: nothing of it is left or held
--- A member that was taken is a job of its own, with the id array + 1 + index; its fields: ar its array  ix its index.
--- Its spec is the array's. am:<array> holds the members that are such jobs and have not ended.
+--   rm   indexes that wait to be claimed, as ranges: 3-99,105-110:5
+--   hd   held indexes, as ranges
+--   n    members in all
+--   cap  the most members that may be jobs of their own at once
+--   tw   when the last member was claimed (ms); of a member, when it was claimed. Time before that does not count as
+--     waiting
+--   es, ef, ec, el  members that succeeded, failed, were cancelled, were lost
+--   cx   1 once the whole array was cancelled
+--   un   1 while the progress of the array is unknown, in a store that lost its data: no index is in `rm` or `hd`
+-- A claimed member is a job of its own, with the id array + 1 + index. Its fields: ar its array, ix its index. Its spec
+-- is the array's. am:<array> holds the claimed members that have not ended.
 --
--- An array goes where its members come to, whichever script moved them:
+-- An array's state follows from its members, whichever script moved them:
 -- arrow: queued -> running
 -- arrow: queued -> held
 -- arrow: queued -> cancelling
@@ -31,7 +35,7 @@ local MOST_INDEX, COUNTERS, judged, count_in, cut, join, array_of, begin_array, 
   still_left, rejoin, bring_back
 do
 MOST_INDEX = 999999
-local OURS = {array_limit = true, dependency = true, begin = true, retry = true, requeue = true} -- judged anew each time
+local OURS = {array_limit = true, dependency = true, begin = true, retry = true, requeue = true} -- computed again each time
 COUNTERS = {succeeded = 'es', failed = 'ef', cancelled = 'ec', lost = 'el'}
 
 local function member_id(array, index) return whole(tonumber(array) + 1 + index) end
@@ -47,7 +51,7 @@ local function write_ranges(ranges)
   return table.concat(words, ',')
 end
 
--- What a text names, if it is written as we would write it ourselves; nil else.
+-- Parse ranges that are written in canonical form. -> ranges, or nil
 function judged(text)
   local ranges = parse_ranges(text)
   for _, range in ipairs(ranges) do
@@ -56,7 +60,8 @@ function judged(text)
   return write_ranges(ranges) == text and ranges or nil
 end
 
--- -> the first index, the text without it; nil where there is none. However many there are, this reads one range.
+-- Split off the first index of a text. -> the index, the text without it; nil if there is none. Reads one range only,
+-- however many there are.
 local function take_first(text)
   local first, last, step, rest = string.match(text, '^(%d+)%-?(%d*):?(%d*),?(.*)$')
   if not first then return nil end
@@ -68,8 +73,8 @@ local function take_first(text)
   return first, rest == '' and head or head .. ',' .. rest
 end
 
--- How many indexes a text names that ascends and is written as we would write it ourselves; nil where it is not. What is
--- left of an array may have millions of characters: nothing is kept of what was read, and nothing is read twice.
+-- Count the indexes of an ascending text in canonical form; nil for any other text. The text of an array may have
+-- millions of characters, so this stores nothing and reads each character once.
 function count_in(text)
   if string.find(text, '%f[%d]0%d') then return nil end
   local count, above, next_at = 0, -1, 1
@@ -83,7 +88,7 @@ function count_in(text)
       length, by = length + 1 + #step, tonumber(step)
       if not high or by < 2 then return nil end
     end
-    if after <= #text then length = length + 1 end -- a comma, and more behind it
+    if after <= #text then length = length + 1 end -- a comma follows, and another range
     if at ~= next_at or after - at ~= length or low <= above then return nil end
     above, next_at = high or low, after
     count = count + (high and math.floor((high - low) / by) + 1 or 1)
@@ -92,7 +97,7 @@ function count_in(text)
   return count
 end
 
--- Take what lies from one index to another out of some ranges. -> what is left, what was taken
+-- Cut the indexes from..to out of some ranges. -> what is left, what was cut
 local function cut_one(ranges, from, to)
   local left, taken = {}, {}
   local function put(list, first, last, step)
@@ -113,7 +118,7 @@ local function cut_one(ranges, from, to)
   return left, taken
 end
 
--- Take all that lies in some parts (ranges without steps) out of a text of indexes. -> text of what is left, what was taken
+-- Cut some parts (ranges without steps) out of a text of indexes. -> text of what is left, ranges that were cut
 function cut(text, parts)
   local left, gone = parse_ranges(text), {}
   for _, part in ipairs(parts) do
@@ -124,7 +129,7 @@ function cut(text, parts)
   return write_ranges(left), gone
 end
 
--- Put ranges back among others. -> text, in the order of the indexes
+-- Merge ranges into a text of indexes. -> text, in ascending order
 function join(text, more)
   local ranges, joined = parse_ranges(text), {}
   for _, range in ipairs(more) do ranges[#ranges + 1] = range end
@@ -137,8 +142,8 @@ function join(text, more)
   return write_ranges(joined)
 end
 
--- What a spec says of an array. -> text of its indexes, their ranges, most at once or nil; nil where it is of one job;
--- false where it makes no sense. (A quote within a text of the spec has a backslash before it: this is no text.)
+-- Read the array part of a spec. -> text of its indexes, their ranges, concurrency limit or nil; nil for a single job;
+-- false for an invalid array. (Quotes inside strings of a spec are escaped, so the pattern cannot match in a string.)
 function array_of(spec)
   if not string.find(spec, '"array":{', 1, true) then return nil end
   local text, cap = string.match(spec, '"array":{"indexes":"([%d,:-]+)","at_once":(%w+),')
@@ -146,12 +151,12 @@ function array_of(spec)
   local ranges = judged(text)
   if not ranges or #ranges == 0 then return false end
   for i = 2, #ranges do
-    if ranges[i][1] <= ranges[i - 1][2] then return false end -- named twice
+    if ranges[i][1] <= ranges[i - 1][2] then return false end -- an index is named twice
   end
   return text, ranges, tonumber(cap)
 end
 
--- A new array: its members' ids are its own from now on.
+-- Set up a new array and assign its members' ids.
 function begin_array(id, spec, held, job)
   local text, ranges, cap = array_of(spec)
   if not text then return end
@@ -170,8 +175,9 @@ function read_array(id)
   return array
 end
 
--- By the members that were taken and have not ended (open), whether they run, are held, or wait to run again: nothing is
--- decided by that, and each claim would have to move the array to and fro. Who looks sees where they stand (array_state.py).
+-- Compute the state of an array. `open` counts the claimed members that have not ended. Whether these run, are held or
+-- wait again makes no difference here: each claim would have to move the array back and forth. Clients show their
+-- states (client/array_state.py).
 local function state_of(array, open)
   if open > 0 and array.cx then return 'cancelling' end
   if array.rm ~= '' then return 'queued' end
@@ -181,8 +187,8 @@ local function state_of(array, open)
   return counted(array.ef) + counted(array.el) > 0 and 'failed' or 'succeeded'
 end
 
--- Let an array stand where its members have come to: in the queue while one may be taken, at its end once all have
--- ended. The book hears of it where the state is a new one, or with the act that led here. -> state
+-- Update an array from its members: queued while a member may be claimed, ended once all have ended. The outbox gets an
+-- event where the state changes, or with the act that caused this. -> state
 function reckon(id, now, act, ...)
   local array = read_array(id)
   if not array.rm or not array.st or COUNTERS[array.st] then return array.st end
@@ -190,7 +196,7 @@ function reckon(id, now, act, ...)
   local state, full = state_of(array, open), array.cap and open >= array.cap
   local why = state == 'held' and 'held' or (state == 'queued' and full and 'array_limit') or ''
   local others = array.st == 'queued' and state == 'queued' and (array.why or '') ~= '' and not OURS[array.why]
-  if others then why = array.why -- it stands aside for a reason that is not ours: who gave it lets it in again
+  if others then why = array.why -- another act set this reason, and that act clears it
   elseif state == 'queued' and not full and queueable(array) then why = stand(id, array, now)
   else leave(id, array, COUNTERS[state]) end
   if state ~= array.st or why ~= array.why then call('HSET', job_key(id), 'st', state, 'why', why) end
@@ -204,8 +210,8 @@ function reckon(id, now, act, ...)
   return state
 end
 
--- Take the first member that is left: from now on it is a job of its own. `rm` is what is left of the array.
--- -> its id, its index, what is left then; nil where none may be taken, and the array is out of the way
+-- Turn the first waiting member into a job of its own. `rm` is the array's text of waiting indexes.
+-- -> id, index, text of what is left; nil if no member may be claimed (the array then leaves the queue)
 function split(id, rm, now)
   local key = job_key(id)
   local u, lv, sh, mem, rq, ts, cap, tw, rt, ro, lf =
@@ -213,14 +219,14 @@ function split(id, rm, now)
   local index, left = nil, rm
   if not cap or call('SCARD', key2('am', id)) < tonumber(cap) then
     repeat index, left = take_first(left)
-    until not index or call('EXISTS', job_key(member_id(id, index))) == 0 -- no member may ever be there twice
+    until not index or call('EXISTS', job_key(member_id(id, index))) == 0 -- a member must never exist twice
   end
   local member = index and member_id(id, index)
   if member then
     call('HSET', job_key(member), 'st', 'queued', 'u', u, 'lv', lv, 'sh', sh, 'mem', mem or '', 'rq', rq or '0', 'at', 0,
       'ls', 0, 'ts', ts or whole(now), 'tw', whole(now), 'ar', id, 'ix', index)
-    if rt then call('HSET', job_key(member), 'rt', rt, 'ro', ro or '') end -- each has the retries that were asked for
-    if lf then call('HSET', job_key(member), 'lf', lf) end -- where it waits again, nobody makes place for it
+    if rt then call('HSET', job_key(member), 'rt', rt, 'ro', ro or '') end -- each member has the requested retries
+    if lf then call('HSET', job_key(member), 'lf', lf) end -- a promoted job preempts none when it waits again
     call('ZADD', P .. 'live', member, member)
     call('SADD', key2('am', id), member)
   end
@@ -233,7 +239,7 @@ function split(id, rm, now)
   return member, index, left
 end
 
--- A job has ended: its array counts it.
+-- Count an ended member in its array.
 after_close = function(id, state, now)
   local array = call('HGET', job_key(id), 'ar')
   if not array or call('SREM', key2('am', array), id) == 0 then return end
@@ -241,19 +247,19 @@ after_close = function(id, state, now)
   reckon(array, now)
 end
 
--- The spec of a job; a member's is its array's, unless that was lost.
+-- Return the spec of a job; of a member the spec of its array, unless that was lost.
 function spec_of(id, array)
   return call('GET', key2('s', id)) or (array and call('GET', key2('s', array))) or false
 end
 
--- The spec of a job that was handed in by somebody who kept it tells whose member it is. -> array, index; or nil
+-- Read the owner from a spec that was restored from outside the store. -> array, index; nil if the job is no member
 local function owner_in(spec)
   local array, index = string.match(spec, ',"of":(%d+),"index":(%d+)}$')
   if not array or #array > 15 or #index > 6 then return nil end
   return array, tonumber(index)
 end
 
--- Is this the spec of a job, as somebody kept it?
+-- Return whether this restored spec belongs to the job.
 function is_spec_of(spec, id)
   local array, index = owner_in(spec)
   if not array then return spec == call('GET', key2('s', id)) end
@@ -261,7 +267,7 @@ function is_spec_of(spec, id)
   return j[1] == array and tonumber(j[2] or '') == index
 end
 
--- Does an array of this store still wait to give out this member? nil where it has no such array.
+-- Return whether an array of this store still waits to hand out this member; nil if the store has no such array.
 function still_left(spec)
   local array, index = owner_in(spec)
   local waiting = array and call('HMGET', job_key(array), 'rm', 'hd')
@@ -273,7 +279,7 @@ function still_left(spec)
   return false
 end
 
--- A job is back in this store: if it is a member its array knows it again, and gives it to nobody else.
+-- Connect a restored job with its array, if it is a member: the array then hands out this index no more.
 function rejoin(id, spec, now)
   local array, index = owner_in(spec)
   if not array then return end
@@ -289,12 +295,12 @@ function rejoin(id, spec, now)
   reckon(array, now, 'array', 'left', left, 'held', held)
 end
 
--- A job of the book is back: it is a member of an array, an array, or neither.
+-- Restore a job of the history: a member, an array or a single job.
 function bring_back(id, spec, now, job)
   if owner_in(spec) then return rejoin(id, spec, now) end
   local text, ranges, cap = array_of(spec)
   if not text then return end
-  -- Until rebuild_array.lua says how far it had come there is nothing to take, nor to release: what has run must not run again.
+  -- Until rebuild_array.lua reports the progress there is nothing to claim or release: what has run must not run again.
   call('HSET', job_key(id), 'rm', '', 'hd', '', 'un', 1, 'n', count_of(ranges))
   if cap then call('HSET', job_key(id), 'cap', cap) end
   job.rm = ''

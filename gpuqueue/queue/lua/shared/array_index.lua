@@ -1,4 +1,4 @@
--- Indexes of arrays as ranges: 3-99,105-110:5. Goes before limits.lua and array.lua.
+-- Array indexes as ranges: 3-99,105-110:5. Goes before limits.lua and array.lua.
 local parse_ranges, count_of
 do
 -- text -> {{first, last, step}, ...}

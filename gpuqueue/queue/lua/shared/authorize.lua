@@ -1,10 +1,11 @@
--- Who may change a job. Goes before every act by which a person changes one.
+-- Checks who may change a job. Goes before every act by which a user changes a job.
 --
--- `by` is the account of whoever asks, as their client tells it; '' is a part of the queue itself. This keeps people from
--- taking each other's jobs for their own. It keeps nobody from anything who writes to the store: docs/explanation/identity.md.
+-- `by` is the caller's account, as the client reports it; '' is the queue itself. This protects users from changing
+-- each other's jobs by mistake. It does not stop a user who writes to the store directly: see
+-- docs/explanation/identity.md.
 local theirs
 do
--- -> nil where `by` may change a job of this owner: it is the owner, an admin of this site, or the superuser
+-- Return nil if `by` may change a job of this owner: the owner, an admin of this site, or root. Else return the owner.
 function theirs(by, owner)
   if by == '' or by == 'root' or not owner or by == owner then return nil end
   local admins = call('HGET', P .. 'meta', 'admins') or ''

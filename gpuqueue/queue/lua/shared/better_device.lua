@@ -1,18 +1,18 @@
--- Is there a better device for the job that this one is about to take? Goes before claim.lua.
+-- Finds a better device for the job that this device is about to claim. Goes before claim.lua.
 --
--- Workers claim by themselves, and the first that looks need not be the one that should have the job. So a device may
--- leave a job to a better one: it rings for that one, and notes at the job (pl) since when it is left. Once that is
--- LEAVE_MS ago anybody takes it: no job waits longer for the sake of its place, whatever became of the better device.
+-- Workers claim independently, and the first to claim need not have the best device. So a device may leave a job to a
+-- better one: it publishes `for:<device>` on the wake-up channel, and records in the job (pl) when that was. After
+-- LEAVE_MS any device takes the job: no job waits longer for a better device, whatever happens to that one.
 local LEAVE_MS, MOST_LEFT, better_device, leave_to
 do
-LEAVE_MS, MOST_LEFT = 200, 8 -- so many are left in one claim: each costs three calls
-local MOST_LEASES = 32 -- the leases of so many other devices are read at most; this host's come first
-local TIE = 1 / 64 -- of this device's memory: nobody is made to wait for less
+LEAVE_MS, MOST_LEFT = 200, 8 -- jobs left in one claim, at most: each costs three calls
+local MOST_LEASES = 32 -- at most so many other devices have their leases read, this host first
+local TIE = 1 / 64 -- of this device's memory; a smaller gain is not worth a wait
 
--- The device of the site that a job of this shape should have in place of `here`, by the order s (spread) or p (pack);
--- nil where none is better by more than a tie. here: {host, device, kind, available, total}
+-- Return the device of the site that should have this job in place of `here`, in the order s (spread) or p (pack); nil
+-- if none is better by more than TIE. here: {host, device, kind, available, total}
 function better_device(here, mem, asks, order, now)
-  -- This site's other devices of this kind that take jobs now: {name, host, pool, record, room, available}.
+  -- Return the site's other devices of this kind that take jobs now: {name, host, pool, record, room, available}.
   local function others(host, device, kind, now)
     if learned.site then return learned.site end
     local site = {}
@@ -42,7 +42,7 @@ function better_device(here, mem, asks, order, now)
     return open
   end
 
-  local function available_on(other) -- -> bytes, 0 where it has no slot or was not looked at
+  local function available_on(other) -- -> bytes; 0 without a free slot, or beyond MOST_LEASES
     if not other.available then
       other.available = 0
       local read = learned.leases_read or 0
@@ -57,7 +57,7 @@ function better_device(here, mem, asks, order, now)
 
   local tie, best, most = here.total * TIE, nil, nil
   for _, other in ipairs(others(here.host, here.device, here.kind, now)) do
-    local worth = order == 'p' or other.room > here.available + tie -- what it could give at most, before its leases are read
+    local worth = order == 'p' or other.room > here.available + tie -- upper bound, before its leases are read
     if worth and other.room >= mem and belongs(asks.pool, asks.wish, asks.want, other.name, other.pool, here.kind) then
       local bytes = available_on(other)
       local gain = order == 'p' and here.available - bytes or bytes - here.available
@@ -67,12 +67,12 @@ function better_device(here, mem, asks, order, now)
   return best
 end
 
--- Leave a job to another device, if it has not been left for long enough. -> was it left?
+-- Leave a job to another device, unless it has been left for long enough. -> whether it was left
 function leave_to(device, id, now)
-  local left = learned.left or 0 -- how many were, in this claim
+  local left = learned.left or 0 -- jobs left so far in this claim
   if left == MOST_LEFT then return false end
   local since = tonumber(call('HGET', job_key(id), 'pl') or '')
-  if since and (now - since >= LEAVE_MS or now < since) then return false end -- or the clock was set
+  if since and (now - since >= LEAVE_MS or now < since) then return false end -- the latter: the clock was set
   if not since then call('HSET', job_key(id), 'pl', string.format('%.0f', now)) end
   ring('for:' .. device)
   learned.left = left + 1

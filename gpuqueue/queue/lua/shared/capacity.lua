@@ -1,15 +1,16 @@
--- What a reservation leaves to others, and when a device will have room. Goes after limits.lua. Which scripts it stands
--- before: SHARED in ../scripts.py.
+-- Reservations: what they leave to other jobs, and when a device will have room. Goes after limits.lua; SHARED in
+-- ../scripts.py lists the scripts that use it.
 --
--- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
--- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.
+-- A reservation (rsv) is job:need:start:blockers. `need` is the bytes reserved for the job. `blockers` are the runs
+-- that must end before the job fits, comma-separated. `start` is when the last of these must have ended, 0 if one has
+-- no time limit.
 local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, picture, is_leaving,
   asks_of, could_host, could_be_hosted, sooner, let_have, plan, last_id_before, waits_since
 do
-SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
-local OVERDUE_MS = 60000 -- who is not gone so long after it must have ended does not end when told to: nobody knows when it will
+SEEN_MS = 15000 -- a device that was silent for longer (or the clock was set) is not used
+local OVERDUE_MS = 60000 -- a run this long past its end ignores its limit: its end is unknown
 
--- When a run must have ended by its lease; 0 where nobody knows that. nil for `now`: whatever became of it.
+-- Return when a run must have ended by its lease; 0 if unknown. `now` nil: also for an overdue run.
 local function end_told(text, now)
   local ends = tonumber(text) or 0
   return now and ends + OVERDUE_MS < now and 0 or ends
@@ -21,21 +22,21 @@ function parse_reservation(text)
   return id, tonumber(need), tonumber(start), blockers
 end
 
--- The runs on a device: {id, bytes that they count for, when they must have ended (0: nobody knows), alone there by right}.
+-- Return the runs on a device: {id, bytes counted, when it must have ended (0: unknown), whether it is exclusive}.
 function runs_on(device, total, now, leases)
   local runs = {}
   leases = leases or call('HGETALL', key2('dl', device))
   for i = 1, #leases, 2 do
     local lease, observed, ends, alone = string.match(leases[i + 1], '^(%d+):(%d+):?(%d*):?(x?)')
-    local bytes = math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
+    local bytes = math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unreadable lease: the whole device
     runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = end_told(ends, now), alone = alone == 'x'}
   end
   return runs
 end
 
--- What the reserved job will not need even at its start, in bytes and slots: there others may run without a limit.
--- ("Extra nodes" of EASY backfill: Lifka, The ANL/IBM SP Scheduling System, 1995; with no limits known at all it is the
--- gap rule: what the job could not use even if all runs of today were gone.)
+-- Return what the reserved job will not need even at its start, in bytes and slots: there other jobs may run without a
+-- limit. ("Extra nodes" of EASY backfill: Lifka, The ANL/IBM SP Scheduling System, 1995. If no run has a limit, this is
+-- the gap rule: what the job could not use even if all current runs were gone.)
 function left_beside(device, capacity, slots, need, blockers, leases)
   local bytes, places = capacity - need, slots - 1
   for _, run in ipairs(runs_on(device, capacity, nil, leases)) do
@@ -44,17 +45,17 @@ function left_beside(device, capacity, slots, need, blockers, leases)
   return bytes, places
 end
 
--- Is a device of this kind kept for a job that a limit of its user keeps from it?
+-- Return whether a device of this kind is reserved for a job that cannot start there because of a limit of its user.
 function reserved_in_vain(id, kind)
   if not limits_set() then return false end
   local j = call('HMGET', job_key(id), 'u', 'sh')
   return j[1] and j[2] and parse_shape(j[2]) and limit_in_the_way(j[1], j[2], kind) ~= nil
 end
 
--- Gone before the reserved job starts?
+-- Return whether a job with this time limit ends before the reserved job starts.
 function ends_before(limit_s, start, now) return limit_s > 0 and start > 0 and now + limit_s * 1000 + GONE_MS <= start end
 
--- As runs will end: by their time limits, those without one as they came.
+-- Order runs by their end: first those with a time limit, then the others by age.
 local function ends_sooner(a, b)
   if (a.ends > 0) ~= (b.ends > 0) then return a.ends > 0 end
   if a.ends ~= b.ends then return a.ends < b.ends end
@@ -62,7 +63,7 @@ local function ends_sooner(a, b)
   return tonumber(a.id) < tonumber(b.id)
 end
 
--- A device as it can be planned with; nil if nobody serves it now.
+-- Return a device as a planning record; nil if no worker serves it now.
 function picture(host, device, record, now)
   local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
   if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
@@ -73,15 +74,15 @@ function picture(host, device, record, now)
     seen_so.alone = seen_so.alone or run.alone
     local claimed, in_vain = unpack(call('HMGET', job_key(run.id), 'tc', 'iw'))
     run.since, run.claimed = tonumber(claimed or '') or 0, claimed or ''
-    run.lasts = run.ends == 0 and in_vain and in_vain == claimed -- see reserve.lua; one that must make place does not
+    run.lasts = run.ends == 0 and in_vain and in_vain == claimed -- see reserve.lua; a preempted run has an end
     seen_so.free = seen_so.free - run.bytes
   end
   table.sort(seen_so.runs, ends_sooner)
   return seen_so
 end
 
--- The runs of these users that have a lease, as held_by counts them, in the order of ends_sooner: {id, when it must have
--- ended (0: nobody knows), when it was claimed, does it last, and what it holds by measure}.
+-- Return the runs of these users that have a lease, in the order of ends_sooner: {id, when it must have ended (0:
+-- unknown), when it was claimed, whether it was waited for in vain, what it holds by measure}. Counted like held_by.
 function runs_under(users, now)
   local found = {}
   for _, user in ipairs(users) do
@@ -103,13 +104,13 @@ function runs_under(users, now)
   return found
 end
 
--- Does a run go that was cancelled, or asked to make place (`by`) until a deadline? One that hangs does not.
+-- Return whether a run that was cancelled, or preempted (`by`) with a deadline, is about to end. An overdue run is not.
 function is_leaving(state, by, deadline, now)
   local is_late = (tonumber(deadline or '') or now) + OVERDUE_MS < now
   return (state == 'cancelling' or by ~= false) and not is_late
 end
 
--- What a job of this shape asks of each of its devices; nil where the shape is damaged. `most`: see most_alone.
+-- Return what a job of this shape asks for on each device; nil for a damaged shape. `most`: see most_alone.
 function asks_of(shape)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   if not mem then return nil end
@@ -117,14 +118,14 @@ function asks_of(shape)
   return {mem = mem, n = n, pool = pool, wish = wish, want = want, most = want.alone and most_alone(pool) or math.huge}
 end
 
--- May such a job have the device, and is that large enough, were nothing of ours on it?
+-- Return whether the job may use this device, and would fit if none of our runs were there.
 function could_host(device, asks)
-  return asks.mem <= device.capacity and (asks.n == 1 or device.kind ~= 'mig') -- one process uses one part of a card
+  return asks.mem <= device.capacity and (asks.n == 1 or device.kind ~= 'mig') -- a process can use only one part of a GPU
     and belongs(asks.pool, asks.wish, asks.want, device.name, device.pool, device.kind)
     and undisturbed(asks.want, device.foreign, device.total) and device.capacity + device.foreign <= asks.most
 end
 
-function could_be_hosted(devices, shape) -- by any of these
+function could_be_hosted(devices, shape) -- on any of these
   local asks = asks_of(shape)
   for _, device in ipairs(asks and devices or {}) do
     if could_host(device, asks) then return true end
@@ -132,9 +133,10 @@ function could_be_hosted(devices, shape) -- by any of these
   return false
 end
 
--- When will the device have room? -> the time (now; later; 0: nobody can say) and the ids of the runs that must end
--- first; nil: never, as things stand. Who wants to be alone waits for all of them, and all wait for who is alone.
--- `keeping`: nothing is kept behind a run that lasts, but for who waits for that one already: {its id -> true}.
+-- Find when a device has room. -> the time (now; later; 0: unknown) and the ids of the runs that must end first; nil:
+-- never, as things are. An exclusive job waits for all runs, and every job waits for an exclusive run.
+-- `keeping`: {run id -> true}, the runs that the job already waits for. If given, no other run that was waited for in
+-- vain is waited for.
 local function room_on(device, mem, now, want, keeping)
   local free, places, start, blockers, at = device.free, device.slots - #device.runs, now, {}, 0
   local first = (want.alone or device.alone) and #device.runs or 0
@@ -151,13 +153,12 @@ local function room_on(device, mem, now, want, keeping)
   return start, table.concat(blockers, ',')
 end
 
--- Is one start (0: nobody can say) sooner than another?
+-- Return whether one start (0: unknown) is sooner than another.
 function sooner(a, b) return a ~= b and a ~= 0 and (b == 0 or a < b) end
 
--- Of devices of one kind in a row, the best first: the first n of them that the limits of a user let a job of this shape
--- have, judged as by the claim; nil where there are none. What a job that wants them for itself is charged on each is
--- what the one of them gives that gives the least (`gives`): one that is small enough will do. nil for the user: just the
--- first n.
+-- Choose n devices of one kind, best first in `row`, that the limits of the user allow for this shape, by the same rule
+-- as the claim; nil if there are none. An exclusive job is charged, on each device, what the smallest of them can
+-- allocate (`gives`), so one small enough device is enough. user nil: the first n, without limits.
 function let_have(row, n, user, shape)
   if #row < n then return nil end
   local chosen, alone = {unpack(row, 1, n)}, wants_alone(shape)
@@ -171,9 +172,9 @@ function let_have(row, n, user, shape)
   return nil
 end
 
--- Where on these devices of one host will a job of this shape start first? All its devices are of one kind, and such as
--- the limits of its user let it have; with nil for the user, whatever those say. `keeping` as in room_on.
--- -> {start, free, {{name, start, blockers, all: its bytes where the job wants it for itself}, ...}} | nil
+-- Find where on these devices of one host a job of this shape starts first. All its devices are of one kind and allowed
+-- by the limits of its user; user nil: without limits. `keeping` as in room_on.
+-- -> {start, free, {{name, start, blockers, all: the device's bytes if the job is exclusive}, ...}} | nil
 function plan(devices, shape, now, user, keeping)
   local asks, by_kind, best = asks_of(shape), {}, nil
   for _, device in ipairs(devices) do
@@ -202,9 +203,9 @@ function plan(devices, shape, now, user, keeping)
   return best
 end
 
--- A bound on the ids of the jobs that were submitted at least so long ago, for ids grow with time. (Where an entry is
--- damaged it may be too high: whoever uses it looks at each job's own time as well. Of jobs that came while the clock was
--- ahead it may be too low, until that time has come.)
+-- Return an upper bound on the ids of jobs submitted until this moment: ids grow with time. (With a damaged entry the
+-- bound may be too high, so callers check each job's own time as well. For jobs submitted while the clock was ahead it
+-- may be too low until that time has come.)
 function last_id_before(moment)
   local low, high, found = 0, call('ZCARD', P .. 'live') - 1, 0
   while low <= high do
@@ -216,9 +217,9 @@ function last_id_before(moment)
   return found
 end
 
--- Since when a queued job has waited for its turn, in ms; `now` where nobody knows. nil: it does not. Neither the time
--- before it could start counts (it was held, or waited for another job or its time), nor that in which it ran; and of
--- an array that is being served none before its last member was taken, or could be again.
+-- Return since when a queued job has waited for its turn, in ms; `now` if unknown; nil if it does not wait. Time before
+-- the job could start (held, waiting for a job or a begin time) does not count, nor time in which it ran. An array
+-- whose members are being claimed counts from the last claim, or from when it could next be claimed.
 function waits_since(id, now)
   local state, taken, since, submitted = unpack(call('HMGET', job_key(id), 'st', 'tw', 'since', 'ts'))
   if state ~= 'queued' then return nil end

@@ -1,31 +1,36 @@
--- What may not start yet. Such a job is queued, with a reason, and stands in no queue: no claim ever meets it, however
--- many there are. For its time it stands in `timers`, for other jobs' ends in `dep:<id>` of each of them. Goes before
--- every act that queues a job, takes it out or ends it.
+-- Jobs that may not start yet. Such a job is queued, has a wait reason and is in no queue, so no claim ever reads it,
+-- however many there are. A begin time is in `timers`; a dependency is in `dep:<id>` of each job it waits for. Goes
+-- before every act that queues a job, removes one or ends one.
 --
--- Fields of j:<id>:  nb not before (ms), and nw why: begin, retry, requeue     since since when it may start (ms), once it waited
---   af what it still waits for: job:ok|any|fail, comma-separated      dk its dedupe key     bc why it was cancelled,
---   or an array held (rebuild_array.lua)
---   rt retries that it may have, ro after which endings, rn retries so far     qn how often its runs asked to be requeued
---   ra the attempt whose end gave it the last of its retries: as long as that is its last, that retry is to come
---   pt, pe token of the run that ended last and whose job was queued again, and the outbox id of that event
+-- Fields of j:<id>:
+--   nb   not before (ms)
+--   nw   why: begin, retry, requeue
+--   since  since when the job may start (ms), if it had to wait before
+--   af   the jobs it still waits for: job:ok|any|fail, comma-separated
+--   dk   dedupe key
+--   bc   why it was cancelled, or why an array is held (rebuild_array.lua)
+--   rt, ro, rn  retries it may have, the endings that allow one, retries so far
+--   qn   how often its runs asked to be requeued
+--   ra   the attempt whose end granted the last retry; while that is the last attempt, the retry is still to come
+--   pt, pe  token of the last run that ended with the job queued again, and the outbox id of that event
 local whole, waits_of, dependencies, keep_waits, same_key, ends_of, depend, depend_no_more, stand, leave, let_in,
   let_in_if_due, queue_again, after_failure, lose, moment, out_of_sight, into_sight
 do
-local LET_IN = 25 -- jobs that one script lets into the queue or ends: the rest is for the next one
+local LET_IN = 25 -- jobs that one script queues or ends; the rest is for the next script
 local REQUEUES, REQUEUE_MS, EX_TEMPFAIL = 5, 5000, 75 -- sysexits.h
-local RETRY_MS, LONGEST_MS = 10000, 3600000 -- the pause before the first retry; it doubles
+local RETRY_MS, LONGEST_MS = 10000, 3600000 -- pause before the first retry (it doubles), and the longest pause
 
 function moment(text) return tonumber(string.match(text or '', '^%d+$') and #text < 16 and text or 0) end
 function whole(number) return string.format('%.0f', number) end
 
--- What a request says of waiting, as one argument: words such as after=12:ok begin=1700000000000 (see ../waiting.py).
+-- Parse how a request waits: one argument of words such as after=12:ok begin=1700000000000 (see ../dependency_args.py).
 -- -> a table, or nil and the error
 local WORDS = {
   after = '^[%d:a-z,]+$', begin = '^%d+$', hold = '^1$', key = '^[%w_.@+:-]+$', times = '^%d%d?%d?$', on = '^[%l_,]+$',
   retries = '^%d%d?%d?$', requeues = '^%d%d?%d?$', granted = '^%d%d?%d?%d?%d?%d?$',
   why = '^[%l_]+$',
 }
-local ENDED = {succeeded = 'ok', failed = 'fail', cancelled = 'fail', lost = 'fail'} -- as others wait for it
+local ENDED = {succeeded = 'ok', failed = 'fail', cancelled = 'fail', lost = 'fail'} -- as dependent jobs see it
 local CONDITIONS = {ok = true, any = true, fail = true}
 function waits_of(place)
   local found, wrong = {}, redis.error_reply('BADARGS argument ' .. place .. ' is no way to wait')
@@ -46,7 +51,7 @@ function waits_of(place)
   return found
 end
 
-function dependencies(text) -- -> {{id, condition, how it ended as far as the caller knows, else ''}, ...}
+function dependencies(text) -- -> {{id, condition, how it ended if the caller knows, else ''}, ...}
   local found = {}
   for id, condition, how in string.gmatch(text or '', '(%d+):(%l+):?(%l*)') do
     found[#found + 1] = {id = id, condition = condition, how = how}
@@ -56,12 +61,12 @@ end
 
 local function met(condition, how) return condition == 'any' or condition == how end
 
--- Keep what a request says of waiting in the job's entry, and in `job`.
+-- Store how a request waits, in the job's entry and in `job`.
 function keep_waits(id, job, waits)
   local why = waits.begin and (waits.why or 'begin')
   local kept = {nb = waits.begin, nw = why, dk = waits.key, rt = waits.times, ro = waits.on, rn = waits.retries,
     qn = waits.requeues, ra = waits.granted}
-  for _, name in ipairs({'nb', 'nw', 'dk', 'rt', 'ro', 'rn', 'qn', 'ra'}) do -- mostly none: that must cost nothing
+  for _, name in ipairs({'nb', 'nw', 'dk', 'rt', 'ro', 'rn', 'qn', 'ra'}) do -- mostly none is set: must be cheap
     if kept[name] then call('HSET', job_key(id), name, kept[name])
     elseif job[name] then call('HDEL', job_key(id), name) end
     job[name] = kept[name]
@@ -69,14 +74,14 @@ function keep_waits(id, job, waits)
   if job.dk and job.u then call('HSET', P .. 'keys', job.u .. ' ' .. job.dk, id) end
 end
 
--- The job of this user with this dedupe key that waits or runs, or nil.
+-- Return the waiting or running job of this user with this dedupe key, or nil.
 function same_key(user, key)
   local id = call('HGET', P .. 'keys', user .. ' ' .. key)
   local state = id and call('HGET', job_key(id), 'st')
   return state and not ENDED[state] and id or nil
 end
 
--- What is asked to be waited for, without what has happened already. -> {dependency, ...} | nil, the answer to give
+-- Return the requested dependencies without those that are met. -> {dependency, ...} | nil, the reply
 function ends_of(text)
   local wanted, unknown = {}, {'unknown'}
   for _, each in ipairs(dependencies(text)) do
@@ -92,7 +97,7 @@ function ends_of(text)
   return wanted
 end
 
--- From now on the job waits for these.
+-- Make the job wait for these dependencies.
 function depend(id, job, wanted)
   local left = {}
   for _, each in ipairs(wanted) do
@@ -106,28 +111,28 @@ function depend(id, job, wanted)
   elseif before then call('HDEL', job_key(id), 'af') end
 end
 
--- The job waits for nobody any more.
+-- Drop all dependencies of the job.
 function depend_no_more(id, job)
   for _, each in ipairs(dependencies(job.af)) do call('ZREM', key2('dep', each.id), id) end
   if job.af then call('HDEL', job_key(id), 'af') end
   job.af = nil
 end
 
--- A job waits, and the queue of its user does not tell: it is held, or stands aside, or is an array, which stands there
--- as one however many of it wait. Limits count those as well (waiting_of in limits.lua).
+-- Record a waiting job that no queue lists: it is held, waits for a time or another job, or is an array (a queue lists
+-- that as one job, however many members wait). Limits count these jobs as well (waiting_of in limits.lua).
 function out_of_sight(id, job)
   if not job.u then return end
   call('ZADD', key2('aside', job.u), job.rm and 1 or 0, id)
   call('SADD', P .. 'asiders', job.u)
 end
 
--- It waits no more, or the queue tells of it again. An array is told apart until it ends.
+-- Undo out_of_sight: the job waits no longer, or a queue lists it again. An array keeps its record until it ends.
 function into_sight(id, job)
   if not job.u or call('ZREM', key2('aside', job.u), id) == 0 then return end
   if call('EXISTS', key2('aside', job.u)) == 0 then call('SREM', P .. 'asiders', job.u) end
 end
 
--- Queue a job where it may stand now. -> its reason: '' in the queue, else why it stands aside
+-- Queue a job if it may start. -> its wait reason: '' if it is in the queue
 function stand(id, job, now)
   local must_wait = moment(job.nb) > now
   if (job.af or '') ~= '' or must_wait then out_of_sight(id, job) end
@@ -137,7 +142,7 @@ function stand(id, job, now)
     return string.match(job.nw or '', '^[%l_]+$') or 'begin'
   end
   if job.nb then call('HDEL', job_key(id), 'nb', 'nw') end
-  if job.nb or (job.why or '') ~= '' or job.st == 'held' then -- its place is its id's, but it has waited for a device only from now on
+  if job.nb or (job.why or '') ~= '' or job.st == 'held' then -- keeps its position, but has waited for a device only from now on
     call('HSET', job_key(id), 'since', whole(now))
     if not job.rm then into_sight(id, job) end
   end
@@ -145,11 +150,11 @@ function stand(id, job, now)
   return ''
 end
 
--- Take a waiting job from wherever it stands. For good: it waits for nothing and nobody any more. Where it `stays` it
--- will stand there again at once, and what is kept for it is its own meanwhile.
+-- Remove a waiting job from its queue. `for_good`: it also drops its begin time and dependencies. `stays`: it is queued
+-- again at once, so it keeps its reservation.
 function leave(id, job, for_good, stays)
   if job.nb then call('ZREM', P .. 'timers', id) end
-  if not stays and unreserve(id) then ring('room') end -- others may start there
+  if not stays and unreserve(id) then ring('room') end -- other jobs may start there
   leave_line(id, job.lv, job.u, job.sh)
   if not for_good then return end
   into_sight(id, job)
@@ -157,10 +162,10 @@ function leave(id, job, for_good, stays)
   call('HDEL', job_key(id), 'nb', 'nw')
 end
 
-local function end_for(id, job, parent, now) -- what it waited for will never be
+local function end_for(id, job, parent, now) -- cancels a job whose dependency cannot be met any more
   leave(id, job, true)
   local because = 'dependency ' .. parent
-  local emptied = {} -- of an array: none of it waits any more, nor is held; the book must hear that as well
+  local emptied = {} -- an array has no waiting or held member left; the history needs that too
   if job.rm then
     call('HSET', job_key(id), 'rm', '', 'hd', '', 'ec', call('HGET', job_key(id), 'n') or 0)
     emptied = {'left', '', 'held', ''}
@@ -170,13 +175,13 @@ local function end_for(id, job, parent, now) -- what it waited for will never be
   call('HSET', job_key(id), 'why', 'dependency', 'bc', because)
 end
 
-local function end_of(parent, how) -- in words; of one that is forgotten here nobody knows more
+local function end_of(parent, how) -- in words; a forgotten job has no state to name
   if how == 'ok' then return ' succeeded' end
   local state = call('HGET', job_key(parent), 'st')
   return (state == 'cancelled' or state == 'lost') and ' was ' .. state or ' failed'
 end
 
-local function parent_ended(id, parent, how, now) -- one job hears of the end of one that it waits for
+local function parent_ended(id, parent, how, now) -- updates one job when a job it depends on has ended
   local job = read_job(id)
   if job.st ~= 'queued' and job.st ~= 'held' then return end
   local left = {}
@@ -191,8 +196,8 @@ local function parent_ended(id, parent, how, now) -- one job hears of the end of
   tell('ready', id, 'queued', now, job.at, job.ls, reason)
 end
 
--- Let in what is due: whose time has come, or whose jobs have ended. A bounded piece of it: one job may keep thousands
--- waiting, and one script keeps everybody waiting.
+-- Queue what is due: jobs whose time has come, or whose dependencies ended. Handles a bounded number: thousands may
+-- depend on one job, and a running script blocks all clients.
 function let_in(now)
   local left = LET_IN
   while left > 0 do
@@ -221,16 +226,15 @@ function let_in(now)
   if left < LET_IN then ring('work') end
 end
 
--- The same at an end: what waited for it is let in at once, where anything is due. (claim.lua asks by itself, before it
--- loads this.)
+-- Run let_in if anything is due, when a job ends. (claim.lua checks that itself, before it loads this part.)
 function let_in_if_due(now)
   local first = call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')
   if first[2] and tonumber(first[2]) <= now then let_in(now) end
 end
 
--- A run has ended, and its job waits again: it keeps its attempts and counts as no loss. `later_ms` from now at the
--- earliest, for that reason; held, it waits for a person. The book must have the run's end before its worker forgets
--- it: hence pt and pe.
+-- Queue or hold a job again after its run ended. It keeps its attempts, and this counts as no loss. The job waits at
+-- least `later_ms`, for that reason; a held one waits for a user. The history must have the run's end before the worker
+-- forgets the run: hence pt and pe.
 function queue_again(id, job, now, state, reason, later_ms, ended)
   job.nb, job.nw, job.why = nil, nil, nil
   if later_ms > 0 then
@@ -239,7 +243,7 @@ function queue_again(id, job, now, state, reason, later_ms, ended)
   end
   local why = reason
   if state == 'queued' then
-    call('HSET', job_key(id), 'since', whole(now)) -- it ran: that was no waiting
+    call('HSET', job_key(id), 'since', whole(now)) -- time in which it ran is no waiting time
     why = stand(id, job, now)
   else
     out_of_sight(id, job)
@@ -251,7 +255,7 @@ function queue_again(id, job, now, state, reason, later_ms, ended)
   if job.ra then call('HSET', job_key(id), 'ra', job.ra) end
 end
 
--- May a job whose run ended so have a retry? -> after how many ms; and counts it
+-- Grant a retry to a job whose run ended this way, and count it. -> delay in ms, or nil
 local function retry_after(job, ending)
   local retries = counted(job.rn)
   if retries >= counted(job.rt) or job.rq ~= '1' or not queueable(job) then return nil end
@@ -261,7 +265,7 @@ local function retry_after(job, ending)
   return math.min(RETRY_MS * 2 ^ math.min(retries, 20), LONGEST_MS)
 end
 
--- What becomes of a job whose run failed, by how it ended? -> queued, why, after how many ms | held, why, 0 | failed
+-- Decide what follows a failed run, by its ending. -> queued, why, delay in ms | held, why, 0 | failed
 function after_failure(job, ending)
   local kind, code = ending.kind, ending.exit_code
   if kind == 'exited' and code == EX_TEMPFAIL and job.rq == '1' and queueable(job) then
@@ -274,7 +278,7 @@ function after_failure(job, ending)
   return 'failed'
 end
 
--- A run is over and nobody knows how: run again, hold, or end. Used by lose.lua and reap.lua.
+-- Handle a run whose ending is unknown: queue the job again, hold it, or end it. Used by lose.lua and reap.lua.
 function lose(id, job, now, loss_limit, detail)
   local losses = job.ls + 1
   free_devices(id, job, now)
@@ -294,7 +298,7 @@ function lose(id, job, now, loss_limit, detail)
   local event = tell('lose', id, state, now, job.at, losses, reason, 'token', job.tok, 'detail', detail,
     'begin', job.nb or '', 'retries', counted(job.rn))
   call('HSET', job_key(id), 'st', state, 'ls', losses, 'why', reason, 'tok', '', 'devs', '', 'host', '', 'w', '',
-    'since', whole(now)) -- it ran: that was no waiting
+    'since', whole(now)) -- time in which it ran is no waiting time
   if state == 'cancelled' or state == 'lost' then close(id, state, now, event) end
   ring('room')
   return state

@@ -1,12 +1,13 @@
--- What a job says of its devices beside kind, pool and memory. Which scripts it stands before: SHARED in ../scripts.py.
+-- Device filter of a job, beside device kind, pool and memory. SHARED in ../scripts.py lists the scripts that use it.
 --
--- It stands at the end of the job's shape, after the wish: flags:models:devices (see gpuqueue.model.placement.Placement).
---   flags    x it wants each device for itself, w all of its memory as well; s it spreads, p it packs
---   models   separated by '+'; each is words separated by '-', all of which a device's name must have
+-- The filter is the last part of a shape, after the device kind: flags:models:devices (see
+-- gpuqueue.model.placement.Placement).
+--   flags    x exclusive devices; w their whole memory too (almost no external processes); s spread; p pack
+--   models   separated by '+'; each is words separated by '-', all of which must be in a device's name
 --   devices  UUIDs, separated by commas
 local within, constraints, facts_of, of_model, is_named, belongs, undisturbed, alone_there
 do
-local STRANGERS_SHARE = 16 -- strangers may hold 1/16 of a whole device: a screen, the driver (as gpuqueue.model.placement)
+local STRANGERS_SHARE = 16 -- external processes may hold 1/16 of a whole device: a screen, the driver
 
 function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
 
@@ -33,7 +34,8 @@ function constraints(text)
   return found
 end
 
--- What the workers of these devices told of them: device -> facts. Looked up all at once, and only where a job asks for it.
+-- Return the facts that workers reported of these devices: device -> facts. Read all at once, and only if a job filters
+-- by facts.
 function facts_of(devices)
   local found, lacking = learned_of('facts'), {}
   for i = 1, #devices do
@@ -47,10 +49,10 @@ function facts_of(devices)
   return found
 end
 
--- Is the device of one of these models? As gpuqueue.model.placement.fits_model.
+-- Return whether the device is of one of these models. Same rule as gpuqueue.model.placement.fits_model.
 function of_model(models, device)
   if not models then return true end
-  local words_of = learned_of('words') -- device -> set of the words of its model's name
+  local words_of = learned_of('words') -- device -> set of the words in its model name
   local words = words_of[device]
   if not words then
     words = {}
@@ -69,16 +71,17 @@ end
 
 function is_named(devices, device) return not devices or within(devices, device) end
 
--- May a job with this wish, pool and constraints ever run on the device?
+-- Return whether a job with this pool, device kind and filter may ever run on the device.
 function belongs(wanted_pool, wish, want, device, pool, kind)
   if wanted_pool ~= '' and wanted_pool ~= pool or not suits(wish, kind) then return false end
   return want == NOTHING or (is_named(want.devices, device) and of_model(want.models, device))
 end
 
--- Could it be given to the job alone, were none of our runs there? Strangers do not go because we wish it.
+-- Return whether the device could be exclusive for the job if none of our runs were there. External processes do not
+-- leave on request.
 function undisturbed(want, foreign, total) return not want.whole or foreign * STRANGERS_SHARE <= total end
 
--- Would the job be alone there, if it wants to be?
+-- Return whether the job would be alone there, or does not ask to be.
 function alone_there(want, runs, foreign, total)
   return not want.alone or (runs == 0 and undisturbed(want, foreign, total))
 end

@@ -1,17 +1,18 @@
--- Could any known device ever run such a job? Goes before submit.lua and edit.lua.
+-- Whether any known device could ever run a job. Goes before submit.lua and edit.lua.
 local WISHES = {[''] = true, gpu = true, cpu = true, any = true}
 
--- What does not say, while a GPU is known, is meant for a GPU: it must not find itself on a CPU because the last GPU was
--- withdrawn while it waited. -> its shape, what the book is told of it
+-- Fix the device kind of a request. One without a device kind, submitted while a GPU is known, means a GPU: it must not
+-- start on a CPU because the last GPU was withdrawn meanwhile. -> shape, event fields for the history
 local function meant(shape, wish)
   if wish ~= '' or not gpus_known() then return shape, {} end
   return (string.gsub(shape, '^(%d+:%d+:%d+:[^:]*):?', '%1:gpu', 1)), {'meant', 'gpu'}
 end
 
--- What is not known is not impossible: a host that is down for an hour has taken its devices out of the queue.
+-- Judge a request. An unknown device does not make it impossible: a host that is down for an hour has withdrawn its
+-- devices.
 -- -> 'queued', '' or 'device' | 'impossible', why, figure
 local function judge(user, lv, shape)
-  local asked, _, n, pool, wish, more = parse_shape(shape) -- rounded up, as it is claimed by
+  local asked, _, n, pool, wish, more = parse_shape(shape) -- rounded up, as the claim compares it
   local want = constraints(more)
   local urgent = call('HGET', P .. 'meta', 'urgent') or '*'
   if lv == '3' and urgent ~= '*' and not string.find(',' .. urgent .. ',', ',' .. user .. ',', 1, true) then
@@ -21,7 +22,7 @@ local function judge(user, lv, shape)
   local hosts = call('SMEMBERS', P .. 'hosts')
   for h = 1, #hosts do
     local records = call('HGETALL', key2('dev', hosts[h]))
-    local candidates, fitting = {}, {} -- by kind: a job on several devices never mixes them
+    local candidates, fitting = {}, {} -- by kind: one job never mixes kinds
     for i = 1, #records, 2 do
       local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
       anything = anything or total ~= nil
@@ -31,7 +32,7 @@ local function judge(user, lv, shape)
         of_models = of_models or of_model(want.models, records[i])
         local meant = belongs(pool, wish, want, records[i], its_pool, kind)
         if meant and n > 1 and kind == 'mig' then
-          parts = parts + 1 -- a CUDA process can use one part of a card only
+          parts = parts + 1 -- a CUDA process can use only one part of a GPU
         elseif meant then
           local offer = total - headroom
           candidates[kind] = (candidates[kind] or 0) + 1

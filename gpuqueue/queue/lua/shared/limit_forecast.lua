@@ -1,5 +1,5 @@
--- When there is room under the limits in a job's way, and whether it is enough for who goes before it as well. Goes before
--- why.lua, after capacity.lua.
+-- Forecast of the room under a job's limits, and of whether it is also enough for the jobs ahead. Goes before why.lua,
+-- after capacity.lua.
 local room_under_limits, under_each_limit
 do
 local function users_under(user, whose)
@@ -9,16 +9,17 @@ local function users_under(user, whose)
   return {}
 end
 
--- For which other job is room kept that this one cannot have beside it, where so much is left?
+-- Return the other job whose reserved room leaves this job no room, where `left` is what remains without it; nil if
+-- none.
 local function kept_for_another(limit, user, shape, left)
   local kept = rooms_kept()[limit.whose]
   if not kept or (kept.user == user and kept.shape == shape) then return nil end
   return left < kept[limit.measure] and kept or nil
 end
 
--- When is there room under all these limits for a job that has a device from `start` on (0: nobody can say)?
--- -> {at (0: nobody can say), the ids of the runs whose ends make it, the job for which room is kept and which must start
--- or go first, or nil, gone_before: jobs for which room is kept that this one has while they still wait}
+-- Find when there is room under all these limits for a job that has a device from `start` on (0: unknown).
+-- -> {at (0: unknown), ids: the runs whose ends make the room, kept: the job with reserved room that must start or
+-- leave first, or nil, gone_before: the jobs with reserved room that this job can start before}
 function room_under_limits(limits, user, shape, start, now)
   local _, limit_s = parse_shape(shape)
   local at, ids, named, others = now, {}, {}, {}
@@ -37,7 +38,7 @@ function room_under_limits(limits, user, shape, start, now)
   end
   local begins = (at == 0 or start == 0) and 0 or math.max(at, start)
   local gone_before = {}
-  for _, kept in ipairs(others) do -- who is gone before that is needed may have it
+  for _, kept in ipairs(others) do -- a job that ends before the reserved room is needed may use it
     if begins == 0 or not ends_before(limit_s, kept.start, begins) then
       return {at = 0, ids = ids, kept = kept.id, gone_before = {}}
     end
@@ -46,8 +47,8 @@ function room_under_limits(limits, user, shape, start, now)
   return {at = at, ids = ids, gone_before = gone_before}
 end
 
--- What is left under each limit of a user for a run that holds so much, once the runs of which `has_gone` says so have:
--- {{users, measure, left}, ...}; only where it asks for some.
+-- Return what is left under each limit of a user for a run that holds so much, once the runs for which has_gone(id) is
+-- true have ended: {{users, measure, left}, ...}. Only measures that the run uses.
 function under_each_limit(user, asked, has_gone)
   local found = {}
   for _, bound in ipairs(limits_set() and bounds_of(user) or {}) do

@@ -1,22 +1,23 @@
--- Keep the room under a limit for who has waited too long for it: small jobs of the same user or group must not pass
--- them for ever. Goes before reserve.lua, after capacity.lua.
+-- Reserves room under a limit for jobs that have waited too long for it: small jobs of the same user or group must not
+-- overtake them for ever. Goes before reserve.lua, after capacity.lua.
 --
--- What is kept for a job (lk, see limits.lua) is what it asks for, of all measures, under one limit at a time for one
--- job. As with devices (reserve.lua): who is gone before the job can start may start; and where nobody can say when that
--- is, the room is kept for as long as the job had waited, then it is let go.
+-- The reserved room (lk, see limits.lua) is what the job asks for, in all measures, under one limit at a time. As with
+-- devices (reserve.lua), a run that ends before the job can start may use the room; and if the start is unknown, the
+-- room is reserved for as long as the job had waited, then dropped.
 --
--- Nothing is kept for whom its devices hold and not the limit: they must be there by the time at which the limit has
--- room, or within as long as the job has waited. The latter so that who needs both gets both: no device is kept for a job
--- at its limit, so that others take one or the other time and again. For the same reason a run that came to its devices
--- after the room was kept does not count by its time limit, but as one without. As time goes this only becomes true: what
--- is kept is dropped where a run ended early or a device went, and not kept, dropped and kept by turns.
+-- No room is reserved for a job that lacks devices and not room: its devices must be free by the time at which the
+-- limit has room, or within as long as the job has waited. The second case is for a job that lacks both: no device is
+-- reserved for a job at its limit, so other jobs take one or the other again and again. For the same reason a run that
+-- got its devices after the reservation counts as a run without a time limit. So over time the condition can only
+-- become true: a reservation is dropped where a run ended early or a device was withdrawn, and does not flip back and
+-- forth.
 local keep_rooms
 do
-local MOST_TRIED, MOST_ASKED = 16, 1000 -- shapes of one user on one level
+local MOST_TRIED, MOST_ASKED = 16, 1000 -- shapes of one user at one priority
 
--- When does a limit leave room for a job? -> the time (now; later; 0: nobody can say), and of the runs that must end
--- first those without a time limit: {id -> run}; nil: never, as nothing is kept behind a run that lasts. `waits_for` as
--- `keeping` in capacity.lua.
+-- Find when a limit leaves room for a job. -> the time (now; later; 0: unknown), and {id -> run} of the runs without a
+-- time limit that must end first; nil: never, as no room is reserved behind a run that was waited for in vain.
+-- `waits_for` as `keeping` in capacity.lua.
 local function room_under(bound, asked, now, waits_for)
   local lacking, start, without = {}, now, {}
   for measure, held in pairs(held_by(bound.users, true)) do
@@ -26,7 +27,7 @@ local function room_under(bound, asked, now, waits_for)
   local function lacks() return math.max(lacking.running_jobs, lacking.running_gpus, lacking.running_mem) > 0 end
   for _, run in ipairs(lacks() and runs_under(bound.users, now) or {}) do
     if not lacks() then break end
-    local helps = false -- one that holds nothing of what lacks is not waited for
+    local helps = false -- a run that holds nothing of the lacking measures does not help
     for measure, more in pairs(lacking) do helps = helps or (more > 0 and run[measure] > 0) end
     if helps and (not run.lasts or waits_for[run.id]) then
       for measure, more in pairs(lacking) do lacking[measure] = more - run[measure] end
@@ -38,7 +39,7 @@ local function room_under(bound, asked, now, waits_for)
   return start, without
 end
 
--- Would anybody else under the limit take what is kept, as far as limits tell?
+-- Return whether another job under the limit would take the reserved room, as far as limits tell.
 local function is_missed_under(bound, kept)
   for _, user in ipairs(bound.users) do
     for _, lv in ipairs(LEVELS) do
@@ -57,7 +58,7 @@ local function bound_of(user, whose)
   end
 end
 
--- The most bytes that a device may give to a job that gets all of it, by all limits of its user's.
+-- Return the most bytes that the limits of the user allow on a device of an exclusive job.
 local function most_alone_under(kept)
   local most = math.huge
   for _, bound in ipairs(wants_alone(kept.shape) and bounds_of(kept.user) or {}) do
@@ -66,10 +67,9 @@ local function most_alone_under(kept)
   return most
 end
 
--- When can a job start, as far as a limit and devices tell? -> the time (now; later; 0: nobody can say), by when it
--- starts at the latest (0: no time limit tells), and the runs that it waits for and that nobody knows the end of, under
--- the limit and on devices: {id -> run}, {id -> run}; nil: nothing is to be kept under the limit. `keeping` as in
--- capacity.lua; `at` are reserve.lua's looks at the rest: see keep_rooms.
+-- Find when a job can start, as far as one limit and the devices tell. -> the time (now; later; 0: unknown), the latest
+-- start (0: unknown), and the runs with unknown end that it waits for, under the limit and on devices: {id -> run}, {id
+-- -> run}; nil: reserve no room. `keeping` as in capacity.lua; `at` are functions of reserve.lua, see keep_rooms.
 local function start_of(id, bound, kept, now, at, keeping)
   local room, without = room_under(bound, kept, now, keeping)
   if not room then return nil end
@@ -79,7 +79,7 @@ local function start_of(id, bound, kept, now, at, keeping)
   return later(devices), later(latest), without, on_devices
 end
 
--- What is kept goes on being kept, or is let go.
+-- Keep or drop a reservation of room.
 local function look_again(whose, kept, now, at)
   local j = call('HMGET', job_key(kept.id), 'st', 'u', 'sh', 'lv', 'rs')
   local bound = j[1] == 'queued' and j[2] == kept.user and j[3] == kept.shape and j[4]
@@ -96,12 +96,12 @@ local function look_again(whose, kept, now, at)
     if not call('ZSCORE', P .. 'leases', id) then kept.since, kept.waits_for = now, without end
   end
   kept.start = latest == now and 0 or latest
-  -- Once there is room, devices are kept for it, and it is the end of a run there that brings it nearer.
+  -- Once there is room, devices are reserved, and the ends of the runs there bring the job closer to its start.
   local since = next(without) and kept.since or math.max(kept.since, reserved or 0, tonumber(j[5] or '') or 0)
   local is_over = (start == 0 or start == now) and now >= at.patient_until(kept.id, since)
   if is_over and is_missed_under(bound, kept) then
     for id, run in pairs(next(without) and without or on_devices) do
-      local is_endless = run.ends == 0 and run.claimed ~= '' -- not of a damaged entry
+      local is_endless = run.ends == 0 and run.claimed ~= '' -- a damaged entry has no claim time
       if is_endless then call('HSET', job_key(id), 'iw', run.claimed) end
     end
     kept = nil
@@ -109,8 +109,8 @@ local function look_again(whose, kept, now, at)
   keep_room(whose, kept)
 end
 
--- Is room kept for others under another limit of the user's? Of two that have room under one limit each, and need it
--- under both, neither would ever start.
+-- Return whether room is reserved for another job under another limit of this user. Two jobs that each have room under
+-- one of two limits, and need it under both, would never start.
 local function is_behind(user, shape, whose)
   for _, bound in ipairs(bounds_of(user)) do
     local kept = bound.whose ~= whose and rooms_kept()[bound.whose]
@@ -119,7 +119,7 @@ local function is_behind(user, shape, whose)
   return false
 end
 
--- What is left to a user under the limits for which nothing is kept yet, by measure; nil where there is no such limit.
+-- Return what is left to a user, by measure, under the limits without reserved room; nil if there is no such limit.
 local function left_to(user)
   local left
   for _, bound in ipairs(bounds_of(user)) do
@@ -135,8 +135,8 @@ local function left_to(user)
   return left
 end
 
--- Could a job of this shape be beyond what is left? Most are not, and there are many: so without parse_shape. What one
--- that wants its devices for itself is charged, its shape does not tell.
+-- Return whether a job of this shape could exceed what is left. Most cannot, and there are many, so this avoids
+-- parse_shape. The shape does not tell what an exclusive job is charged.
 local function might_be_beyond(shape, left)
   local mem, n, more = string.match(shape, '^(%d+):%d+:(%d+):[^:]*:?[^:]*:?(.*)$')
   if not mem then return false end
@@ -144,7 +144,8 @@ local function might_be_beyond(shape, left)
     or string.find(more, '^%a*x') ~= nil
 end
 
--- Keep room for a user's first job of a shape, if a limit is in its way, and nothing else is. -> was one in its way?
+-- Reserve room for a user's first job of a shape, if a limit blocks it and nothing else does. -> whether a limit
+-- blocked it
 local function keep_for(id, user, shape, now, at)
   local kind = least_kind(shape)
   local beyond = limit_in_the_way(user, shape, kind, nil, true)
@@ -161,11 +162,13 @@ local function keep_for(id, user, shape, now, at)
   return true
 end
 
--- Look at all limits, in the order in which jobs are claimed. `at` is {heads_of(lv, user): the shapes of a user with the
--- places of their first jobs; has_waited(id): for too long?; patient_until(id, since), as for devices; hold_of(id):
--- since when and for which runs do devices that are kept for it wait; devices_of(kept, most_bytes, keeping): when could it
--- have devices that give no more, whatever its limits say, by when at the latest, and behind which runs that nobody knows
--- the end of}
+-- Check all limits, in the order in which jobs are claimed. `at` has the functions of reserve.lua:
+--   heads_of(lv, user): the user's shapes with the positions of their first jobs
+--   has_waited(id): whether the job has waited too long
+--   patient_until(id, since): until when a reservation lasts, as for devices
+--   hold_of(id): since when, and for which runs, the devices reserved for the job wait
+--   devices_of(kept, most_bytes, keeping): when the job could have devices that give at most so much, ignoring its
+--     limits; the latest start; the runs with unknown end that it waits for
 function keep_rooms(now, at)
   for whose, kept in pairs(rooms_kept()) do look_again(whose, kept, now, at) end
   for _, lv in ipairs(LEVELS) do

@@ -1,20 +1,20 @@
--- What users, groups and pools may have at a time. Which scripts it stands before: SHARED in ../scripts.py.
+-- Limits of users, groups and pools. SHARED in ../scripts.py lists the scripts that use them.
 --
--- limits (hash): user:<name>, user:* (whoever is not named), group:<name> -> measure=most, a ! behind it where what is
--- beyond is refused at submit; member:<user> -> group; members:<group> -> users, comma-separated; pool:<name>, pool:*
--- (of jobs whose pool is not named) -> figure=number, times in ms. What is used is what lies in run:<user>, which is
--- written and removed together with the leases.
+-- limits (hash): user:<name>, user:* (users without an entry of their own), group:<name> -> measure=most, with a !
+-- behind it if jobs beyond the limit are refused at submit; member:<user> -> group; members:<group> -> users,
+-- comma-separated; pool:<name>, pool:* (other pools) -> figure=number, times in ms. The usage is the content of
+-- run:<user>, which is written and removed together with the leases.
 --
--- lk (hash): user, or @ and group -> job:GPUs:bytes:user:start:since:runs:shape: the room under their limits that is kept
--- for a job that has waited too long for it, and what its run will hold. `start` is by when it has that and its devices,
--- 0 where nobody can say; `since` when this began, or a run that it waits for last ended; `runs` are those without a time
--- limit that it waits for. See limit_reservation.lua.
+-- lk (hash): user, or @ and group -> job:GPUs:bytes:user:start:since:runs:shape. It is the room reserved under their
+-- limits for a job that has waited too long, and what its run will hold. `start` is when the job has the room and its
+-- devices, 0 if unknown. `since` is when the reservation began, or when a run it waits for last ended. `runs` are the
+-- runs without a time limit that it waits for. See limit_reservation.lua.
 local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, time_of, beyond_a_limit,
   default_time_ms, bounds_of, asked_for, least_kind, rooms_kept, keep_room, room_is_taken
 do
-local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order in which they are told
+local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order of the reports
 
-function limits_set() -- most sites have none: they pay for one look
+function limits_set() -- most sites have none and pay for one read
   if learned.limits_set == nil then learned.limits_set = call('EXISTS', P .. 'limits') == 1 end
   return learned.limits_set
 end
@@ -33,8 +33,8 @@ local function listed(text)
   return found
 end
 
--- What the runs of these users hold, by measure. With `surely` a run that has no lease does not count: there can be one
--- only where an entry was damaged. `counted`, if it is given, gets {id, gpus} of each run that counts.
+-- Return what the runs of these users hold, by measure. `surely`: a run without a lease does not count; one exists only
+-- if an entry was damaged. `counted`: if given, gets {id, gpus} of each counted run.
 function held_by(users, surely, counted)
   local held = {running_jobs = 0, running_gpus = 0, running_mem = 0}
   for _, user in ipairs(users) do
@@ -52,8 +52,8 @@ function held_by(users, surely, counted)
   return held
 end
 
--- How many jobs of a user wait, held ones and each member of an array as well. The queue tells of most: that costs a call
--- for each shape. An array stands there as one while it may be taken from.
+-- Count the waiting jobs of a user, with held jobs and each member of an array. The queues hold most of them, at one
+-- call for each shape. A queue lists an array as one job while members may be claimed.
 function waiting_of(user)
   local count, aside = 0, key2('aside', user)
   for _, lv in ipairs(LEVELS) do
@@ -70,10 +70,10 @@ function waiting_of(user)
   return count
 end
 
--- What a run of this shape would be charged on each of its devices, at least, and what the largest of them would give it
--- at least: what it asks for, or where it wants them for itself all that the smallest cards give that it could get
--- together; what it asks for where none are known.
-local function charge_of(shape) -- -> both
+-- Return the least that a run of this shape is charged on each device, and the least that the largest of its devices
+-- gives. For a job without exclusive devices both are its memory. For an exclusive job they come from the smallest
+-- devices that it could get together; its memory if none are known.
+local function charge_of(shape)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   if not wants_alone(shape) then return mem, mem end
   local charges = learned_of('charges')
@@ -88,7 +88,7 @@ local function charge_of(shape) -- -> both
         table.insert(by_kind[kind], gives)
       end
     end
-    for _, each in pairs(by_kind) do -- all of a job's devices are of one host and one kind
+    for _, each in pairs(by_kind) do -- all devices of a job are on one host and of one kind
       table.sort(each)
       if each[n] then known = {math.min(known and known[1] or each[1], each[1]), math.min(known and known[2] or each[n], each[n])} end
     end
@@ -106,21 +106,21 @@ local function figures_of_pool(pool)
   return pools[pool]
 end
 
--- The most that a device may give, were there no strangers, to a job of this pool that has it for itself; nil where
--- nothing is said. A device that gives more may have come after the job was let in.
+-- Return the most that a device may give, without external processes, to an exclusive job of this pool; nil without a
+-- limit. A device that gives more may be newer than the job.
 function most_alone(pool)
   local limit = limits_set() and figures_of_pool(pool).max_mem
   return limit and limit.most or nil
 end
 
--- Whose limits is a user under? -> {whose, figures, users}, ...
+-- Return the limits that a user is under. -> {{whose, figures, users}, ...}
 function bounds_of(user)
   local bounds, of_groups = learned_of('bounds'), learned_of('of_groups')
   if bounds[user] then return bounds[user] end
   local found = {}
   local own, others, group = unpack(call('HMGET', P .. 'limits', 'user:' .. user, 'user:*', 'member:' .. user))
   if own or others then found[1] = {whose = user, figures = figures_of(own or others), users = {user}} end
-  if group and not of_groups[group] then -- one for all its members: what they hold is asked for once
+  if group and not of_groups[group] then -- one table for all members, so their usage is read once
     local texts = call('HMGET', P .. 'limits', 'group:' .. group, 'members:' .. group)
     of_groups[group] = {whose = '@' .. group, figures = figures_of(texts[1]), users = listed(texts[2])}
   end
@@ -129,7 +129,7 @@ function bounds_of(user)
   return found
 end
 
--- What is kept under whose limits, and for which job: whose -> {id, ...}.
+-- Return the reserved rooms: whose -> {id, ...}.
 function rooms_kept()
   if learned.rooms then return learned.rooms end
   local rooms = learned_of('rooms')
@@ -160,15 +160,15 @@ function keep_room(whose, kept)
     kept.running_mem, kept.user, kept.start, kept.since, table.concat(runs, ','), kept.shape))
 end
 
--- A job of these has started: what was kept for the first of them is kept no more.
+-- Drop the rooms reserved for a user's jobs of this shape when one has started.
 function room_is_taken(user, shape)
-  for whose, kept in pairs(learned.rooms or {}) do -- where nobody asked, these are under no limit
+  for whose, kept in pairs(learned.rooms or {}) do -- if no room was read, these jobs are under no limit
     if kept.user == user and kept.shape == shape then keep_room(whose, nil) end
   end
 end
 
--- What is kept from a job of this shape under a limit; nil where nothing is, or it is gone before that is needed. Of the
--- jobs that are alike the first is the one that it is kept for, or as good.
+-- Return the reserved room that a job of this shape may not use under a limit; nil if there is none, or the job ends
+-- before the room is needed. Jobs that are alike share a reservation: the first of them may use it.
 local function kept_from(user, shape, whose)
   local kept = rooms_kept()[whose]
   if not kept or (kept.user == user and kept.shape == shape) then return nil end
@@ -177,21 +177,20 @@ local function kept_from(user, shape, whose)
   return kept
 end
 
--- What a run of this shape will hold, by measure. `kind` is that of the device, nil where it is not known yet: a CPU is
--- no GPU. `charged` is what it would be charged on each, nil where that is not known yet either: then it is the least
--- that it could be.
+-- Return what a run of this shape will hold, by measure. `kind` is the device's kind, nil if unknown: a CPU counts no
+-- GPU. `charged` is the bytes charged on each device, nil if unknown: then it is the least possible.
 function asked_for(shape, kind, charged)
   local _, _, n, _, wish = parse_shape(shape)
   return {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n,
     running_mem = n * (charged or (charge_of(shape)))}
 end
 
--- The kind of device on which a run of this shape holds least: where a limit is in its way there, it is so on all. 'cpu'
--- where one may take it that takes GPUs as well, else nil: all hold the same.
+-- Return the device kind on which a run of this shape holds least: a limit that blocks it there blocks it everywhere.
+-- 'cpu' if a CPU may run a job that also runs on GPUs, else nil: all kinds count the same.
 function least_kind(shape)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   if wish ~= 'any' or n > 1 then return nil end
-  local on_cpus = learned_of('on_cpus') -- shape -> is there such a CPU?
+  local on_cpus = learned_of('on_cpus') -- shape -> whether there is such a CPU
   for _, host in ipairs(on_cpus[shape] == nil and call('SMEMBERS', P .. 'hosts') or {}) do
     local records = call('HGETALL', key2('dev', host))
     for i = 1, #records, 2 do
@@ -204,8 +203,8 @@ function least_kind(shape)
   return on_cpus[shape] and 'cpu' or nil
 end
 
--- A limit that leaves no room for a run that holds so much, beside what is kept: {whose, measure, used, most, asked,
--- kept: the job for which the room is kept that there is}; nil if it does.
+-- Return a limit that leaves no room for a run that holds so much, beside the reserved room: {whose, measure, used,
+-- most, asked, kept: the job that the room is reserved for, if that is what blocks it}; nil if there is room.
 local function beyond(bound, measure, asked, kept)
   local limit = bound.figures[measure]
   if not limit or asked <= 0 then return nil end
@@ -221,7 +220,7 @@ local function beyond(bound, measure, asked, kept)
     kept = is_there and kept.id or nil}
 end
 
--- A limit that a run of this user's passes alone, so that no other's end makes room for it; nil if there is none.
+-- Return a limit that a run of this user exceeds on its own, so that the end of another run does not help; nil if none.
 local function passed_alone(user, asked)
   for _, bound in ipairs(bounds_of(user)) do
     for _, measure in ipairs(RUNNING) do
@@ -232,8 +231,8 @@ local function passed_alone(user, asked)
   return nil
 end
 
--- The first limit that leaves a user no room for a run of this shape, as `beyond`; nil if none does. One that the run
--- passes alone goes before all others. `kind` and `charged` as above. With `bare` nothing is kept for anybody.
+-- Return the first limit that leaves a user no room for a run of this shape, as from `beyond`; nil if none. A limit
+-- that the run exceeds on its own comes first. `kind` and `charged` as in asked_for. `bare`: ignore reserved room.
 function limit_in_the_way(user, shape, kind, charged, bare)
   if not limits_set() then return nil end
   local asked = asked_for(shape, kind, charged)
@@ -247,7 +246,7 @@ function limit_in_the_way(user, shape, kind, charged, bare)
   return found
 end
 
--- The first hundred runs of these users that hold some of each measure: one on a CPU has no GPU.
+-- Return the ids of the first hundred runs of these users that hold some of each measure: a run on a CPU holds no GPU.
 local function ids_by_measure(users)
   local runs, all, with_gpus = {}, {}, {}
   held_by(users, true, runs)
@@ -258,8 +257,8 @@ local function ids_by_measure(users)
   return {running_jobs = all, running_gpus = with_gpus, running_mem = all}
 end
 
--- All limits that leave a user no room for a run of this shape, limit_in_the_way's in front; of each also `ids`: of the
--- runs that hold some of its measure. When there is room under the first, another may still leave none.
+-- Return all limits that leave a user no room for a run of this shape, the result of limit_in_the_way first. Each also
+-- has `ids`, the runs that hold some of its measure. When the first limit has room, another may still have none.
 function limits_in_the_way(user, shape, kind, charged)
   local found, first = {}, limit_in_the_way(user, shape, kind, charged)
   local asked = first and asked_for(shape, kind, charged)
@@ -277,8 +276,8 @@ function limits_in_the_way(user, shape, kind, charged)
   return found
 end
 
--- The first limit that refuses what it has no room for, or that a run of this shape passes alone: it would be waited for
--- in vain, whatever else is in the way.
+-- Return the first limit that refuses a job it has no room for, or that a run of this shape exceeds on its own: such a
+-- job would wait in vain, whatever else blocks it.
 local function refusing(user, shape)
   local asked = asked_for(shape, least_kind(shape))
   local found = passed_alone(user, asked)
@@ -291,14 +290,14 @@ local function refusing(user, shape)
   return found
 end
 
--- A job's time limit in ms, exactly; the shape's is rounded up (see claim.lua). nil where it has none.
+-- Return a job's exact time limit in ms (the shape's is rounded up, see claim.lua); nil without one.
 function time_of(spec)
   local seconds = tonumber(string.match(spec, '"time_limit_s":([%d.]+)') or '')
   return seconds and seconds * 1000
 end
 
--- May a job be submitted? nil if so | {whose, measure or figure, used, most, asked}. One that `waits` already takes no
--- place anew; an array takes one for each of its `members`.
+-- Return the limit that refuses a job, or nil. -> {whose, measure or figure, used, most, asked}. A job that `waits`
+-- already takes no further slot; an array takes one for each of its `members`.
 local function refused_by_limit(user, shape, mem, time_ms, waits, members)
   if not limits_set() then return nil end
   local _, _, n, pool = parse_shape(shape)
@@ -320,7 +319,7 @@ local function refused_by_limit(user, shape, mem, time_ms, waits, members)
   return refusing(user, shape)
 end
 
--- The answer to a request that a limit refuses; nil where none does.
+-- Return the reply to a request that a limit refuses, or nil.
 function beyond_a_limit(user, shape, mem, time_ms, waits, members)
   local beyond = refused_by_limit(user, shape, mem, time_ms or math.huge, waits, members or 1)
   if not beyond then return nil end
@@ -329,7 +328,7 @@ function beyond_a_limit(user, shape, mem, time_ms, waits, members)
   return {'limited', beyond.whose, beyond.measure, unpack(figures)}
 end
 
--- The time limit in ms that a job of this pool gets if it does not say; nil if none.
+-- Return the time limit in ms that a job of this pool gets if it has none; nil without a default.
 function default_time_ms(pool)
   if not limits_set() then return nil end
   local figure = figures_of_pool(pool).default_time

@@ -1,22 +1,26 @@
--- What every script shares, behind core.lua: devices, promises, usage, the order of the queue, ends.
--- Why the store cannot serve, or nil. One that lost its data knows no job: its word would end what runs, and ids
--- would be given out twice. Every script asks this first, but those that make the store ready (see ../scripts.py).
+-- Devices, allocated memory, usage, the order of the queue, ends of jobs. Second part of every script, after core.lua.
+
+-- Return why the store cannot serve, or nil. A store that lost its data knows no job: its answers would end live runs,
+-- and it would assign ids twice. Every script checks this first, except those that rebuild the store (see
+-- ../scripts.py).
 local function refusal()
   if call('EXISTS', P .. 'epoch') == 1 then return nil end
   if call('EXISTS', P .. 'rebuilding') == 1 then return redis.error_reply('REBUILDING the jobs are on their way back') end
   return redis.error_reply('NOTOPEN the store knows nothing')
 end
 
-local GONE_MS = 5000 -- a run at its time limit still needs a moment to go (as GONE_MS in ../limiting.py)
+local GONE_MS = 5000 -- a run at its time limit still needs a moment to exit (GONE_MS in ../limit_matching.py)
 
--- Does a job of this shape want its devices for itself? Its leases say so at their end, and nobody joins it there.
+-- Return whether a job of this shape asks for exclusive devices. Its leases are marked, and no other job joins it
+-- there.
 local function wants_alone(shape)
   local _, _, _, _, _, more = parse_shape(shape)
   return string.find(more or '', '^%a*x') ~= nil
 end
 
--- record of a device -> total, headroom, foreign, seen, slots, pool, kind: gpu, mig (a part of one), simulated, cpu.
--- Workers of older versions do not tell the kind; there the device's name does.
+-- Parse the record of a device. -> total, headroom, foreign (bytes of external processes), seen, slots, pool, kind
+-- (gpu; mig, a part of a GPU; simulated; cpu). Records of older workers have no kind: it is derived from the device's
+-- name.
 local KIND_BY_NAME = {['cpu-'] = 'cpu', ['MIG-'] = 'mig', ['sim-'] = 'simulated'}
 local function parse_record(record, device)
   local total, headroom, foreign, seen, slots, pool, kind =
@@ -25,7 +29,8 @@ local function parse_record(record, device)
   return total, headroom, foreign, seen, slots, pool, kind
 end
 
--- Does the queue know of a GPU? Lost, drained and silent ones count until they are withdrawn. Looked up once at most.
+-- Return whether the queue knows of a GPU. Lost, drained and silent GPUs count until they are withdrawn. Read at most
+-- once.
 local function gpus_known()
   if learned.gpus_known ~= nil then return learned.gpus_known end
   learned.gpus_known = false
@@ -43,7 +48,8 @@ local function gpus_known()
   return false
 end
 
--- May a device of this kind take a job with this wish? As gpuqueue.model.device.suits. A wish that nobody knows suits none.
+-- Return whether a device of this kind may take a job that asks for the kind `wish`. Same rule as
+-- gpuqueue.model.device.suits. An unknown `wish` matches no device.
 local function suits(wish, kind)
   local on_gpu = kind ~= 'cpu'
   if wish == '' then return on_gpu or not gpus_known() end
@@ -52,30 +58,30 @@ local function suits(wish, kind)
   return wish == 'any'
 end
 
--- What a script is handed is judged before its first write: writes are not undone when a script dies half-way. Each
--- script names the kinds of its arguments in their order. The argument itself is not repeated: it may be anything.
+-- Arguments are checked before the first write, because writes are not undone when a script fails half-way. Each script
+-- lists the kinds of its arguments in order. Error messages do not repeat the argument: it may contain anything.
 local misfit, expect
 do
-local NUMBER, WORD, MOST = '^%d+$', '^[%w_.@+-]+$', '9007199254740992' -- 2^53, what a double counts up to
+local NUMBER, WORD, MOST = '^%d+$', '^[%w_.@+-]+$', '9007199254740992' -- 2^53: a double holds every integer up to here
 local KINDS = {
   levels = '^[0-3]+$', id = '^[1-9]%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER, level = '^[0-3]$', ['level?'] = '^[0-3]?$', flag = '^[01]$',
   token = '^%d+%.%w+$', nonce = '^%w+$', user = WORD, by = '^[%w_.@+-]*$', host = WORD, pool = '^[%w_.@+-]*$', worker = '^[^%c]+$',
   device = '^[!-+%-.-9;-~]+$', shape = '^%d+:%d+:[1-9]%d?:[%w_.@+:,/-]*$', word = WORD,
-  devices = '^[!-+%-.-9;-~,]*$', -- no comma or colon in a device
-  gang = '^[!-+%-.-9;-~,]+$', -- the devices that a run holds: at least one
-  passed = '^%d*$', -- '' where it is not known
-  later = '^%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d$', -- at most thirty years
-  users = '^[%w_.@+*,-]*$', tags = '^[%w_.@+,-]*$', -- separated by commas
-  indexes = '^[%d,-]*$', ranges = '^[%d,:-]*$', -- of an array; the latter with steps
+  devices = '^[!-+%-.-9;-~,]*$', -- a device has no comma or colon
+  gang = '^[!-+%-.-9;-~,]+$', -- the devices of a run: at least one
+  passed = '^%d*$', -- empty if unknown
+  later = '^%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d$', -- ms; at most thirty years
+  users = '^[%w_.@+*,-]*$', tags = '^[%w_.@+,-]*$', -- comma-separated
+  indexes = '^[%d,-]*$', ranges = '^[%d,:-]*$', -- of an array; ranges may have steps
   limit = '^%a+:[%w_.@+*-]+$', figures = '^[%w_.@+=!, -]*$', -- see limits.lua
   reason = '^[%a_]*$', rate = '^%d?%d?%d?%d%.%d+$',
 }
--- So many characters an argument has at most; `ranges`, which come from ourselves, as many as a million indexes may take:
--- six and a comma each. What reads those must be quick about it (count_in in array.lua).
+-- Longest argument, in characters. `ranges` come from the queue itself and may list a million indexes, of six digits
+-- and a comma each: code that reads them must be linear (count_in in array.lua).
 local LONGEST, LONGEST_RANGES = 4096, 7 * 1000000
 local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true, later = true}
 
--- -> the error to answer with, or nil. `from` is the first argument that is judged, 1 unless said.
+-- Check arguments. -> the error reply, or nil. `from` is the first argument that is checked, 1 by default.
 function misfit(kinds, from)
   for i = 1, #kinds do
     local kind, text = kinds[i], ARGV[(from or 1) + i - 1]
@@ -86,22 +92,22 @@ function misfit(kinds, from)
   end
 end
 
--- As misfit, where nothing may follow.
+-- Check arguments like misfit, and also that there are no more of them.
 function expect(kinds)
   if #ARGV > #kinds then return redis.error_reply('BADARGS there are ' .. #ARGV .. ' arguments, not ' .. #kinds) end
   return misfit(kinds)
 end
 end
 
--- Forward decay: a device-second spent at t weighs 2^((t - T0) / half-life). Dividing all by one number never
--- changes their order, so scores are only ever added to. (Cormode et al., "Forward Decay", ICDE 2009.)
--- The scores are whole numbers: the store keeps small sets as text, and reads fractions as slowly as text is read, of all
--- users at each claim. So weights are 2^10 and more: what is rounded is a thousandth of a device-second.
+-- Forward decay (Cormode et al., "Forward Decay", ICDE 2009): a device-second spent at t weighs 2^((t - T0) /
+-- half-life). Dividing all scores by one number never changes their order, so a score only needs additions.
+-- Scores are whole numbers: the store keeps small sets as text and parses fractions slowly, for all users at each
+-- claim. Weights are at least 2^10, so rounding costs at most a thousandth of a device-second.
 local LEAST_EXPONENT = 10
 local meta, set_meta
 do
 local T0_S, HALF_LIFE_S = 1735689600, 7 * 86400
-function meta() -- the site's figures
+function meta() -- the site's settings
   if learned.meta then return learned.meta end
   local claims, ticked, fair, t0, half_life, order =
     unpack(call('HMGET', P .. 'meta', 'claims', 'reap', 'fair', 't0', 'half_life', 'order'))
@@ -114,22 +120,23 @@ function set_meta(...)
   learned.meta = nil
 end
 end
--- Is nothing claimed yet, since the store was rebuilt a moment ago (rebuild_finish.lua)? Until a tick has seen the end of the pause:
--- a store that was away in between learns from its next tick that the pause is not over (reap.lua).
+-- Return whether claims are paused because the store was rebuilt a moment ago (rebuild_finish.lua). The pause lasts
+-- until a tick has seen its end: a store that was down in between learns from its next tick that the pause goes on
+-- (reap.lua).
 local function pausing(now) return meta().claims > math.min(now, meta().ticked) end
 
 local function exponent(ms) return (ms / 1000 - meta().t0_s) / meta().half_life_s end
-local function weight(ms) return 2 ^ math.max(-500, math.min(500, exponent(ms))) end -- also where the clock leapt: a double holds 2^1023
+local function weight(ms) return 2 ^ math.max(-500, math.min(500, exponent(ms))) end -- a clock may jump; a double holds 2^1023
 
--- The time that usage decays by. The reapers' ticks move it on (reap.lua), so that it goes as time goes: what was
--- charged under a clock that is a year ahead would outweigh all that anybody uses in that year.
+-- Return the time that usage decays by. The reapers' ticks advance it by the time that really passed (reap.lua): usage
+-- charged while the clock is a year ahead would otherwise outweigh all usage of that year.
 local function fair_ms(now) return meta().fair or now end
 
 local function rounded(usage) return math.floor(usage + 0.5) end
 
--- Let weights begin anew at this moment, and go by this half-life; usage is what it was, times what `factor` says of a user.
--- All is read before anything is written, so that what is damaged breaks it off as a whole: half of it would come again at
--- each tick. What is no number any more counts as nothing.
+-- Restart the weights at this moment with this half-life, and multiply the usage of each user by factor(user).
+-- All scores are read before the first write, so that a damaged entry stops the script before it changes anything: a
+-- change that stops half-way would be repeated at each tick. A score that is no finite number becomes 0.
 local function rebase(ms, half_life_s, factor)
   local scale = 2 ^ LEAST_EXPONENT / weight(ms)
   local found = call('ZRANGE', P .. 'fair', 0, -1, 'WITHSCORES')
@@ -143,7 +150,8 @@ local function rebase(ms, half_life_s, factor)
   set_meta('t0', string.format('%.3f', ms / 1000 - LEAST_EXPONENT * half_life_s), 'half_life', string.format('%.3f', half_life_s))
 end
 
--- Let them begin anew where they are out of reach: after as many half-lives they would soon be no whole numbers any more.
+-- Restart the weights when their exponent leaves the range. After many half-lives scores would exceed what a double
+-- counts exactly.
 local function keep_in_reach(ms)
   local now_at = exponent(ms)
   if now_at < LEAST_EXPONENT - 1 or now_at > 2 * LEAST_EXPONENT then
@@ -151,7 +159,8 @@ local function keep_in_reach(ms)
   end
 end
 
--- The levels at which somebody waits, high first: mostly the normal one alone, and of the others nothing need be asked.
+-- Return the priorities at which a user waits, highest first. Mostly that is the normal one alone; its queue is not
+-- checked.
 local function levels_waited_at()
   local urgent, high, low = there(P .. 'ul:3', P .. 'ul:2', P .. 'ul:0')
   if not (urgent or high or low) then return {'1'} end
@@ -163,37 +172,41 @@ local function levels_waited_at()
   return found
 end
 
--- In thousandths.
+-- Return the user's share, in thousandths.
 local function share_of(user) return tonumber(call('HGET', P .. 'shares', user) or '') or 1000 end
 
--- What counts is usage by share: whoever has twice the share may use twice as much before others go first.
+-- Add usage to a user's score, divided by the share: a user with twice the share may use twice as much.
 local function charge(user, amount, share, levels)
   local usage = call('ZINCRBY', P .. 'fair', rounded(amount * 1000 / share), user)
   for i = 1, #levels do call('ZADD', key2('ul', levels[i]), 'XX', usage, user) end
 end
 
--- What a run is charged in advance, in seconds, so that nobody grabs every device before the first bill: as long as
--- the user's runs usually take, and no more than DEPOSIT_S or its limit. A beat charges what lasts longer (heartbeat.lua).
--- Were it the same for all that have no limit, short ones would cost their user as much at a time as long ones.
+-- A claim charges a run in advance, so that a user cannot claim every device before the first charge: as many seconds
+-- as the user's runs usually take, at most DEPOSIT_S or the time limit. Heartbeats charge what exceeds that
+-- (heartbeat.lua). With the same deposit for all runs without a limit, short runs would at times cost their user as
+-- much as long ones.
 local DEPOSIT_S = 600
 
--- Where a job stands among its user's: by its id, or below 0 if it was moved to the front (see priority_front.lua).
+-- Return the position of a job among the jobs of its user: its id, or a number below 0 if it was moved to the front
+-- (see priority_front.lua).
 local function place_of(id)
   local front = call('HGET', job_key(id), 'fr')
   return front and '-' .. front or id
 end
 
--- The first job of a shape; `place` is its place, as the shapes of a user have it: as text, which then is the id, or not.
+-- Return the id of the first job of a shape. `place` is its position, as us:<lv>:<user> has it. A positive position is
+-- the id itself.
 local function first_at(place, lv, user, shape)
   if type(place) == 'string' and string.find(place, '^[1-9]%d*$') then return place end
   if tonumber(place) > 0 then return string.format('%.0f', place) end
-  return call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1] or '0' -- nobody's: a stale entry has no first job
+  return call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1] or '0' -- a stale entry has no first job
 end
 
--- Claims look at a user's jobs from the first on that there was room for (see claim.lua): not where one comes before it.
+-- Drop the notes of claims that skip a new job. A claim starts at the user's first shape that it noted to have room for
+-- (see claim.lua); that is wrong once an earlier position is in the queue.
 local function recall_passed(lv, user, place)
   local noted = key3('ub', lv, user)
-  local notes = call('HGETALL', noted) -- device -> memory, for whom it is kept, and from where on
+  local notes = call('HGETALL', noted) -- device -> bytes:beside:kept:from, see ub in ../keys.py
   for i = 1, #notes, 2 do
     local from = tonumber(string.match(notes[i + 1], '%-?%d+$') or '')
     if not from or tonumber(place) <= from then call('HDEL', noted, notes[i]) end
@@ -203,7 +216,7 @@ end
 local function enqueue(id, lv, user, shape)
   local shapes, place = key3('us', lv, user), place_of(id)
   call('ZADD', queue_key(lv, user, shape), place, id)
-  if call('ZADD', shapes, 'LT', 'CH', place, shape) == 0 then return end -- neither a new shape nor an earlier head
+  if call('ZADD', shapes, 'LT', 'CH', place, shape) == 0 then return end -- neither a new shape nor an earlier first job
   if call('SADD', key3('su', lv, shape), user) == 1 then
     call('ZADD', key2('sh', lv), (parse_shape(shape)), shape)
   end
@@ -214,7 +227,7 @@ local function enqueue(id, lv, user, shape)
   end
 end
 
--- What was kept for a job is kept no more: it has started, or waits no longer. -> was anything?
+-- Drop the reservation of a job that has started or no longer waits. -> whether it had one
 local function unreserve(id)
   local kept = call('HGET', job_key(id), 'rv')
   if not kept then return false end
@@ -226,7 +239,7 @@ local function unreserve(id)
 end
 
 local function leave_line(id, lv, user, shape)
-  if not (lv and user and shape) then return end -- a damaged entry stands nowhere
+  if not (lv and user and shape) then return end -- a damaged entry is in no queue
   local queue, shapes = queue_key(lv, user, shape), key3('us', lv, user)
   if call('ZREM', queue, id) == 0 then return end
   local head = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
@@ -245,34 +258,35 @@ local function leave_line(id, lv, user, shape)
 end
 
 
--- What a device may promise now: total - headroom - foreign - sum(max(lease, observed)).
--- Derived from the live leases each time; there is no counter that could drift.
--- -> available bytes, pool, seen, free slots, total, slots, kind, bytes if nothing ran, bytes of strangers, runs; nil
--- where nobody announced it
+-- Compute what a device can allocate now: total - headroom - foreign - sum(max(lease, observed)). Derived from the live
+-- leases each time; there is no counter that could drift.
+-- -> available bytes, pool, seen, free slots, total, slots, kind, bytes if nothing ran, bytes of external processes,
+-- runs; nil for a device that no worker announced
 local function promise(host, device, record, leases)
   record = record or call('HGET', key2('dev', host), device)
   if not record then return nil end
   local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
-  if not total then return nil end -- damaged: its worker's next beat writes it anew
+  if not total then return nil end -- damaged: the worker's next heartbeat rewrites it
   local available, capacity = total - headroom - foreign, total - headroom - foreign
   leases = leases or call('HGETALL', key2('dl', device))
   for i = 2, #leases, 2 do
     local lease, observed, alone = string.match(leases[i], '^(%d+):(%d+):?%d*:?(x?)')
-    available = available - math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
-    if alone == 'x' then available = math.min(available, 0) end -- strangers may go: what they leave is not for us
+    available = available - math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unreadable lease: the whole device
+    if alone == 'x' then available = math.min(available, 0) end -- memory that external processes free is not for other jobs
   end
   return available, pool, tonumber(seen), slots - #leases / 2, tonumber(total), tonumber(slots), kind, capacity,
     tonumber(foreign), #leases / 2
 end
 
--- What a run that wants its devices for itself is promised on one: all that it can give, `mem` where nobody knows it yet.
+-- Return the bytes allocated to a run with exclusive devices on one of them: everything the device can allocate, or
+-- `mem` while that is unknown.
 local function all_of(host, device, mem)
   local _, _, _, _, _, _, _, capacity = promise(host, device)
   return string.format('%.0f', math.max(capacity or 0, tonumber(mem)))
 end
 
--- What a run was promised on each of its devices, by its leases: of those that it has for itself the least. nil where it
--- has none.
+-- Return the bytes allocated to a run on each of its devices, by its leases; for exclusive devices the smallest. nil
+-- without a lease.
 local function promised_to(id, names)
   local least
   for device in string.gmatch(names, '[^,]+') do
@@ -282,7 +296,7 @@ local function promised_to(id, names)
   return least
 end
 
--- What a run holds counts against its user's limits for as long as its leases are there.
+-- Count what a run holds against the limits of its user, for as long as its leases exist.
 local function count_run(id, user, mem, names)
   local devices, gpus = 0, 0
   for device in string.gmatch(names, '[^,]+') do
@@ -292,11 +306,12 @@ local function count_run(id, user, mem, names)
   call('HSET', key2('run', user), id, gpus .. ':' .. string.format('%.0f', devices * mem))
 end
 
--- The text of a new lease; `nonce` is that of the claim which gives it: sent twice, it is answered twice.
+-- Return the text of a new lease. `nonce` is the nonce of the claim: a claim that is sent twice gets the same answer
+-- twice.
 local function lease_of(bytes, ends, alone, nonce) return bytes .. ':0:' .. ends .. (alone and ':x:' or '::') .. nonce end
 
--- Promise a run its memory on each of its devices, and write down whose run it is. What it costs counts from now on.
--- -> bytes that it has on the first of them
+-- Allocate memory to a run on each of its devices, and record the run's owner. Usage counts from now on.
+-- -> the bytes allocated on the first device
 local function hold_devices(id, run, mem, shape, now, expires)
   local _, limit_s = parse_shape(shape)
   local ends = limit_s > 0 and string.format('%.0f', tonumber(run.tc) + limit_s * 1000) or '0'
@@ -308,32 +323,33 @@ local function hold_devices(id, run, mem, shape, now, expires)
     if device == string.match(run.devs, '^[^,]+') then held = bytes end
     call('HSET', key2('dl', device), id, lease_of(bytes, ends, alone, nonce))
   end
-  count_run(id, call('HGET', job_key(id), 'u'), promised_to(id, run.devs) or tonumber(mem), run.devs) -- as the claim did
+  count_run(id, call('HGET', job_key(id), 'u'), promised_to(id, run.devs) or tonumber(mem), run.devs) -- as in claim.lua
   call('ZADD', P .. 'leases', string.format('%.0f', expires), id)
   return held
 end
 
--- Give back all that a run holds, and settle its deposit with the seconds that it really took: by its shim's clock
--- where that is known (took_s), since ours may have been set meanwhile.
+-- Free all that a run holds, and replace its deposit with the seconds it really took: by its shim's clock where known
+-- (took_s), because the store's clock may have been set meanwhile.
 local function free_devices(id, job, now, took_s)
   for device in string.gmatch(job.devs or '', '[^,]+') do call('HDEL', key2('dl', device), id) end
   call('ZREM', P .. 'leases', id)
   if job.u then call('HDEL', key2('run', job.u), id) end
   local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
-  if not (job.u and claimed and deposit_s and rate) then return end -- damaged: what it cost, nobody knows any more
+  if not (job.u and claimed and deposit_s and rate) then return end -- damaged: the cost is unknown
   local spent_s = took_s or math.max(0, now - claimed) / 1000
-  if took_s then -- it ran, and was not given back
-    -- Lengths of runs differ by factors: so the mean is that of their logarithms, in which the last one counts half, and
-    -- what was usual when it was claimed the other. (Not its deposit: a time limit cuts that, and a beat raises it.)
-    local before_s = tonumber(job.usu or call('HGET', P .. 'usual', job.u) or '') -- adopted: no claim has told
+  if took_s then -- it ran; the claim was not released
+    -- Run lengths differ by orders of magnitude, so the mean is taken of their logarithms: the last run counts half,
+    -- the value at the time of its claim the other half. (The deposit is no substitute: a time limit cuts it, a
+    -- heartbeat raises it.)
+    local before_s = tonumber(job.usu or call('HGET', P .. 'usual', job.u) or '') -- an adopted run has no claim
     local last_s = math.max(1, took_s)
     call('HSET', P .. 'usual', job.u, string.format('%.0f', before_s and math.sqrt(math.max(1, before_s) * last_s) or last_s))
   end
   charge(job.u, (spent_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed), share_of(job.u), levels_waited_at())
 end
 
--- Who keeps a device from new jobs: origin -> {why, by, at}. Each origin has a say of its own; see ../drains.py.
--- A plain text is of a version in which only `down` drained.
+-- Return the drains of a device: origin -> {why, by, at}. Each origin is independent (see ../drains.py). Plain text was
+-- written by a version in which only `down` drained.
 local function drains_of(device)
   local text = call('HGET', P .. 'drained', device)
   if not text then return {} end
@@ -353,9 +369,9 @@ local function drain(device, origin, why, by, now)
   keep_drains(device, drains)
 end
 
--- What a run's end says of its devices: it speaks well of all of them, or it died at once and speaks `against` some.
--- Three different jobs that did so in a row drain a device, in this same step. Only called for the owner of the run,
--- right before the token becomes stale: so each run speaks once, however often its end is told.
+-- Record what the end of a run says about its devices: `well` clears all of them, `against` lists devices on which the
+-- run died at once. Three different jobs that die so in a row drain the device, in this same step. Only called for the
+-- owner of the run, right before the token becomes stale, so each run counts once.
 local DEATHS = 3
 local function count_deaths(id, job, now, well, against, why)
   if well == '1' then
@@ -364,7 +380,7 @@ local function count_deaths(id, job, now, well, against, why)
   for device in string.gmatch(against, '[^,]+') do
     local row = cjson.decode(call('HGET', P .. 'deaths', device) or '[]')
     local known = drains_of(device).deaths ~= nil
-    for i = 1, #row do known = known or row[i].job == id end -- a job that dies again and again is held one day
+    for i = 1, #row do known = known or row[i].job == id end -- one job counts once; a job that keeps dying is held later
     if not known then row[#row + 1] = {job = id, why = why} end
     if #row < DEATHS then
       if not known then call('HSET', P .. 'deaths', device, cjson.encode(row)) end
@@ -379,19 +395,19 @@ local function count_deaths(id, job, now, well, against, why)
   end
 end
 
--- The job is over: it stays readable until the book has the event (settle.lua).
-local after_close -- (id, state, now): an array counts its member; see array.lua
+-- Record the end of a job. Its entry stays readable until the history has the event (settle.lua).
+local after_close -- (id, state, now): counts the member of an array; set in array.lua
 local function close(id, state, now, event)
   call('HSET', job_key(id), 'st', state, 'te', string.format('%.0f', now), 'ev', event, 'why', '')
   call('ZADD', P .. 'ended', string.format('%.0f', now), id)
   call('PUBLISH', P .. 'end', id)
-  if call('EXISTS', key2('dep', id)) == 1 then -- others wait for this; they hear of it in pieces (dependencies.lua)
+  if call('EXISTS', key2('dep', id)) == 1 then -- dependent jobs are notified in batches (dependencies.lua)
     call('ZADD', P .. 'timers', 0, 'd:' .. id .. ':' .. (state == 'succeeded' and 'ok' or 'fail'))
   end
   if after_close then after_close(id, state, now) end
 end
 
--- What a damaged entry has lost starts over: a script that stumbles over it would stop half-way, or stop everybody.
+-- Read a counter; a damaged one restarts at 0. A script that failed on it would stop half-way, or stop every caller.
 local function counted(text) return text and #text < 10 and tonumber(string.match(text, '^%d+$')) or 0 end
 
 local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf', 'why', 'nb',
@@ -404,12 +420,13 @@ local function read_job(id)
   return job
 end
 
--- Can it stand in a queue? An entry that lost one of these can only be ended.
+-- Return whether the entry has all that a queue needs. A job that lost one of these fields can only be ended.
 local function queueable(job)
   return job.u and job.sh and job.lv and string.match(job.lv, '^[0-3]$') and parse_shape(job.sh)
 end
 
 local ACTIVE = {starting = true, running = true, cancelling = true}
 
--- Does this writer still own the run? Every write after the claim asks this first; a stale one changes nothing.
+-- Return whether this writer still owns the run. Every write after the claim checks this first; a stale writer changes
+-- nothing.
 local function owns(job, token) return ACTIVE[job.st] and job.tok == token end

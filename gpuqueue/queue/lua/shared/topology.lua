@@ -1,15 +1,16 @@
--- Which of a host's devices belong together: the best connected set for a job on several. Goes before claim.lua.
+-- Chooses the best connected set of a host's devices for a job on several. Goes before claim.lua.
 --
--- The worker of a device told how far it is to the others (`near` of its facts, in NVML's steps: 0 an NVLink, 10 one PCIe
--- switch, 20 several, 30 one host bridge, 40 one NUMA node, 50 the system); what nobody told is as far as can be.
--- A set is as good as the sum over its pairs is small. From each device a set grows by the one that is nearest to all in
--- it; the best of these, and the best with the device that asks, is then mended by swapping one member as long as that
--- brings it nearer. No proof of the best, but the test compares it with all sets of the usual boxes. For p devices and n
--- of them it takes at most p * n * p steps, and n * n * n * (p - n) for the mending: six thousand for eight of sixteen.
+-- A device's worker reports the distance to the other devices (`near` of its facts, in NVML's steps: 0 an NVLink, 10
+-- one PCIe switch, 20 several, 30 one host bridge, 40 one NUMA node, 50 the system). An unreported distance counts as
+-- the longest. The cost of a set is the sum over its pairs. From each device a set grows by the device nearest to all
+-- in it. The best of these sets, and the best set that contains the claiming device, are then improved by swapping one
+-- member at a time while that lowers the cost. The result is not proven optimal; a test compares it with all sets of
+-- usual hosts. With p devices and sets of n, the growing takes at most p * n * p steps and the swapping n * n * n * (p
+-- - n): six thousand for eight of sixteen.
 local UNTOLD = 50
 
--- names: the devices that fit, the one that asks first -> the best set with it first, and where there is a better one
--- without it, a device of that.
+-- Return the best set that contains the first device of `names`, which claims, with that device first; and, if a set
+-- without it is better, a device of that set. names: the devices that fit, the claiming one first.
 local function best_together(names, n)
   if #names == n then return names, nil end
 
@@ -21,7 +22,7 @@ local function best_together(names, n)
 
   local function distance(a, b) return tonumber(near_of(a)[b]) or tonumber(near_of(b)[a]) or UNTOLD end
 
-  -- The set that grows from the device at `start`, as places in `apart`; of equally near ones it takes the first.
+  -- Grow a set from the device at `start`, as indexes in `apart`; of equally near devices the first is taken.
   local function grow(apart, start, n)
     local set, inside, to_set = {start}, {[start] = true}, {unpack(apart[start])}
     while #set < n do
@@ -35,7 +36,7 @@ local function best_together(names, n)
     return set
   end
 
-  local function sum_to(apart, set, place, without) -- from one place to the members of a set
+  local function sum_to(apart, set, place, without) -- from one device to the members of a set
     local sum = 0
     for i = 1, #set do
       if set[i] ~= without then sum = sum + apart[place][set[i]] end
@@ -49,7 +50,7 @@ local function best_together(names, n)
     return sum / 2
   end
 
-  -- Swap a member of the set for a better one, as long as there is one; the device at `fixed` stays.
+  -- Swap members of the set for better ones, as long as there are any; the device at `fixed` stays.
   local function mend(apart, set, fixed)
     for _ = 1, #set do
       local inside, at, by, most = {}, nil, nil, 0
@@ -85,7 +86,7 @@ local function best_together(names, n)
   best, best_sum = mend(apart, best)
   local own, own_sum = mend(apart, grow(apart, 1, n), 1)
   for i = 1, n do
-    if best[i] == 1 and best_sum < own_sum then -- it is among the best, and leads them
+    if best[i] == 1 and best_sum < own_sum then -- the claiming device is in the best set, and leads it
       table.remove(best, i)
       table.insert(best, 1, 1)
       own, own_sum = best, best_sum

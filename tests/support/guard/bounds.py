@@ -21,5 +21,9 @@ class Bound:
 
     def hold(self, found: float, what: str) -> None:
         """Fail unless *found* is in the range."""
-        assert found >= self.least, f"{what}: {found:g}, at least {self.least:g} was usual: see tests/guard/bounds.py"
-        assert found <= self.most, f"{what}: {found:g}, at most {self.most:g} is agreed: see tests/guard/bounds.py"
+        assert found >= self.least, (
+            f"{what}: {found:g}, at least {self.least:g} was usual: see tests/support/guard/bounds.py"
+        )
+        assert found <= self.most, (
+            f"{what}: {found:g}, at most {self.most:g} is agreed: see tests/support/guard/bounds.py"
+        )
