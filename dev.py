@@ -38,6 +38,7 @@ NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", 
 
 def main(words: list[str]) -> int:
     """Run one of the verbs above."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the tests start hundreds of processes of the same code
     verbs = {
         "demo": demo,
         "test": test,

@@ -1,4 +1,5 @@
-"""Every figure beside its floor, measured in the same run. ``python -m benchmarks --help`` tells how.
+"""The benchmarks: each figure with its floor, from the same run. ``python -m benchmarks --help`` explains their use.
 
-docs/performance.md tells how to read what comes out. ``benchmarks.chaos`` is the record of kills (docs/reliability.md).
+docs/internals/performance.md explains the output. ``benchmarks.chaos`` is the chaos record:
+docs/internals/reliability.md.
 """

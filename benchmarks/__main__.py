@@ -1,14 +1,15 @@
-"""Measures everything, each figure beside its floor in the same run; prints a table, and writes JSON.
+"""Measures everything, each figure with its floor in the same run; prints a table and writes JSON.
 
 python -m benchmarks                                  all of it: about an hour, on a machine that does nothing else
 python -m benchmarks --quick                          a few minutes: to see that all works, not to plan with
 python -m benchmarks --only claim corridor            some of it
-python -m benchmarks --json run.json --write docs/performance.md
-python -m benchmarks --from run.json --write docs/performance.md      nothing is measured again
+python -m benchmarks --json run.json --write docs/internals/performance.md
+python -m benchmarks --from run.json --write docs/internals/performance.md      from an earlier run, measures nothing
 
-Ctrl-C and SIGTERM end all that was started, keep in --json what is done, and exit with 130 and 143.
+Ctrl-C and SIGTERM end all that was started, keep the finished figures in --json, and exit with 130 and 143.
 
-docs/performance.md tells how to read it. ``python -m benchmarks.peers.install`` installs others to compare with.
+docs/internals/performance.md explains the output. ``python -m benchmarks.peers.install`` installs other queues to
+compare with.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from benchmarks.measure.whole_file import check_writable, put_whole
 from benchmarks.page.runs import merged
 from benchmarks.page.write import PageError, check, lacking, write
 
-#: What to do for a page that has all its rows.
+#: The remedy for a page without all its rows.
 WHOLE = "measure all, or give the other parts as well: --from part.json other.json"
 
 
@@ -83,7 +84,7 @@ def _check_json(path: Path, parser: argparse.ArgumentParser) -> None:
         check_writable(path)
     except OSError as error:
         parser.error(f"--json: {path} cannot be written: {error.strerror}")
-    except RuntimeError as error:  # what pathlib makes of links in a circle, before Python 3.13
+    except RuntimeError as error:  # pathlib's error for a cycle of links, before Python 3.13
         parser.error(f"--json: {path} cannot be written: {error}")
     except ValueError as error:  # a zero byte
         parser.error(f"--json: {str(path)!r} cannot be written: {error}")
@@ -99,7 +100,7 @@ def _check(page: Path, parser: argparse.ArgumentParser) -> None:
 
 
 def _read(paths: Sequence[Path]) -> Report:
-    """Return the report of a run; of several the first one's, with what only the others have."""
+    """Return the report of one run, or of several: the first one, with the figures that only the others have."""
     reports = []
     for path in paths:
         try:
@@ -110,7 +111,7 @@ def _read(paths: Sequence[Path]) -> Report:
 
 
 def _measured(options: argparse.Namespace) -> Report:
-    """Measure what was asked for, and keep what was done if that is stopped."""
+    """Measure what the options name, and report what is kept if the run is stopped."""
     kept: list[Report] = []
     was_there = bool(options.json and options.json.exists())
 
@@ -126,9 +127,9 @@ def _measured(options: argparse.Namespace) -> Report:
 
 
 def _measure(options: argparse.Namespace, kept: list[Report]) -> Report:
-    """Measure part by part. After each all is *kept*: who breaks off an hour's run has what is done.
+    """Measure part by part, and keep the report after each part, so that a stopped run loses only one part.
 
-    Nothing is kept before there is a figure: the file may hold those of an earlier run.
+    Nothing is written before there is a figure: the file may hold an earlier run.
     """
     report = Report(machine=_machine(), quick=options.quick, took_s=0.0, figures=())
     began_s = time.monotonic()
@@ -164,11 +165,11 @@ def _keep(report: Report, path: Path | None) -> None:
 
 
 def _with_reason(name: str, measured: Measured) -> Measured:
-    """Yield what is measured, and what it failed with: the others' figures are not to be lost by it."""
+    """Yield the figures, or the reason why the benchmark failed: the other figures must not be lost."""
     try:
         yield from measured
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is told
-        heed()  # it may be what came of a Ctrl-C
+        heed()  # the error may be the result of a Ctrl-C
         yield Absent(name=name, why=f"it broke off: {error!r}")
 
 

@@ -1,8 +1,8 @@
-"""What an array costs: one submit beside as many single submits, and a claim of a member beside one of a single job.
+"""The cost of an array's submit, compared with single submits, and of a member's claim, with a single job's claim.
 
-Everything in one run on one store that makes each write durable (``appendfsync always``, as ``gpuqueue up`` starts it).
-The single submits are sent as fast as they can be, in pipelines. Claims are told by the time that the server itself
-counts for each (its slow log, from 0 us on).
+All figures come from one run on one store that makes each write durable (``appendfsync always``, as ``gpuqueue up``
+starts it). The single submits are sent in pipelines, as fast as possible. The time of a claim is the one that the
+server itself logs (its slow log, from 0 us on).
 
     python -m benchmarks.bench_array [--members 10000 1000000] [--singles 10000] [--claims 1000]
 """
@@ -64,7 +64,7 @@ def _arrays(store: Store, count: int, each_s: float) -> Iterator[Figure]:
 
 
 def _submit_bounded(store: Store, claims: int) -> None:
-    """Submit an array of which 4 may run at once, by another user, who goes first."""
+    """Submit an array of which 4 members may run at once, by another user who comes first."""
     spec = replace(SPEC, account=replace(SPEC.account, name="bob"))
     store.queue.submit(replace(spec, array=replace(Array.parse(f"0-{10 * claims}"), at_once=4)))
     store.client.zadd("{gq}:fair", {"bob": -1e30})
@@ -77,7 +77,7 @@ def _claims(store: Store, name: str, count: int, single: Floor) -> Iterator[Figu
 
 
 def _claim_us(store: Store, count: int, share: float) -> float:
-    """Claim and end *count* jobs; return what the server counted for a claim, in microseconds."""
+    """Claim and end *count* jobs; return the server's time for a claim at the quantile *share*, in microseconds."""
     store.client.slowlog_reset()
     store.client.config_set("slowlog-log-slower-than", 0)
     for _ in range(count):

@@ -1,17 +1,17 @@
-"""What a claim costs the store, by how many jobs wait and by how hard it is to find one that fits.
+"""The cost of a claim in the store, by the number of waiting jobs and the difficulty of finding one that fits.
 
-50 users, 30 memory classes, 4 time limits and 4 levels, on one store; every script and rule is the real one. What is
-told is the time that the server itself counts for each claim (its slow log), next to the floor: a script that asks for
-one field as many times as a claim that finds its job at once asks for anything (30), on the same server, after each
-claim. What the log does not take counts as its threshold. On a machine that is slow for a while both are: look at the
-ratio. Every fiftieth script, whichever it is, the server collects garbage within: that is most of what a `p99` tells,
-of the floor's as well. Where the server has loaded a better allocator than the C library's (see
-gpuqueue/embedded/allocator.py), the largest queue is measured once more without it: ``claim-libc``. Beside it what a
-waiting job takes of the store's memory, and the whole process of ``gpuqueue queue`` while so many wait.
+50 users, 30 memory classes, 4 time limits and 4 priorities, on one store; every script and rule is the real one. Each
+figure is the server's own time for a claim (its slow log). The floor is a script that reads one field as often as a
+claim that finds its job at once issues commands (30), on the same server, after each claim. A call below the log's
+threshold counts as the threshold. On a machine that is slow for a while both are slow, so compare the ratio. Within
+every fiftieth script of any kind the server collects garbage: that is most of a `p99`, of the floor's as well. Where
+the server has loaded a better allocator than the C library's (see gpuqueue/embedded/allocator.py), the largest queue is
+measured once more without it: ``claim-libc``. Further figures are the store's memory for a waiting job, and the whole
+process of ``gpuqueue queue`` with that many waiting jobs.
 
-The events of the submits are taken away as the recorder does. The store writes its file anew only for the last case: a
-million submits in two minutes make it do so nine times, and for thousands of claims after each the system copies or
-unlocks every page of memory that one of them writes to.
+The events of the submits are removed, as by the recorder. The store rewrites its file only for the last case. Otherwise
+a million submits in two minutes cause nine rewrites, and for thousands of claims after each of them the system copies
+or unlocks every page of memory that a claim writes to.
 
     python -m benchmarks.bench_claim [--pending 1000 100000 1000000] [--claims 2000]
 """
@@ -50,24 +50,24 @@ from gpuqueue.queue.scripts import Scripts, lasting, whole
 GIB = 2**30
 USERS, CLASSES = 50, 30
 LIMITS_S = (None, 600.0, 3600.0, 86400.0)
-#: More than any job asks for, so that memory is never what ends a measurement.
+#: More than any job asks for, so that memory never ends a measurement.
 CARD_BYTES = 64 * GIB
-#: What the job asks for that the card is kept for: more than is ever free.
+#: The request of the job for which the card is reserved: more than is ever free.
 KEPT_BYTES = 60 * GIB
 PIPE = 1000
-#: Claims that took less are told as this. The log would also take each command of a script if it could: that made the
-#: scripts look slower by a quarter.
+#: Shorter claims count as this, in us. With threshold 0 the log would also record each command of a script, which made
+#: the scripts a quarter slower.
 LOGGED_US = 15
-#: What a claim asks the store for that finds a job at once: commands.
+#: The commands of a claim that finds a job at once.
 READS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """How full the device is, and what stands in the way.
+    """How full the device is, and what is in the way.
 
-    *finds* is whether a claim then has a job, *kept_s* how long it is until the job may start that the device is kept
-    for: who ends before that may go. *rewritten* is whether the store has just written its file anew.
+    *finds* is whether a claim then has a job. *kept_s* is the time until the job for which the device is reserved may
+    start: a job that ends before may go first. *rewritten* is whether the store has just rewritten its file.
     """
 
     name: str
@@ -106,7 +106,7 @@ def figures(*, quick: bool = False, sizes: Sequence[int] = (), claims: int | Non
 
 
 def _without_it(size: int, claims: int) -> Iterator[Figure]:
-    """Measure the largest queue once more on the C library's allocator: not every machine has a better one."""
+    """Measure the largest queue once more with the C library's allocator, which some machines have only."""
     with private_store(durable=False, preload=False) as store:
         line = Line(store, claims)
         line.fill(size)
@@ -131,7 +131,7 @@ def _claims(name: str, case: Case, line: Line, claims: int) -> Iterator[Figure]:
         read = reader(client)
 
         def both() -> None:
-            """Claim, then run the floor: in turn, so that the store has done the same before either."""
+            """Claim, then run the floor, in alternation, so that the store has done the same before each."""
             line.claim(offer, finds=case.finds)
             read()
 
@@ -142,7 +142,7 @@ def _claims(name: str, case: Case, line: Line, claims: int) -> Iterator[Figure]:
 
 
 def _looks(size: int, store: Store) -> Iterator[Figure]:
-    """Measure what a person waits for who asks for the queue."""
+    """Measure how long a user waits for ``gpuqueue queue``."""
     state = str(store.settings.state_dir)
     environ = clean_environ(state) | {"GPUQUEUE_STATE_DIR": state}
     yield beside_click(f"queue.{size}.process", [GPUQUEUE, "queue"], partial(quiet, environ=environ))
@@ -154,9 +154,9 @@ def _looks(size: int, store: Store) -> Iterator[Figure]:
 
 
 class Line:
-    """The jobs that wait: of all users, classes, limits and levels.
+    """The waiting jobs, of all users, classes, limits and priorities.
 
-    What is claimed comes in again at the end of its user's line: as many wait at the last claim as at the first.
+    A claimed job is submitted again at the end of its user's jobs, so the number of waiting jobs is constant.
     """
 
     def __init__(self, store: Store, claims: int) -> None:
@@ -164,13 +164,13 @@ class Line:
         self.length = 0
         self._scripts = Scripts(store.client)
         self._chance = random.Random(CLASSES)  # noqa: S311 - the same jobs each time
-        _announce(store)  # before the first job: one that finds no GPU has another shape
+        _announce(store)  # before the first job: without a GPU a job gets another shape
         store.client.config_set("slowlog-max-len", 10 * claims)
         store.client.config_set("slowlog-log-slower-than", LOGGED_US)
         store.client.config_set("auto-aof-rewrite-percentage", 0)
 
     def fill(self, length: int) -> None:
-        """Submit until so many jobs wait."""
+        """Submit until *length* jobs wait."""
         while self.length < length:
             many = [self._any() for _ in range(min(PIPE, length - self.length))]
             for reply in self._scripts.run_each("submit", many):
@@ -180,11 +180,10 @@ class Line:
             self.length += len(many)
 
     def claim(self, offer: Offer, *, finds: bool) -> None:
-        """Claim once, and leave device and queue as they were.
+        """Claim once, and restore the device and the queue.
 
         Raises:
-            RuntimeError: there was a job where none should be found, or none.
-
+            RuntimeError: the claim found a job when it should not, or none when it should.
         """
         claimed = self.store.queue.claim(offer, worker="w", lease_s=3600, nonce=new_nonce())
         if finds != (claimed is not None):
@@ -202,7 +201,7 @@ class Line:
         )
 
     def _forget(self, claimed: Claim) -> None:
-        """Remove what a claim leaves: what the end of its run and the recorder would."""
+        """Remove what a claim leaves, as the end of its run and the recorder would."""
         gone = self.store.client.pipeline(transaction=False)
         gone.delete(keys.job(claimed.job_id), keys.spec(claimed.job_id), keys.device_leases("GPU-0"))
         gone.zrem(keys.LIVE, claimed.job_id)
@@ -231,7 +230,7 @@ def _words_of(user: int, mem_bytes: int, limit_s: float | None, level: Level) ->
 
 
 def _words(spec: JobSpec, text: str | None = None) -> tuple[str | float, ...]:
-    """Return what the script is told that submits such a job."""
+    """Return the arguments of the script that submits such a job."""
     text = encode_spec(spec) if text is None else text
     return spec.account.name, int(spec.level), spec.mem_bytes, str(spec.shape), 1, text, new_nonce(), ""
 
@@ -249,7 +248,7 @@ def _announce(store: Store, taken_bytes: int = 0) -> Offer:
 
 @contextmanager
 def on_device(store: Store, case: Case) -> Iterator[Offer]:
-    """Yield the device in this state, kept for a job that it has too little for, if it is."""
+    """Yield the device in this state, reserved for a job that does not fit, if the case says so."""
     offer = _announce(store, taken_bytes=CARD_BYTES - case.free_bytes)
     if case.rewritten:
         _rewrite(store.client)
@@ -266,11 +265,10 @@ def on_device(store: Store, case: Case) -> Iterator[Offer]:
 
 
 def _rewrite(client: redis.Redis) -> None:
-    """Let the store write its file anew, and wait until it has.
+    """Make the store rewrite its file, and wait until it has.
 
     Raises:
         RuntimeError: it could not.
-
     """
     client.bgrewriteaof()
     told = _of_its_file(client)
@@ -292,7 +290,7 @@ FLOOR = f"for i = 1, {READS} do redis.call('HGET', KEYS[1] .. 'meta', 'claims') 
 
 
 def reader(client: redis.Redis) -> Callable[[], None]:
-    """Return what runs a script that only reads, with a claim's arguments."""
+    """Return a function that runs a script that only reads, with a claim's arguments."""
     reads = client.script_load(FLOOR)
 
     def once() -> None:
@@ -302,7 +300,7 @@ def reader(client: redis.Redis) -> Callable[[], None]:
 
 
 class Cost(NamedTuple):
-    """What the server counted for a script, in microseconds."""
+    """The server's time for a script, in microseconds."""
 
     p50: int
     p99: int
@@ -310,24 +308,24 @@ class Cost(NamedTuple):
 
 
 def claims_in_log(clock: str = "") -> tuple[str, ...]:
-    """Return by which words the server's log names a claim: a function, or a script where it has no functions."""
+    """Return the names of a claim in the server's log: a function, or a script where it has no functions."""
     return name_of("claim", lasting("claim", clock)), *scripts_in_log(whole("claim", clock))
 
 
 def scripts_in_log(text: str) -> tuple[str, ...]:
-    """Return by which words the server's log names the script *text*."""
+    """Return the names of the script *text* in the server's log."""
     return (hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(),)
 
 
 def took_us(log: Sequence[dict[str, Any]], names: Sequence[str]) -> list[int]:
-    """Return how long each call took that the *log* names by one of these."""
+    """Return the durations of the calls in the *log* that have one of these names, in microseconds."""
     return [int(entry["duration"]) for entry in log if any(name in str(entry["command"]) for name in names)]
 
 
 def costs_of(
     client: redis.Redis, calls: Sequence[Sequence[str]], once: Callable[[], None], count: int
 ) -> tuple[Cost, ...]:
-    """Return what each of *calls* costs, each of which *once* runs one time, by the server's log of every command."""
+    """Return the cost of each of *calls*, each of which *once* runs one time, from the server's log."""
     once()
     client.slowlog_reset()
     for _ in range(count):

@@ -1,11 +1,9 @@
-"""How long a person waits for each command, beside what Python and click alone take in the same run.
+"""How long a user waits for each command, compared with Python and click alone in the same run.
 
 python -m benchmarks.bench_commands [--rounds 15] [--json] [COMMAND…]
 
-Starts a private machine (embedded store, recorder, one simulated device and its worker) in a temporary directory.
-Every round runs each command once as a whole process, and each floor once; medians are printed, and ratios.
-A command that would take the machine down, wants a terminal, or works for seconds, only prints its help: it is called
-``command.NAME.help`` then. ``import.MODULE`` is a process that only imports what stands behind commands.
+Starts a private machine (embedded store, recorder, one simulated device and its worker) in a temporary directory. Every
+round runs each command once as a whole process, and each floor once; the table has medians and ratios.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ ROUNDS, QUICK_ROUNDS = 15, 3
 PYTHON = "python -c pass"
 FLOORS = {PYTHON: (sys.executable, "-c", "pass"), CLICK: IMPORT_CLICK}
 HELP = ("--help",)
-#: What stands behind a command. ENDED is a job that has ended, HELD one that is held, WAITING one that waits.
+#: The arguments of each command. ENDED is a job that has ended, HELD one that is held, WAITING one that waits.
 WORDS = {
     "submit": ("--mem", "1M", "--", "true"),
     "run": ("--mem", "1M", "--", "true"),
@@ -57,7 +55,7 @@ WORDS = {
 
 
 class Jobs:
-    """Jobs to do things to, on a machine that is up."""
+    """Jobs for the commands, on a machine that is up."""
 
     def __init__(self, machine: Machine) -> None:
         self._environ, self._client = machine.environ, machine.client
@@ -65,7 +63,7 @@ class Jobs:
         self._client.wait(self._ended)
 
     def timed(self, command: str) -> float:
-        """Return the seconds of a whole process of *command*; what it is done to is made before, and gone after."""
+        """Return the seconds of a whole process of *command*; its job is created before and cancelled after."""
         words = WORDS.get(command, HELP)
         waiting = None
         if {"HELD", "WAITING"} & set(words):
@@ -79,12 +77,12 @@ class Jobs:
         return took_s
 
     def process(self, words: Sequence[str]) -> float:
-        """Return how long a process takes, in seconds."""
+        """Return the duration of a process, in seconds."""
         return timed(lambda: quiet(words, self._environ))
 
 
 def figures(*, quick: bool = False, rounds: int | None = None, commands: Sequence[str] = ()) -> Measured:
-    """Yield each command's whole process and the import of its module, beside click's."""
+    """Yield the whole process of each command and the import of its module, compared with click's."""
     rounds, names = rounds or (QUICK_ROUNDS if quick else ROUNDS), list(commands or COMMANDS)
     modules = sorted({COMMANDS[name][0] for name in names})
     with private_machine() as machine:

@@ -1,17 +1,17 @@
-"""How long the corridor takes a job, idle and under load, beside floors measured in the same rounds.
+"""The time of a job from submit to history, idle and under load, with floors measured in the same rounds.
 
 python -m benchmarks.bench_corridor [--rounds 100] [--jobs 200] [--devices sim:1x8G]
 
-A private machine: embedded store, recorder, one simulated device with 4 slots, a real Celery worker. Three moments are
-told of each job, from the call of submit on:
+A private machine: embedded store, recorder, one simulated device with 4 slots, a real Celery worker. Three moments of
+each job are measured, from the call of submit on:
 
-granted   the worker knows that it may start it: queue and claim, without a process. Seen from outside, by the first
-          file that the worker writes once it has the store's answer (:mod:`benchmarks.measure.run_watch`)
-start     its first instruction: a shim's Python is started before
-recorded  counted from its start: it has ended and the history's file says so
+granted   the worker knows that the job may start: queue and claim, without a process. Observed from outside, by the
+          first file that the worker writes after the store's answer (:mod:`benchmarks.measure.run_watch`)
+start     the job's first instruction, after the start of a shim
+recorded  counted from its start: the job has ended and is in the history's file
 
-The floors are the same without a queue: a durable LPUSH that a waiting BLPOP sees, then a spawn of the same command,
-then one commit into SQLite. *load* is a busy process on each core and 10 000 other jobs that wait.
+The floors are the same without a queue: a durable LPUSH that a waiting BLPOP receives, then a spawn of the same
+command, then one commit into SQLite. *load* is a busy process on each core and 10 000 other waiting jobs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from gpuqueue.queue.connect import connect
 
 ROUNDS, QUICK_ROUNDS = 100, 15
 WAITING, QUICK_WAITING = 10_000, 500
-#: Trivial jobs of one round of many, and such rounds.
+#: Trivial jobs of one round of the throughput, and the number of rounds.
 JOBS, QUICK_JOBS = 200, 20
 JOB_ROUNDS = 5
 SLOTS = 4
@@ -51,14 +51,14 @@ FLOORS = {
     "start": "durable LPUSH, BLPOP, spawn",
     "recorded": "the process, one SQLite commit",
 }
-#: What each round finds: seconds for each moment.
+#: Moment -> its seconds in each round.
 Moments = dict[str, list[float]]
 
 
 def figures(
     *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, devices: str = "sim:1x8G"
 ) -> Measured:
-    """Yield the moments of single jobs, idle and under load, and how many jobs a second go through."""
+    """Yield the moments of single jobs, idle and under load, and the jobs a second."""
     rounds, jobs = rounds or (QUICK_ROUNDS if quick else ROUNDS), jobs or (QUICK_JOBS if quick else JOBS)
     with private_machine(devices, SLOTS=str(SLOTS)) as machine:
         yield from _moments("idle", machine, rounds)
@@ -74,7 +74,7 @@ def _moments(name: str, machine: Machine, rounds: int) -> Iterator[Figure]:
         for turn in range(rounds + 1):
             for found, once in ((ours, partial(_through_the_queue, machine)), (floors, direct.once)):
                 for moment, took_s in once().items():
-                    if turn:  # the first is to warm up
+                    if turn:  # the first turn warms up
                         found[moment].append(took_s)
     for moment, floor in FLOORS.items():
         for label, share in SHARES.items():
@@ -89,13 +89,13 @@ def _moments(name: str, machine: Machine, rounds: int) -> Iterator[Figure]:
 
 
 def stamping(stamp: Path) -> list[str]:
-    """Return a command that writes down when it started, as small as there is one."""
+    """Return a minimal command that writes the time of its start."""
     return ["/bin/sh", "-c", f"date +%s.%N > {stamp}"]
 
 
 def _through_the_queue(machine: Machine) -> dict[str, float]:
     stamp, client = machine.place / "stamp", machine.client
-    machine.settings.runs_dir.mkdir(mode=0o700, exist_ok=True)  # the first run would make it
+    machine.settings.runs_dir.mkdir(mode=0o700, exist_ok=True)  # otherwise the first run would create it
     with closing(RunWatch(machine.settings.runs_dir)) as watch:
         began = time.time()
         job = client.submit(stamping(stamp), mem="1M", cwd=machine.place)
@@ -116,7 +116,10 @@ def _recorded(machine: Machine, job_id: int) -> float:
 
 
 def _all_recorded(machine: Machine, job_ids: Sequence[int]) -> None:
-    """Wait until the history's file has the end of each. A wait for each job took the processors from the jobs."""
+    """Wait until the history's file has the end of each job.
+
+    One wait for all jobs: a wait for each would take the CPUs from the jobs.
+    """
     path = machine.settings.database_url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(path)) as book:
         asked = "SELECT count(*) FROM jobs WHERE id BETWEEN ? AND ? AND ended_at IS NOT NULL"
@@ -129,7 +132,7 @@ def _all_recorded(machine: Machine, job_ids: Sequence[int]) -> None:
 
 
 class Direct:
-    """The floor: somebody who waits on the same store spawns the same command, then commits one row."""
+    """The floor: a thread that waits on the same store spawns the same command, then commits one row."""
 
     def __init__(self, machine: Machine) -> None:
         self._stamp = machine.place / "direct"
@@ -164,20 +167,20 @@ class Direct:
         return any(each["cmd"] == "blpop" for each in self._client.client_list())
 
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the connections."""
         self._client.close()
         self._waiting.close()
         self._book.close()
 
 
 def _throughput(machine: Machine, jobs: int) -> Figure:
-    """Measure trivial jobs, each in a shim of its own and recorded; floor: spawning them one after the other.
+    """Measure trivial jobs, each in its own shim and recorded; the floor spawns them one after the other.
 
-    In turn, and the median of these rounds is told.
+    Both alternate, and the figure is the median of the rounds.
     """
 
     def ours() -> None:
-        # In no repository, as above: what git takes in one is the submitter's, and as much as a fifth of all.
+        # Outside a repository, as above: in a repository git takes up to a fifth of the time.
         submitted = [machine.client.submit(["/bin/true"], mem="1M", cwd=machine.place).id for _ in range(jobs)]
         _all_recorded(machine, submitted)
 
@@ -194,7 +197,7 @@ def _throughput(machine: Machine, jobs: int) -> Figure:
 
 @contextmanager
 def _busy(machine: Machine, waiting: int) -> Iterator[None]:
-    """Keep every core busy and *waiting* other jobs in the queue, which want a device that nobody serves."""
+    """Keep every core busy, and *waiting* other jobs in the queue for a device that is not served."""
     spec = machine.client.submit(["true"], mem="1M", device="cpu").spec
     for _ in range(waiting):
         machine.client.queue.submit(spec)

@@ -1,10 +1,11 @@
-"""What a page of the history costs among a million jobs: each filter, each order, and statistics of the last days.
+"""The cost of a page of the history of a million jobs: each filter, each order, and statistics of the last days.
 
     nice -n 5 python -m benchmarks.bench_history [--jobs 1000000] [--plans]
 
 The floor is a page of 50 jobs by primary key through the same code, with their runs and devices: no filter can be
-cheaper. Each figure is the best of three, as time and as a multiple of the floor; ``--plans`` prints how the database
-finds what takes more than 100 ms. The book is filled by plain INSERTs; one run in ten fails, two in a hundred are lost.
+cheaper. Each figure is the best of three, as a time and as a multiple of the floor; ``--plans`` prints the query plan
+of pages that take more than 100 ms. The history is filled by plain INSERTs; one run in ten fails, two in a hundred are
+lost.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from gpuqueue.model.run import EndingKind
 from gpuqueue.model.statistics import By
 from gpuqueue.text.units import GIB
 
-#: Above this a page is said to be slow, in seconds.
+#: Above this a page counts as slow, in seconds.
 SLOW_S = 0.1
-#: The best of so many is told.
+#: The number of measurements, of which the best counts.
 TIMES = 3
 
 
 def questions(count: int) -> dict[str, HistoryQuery]:
-    """Return what is asked, by what it says of itself. What is rare or not there at all is the hardest."""
+    """Return the queries by their descriptions. Rare or absent values are the hardest."""
     peak, wide = {"sort": Sort.PEAK}, NOW - timedelta(days=7)
     given: dict[str, dict[str, Any]] = {
         "all": {},
@@ -105,9 +106,9 @@ def questions(count: int) -> dict[str, HistoryQuery]:
 
 
 def best_s(act: Callable[[], object]) -> float:
-    """Return the time of the best of three."""
+    """Return the time of the best of three, in seconds."""
     times: list[float] = []
-    while len(times) < TIMES and (not times or times[-1] <= 10 * SLOW_S):  # it will not become fast
+    while len(times) < TIMES and (not times or times[-1] <= 10 * SLOW_S):  # a slow query will not become fast
         times.append(timed(act))
     return min(times)
 
@@ -135,7 +136,7 @@ def figures(
 
 
 def _measure(label: str, url: str, count: int, *, plans: bool) -> Measured:
-    """Fill the book at *url*, if it is empty, and yield a figure for each question."""
+    """Fill the history at *url*, if it is empty, and yield a figure for each query."""
     migrate.upgrade(url)
     book = Book(url)
     if book.max_job_id() is None:
@@ -159,7 +160,7 @@ def _measure(label: str, url: str, count: int, *, plans: bool) -> Measured:
 
 
 def _process(label: str, url: str) -> Figure:
-    """Measure what a person waits for who asks for the newest jobs."""
+    """Measure how long a user waits for the newest jobs."""
     with tempfile.TemporaryDirectory(prefix="gq-bench-") as state:
         environ = clean_environ(state) | {"GPUQUEUE_STATE_DIR": state, "GPUQUEUE_DATABASE_URL": url}
         return beside_click(f"history.{label}.process", [GPUQUEUE, "history"], partial(quiet, environ=environ))
@@ -170,7 +171,7 @@ def _slug(text: str) -> str:
 
 
 def explain(url: str, query: HistoryQuery) -> None:
-    """Print how the database finds the page's jobs."""
+    """Print the query plan of the page."""
     engine = open_engine(url)
     statements: list[tuple[str, Any]] = []
     sa.event.listen(engine, "before_cursor_execute", lambda *call: statements.append((call[2], call[3])))

@@ -1,9 +1,9 @@
-"""What is left when workers are killed at random moments: 100 times SIGKILL, while jobs run and are submitted.
+"""What remains when workers are killed at random moments: 100 times SIGKILL, while jobs run and are submitted.
 
 python -m benchmarks.bench_kills [--kills 100] [--jobs 950]
 
-This is ``benchmarks.chaos`` with nothing but its kills of workers; docs/reliability.md tells what is counted, and how
-Celery and RQ come out of the same.
+This is ``benchmarks.chaos`` with only its kills of workers. docs/internals/reliability.md explains what is counted, and
+compares with Celery and RQ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KILLS, JOBS = 100, 950
 
 
 def figures(*, quick: bool = False, kills: int = KILLS, jobs: int = JOBS) -> Measured:
-    """Yield how many jobs were lost, doubled, orphaned, wrong or left behind."""
+    """Yield the number of jobs that were lost, doubled, orphaned, wrong or left behind."""
     words = ["--short"] if quick else ["--jobs", str(jobs), "--kills", str(kills)]
     chaos = [sys.executable, "-m", "benchmarks.chaos", *words, "--only", "worker SIGKILL", "--json"]
     done = _done(chaos)
@@ -37,7 +37,7 @@ def figures(*, quick: bool = False, kills: int = KILLS, jobs: int = JOBS) -> Mea
 
 
 def _done(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run *words* to their end. Where we are stopped, they clear up what they started before anything else does."""
+    """Run *words* to their end. If this process is stopped, they first clean up what they started."""
     with subprocess.Popen(
         words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
@@ -58,7 +58,7 @@ def _counted(plain: dict[str, Any]) -> Measured:
 
 
 def main() -> None:
-    """Kill, and print what was found."""
+    """Kill workers, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=how_many, default=KILLS)
     parser.add_argument("--jobs", type=how_many, default=JOBS)

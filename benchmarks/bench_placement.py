@@ -1,9 +1,9 @@
-"""What placing a job costs: submit -> start with and without it, on one device and on eight, and who gets the job.
+"""The cost of placing a job: submit -> start with and without it, on one device and on eight, and where jobs start.
 
-Real workers and a real store; the two ways take turns within one run, so that the machine's mood is the same for both.
-On eight devices each but one has a small run first, so that only one device is the best and every other one that wakes
-up must leave the job to it. The times are the store's, from the submit to the moment in which the worker asks whether
-the job may start.
+Real workers and a real store. The two ways alternate within one run, so that the machine's load is the same for both.
+Of eight devices all but one have a small run first, so that only one device is the best, and every other worker that
+wakes up must leave the job to it. The times are the store's, from the submit to the moment in which the worker asks
+whether the job may start.
 
     python -m benchmarks.bench_placement [--jobs 40]
 """
@@ -24,7 +24,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 
-#: As the store keeps it: '' whoever looks first, s the device with the most free memory.
+#: The values in the store: '' for the first worker that asks, s for the device with the most free memory.
 WAYS = {"first": "", "spread": "s"}
 JOBS, QUICK_JOBS = 40, 8
 
@@ -47,7 +47,7 @@ def _measure(devices: int, jobs: int) -> Measured:
 
 
 def _waits_ms(machine: Machine, jobs: int) -> tuple[dict[str, list[float]], Counter[str]]:
-    """Return the waits of each way, and how many jobs of each came to the best device."""
+    """Return the waits of each way, in ms, and how many jobs of each started on the best device."""
     client, store = machine.client, connect(machine.settings.redis_url)
     best = _occupy(client)
     waits_ms: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -66,7 +66,7 @@ def _waits_ms(machine: Machine, jobs: int) -> tuple[dict[str, list[float]], Coun
 
 
 def _occupy(client: Client) -> str:
-    """Put a run on each device but the last; return that one."""
+    """Start a run on each device but the last; return the UUID of the last one."""
     found = client.devices()
     busy = [client.submit(["sleep", "600"], mem="2G", device=each.device.uuid) for each in found[:-1]]
     until(

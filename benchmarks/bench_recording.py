@@ -1,8 +1,8 @@
-"""How many jobs a second the book takes, as a ratio to what the database's own driver inserts at best.
+"""The jobs a second that the history records, compared with the most that the database's own driver inserts.
 
-A job is four events (submit, claim, started, finish) and leaves seven rows: a job, a run, a device, four events.
-The floor is the same number of rows in the same number of transactions, with nothing but the driver's ``executemany``
-on tables without keys, indexes or checks. Jobs overlap, as they do in life: the events of ``--width`` jobs are mixed.
+A job is four events (submit, claim, started, finish) and leaves seven rows: a job, a run, a device, four events. The
+floor is the same number of rows in the same number of transactions, with only the driver's ``executemany``, on tables
+without keys, indexes or checks. Jobs overlap, as in practice: the events of ``--width`` jobs are mixed.
 
     python -m benchmarks.bench_recording [--jobs 4000] [--postgres-url postgresql://…]
 """
@@ -32,14 +32,14 @@ from gpuqueue.model.run import Ending, RunDevice
 
 BATCHES = (1, 10, 100, 500)
 GIB = 2**30
-#: Most events of one measurement with small batches: each batch is a transaction that waits for the disk.
+#: The most batches of one measurement: each batch is a transaction that waits for the disk.
 MOST_BATCHES = 1000
 NOW = datetime(2026, 11, 1, tzinfo=timezone.utc)
 ENVIRONMENT = {f"VARIABLE_{number}": "a value of a usual length" for number in range(40)}
 
 
 def job_events(job_id: int) -> list[tuple[Act, JobState, dict[str, str]]]:
-    """Return what one job tells in its life."""
+    """Return the events of one job's life."""
     spec = JobSpec(
         argv=("python", "train.py", "--lr", "1e-3"),
         cwd="/home/ada/project",
@@ -65,7 +65,7 @@ def job_events(job_id: int) -> list[tuple[Act, JobState, dict[str, str]]]:
 
 
 def make_events(jobs: int, width: int, first: int) -> list[Event]:
-    """Return the events of *jobs* jobs from the id *first*, *width* of which are under way at a time."""
+    """Return the events of *jobs* jobs from the id *first*, of which *width* overlap."""
     told = []
     for start in range(first, first + jobs, width):
         ids = range(start, min(start + width, first + jobs))
@@ -86,7 +86,7 @@ def make_events(jobs: int, width: int, first: int) -> list[Event]:
 
 
 def record(book: Book, events: list[Event], batch: int) -> float:
-    """Return how many seconds the book takes for *events*."""
+    """Return how many seconds the history takes for *events*."""
     began = time.perf_counter()
     for start in range(0, len(events), batch):
         if not book.apply(events[start : start + batch], expected=book.cursor(), epoch="bench"):

@@ -1,11 +1,11 @@
-"""What sampling costs: shares of one core for each device, at rest and at ten looks a second.
+"""The cost of sampling: shares of one core for each device, at rest and at ten samples a second.
 
 python -m benchmarks.bench_sampling [--seconds 20]
 
-The worker's own sampler looks at one GPU of a fake driver (real pynvml, a library of ours in C), on which as many runs
-hold memory as is said, each a real process below a real shim-like parent. Beside it, in the same minute, stands the
-floor: the same number of bare NVML looks (memory and process list) without attribution, figures or watchdog. On a
-real card the driver's own calls are slower, on both sides.
+The worker's own sampler samples one GPU of a fake driver (real pynvml, with gpuqueue's own library in C), on which a
+number of runs hold memory, each a real process below a shim-like parent. The floor is measured in the same minute: the
+same number of bare NVML samples (memory and process list) without attribution, figures or watchdog. On a real card the
+driver's own calls are slower, on both sides.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from workers.run.directory import RunDir
 from workers.run.values import Held
 
 GIB = 2**30
-#: The shim's part: a parent that says its child's pid, which is the process on the card.
+#: The shim's part: a parent that prints the pid of its child, which is the process on the card.
 FAMILY = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
 
 
 def main() -> None:
-    """Measure in processes of their own: the fake driver must be chosen before Python starts."""
+    """Measure in separate processes, because the fake driver must be chosen before Python starts."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--seconds", type=duration_s, default=20.0, help="How long each case is measured.")
     parser.add_argument("--inside", nargs=2, metavar=("CASE", "RUNS"), help=argparse.SUPPRESS)
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
-    """Yield each case beside its floor."""
+    """Yield each case with its floor."""
     from_the_tests()
     from fake_driver.fake_driver import FakeGpus, build  # noqa: PLC0415 - of the tests
 
@@ -78,7 +78,7 @@ def _runs(fake: Any, environ: dict[str, str], runs: int, seconds: float) -> Iter
     pids = [int(each.stdout.readline()) for each in families if each.stdout]
     for pid in pids:
         fake.hold(0, pid, GIB)
-    fake.hold(0, os.getpid(), GIB)  # a stranger
+    fake.hold(0, os.getpid(), GIB)  # an external process
     tops = ",".join(str(each.pid) for each in families)
     for pace in ("settled", "young") if runs else ("idle",):
         shares = {}
@@ -101,7 +101,7 @@ def measure(case: str, shims: list[int], seconds: float) -> float:
     looking = sampler(shims, young=pace == "young") if who == "sampler" else bare(0.0 if pace == "idle" else 1.0)
     interval_s = {"idle": 1.0, "settled": 1.0, "young": 0.1}[pace]
     never = threading.Event()
-    looking()  # the first look opens the session
+    looking()  # the first sample opens the session
     began_s, spent_s = time.monotonic(), time.process_time()
     while time.monotonic() - began_s < seconds:
         looking()
@@ -110,7 +110,7 @@ def measure(case: str, shims: list[int], seconds: float) -> float:
 
 
 def sampler(shims: list[int], *, young: bool) -> Callable[[], None]:
-    """Return one look of the worker's sampler at runs below *shims*."""
+    """Return a function that samples runs below *shims* once with the worker's sampler."""
     backend = choose("gpu", "bench")
     device = backend.devices()[0]
     runs = LiveRuns()
@@ -125,7 +125,7 @@ def sampler(shims: list[int], *, young: bool) -> Callable[[], None]:
 
 
 def bare(share: float) -> Callable[[], None]:
-    """Return one bare look at the card, or nothing at all."""
+    """Return a function that samples the card once with bare NVML calls, or does nothing."""
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 

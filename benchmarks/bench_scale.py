@@ -1,15 +1,15 @@
-"""Does cost grow as promised? A million jobs that wait, and a simulated week of 10 000 ended jobs an hour.
+"""Shows how costs grow: a million waiting jobs, and a simulated week of 10 000 ended jobs an hour.
 
-200 users, 64 devices on 8 hosts, 30 sizes, 4 time limits, 4 levels. First the queue is filled step by step, then the
-week goes by with it full: as many jobs are submitted as end. Told are the cost of a claim by the server's own count,
-what a waiting job takes of the store, what is left in the store of an ended one, how fast is recorded, and what the
-first page of the history and a week's statistics cost, on the first day and on the last.
+200 users, 64 devices on 8 hosts, 30 sizes, 4 time limits, 4 priorities. First the queue is filled step by step. Then
+the week passes with a full queue: as many jobs are submitted as end. The figures are the server's own time for a claim,
+the store's memory for a waiting job, what remains in the store of an ended one, the speed of recording, and the cost of
+the history's first page and of a week's statistics, on the first day and on the last.
 
-What is real: every script, the queue's methods, the recorder, the book (SQLite) and its files. The time is handed in
-(gpuqueue simulate does the same), nobody computes, and the disk is not waited for by the store. Of each day *one hour*
-goes the whole way: submit, claim, started, finish, recorder, settle. The jobs of the other hours are written into the
-book by its own writer, in the recorder's batches, and do not pass through the store: they are there to make the history
-as long as it says. Jobs that wait are not lifted with age.
+Every script, the queue's methods, the recorder, the history (SQLite) and its files are real. The clock is simulated (as
+in gpuqueue simulate), no job computes, and the store does not wait for the disk. Of each day *one hour* goes through
+all steps: submit, claim, started, finish, recorder, settle. The jobs of the other hours are written by the history's
+own writer, in the recorder's batches, and do not pass through the store: they make the history as long as stated.
+Waiting jobs are not promoted by aging.
 
     python -m benchmarks.bench_scale [--pending 1000 100000 1000000] [--days 7] [--hours 24] [--an-hour 10000]
 """
@@ -43,11 +43,11 @@ from gpuqueue.queue.keys import SEQ
 from gpuqueue.queue.simulated_clock import CLOCK
 
 HOUR_MS = 3600_000
-#: What a job tells in its life: submit, claim, started, finish.
+#: The events of a job: submit, claim, started, finish.
 EVENTS = 4
-#: Claims that are measured at each size of the queue, and calls of what tells their floor.
+#: Claims that are measured at each size of the queue, and calls of the floor.
 CLAIMS, FLOORS = 2_000, 500
-#: What of a day is told under which name.
+#: Field of a day -> name and unit of its figure.
 _LABELS = {
     "claim_p50_us": ("claim.p50", "us"),
     "claim_p99_us": ("claim.p99", "us"),
@@ -64,7 +64,7 @@ _LABELS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How large the site is."""
+    """The size of the site."""
 
     pending: Sequence[int] = (1_000, 100_000, 1_000_000)
     days: int = 7
@@ -78,12 +78,12 @@ QUICK = Size(pending=(1_000, 10_000), days=2, hours=2, an_hour=1_000, claims=300
 
 @dataclass(frozen=True, kw_only=True)
 class Day:
-    """What was found on one day.
+    """The figures of one day.
 
-    ``recorded`` jobs a second by the recorder from the outbox, ``written`` by the book's writer alone; ``page_ms`` and
-    ``stats_ms`` are the history's first page and the statistics of seven days by user, ``stats_us`` what these take for
-    each job that they sum up; ``book_bytes`` is by ended job. ``keys_left`` is what the store still holds, and should
-    not, of each job that has *passed through it*: an hour's of each day.
+    ``recorded`` is the jobs a second of the recorder from the outbox, ``written`` those of the history's writer alone.
+    ``page_ms`` and ``stats_ms`` are the history's first page and the statistics of seven days by user; ``stats_us`` is
+    the time of the statistics for each job in them. ``book_bytes`` is per ended job. ``keys_left`` is what the store
+    wrongly still holds of each job that *passed through it*: one hour of each day.
     """
 
     claim_p50_us: float
@@ -99,7 +99,7 @@ class Day:
 
 
 def figures(*, quick: bool = False, size: Size | None = None) -> Measured:
-    """Fill the queue, let the week go by, and yield what it costs at the beginning and in the end."""
+    """Fill the queue, let the week pass, and yield the costs at its beginning and its end."""
     size = size or (QUICK if quick else Size())
     with private_store(durable=False, opened=False) as store, tempfile.TemporaryDirectory(prefix="gq-scale-") as place:
         path = Path(place) / "book.db"
@@ -119,7 +119,7 @@ def figures(*, quick: bool = False, size: Size | None = None) -> Measured:
 
 
 def _filled(site: SimulatedSite, store: Store, size: Size, floor: Floor) -> Iterator[Figure]:
-    """Fill the queue step by step; yield what a claim costs and what a waiting job takes at each."""
+    """Fill the queue step by step; yield the cost of a claim and the memory of a waiting job at each size."""
     text = Floor(name="the spec's own text", value=_mean_text_bytes())
     pending, empty_bytes = 0, site.used_bytes()
     for more in sorted(size.pending):
@@ -135,7 +135,7 @@ def _filled(site: SimulatedSite, store: Store, size: Size, floor: Floor) -> Iter
 
 
 def _claims(site: SimulatedSite, store: Store, count: int) -> list[float]:
-    """Return what each of *count* claims cost the server, in microseconds, with jobs that come and go as ever."""
+    """Return the server's time for each of *count* claims, in microseconds, while jobs come and go."""
     _listen(store, count)
     turns = -(-count // (HOSTS * DEVICES))
     for _ in range(turns):
@@ -147,14 +147,14 @@ def _claims(site: SimulatedSite, store: Store, count: int) -> list[float]:
 
 
 def _listen(store: Store, claims: int) -> None:
-    """Let the server keep what each script takes from now on."""
+    """Make the server log the time of each script from now on."""
     store.client.config_set("slowlog-max-len", 20 * claims)
     store.client.config_set("slowlog-log-slower-than", LOGGED_US)
     store.client.slowlog_reset()
 
 
 def _heard(store: Store, claims: int) -> list[float]:
-    """Return what the claims took since :func:`_listen`; one that the log did not take counts as its threshold."""
+    """Return the times of the claims since :func:`_listen`; a claim that was not logged counts as the threshold."""
     log: list[dict[str, Any]] = store.client.slowlog_get(40 * claims)
     store.client.config_set("slowlog-log-slower-than", -1)
     slow = [float(each) for each in took_us(log, claims_in_log(CLOCK))]
@@ -170,7 +170,7 @@ def _mean_text_bytes() -> float:
 
 
 class _Week:
-    """Lets days go by."""
+    """Lets days pass."""
 
     def __init__(self, site: SimulatedSite, store: Store, path: Path, size: Size) -> None:
         self._site = site
@@ -183,11 +183,11 @@ class _Week:
         self._other_keys = site.keys().other
         #: Jobs that have ended since the week began.
         self.ended = 0
-        #: Those of them that went through the store, as all do in life: the others were only written into the book.
+        #: Those of them that passed through the store. The others were only written into the history.
         self.passed = 0
 
     def day(self) -> Day:
-        """Let one day go by, and look."""
+        """Let one day pass, and measure."""
         site, an_hour = self._site, self._size.an_hour
         made = an_hour * (self._size.hours - 1)
         written_s = timed(lambda: self._made_hours(made))
@@ -215,7 +215,7 @@ class _Week:
 
     def _made_hours(self, jobs: int) -> None:
         span_ms = HOUR_MS * (self._size.hours - 1)
-        last = int(self._store.client.incrby(SEQ, jobs))  # ids that the queue gives to nobody else
+        last = int(self._store.client.incrby(SEQ, jobs))  # ids that the queue uses for no other job
         self._made.write(jobs, first_id=last - jobs + 1, begin_ms=self._site.clock.now_ms, span_ms=span_ms)
         self._site.clock.now_ms += span_ms
 
@@ -224,12 +224,12 @@ class _Week:
         return self._site.book.statistics(by=By.USER, since=until - timedelta(days=7), until=until)
 
     def _book_bytes(self) -> int:
-        """Return what the book takes, its journal included."""
+        """Return the size of the history, including its journal."""
         return sum(each.stat().st_size for each in self._path.parent.iterdir() if each.name.startswith(self._path.name))
 
 
 def _week(week: _Week, size: Size, floor: Floor) -> Iterator[Figure]:
-    """Let the days go by; yield what the first and the last were like, the last beside the first."""
+    """Let the days pass; yield the figures of the first and the last day, the last compared with the first."""
     first = week.day()
     yield from _told("first", first, None, floor, size)
     last = first
@@ -241,7 +241,7 @@ def _week(week: _Week, size: Size, floor: Floor) -> Iterator[Figure]:
 
 
 def _told(name: str, day: Day, before: Day | None, floor: Floor, size: Size) -> Iterator[Figure]:
-    """Yield what one day was like: its claims beside *floor*, or all of it beside the day *before*."""
+    """Yield the figures of one day: its claims compared with *floor*, or all of them with the day *before*."""
     for what, (label, unit) in _LABELS.items():
         beside = floor if what.startswith("claim") else None
         if before is not None:

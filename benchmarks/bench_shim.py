@@ -1,9 +1,10 @@
-"""What a shim adds to the start of a job: forked by the fork server, or as an interpreter of its own, beside a spawn.
+"""What a shim adds to a job's start, forked by the fork server or as its own interpreter, compared with a spawn.
 
 python -m benchmarks.bench_shim [--rounds 25]
 
-No store and no worker: from a run directory that is ready to the job's first line, and to its end as a worker sees it.
-The three ways are measured in turn, since the machine is noisy; medians are told, beside those of the plain spawn.
+Without store and worker: from a run directory that is ready to the job's first line, and to its end as a worker sees
+it. The three ways alternate, because the machine is noisy. The figures are medians, compared with those of the plain
+spawn.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from workers.shim import supervisor
 from workers.shim.client import Shims
 
 ROUNDS, QUICK_ROUNDS = 25, 5
-#: What is told of each start, in the order in which a way returns it.
+#: The moments of each start, in the order in which a way returns them.
 MOMENTS = ("first", "end")
 
 
 class Ways:
-    """The ways to start one and the same job; each returns the seconds to its first line and to its seen end."""
+    """The ways to start the same job; each returns the seconds to its first line and to its observed end."""
 
     def __init__(self, place: Path) -> None:
         self._runs = place
@@ -48,13 +49,13 @@ class Ways:
         self.shims.prepare()
 
     def plain(self) -> tuple[float, float]:
-        """Spawn it."""
+        """Spawn the job."""
         began_s = time.monotonic()
         subprocess.run(self._command, check=True)
         return self._since(began_s)
 
     def forked(self) -> tuple[float, float]:
-        """Let the fork server fork a shim."""
+        """Let the fork server fork a shim for the job."""
         path, lock = self._run()
         began_s = time.monotonic()
         started = self.shims.start(path, lock)
@@ -105,7 +106,7 @@ class Ways:
 
 
 def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
-    """Yield the first line and the seen end of a job behind each kind of shim, beside a plain spawn."""
+    """Yield the first line and the observed end of a job with each kind of shim, compared with a plain spawn."""
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     with tempfile.TemporaryDirectory(prefix="gq-bench-") as place:
         ways = Ways(Path(place))

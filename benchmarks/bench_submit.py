@@ -1,14 +1,14 @@
-"""How fast jobs are taken in: one by one, pipelined, and 10 000 as one array; what each takes of the store's memory.
+"""The speed of submits: one by one, pipelined, and 10 000 as one array; and the store's memory for each.
 
 python -m benchmarks.bench_submit [--jobs 2000]
 
-On a store that has each write on the disk before it replies, as ``gpuqueue up`` starts it. ``submit.client`` is what a
-Python program calls, ``Client.submit``, outside of any git repository; ``submit.client.repository`` is the same within
-one, where it asks git what is checked out and whether that was changed. ``submit.queue`` is the part of it that speaks
-with the store, and ``submit.pipelined`` the same from many at once. Their floors write the same bytes to the same store
-with SET, in the same way. An array is told as the whole process that a person starts, beside that of a single job and
-``import click``, and as the call within a process, whose floor is the call for one job. ``cycles`` are claim, started
-and finish by one client, without a process; their floor are three scripts with one SET each.
+The store writes to the disk before each reply, as ``gpuqueue up`` starts it. ``submit.client`` is the call of a Python
+program, ``Client.submit``, outside any git repository. ``submit.client.repository`` is the same within one, where it
+asks git what is checked out and whether it was changed. ``submit.queue`` is the part that talks to the store, and
+``submit.pipelined`` many of these at once. Their floors write the same bytes to the same store with SET, in the same
+way. An array is measured as the whole process that a user starts, compared with that of a single job and ``import
+click``, and as the call within a process, whose floor is the call for one job. ``cycles`` are claim, started and finish
+by one client, without a process; their floor is three scripts with one SET each.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from gpuqueue.text.units import GIB
 
 JOBS, QUICK_JOBS = 2_000, 300
 MEMBERS = 10_000
-#: Rounds of many submits, of many in pipelines, and of whole processes.
+#: Rounds of single submits, of pipelined ones, and of whole processes.
 SINGLE_ROUNDS, PIPED_ROUNDS = 5, 3
 PROCESS_ROUNDS, QUICK_PROCESS_ROUNDS = 15, 3
 PIPE = 500
-#: ``Client.submit`` where it takes a commit along.
+#: ``Client.submit`` in a repository, where it records the commit.
 IN_REPOSITORY = "client.repository"
 SPEC = JobSpec(
     argv=("python", "train.py", "--seed", "{index}"),
@@ -55,7 +55,7 @@ SPEC = JobSpec(
     account=Account(name="ada", uid=1000, host="laptop"),
     mem_bytes=GIB,
     name="train",
-    env={f"VARIABLE_{number}": "x" * 60 for number in range(80)},  # what a shell of today has
+    env={f"VARIABLE_{number}": "x" * 60 for number in range(80)},  # as large as a usual shell's
 )
 OFFER = Offer(
     device=Device(uuid="GPU-0", index=0, name="Bench", kind=DeviceKind.GPU, total_bytes=64 * GIB),
@@ -68,7 +68,7 @@ Words = list[str | float]
 
 
 def figures(*, quick: bool = False, jobs: int | None = None) -> Measured:
-    """Yield rates, the array's time and the memory of one waiting job."""
+    """Yield the rates, the time of the array and the memory of one waiting job."""
     jobs = jobs or (QUICK_JOBS if quick else JOBS)
     with private_store() as store:
         serve(store)
@@ -84,7 +84,7 @@ def figures(*, quick: bool = False, jobs: int | None = None) -> Measured:
 
 
 def serve(store: Store) -> None:
-    """Announce the device, and take one job through, so that each script is compiled."""
+    """Announce the device, and run one job, so that each script is compiled."""
     store.queue.announce(OFFER, worker="w", pid=1, boot_id="b")
     store.queue.beat(OFFER, [], lease_s=3600)
     store.queue.submit(SPEC)
@@ -92,7 +92,7 @@ def serve(store: Store) -> None:
 
 
 def must_claim(store: Store) -> Claim:
-    """Claim a job; there must be one."""
+    """Claim a job, and fail if there is none."""
     claimed = store.queue.claim(OFFER, worker="w", lease_s=3600, nonce=new_nonce())
     if claimed is None:
         raise SystemExit("nothing was claimed")
@@ -100,7 +100,7 @@ def must_claim(store: Store) -> Claim:
 
 
 def end(store: Store, claimed: Claim) -> None:
-    """Tell that a run has started, and ended well."""
+    """Report that a run has started, and has succeeded."""
     store.queue.started(claimed.job_id, claimed.token, lease_s=3600, log_path="/l", devices=())
     store.queue.finish(
         claimed.job_id,
@@ -113,7 +113,7 @@ def end(store: Store, claimed: Claim) -> None:
 
 
 def submit_pipelined(client: redis.Redis, count: int) -> None:
-    """Submit so many single jobs as fast as they can be sent."""
+    """Submit *count* single jobs as fast as they can be sent."""
     scripts, text, shape = Scripts(client), encode_spec(SPEC), str(SPEC.shape)
     for start in range(0, count, PIPE):
         some = range(start, min(start + PIPE, count))
@@ -133,14 +133,14 @@ def _set_pipelined(client: redis.Redis, count: int) -> None:
 
 
 def _singles(store: Store, jobs: int) -> Measured:
-    """Yield the rates over all rounds, not of the median submit: what a disk takes now and then is in them."""
+    """Yield the rates over all rounds, and not of the median submit, so that rare slow writes count."""
     repository = store.settings.state_dir / "repository"
     without = small_repository(repository)
     if without is not None:
         yield Absent(name=f"submit.{IN_REPOSITORY}", why=without)
     with Client(store.settings) as client:
         submit = partial(client.submit, SPEC.argv, mem=SPEC.mem_bytes, env=SPEC.env)
-        outside = partial(submit, cwd=store.settings.state_dir)  # the run's home sees to it that this is in no other
+        outside = partial(submit, cwd=store.settings.state_dir)  # the run's home hides any repository around it
         spec = outside().spec
         text = encode_spec(spec)
         acts: dict[str, Callable[[], object]] = {
@@ -185,7 +185,7 @@ def _array(store: Store) -> Figure:
 
 
 def _processes(store: Store, rounds: int) -> Iterator[Figure]:
-    """Yield what a person waits for who submits one job, and who submits an array."""
+    """Yield how long a user waits for a submit of one job, and for that of an array."""
     run = partial(quiet, environ=_environ(store))
     job = ["--mem", "1M", "--", "true"]
     acts: dict[str, Callable[[], object]] = {
@@ -201,10 +201,10 @@ def _processes(store: Store, rounds: int) -> Iterator[Figure]:
 
 
 def _environ(store: Store) -> dict[str, str]:
-    """Return what a person's shell has who uses *store*."""
+    """Return the environment of a user of *store*."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
     environ |= {"GPUQUEUE_STATE_DIR": str(store.settings.state_dir), "GPUQUEUE_CONFIG": os.devnull}
-    if environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # nobody who installed it waits for the compiler
+    if environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # installed packages are compiled already
         environ["PYTHONPYCACHEPREFIX"] = f"{store.settings.state_dir}/compiled"
     return environ
 
@@ -232,13 +232,13 @@ def _memory(store: Store, jobs: int) -> Figure:
 
 
 def used_bytes(client: redis.Redis) -> int:
-    """Return how much memory the store uses."""
+    """Return the memory that the store uses, in bytes."""
     used: dict[str, Any] = client.info("memory")
     return int(used["used_memory"])
 
 
 def median_s(rounds: int, act: Callable[[], object]) -> tuple[float, float]:
-    """Return the median and the largest seconds of *act*."""
+    """Return the median and the largest duration of *act*, in seconds."""
     took = [timed(act) for _ in range(rounds)]
     return statistics.median(took), max(took)
 

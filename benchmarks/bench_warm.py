@@ -1,4 +1,4 @@
-"""How soon a script has torch: by hand, through the queue as ever, and through the queue into a spare interpreter.
+"""How soon a script has torch: by hand, through the queue, and through the queue into a warm interpreter.
 
 python -m benchmarks.bench_warm [--rounds 7]
 
@@ -30,7 +30,7 @@ from benchmarks.measure.table import tell
 from gpuqueue.client import Client
 
 ROUNDS, QUICK_ROUNDS = 7, 2
-#: What is told of each start, in the order in which a way returns it.
+#: The moments of each start, in the order in which a way returns them.
 MOMENTS = ("first", "torch", "end")
 SCRIPT = """
 import time
@@ -40,33 +40,33 @@ usable = time.time()
 torch.ones(2).sum()
 open("stamp", "w").write(f"{first!r} {usable!r}")
 """
-#: Longest wait for a spare, in seconds.
+#: Longest wait for a warm interpreter, in seconds.
 SPARE_S = 120.0
-#: How often it is looked whether a spare is ready, how long it must sleep then, and what it has spent at least: one
-#: that has spent less has only mapped torch's libraries. In seconds.
+#: How often a warm interpreter is polled for readiness, how long it must then sleep, and the least CPU time that it
+#: must have used: with less it has only mapped torch's libraries. In seconds.
 LOOK_S, STILL_S, LEAST_IMPORT_S = 0.02, 0.3, 0.5
 
 
 class Ways:
-    """The ways to start the script; each returns the seconds to its first line, to torch and to its seen end."""
+    """The ways to start the script; each returns the seconds to its first line, to torch and to its observed end."""
 
     def __init__(self, client: Client, place: Path) -> None:
         self._client = client
         self._place = place
         self._script = place / "train.py"
         self._script.write_text(SCRIPT)
-        #: How long it took from the take-over of a spare until the next one was ready, and what that held then.
+        #: The seconds from the use of a warm interpreter until the next one was ready, and the memory of that one.
         self.refills_s: list[float] = []
         self.spare_mib: list[float] = []
 
     def by_hand(self) -> list[float]:
-        """Start it ourselves."""
+        """Start the script directly."""
         began = time.time()
         subprocess.run([sys.executable, "train.py"], cwd=self._place, check=True)
         return self._since(began)
 
     def cold(self) -> list[float]:
-        """Submit it."""
+        """Submit the script."""
         return self._submitted(warm=False)
 
     def warm(self) -> list[float]:
@@ -87,7 +87,7 @@ class Ways:
         return measured
 
     def prepare(self) -> None:
-        """Let the worker know what spares are wanted, and wait for the first."""
+        """Submit a first job that causes a warm interpreter, and wait for it."""
         self._client.wait(
             self._client.submit("train.py", mem="1M", cwd=self._place, python=sys.executable, warm=True).id
         )
@@ -95,7 +95,7 @@ class Ways:
         self.spare_mib.clear()
 
     def _until_ready(self) -> float:
-        """Wait until the spare has imported torch: then it sleeps. Return when it was first seen so."""
+        """Wait until the warm interpreter has imported torch and sleeps. Return when it was first seen so."""
         deadline = time.time() + SPARE_S
         while time.time() < deadline:
             for process in _spares(self._place):
@@ -103,7 +103,7 @@ class Ways:
                 if before_s is None:
                     continue
                 time.sleep(STILL_S)
-                if _import_s(process) == before_s:  # it slept all the time: it did not wait for the disk
+                if _import_s(process) == before_s:  # it slept all the time, and did not wait for the disk
                     self.spare_mib.append(process.memory_info().rss / 2**20)
                     return seen
             time.sleep(LOOK_S)
@@ -115,13 +115,13 @@ class Ways:
         return [first - began, usable - began, ended - began]
 
     def _stamps(self) -> tuple[float, float]:
-        """Return when the script's first line ran, and when it had torch: in a spare both are its take-over."""
+        """Return when the script's first line ran, and when it had torch; in a warm interpreter both are the same."""
         first, usable = map(float, (self._place / "stamp").read_text().split())
         return first, usable
 
 
 def _import_s(process: psutil.Process) -> float | None:
-    """Return the processor time of a spare that sleeps and has torch; None of one that still imports, or is gone."""
+    """Return the CPU time of a warm interpreter that sleeps and has torch; None if it still imports, or is gone."""
     try:
         spent_s = float(process.cpu_times().user)
         asleep = process.status() == psutil.STATUS_SLEEPING
@@ -132,7 +132,7 @@ def _import_s(process: psutil.Process) -> float | None:
 
 
 def _spares(place: Path) -> list[psutil.Process]:
-    """Return the interpreters in waiting of the machine whose state lies in *place*: their shims know it."""
+    """Return the warm interpreters of the machine whose state is in *place*, which their shims' environments name."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -146,7 +146,7 @@ def _spares(place: Path) -> list[psutil.Process]:
 
 
 def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
-    """Yield how soon torch is there through the queue, cold and warm, beside ``python train.py``."""
+    """Yield how soon torch is there through the queue, cold and warm, compared with ``python train.py``."""
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     if importlib.util.find_spec("torch") is None:
         yield Absent(name="warm", why="no torch here: pip install -e '.[examples]' brings it")

@@ -1,12 +1,13 @@
-"""What the workers of a machine take, idle and busy: memory and a share of one core.
+"""The memory and CPU share of a machine's workers, idle and busy.
 
 python -m benchmarks.bench_workers [--seconds 20]
 
-The worker is Celery's with what it keeps beside it while idle, the process that forks its shims; *others* are recorder,
-host process and store together. *busy* is with a job that runs in each of 4 slots, which with its shim is not counted,
-*stream* with trivial jobs submitted one after the other. Memory is PSS: a page that several processes have counts once
-over all of them. Where that cannot be read it is RSS, which counts it for each; the floor's name says which. The floor
-of the memory is a Python that has imported celery, of the time one that wakes up ten times a second.
+The worker runs in Celery, and counts with the fork server that it has while idle; *others* are the recorder, the host
+process and the store together. *busy* is with a running job in each of 4 slots, where jobs and their shims do not
+count. *stream* is with trivial jobs submitted one after the other. Memory is PSS: a page that several processes share
+counts once over all of them. Where PSS cannot be read, it is RSS, which counts the page for each; the floor's name says
+which. The floor of the memory is a Python that has imported celery, that of the CPU time one that wakes up ten times a
+second.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ TICKS = "import time\nprint(flush=True)\nwhile True: time.sleep(0.1)"
 
 
 def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
-    """Yield memory and processor time."""
+    """Yield memory and CPU time."""
     seconds = seconds or (QUICK_SECONDS if quick else SECONDS)
     with private_machine(SLOTS=str(SLOTS)) as machine, _python(IMPORTED) as imported, _python(TICKS) as ticking:
         (main_process,) = workers(str(machine.place))
-        # The first run loads what every later one needs: an idle worker has had one.
+        # The first run loads what every later one needs, so an idle worker has had one run.
         machine.client.wait(machine.client.submit(["true"], mem="1M").id)
         floor = share_of_core([ticking], seconds)
         ticks = Floor(name="Python that wakes 10 times a second", value=floor) if floor else None
-        worker = with_children(main_process)  # that run's shim is gone by now
+        worker = with_children(main_process)  # that run's shim has ended
         others = [each for each in _ours(machine) if each not in worker]
         memory = _memory([imported], worker, others)
         yield memory("worker.idle.memory", worker)
@@ -67,7 +68,7 @@ def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
 def _memory(
     floor: Sequence[psutil.Process], *watched: Sequence[psutil.Process]
 ) -> Callable[[str, Sequence[psutil.Process]], Figure]:
-    """Return what measures memory, in one and the same way for all that is compared with *floor*."""
+    """Return a function that measures memory in the same way for everything that is compared with *floor*."""
     shared = can_share([*floor, *(each for some in watched for each in some)])
     least = Floor(name=f"{IMPORTED_CELERY}, {PSS if shared else RSS}", value=memory_mib(floor, shared=shared))
 
@@ -82,13 +83,13 @@ def _share(name: str, processes: Sequence[psutil.Process], seconds: float, floor
 
 
 def _ours(machine: Machine) -> list[psutil.Process]:
-    """Return every process of a machine. The store's has the environment of who started it."""
+    """Return every process of a machine, including the store, which has its starter's environment."""
     return [each for each in psutil.process_iter() if belongs(each, str(machine.place))]
 
 
 @contextmanager
 def _python(code: str) -> Iterator[psutil.Process]:
-    """Run Python until it says that it is there, and let it stay."""
+    """Run Python until it prints a line, and keep it running."""
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -102,7 +103,7 @@ def _python(code: str) -> Iterator[psutil.Process]:
 
 @contextmanager
 def _stream(machine: Machine) -> Iterator[None]:
-    """Submit trivial jobs one after the other, meanwhile."""
+    """Submit trivial jobs one after the other during the block."""
     stopping = threading.Event()
 
     def submit() -> None:

@@ -1,4 +1,4 @@
-"""Every benchmark by its name, in the order of a job's way."""
+"""All benchmarks by name, in the order of a job's steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks import (
 from benchmarks.measure.figure import Measured
 from benchmarks.peers import compare
 
-#: Name -> what yields its figures; with ``quick=True`` in seconds, good enough to see that all works.
+#: Name -> a function that yields its figures. With ``quick=True`` it takes seconds, and shows that all works.
 BENCHMARKS: Mapping[str, Callable[..., Measured]] = {
     "commands": bench_commands.figures,
     "submit": bench_submit.figures,

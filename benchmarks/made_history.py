@@ -23,7 +23,7 @@ SPAN = timedelta(days=365)
 HOSTS, PER_HOST = 8, 8
 MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H200", "NVIDIA L40S", "NVIDIA A10")
 USERS = [f"user{number:02}" for number in range(40)]
-#: Shares of the runs that fail and are lost, and the number among a hundred thousand jobs of one with a rare code.
+#: Shares of the runs that fail and are lost, and the job among each hundred thousand with a rare exit code.
 FAILED, LOST, RARE = 0.1, 0.02, 7
 #: A spec of a usual size: most of a job's row.
 SPEC = '{"v":1,"env":{' + ",".join(f'"VARIABLE_{number}":"{"x" * 40}"' for number in range(10)) + "}}"
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def rows(count: int) -> Iterator[tuple[Row, Row, Row]]:
-    """Yield what each job leaves in the three tables."""
+    """Yield the rows of each job in the three tables."""
     chance = random.Random(1)  # noqa: S311 - the same book each time
     for number in range(1, count + 1):
         yield one(number, NOW - SPAN + SPAN * (number / count), chance)
@@ -107,12 +107,12 @@ def fill(url: str, count: int) -> None:
     engine = open_engine(url)
     made = rows(count)
     began = time.perf_counter()
-    with engine.begin() as connection:  # not as the recorder writes: that gives up after half a minute
+    with engine.begin() as connection:  # the recorder's way of writing gives up after half a minute
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA cache_size = -400000")
         indexes = [index for table in (jobs, runs, run_devices) for index in table.indexes]
         text_index.drop(connection)
-        for index in indexes:  # to make them at the end takes a tenth of the time
+        for index in indexes:  # creating them at the end takes a tenth of the time
             index.drop(connection)
         while some := list(islice(made, BATCH)):
             for table, place in ((jobs, 0), (runs, 1), (run_devices, 2)):
@@ -122,7 +122,7 @@ def fill(url: str, count: int) -> None:
         began_texts = time.perf_counter()
         text_index.make(connection)
         texts_s = time.perf_counter() - began_texts
-    if engine.dialect.name == "postgresql":  # its own daemon does it in time
+    if engine.dialect.name == "postgresql":  # PostgreSQL's own daemon would do this later
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("VACUUM ANALYZE")
     engine.dispose()

@@ -1,6 +1,7 @@
-"""The events of jobs whose way through the store is left out: what :mod:`benchmarks.bench_scale` has the book write.
+"""The events of jobs that skip the store: :mod:`benchmarks.bench_scale` has the history write them.
 
-They are those that the scripts tell, in the same order and with the same texts, and go through the book's own writer.
+They are the events that the scripts emit, in the same order and with the same texts, and go through the history's own
+writer.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from gpuqueue.model.run import Ending, RunDevice
 if TYPE_CHECKING:
     from gpuqueue.history.database import Book
 
-#: As the recorder does it.
+#: The recorder's batch size.
 BATCH = 500
 LEASE_BYTES = CARD_BYTES // 4
 
 
 class MadeHours:
-    """Writes hours of ended jobs into a book, whose cursor goes on from where the recorder left it."""
+    """Writes hours of ended jobs into a history, from the recorder's position on."""
 
     def __init__(self, book: Book) -> None:
         self._book = book
@@ -35,7 +36,7 @@ class MadeHours:
         self._texts = [_texts(number) for number in range(HOSTS * DEVICES)]
 
     def write(self, jobs: int, *, first_id: int, begin_ms: int, span_ms: int) -> int:
-        """Write *jobs* jobs that ended one after the other in *span_ms*; return how many events these were."""
+        """Write *jobs* jobs that ended one after the other in *span_ms*; return the number of events."""
         cursor = self._book.cursor()
         if cursor is None:
             raise RuntimeError("nothing was ever recorded")
@@ -78,7 +79,7 @@ def _event(act: Act, job_id: int, state: JobState, at: datetime, fields: dict[st
 
 
 def _texts(number: int) -> tuple[str, str]:
-    """Return what is told of a run on the device *number* when it starts and when it ends."""
+    """Return the payloads of the start and the end of a run on the device *number*."""
     host, place = divmod(number, DEVICES)
     peak = Peak(bytes=LEASE_BYTES // 2, source=PeakSource.SIMULATED, samples=10, interval_s=1.0, shared=False)
     before = RunDevice(

@@ -1,7 +1,7 @@
-"""A simulated site for :mod:`benchmarks.bench_scale`: 64 devices on 8 hosts, 200 users, and a clock that we set.
+"""A simulated site for :mod:`benchmarks.bench_scale`: 64 devices on 8 hosts, 200 users, and a settable clock.
 
-The scripts, the queue's methods, the recorder and the book are the real ones; what is simulated is the time
-(:mod:`gpuqueue.queue.simulated_clock`), and that nobody computes.
+The scripts, the queue's methods, the recorder and the history are the real ones. The clock is simulated
+(:mod:`gpuqueue.queue.simulated_clock`), and no job computes.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from gpuqueue.text.units import GIB
 from workers.services.recorder import Recorder
 
 USERS, HOSTS, DEVICES = 200, 8, 8
-#: The sizes that are asked for, and the time limits: with the users and the levels they make up the shapes that wait.
+#: The requested sizes, and the time limits. With the users and the priorities they make the shapes that wait.
 SIZES_BYTES = tuple(size * GIB for size in range(1, 31))
 LIMITS_S = (None, 600.0, 3600.0, 86400.0)
 CARD_BYTES = 32 * GIB
-#: When the week begins, in ms since 1970: long ago, so that every event is later, by the store's own clock.
+#: When the week begins, in ms since 1970: long ago, so that every event is in the past of the store's own clock.
 EPOCH_MS = 1_577_836_800_000
-#: No lease ends within the week, and no tick finds that it was away.
+#: A time, in seconds, after which no lease ends within the week, and no tick detects an absence.
 FOR_EVER_S = 365 * 86400.0
-#: Jobs that are sent at once while the queue is filled, and filled between two turns of the recorder.
+#: Jobs in one pipeline while the queue is filled, and jobs between two turns of the recorder.
 PIPE, FILL = 1000, 20_000
-#: What a job keeps ready in the store against a submit that is sent twice: each is gone after ten minutes.
+#: The store's keys that detect repeated submits; each expires after ten minutes.
 NONCES = PREFIX + "idem:*"
-#: The keys of a job, and those that are as many as users, shapes and devices are at work (see gpuqueue/queue/keys.py).
+#: The prefixes of a job's keys, and of the keys of users, shapes and devices in use (see gpuqueue/queue/keys.py).
 OF_JOBS, OF_SITE = ("j", "s"), ("q", "us", "su", "ul", "sh", "run", "dl")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keys:
-    """Keys of the store: each job that is ``live`` has two; those of users, shapes and devices are left out."""
+    """Counts of the store's keys: each ``live`` job has two; those of users, shapes and devices do not count."""
 
     of_jobs: int
     live: int
@@ -59,7 +59,7 @@ class Running:
 
 
 class SimulatedSite:
-    """Submitters, workers, reaper and recorder of one site."""
+    """The submitters, workers, reaper and recorder of one site."""
 
     def __init__(self, store: Store, book: Book) -> None:
         self.clock = SimulatedClock(EPOCH_MS)
@@ -85,7 +85,7 @@ class SimulatedSite:
     # ---- submitters ------------------------------------------------------------------------------------------------
 
     def submit(self, jobs: int) -> None:
-        """Submit so many jobs of all users, sizes, limits and levels."""
+        """Submit *jobs* jobs of all users, sizes, limits and priorities."""
         made = self._requests(jobs)
         while some := list(islice(made, PIPE)):
             for reply in self._scripts.run_each("submit", some):
@@ -93,7 +93,7 @@ class SimulatedSite:
                     raise reply
 
     def fill(self, jobs: int) -> None:
-        """Submit so many, recording as it goes: else the outbox would hold each of them once more."""
+        """Submit *jobs* jobs, and record meanwhile: otherwise the outbox would hold each of them as well."""
         for start in range(0, jobs, FILL):
             self.submit(min(FILL, jobs - start))
             self.record()
@@ -106,7 +106,7 @@ class SimulatedSite:
     # ---- workers ---------------------------------------------------------------------------------------------------
 
     def hour(self, jobs: int) -> int:
-        """Let so many jobs arrive, start and end within an hour; return how many events the recorder then finds."""
+        """Let *jobs* jobs arrive, start and end within an hour; return the number of events for the recorder."""
         turns = max(1, jobs // len(self._offers))
         for _ in range(turns):
             self.clock.now_ms += 3600_000 // turns
@@ -114,7 +114,7 @@ class SimulatedSite:
         return int(self._client.xlen(OUTBOX))
 
     def turn(self, passed_s: float) -> None:
-        """Let every device end its run and begin another, and somebody submit as many."""
+        """Let every device end its run and start another, and submit as many jobs."""
         self.tick(passed_s)
         self.submit(len(self._offers))
         for offer in self._offers:
@@ -155,17 +155,17 @@ class SimulatedSite:
     # ---- recorder --------------------------------------------------------------------------------------------------
 
     def record(self) -> int:
-        """Record until the outbox is empty; return how many events there were."""
+        """Record until the outbox is empty; return the number of events."""
         return sum(iter(lambda: self.recorder.record(0), 0))
 
     def forget_nonces(self) -> None:
-        """Let ten minutes go by for what is kept against a submit that is sent twice: here a week takes minutes."""
+        """Delete the keys that detect repeated submits: ten minutes pass for them, while a week takes minutes here."""
         nonces = list(self._client.scan_iter(NONCES, count=10_000))
         for start in range(0, len(nonces), PIPE):
             self._client.unlink(*nonces[start : start + PIPE])
 
     def keys(self) -> Keys:
-        """Return how many keys the store holds, by what they are of."""
+        """Return the number of keys in the store, by kind."""
         self.forget_nonces()
         kinds = Counter(key.split(":", 2)[1] for key in self._client.scan_iter(count=10_000))
         of_jobs, of_site = (sum(kinds[each] for each in some) for some in (OF_JOBS, OF_SITE))
@@ -177,7 +177,7 @@ class SimulatedSite:
 
 
 def specs() -> Iterator[JobSpec]:
-    """Yield a request of each user, size and limit, the levels in turn. No environment: its text is each one's own."""
+    """Yield a spec of each user, size and limit, with the priorities in turn, and without an environment."""
     levels: Sequence[Level] = list(Level)
     for user in range(USERS):
         for place, mem_bytes in enumerate(SIZES_BYTES):

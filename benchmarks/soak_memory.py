@@ -1,7 +1,7 @@
-"""Is a card ever promised twice? A real site on four fake cards, with two workers racing on each.
+"""Checks that no card is over-allocated: a real site on four fake cards, with two workers racing on each.
 
-Random jobs, strangers that come and go, and jobs that lie about their memory. At the end every claim, every ending
-and every peak in the book is held against what the fake driver recorded. Exits with 1 at any violation.
+Random jobs, external processes that start and end, and jobs that exceed their request. At the end every claim, every
+ending and every recorded peak is compared with what the fake driver recorded. Exits with 1 at any violation.
 
     PYTHONPATH=.:tests python benchmarks/soak_memory.py [--claims 10000] [--seed 7] [--keep DIRECTORY]
 """
@@ -20,12 +20,12 @@ from soak.soak import Soak
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.settings.settings import Settings
 
-#: Violations that are printed; the rest is only counted.
+#: The most violations that are printed; the rest is only counted.
 MOST_SHOWN = 40
 
 
 def main() -> int:
-    """Soak, and print what was found."""
+    """Run the soak, and print the result."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--claims", type=int, default=10_000)
     arguments.add_argument("--seed", type=int, default=7)
@@ -34,7 +34,7 @@ def main() -> int:
     directory = chosen.keep or Path(tempfile.mkdtemp(prefix="gpuqueue-soak-"))
     directory.mkdir(parents=True, exist_ok=True)
     for name in [each for each in os.environ if each.startswith("GPUQUEUE_")]:
-        del os.environ[name]  # of the person who runs this
+        del os.environ[name]  # the user's own settings
     os.environ["GPUQUEUE_CONFIG"] = os.devnull
     home = Settings.load({"GPUQUEUE_STATE_DIR": str(directory / "home"), "GPUQUEUE_CONFIG": os.devnull})
     store = EmbeddedStore(home)

@@ -25,7 +25,7 @@ from workers.threads.steady_clock import SteadyEvent
 PARENT_LOOK_S = 1.0
 
 devices_option = click.option(
-    "--devices", "spec", metavar="SPEC", help="auto, gpu, cpu or simulated ones such as sim:4x24G; gpu,cpu serves both."
+    "--devices", "spec", metavar="SPEC", help="auto, gpu, cpu, gpu,cpu (both), or simulated devices: sim:4x24G."
 )
 parent_option = click.option("--parent", type=int, hidden=True, help="Stop when this process is gone.")
 
@@ -38,10 +38,10 @@ def worker_commands() -> None:
 @worker_commands.command()
 @devices_option
 @click.option("--device", "wanted", default="0", show_default=True, help="Index, UUID or start of a UUID.")
-@click.option("--plain", is_flag=True, help="Without Celery: no Flower, no inspect, the same worker otherwise.")
+@click.option("--plain", is_flag=True, help="Run without Celery (no Flower, no inspect).")
 @parent_option
 def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> None:
-    """Serve one device until SIGTERM or Ctrl-C. Running jobs go on and are adopted by the next worker."""
+    """Serve one device until SIGTERM or Ctrl-C. Running jobs continue; the next worker takes them over."""
     from workers.worker import Worker  # noqa: PLC0415 - `devices` and --help need none of this
 
     settings = Settings.load()
@@ -61,7 +61,7 @@ def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> No
 @worker_commands.command()
 @parent_option
 def record(parent: int | None) -> None:
-    """Write the history down, take back what no worker answers for, and tell people of the ends of their jobs."""
+    """Write the history, recover the leases of lost workers, and send notifications."""
     from gpuqueue.history.database import Book  # noqa: PLC0415 - only here
     from gpuqueue.queue.scripts import load_all  # noqa: PLC0415 - only here
     from workers.services.reaper import Reaper  # noqa: PLC0415 - only here
@@ -81,7 +81,7 @@ def record(parent: int | None) -> None:
 
 @worker_commands.command()
 @devices_option
-@click.option("--no-recorder", is_flag=True, help="The history is written by a recorder elsewhere.")
+@click.option("--no-recorder", is_flag=True, help="Do not start a recorder: one runs on another host.")
 def host(spec: str | None, *, no_recorder: bool) -> None:
     """Serve every device of this machine: a worker for each, and the recorder."""
     from workers.services.host import Host  # noqa: PLC0415 - only here
@@ -92,9 +92,9 @@ def host(spec: str | None, *, no_recorder: bool) -> None:
 
 
 @worker_commands.command()
-@click.option("--end", is_flag=True, help="End them, and wait until they are gone.")
+@click.option("--end", is_flag=True, help="End these jobs, and wait until they are gone.")
 def left(*, end: bool) -> None:
-    """Tell which jobs of this machine run without a worker. Needs no store."""
+    """List the jobs of this machine that run without a worker. Needs no store."""
     from workers.run import orphans as runs  # noqa: PLC0415 - only here
 
     settings = Settings.load()
@@ -106,9 +106,9 @@ def left(*, end: bool) -> None:
 
 
 @worker_commands.command()
-@click.option("--for", "how_long", default="7d", show_default=True, metavar="TIME", help="How long they may go on.")
+@click.option("--for", "how_long", default="7d", show_default=True, metavar="TIME", help="How long the jobs may run.")
 def park(how_long: str) -> None:
-    """Let this machine's jobs go on without any worker (`gpuqueue down --leave-jobs` does this)."""
+    """Let this machine's jobs run without a worker (`gpuqueue down --leave-jobs` does this)."""
     from workers.services.park import park as leave_alone  # noqa: PLC0415 - only here
 
     number = leave_alone(Settings.load(), parse_duration(how_long))
@@ -133,10 +133,10 @@ def devices(spec: str | None, *, as_json: bool) -> None:
 
 
 @worker_commands.command()
-@click.option("--deep", is_flag=True, help="Also try what takes long, as gpuqueue doctor --deep.")
-@click.option("--fix", is_flag=True, help="Make the safe repairs, and tell each thing done, before looking.")
+@click.option("--deep", is_flag=True, help="Include slow checks, as gpuqueue doctor --deep.")
+@click.option("--fix", is_flag=True, help="Make safe repairs before the checks, and report each.")
 def doctor(*, deep: bool, fix: bool) -> None:
-    """Examine what only this side can see; `gpuqueue doctor` asks it. One finding in JSON a line."""
+    """Run the checks of the worker side for `gpuqueue doctor`. Prints one JSON object per finding."""
     from gpuqueue.model.finding import to_plain  # noqa: PLC0415 - only here
     from workers.doctor import examination, repairs  # noqa: PLC0415 - only here
 

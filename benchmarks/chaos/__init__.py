@@ -1,4 +1,4 @@
-"""The chaos record: kill everything at random moments, then compare what was promised with what happened.
+"""The chaos benchmark: kills everything at random moments, then compares the acknowledged jobs with what happened.
 
-``python -m benchmarks.chaos --help`` tells how; docs/reliability.md tells what is counted.
+``python -m benchmarks.chaos --help`` explains its use; docs/internals/reliability.md tells what is counted.
 """

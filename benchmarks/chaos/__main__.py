@@ -94,7 +94,7 @@ def _options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(words)
     if not any(options.only in each.value for each in Breaks):
-        parser.error(f"nothing that is broken here has {options.only!r} in its name: see docs/reliability.md")
+        parser.error(f"nothing that is broken here has {options.only!r} in its name: see docs/internals/reliability.md")
     if options.short:
         options.jobs, options.kills, options.devices = SHORT_JOBS, SHORT_KILLS, "sim:2x24G"
         options.longest = options.hold = SHORT_S

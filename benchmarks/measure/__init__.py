@@ -1,1 +1,1 @@
-"""What every benchmark measures with: figures and their floors, rounds in alternation, places to measure in, tables."""
+"""What all benchmarks measure with: figures and their floors, alternating rounds, private places, tables."""

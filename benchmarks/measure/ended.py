@@ -1,6 +1,6 @@
-"""A process that is waited for, and killed if it does not end: to the moment, since it is what is timed.
+"""Waits for a process exactly until it ends, and kills it after a limit. Its time is what is measured.
 
-``subprocess`` with a ``timeout`` looks again and again, in the end every 50 ms: what takes 40 ms took 64 by it.
+``subprocess`` with a ``timeout`` polls, in the end every 50 ms: a process of 40 ms was measured with 64.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from typing import Any
 
 @contextmanager
 def patient(words: Sequence[str], *, patience_s: float, **more: Any) -> Iterator[subprocess.Popen[str]]:
-    """Give the process of *words*, in text, and wait for its end. *more* is for ``Popen``.
+    """Yield the process of *words*, in text mode, and wait for its end. *more* is for ``Popen``.
 
     Raises:
-        TimeoutError: it had to be killed, after *patience_s*.
-
+        TimeoutError: it was killed after *patience_s*.
     """
     with subprocess.Popen(words, text=True, **more) as process:
         killed: list[bool] = []

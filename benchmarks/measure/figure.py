@@ -1,4 +1,4 @@
-"""A figure beside its floor, and the report of one run that holds them."""
+"""A figure with its floor, and the report of one run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-#: Units of which more is better. Of every other unit less is.
+#: Units of which more is better. For all other units less is better.
 RATES = ("jobs/s", "cycles/s", "submits/s", "rows/s")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """The cheapest thing that does as much, measured in the same rounds."""
+    """The cheapest operation that does as much, measured in the same rounds."""
 
     name: str
     value: float
@@ -23,24 +23,24 @@ class Floor:
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One measured value. Its *ratio* to the floor is what may be compared between machines, the value is not."""
+    """One measured value. Its *ratio* to the floor can be compared between machines, the value cannot."""
 
     #: Unique in a run, in parts: ``latency.idle.start.p50``.
     name: str
     value: float
     unit: str
     floor: Floor | None = None
-    #: How often it was measured, in turn with its floor; the value is the median of these unless its name says
-    #: otherwise. 1 is a single pass: all of ours, then all of the floor's.
+    #: How often it was measured, in alternation with its floor. The value is the median of these, unless its name says
+    #: otherwise. 1 is a single pass: all of gpuqueue's rounds, then all of the floor's.
     rounds: int = 1
-    #: How many jobs, claims or rows each of these rounds had.
+    #: The number of jobs, claims or rows of each round.
     of: int = 1
-    #: The load average over the last minute when it was taken, others on the machine included.
+    #: The load average over the last minute when it was measured, including other users of the machine.
     load: float = field(default_factory=lambda: round(os.getloadavg()[0], 2))
 
     @property
     def ratio(self) -> float | None:
-        """How many times the floor's cost this costs: 1 is perfect, for rates as well; None without a floor."""
+        """Return the cost as a multiple of the floor's cost: 1 is perfect, for rates as well; None without a floor."""
         if self.floor is None or not self.value or not self.floor.value:
             return None
         return self.floor.value / self.value if self.unit in RATES else self.value / self.floor.value
@@ -48,7 +48,7 @@ class Figure:
 
 @dataclass(frozen=True, kw_only=True)
 class Absent:
-    """What could not be measured here, and why."""
+    """A figure that could not be measured here, and why."""
 
     name: str
     why: str
@@ -59,7 +59,7 @@ Measured = Iterator[Figure | Absent]
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """When a run was, on what, and how busy that was: before it, and from the least to the most of its figures."""
+    """When and where a run was, and the machine's load: before it, and the range over its figures."""
 
     at: datetime
     quick: bool
@@ -70,7 +70,7 @@ class Run:
 
     @classmethod
     def of(cls, report: Report, figures: Sequence[Figure]) -> Run:
-        """Return the run of a report of which these *figures* are told."""
+        """Return the run of a report, with the loads of these *figures*."""
         loads = [each.load for each in figures] or [0.0]
         return cls(
             at=report.at,
@@ -83,13 +83,13 @@ class Run:
 
     @property
     def load_before(self) -> float:
-        """The load average over the last minute before it began."""
+        """Return the load average over the last minute before the run."""
         return float(self.machine["load_before"][0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All of one run, or the first of several with what only the others have."""
+    """All figures of one run, or those of the first of several runs with the figures that only the others have."""
 
     machine: Mapping[str, Any]
     quick: bool
@@ -97,11 +97,11 @@ class Report:
     figures: tuple[Figure, ...]
     absent: tuple[Absent, ...] = ()
     at: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
-    #: The runs that it was put together from; none if it is one.
+    #: The runs that it was merged from; empty for one run.
     runs: tuple[Run, ...] = ()
 
     def get(self, name: str) -> Figure | None:
-        """Return the figure of this name, if it was measured."""
+        """Return the figure with this name, if it was measured."""
         return next((each for each in self.figures if each.name == name), None)
 
     def to_json(self) -> str:

@@ -1,7 +1,7 @@
-"""The home of a run: one directory that everything is made below, one environment, and nothing that outlives it.
+"""The home of a run: one directory and one environment for everything, which nothing outlives.
 
-A run that is killed (SIGKILL) cannot clean up. It holds a lock in its home for as long as it lives: who finds a home
-whose lock is free ends what was started there, and removes it. Each run does so for those before it.
+A run that is killed with SIGKILL cannot clean up. It holds a lock in its home for as long as it lives. A later run that
+finds a home with a free lock ends the processes of that home, and removes it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from benchmarks.measure.spent import belongs
 from benchmarks.measure.stop import Stopped, heeding, not_now
 
 PREFIX = "gq-bench-"
-#: The variable that all of a run's processes have.
+#: The variable that all processes of a run have.
 MARK = "GQ_BENCH_HOME"
-#: Servers that write their title where their environment was; they stay in the directory of their data.
+#: Servers that overwrite their environment with their title. They stay in the directory of their data.
 SERVERS = ("valkey", "redis", "postgres")
-#: How long what a dead run left may take to end by itself, and how long what is killed may take, in seconds.
+#: How long the processes of a dead run may take to end by themselves, and how long killed processes may take, in
+#: seconds.
 PATIENCE_S, GONE_S = 15.0, 10.0
-#: Programs of this environment go before the user's own.
+#: Programs of this environment come before the user's own.
 BIN = Path(sys.executable).parent
 
 
 @contextmanager
 def whole_run() -> Iterator[None]:
-    """Give all that is measured within a home of its own, in a clean environment, and leave nothing of it.
+    """Run all measurements in a home of their own, in a clean environment, and leave nothing behind.
 
     Raises:
         Stopped: by Ctrl-C, SIGTERM or a closed terminal, once everything is gone.
-
     """
     with heeding(), _home() as home, _environment(clean_environ(home) | {MARK: home, "TMPDIR": home}):
         before, tempfile.tempdir = tempfile.tempdir, home
@@ -52,7 +52,7 @@ def whole_run() -> Iterator[None]:
 
 @contextmanager
 def to_the_end(kept: Callable[[], str] = str) -> Iterator[None]:
-    """Measure within a :func:`whole_run`; if that is stopped end the process with one line, and what *kept* returns."""
+    """Run a :func:`whole_run`; if it is stopped, exit with one line and the text that *kept* returns."""
     try:
         with whole_run():
             yield
@@ -62,9 +62,10 @@ def to_the_end(kept: Callable[[], str] = str) -> Iterator[None]:
 
 
 def clean_environ(home: str) -> dict[str, str]:
-    """Return the environment that all children are started with: nothing in it is a setting of who runs this.
+    """Return the environment of all child processes, without the settings of the user.
 
-    Nobody who installed gpuqueue waits for Python's compiler: where no bytecode is to be written, it is below *home*.
+    Installed packages have compiled bytecode. Where the user's settings forbid to write bytecode, it is written below
+    *home*.
     """
     environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
     environ["GPUQUEUE_CONFIG"] = os.devnull
@@ -77,7 +78,7 @@ def clean_environ(home: str) -> dict[str, str]:
 
 
 def end_all(place: str, *, patience_s: float = 0.0) -> None:
-    """End every process that was started for *place*, at once, or after it had *patience_s* to end by itself."""
+    """End every process that was started for *place*, at once, or after *patience_s* to end by itself."""
     deadline = time.monotonic() + patience_s
     number = signal.SIGTERM if patience_s else signal.SIGKILL
     quiet = 0
@@ -93,7 +94,7 @@ def end_all(place: str, *, patience_s: float = 0.0) -> None:
 
 
 def clear_dead(below: Path) -> list[Path]:
-    """End and remove what runs have left that were killed; return where that was."""
+    """End and remove what killed runs have left; return their homes."""
     cleared = []
     for place in below.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError), _owner(place) as owner:
@@ -125,9 +126,9 @@ def _home() -> Iterator[str]:
     with contextlib.ExitStack() as stack:
         with not_now():
             home = tempfile.mkdtemp(prefix=PREFIX, dir=below)
-            stack.callback(os.close, _own(Path(home)))  # last of all: whose lock is free is dead
+            stack.callback(os.close, _own(Path(home)))  # closed last: a home with a free lock counts as dead
             stack.callback(_clear, home)
-            Path(home).chmod(0o711)  # PostgreSQL is another account where we are root
+            Path(home).chmod(0o711)  # PostgreSQL runs as another account if we are root
             in_no_repository(Path(home))
         yield home
 
@@ -139,16 +140,16 @@ def _clear(home: str) -> None:
 
 
 def in_no_repository(home: Path) -> None:
-    """Let whoever looks upwards from below *home* for a repository find one without a commit, and look no further.
+    """Make *home* an empty git repository, so that a search upwards from below it ends there.
 
-    The directory for temporary files may lie in somebody's repository, and a submit would ask git about that.
+    The directory for temporary files may be in a repository, and a submit would ask git about that.
     """
     (home / ".git").mkdir()
     (home / ".git" / "HEAD").write_text("ref: refs/heads/none\n", encoding="ascii")
 
 
 def _own(home: Path) -> int:
-    """Lock *home*; return what holds the lock. It is taken before anybody can see it."""
+    """Lock *home*; return the descriptor of the lock. It is taken before other processes can see it."""
     held = os.open(home / "new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
     (home / "new").rename(home / "owner")

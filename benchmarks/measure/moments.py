@@ -1,4 +1,4 @@
-"""Ways to one and the same end, by the moments on each, beside the shortest of them."""
+"""Compares several ways to the same end, moment by moment, with the shortest of them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from benchmarks.measure.figure import Figure, Floor
 def beside(
     floor: str, found: Mapping[str, Sequence[Sequence[float]]], moments: Sequence[str], *, called: str, group: str
 ) -> Iterator[Figure]:
-    """Yield the median of each of *moments* on each way but *floor*, which is told beside it as *called*.
+    """Yield the median time to each of *moments* on each way but *floor*, which is the floor, named *called*.
 
-    *found* has the seconds to each moment in each round, by the ways' names.
+    *found* has the seconds to each moment in each round, by the names of the ways.
     """
     medians_ms = {
         way: [statistics.median(seconds) * 1e3 for seconds in zip(*rounds, strict=True)]

@@ -1,4 +1,4 @@
-"""Numbers and devices of a command line: what nothing could be measured with is refused before anything is started."""
+"""Parsers of command-line values. They refuse unusable values before anything is started."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from workers.devices.select import choose
 
 
 def how_many(text: str) -> int:
-    """Return how many of something there are to be: one or more.
+    """Return a number of one or more.
 
     Raises:
-        argparse.ArgumentTypeError: that is no such number.
-
+        argparse.ArgumentTypeError: *text* is no such number.
     """
     try:
         number = int(text)
@@ -29,11 +28,10 @@ def how_many(text: str) -> int:
 
 
 def duration_s(text: str) -> float:
-    """Return how long something is watched, in seconds: more than no time, and not for ever.
+    """Return a positive, finite number of seconds.
 
     Raises:
-        argparse.ArgumentTypeError: that is no such time.
-
+        argparse.ArgumentTypeError: *text* is no such number.
     """
     try:
         number = float(text)
@@ -45,11 +43,10 @@ def duration_s(text: str) -> float:
 
 
 def postgres_url(text: str) -> str:
-    """Return the address of a PostgreSQL database that answers. Nothing is left there.
+    """Return the URL of a PostgreSQL database that answers. Nothing is left there.
 
     Raises:
-        argparse.ArgumentTypeError: it does not, or this is the address of something else. A password is not told.
-
+        argparse.ArgumentTypeError: it does not answer, or is no PostgreSQL. The message has no password.
     """
     try:
         engine = open_engine(text)
@@ -59,7 +56,7 @@ def postgres_url(text: str) -> str:
         engine.dispose()
     except BookUnreachable as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    except sa.exc.DBAPIError as error:  # the book's words for it would tell what becomes of jobs meanwhile
+    except sa.exc.DBAPIError as error:  # the history's own message would say what happens to jobs meanwhile
         raise argparse.ArgumentTypeError(f"it does not answer: {' '.join(str(error.orig).split())}") from error
     return text
 
@@ -68,8 +65,7 @@ def devices(text: str) -> str:
     """Return the devices to serve, as ``gpuqueue up --devices`` takes them, if this machine has them.
 
     Raises:
-        argparse.ArgumentTypeError: it has not, or nothing is called so.
-
+        argparse.ArgumentTypeError: the machine lacks them, or the text names no devices.
     """
     try:
         choose(text, "bench").devices()

@@ -1,4 +1,4 @@
-"""Places to measure in: a store, a machine that is up, a database. Each is private and gone afterwards."""
+"""Private places to measure in, removed afterwards: a store, a machine that is up, a database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GPUQUEUE = str(BIN / "gpuqueue")
 
 
 def from_the_tests() -> None:
-    """Let ``import`` find what the tests lend: a private PostgreSQL, cards of a fake driver."""
+    """Make the helpers of the tests importable: a private PostgreSQL, cards of a fake driver."""
     path = str(ROOT / "tests" / "support")
     if path not in sys.path:
         sys.path.append(path)
@@ -49,16 +49,17 @@ class Store:
     client: redis.Redis
 
     def preloaded(self) -> Path | None:
-        """Return the allocator that its server has loaded in the place of its own."""
+        """Return the allocator that its server has loaded instead of its own."""
         info: dict[str, Any] = self.client.info("server")
         return loaded_by(info["process_id"])
 
 
 @contextmanager
 def private_store(*, durable: bool = True, opened: bool = True, preload: bool = True) -> Iterator[Store]:
-    """Give a store of its own; where not *durable*, the disk is another benchmark's. Or let somebody else open it.
+    """Yield a private store.
 
-    With *preload* it loads the allocator that this machine has, as any embedded store does.
+    Without *durable* it does not wait for the disk. Without *opened* the caller opens it. With *preload* it loads this
+    machine's allocator, as any embedded store does.
     """
     with _directory() as state:
         settings = Settings.load({"GPUQUEUE_STATE_DIR": state, "GPUQUEUE_CONFIG": os.devnull})
@@ -79,7 +80,7 @@ def private_store(*, durable: bool = True, opened: bool = True, preload: bool = 
 
 
 def _directory() -> tempfile.TemporaryDirectory[str]:
-    """Return a directory whose removal never hides with what a measurement ended."""
+    """Return a temporary directory whose removal never hides an error of the measurement."""
     return tempfile.TemporaryDirectory(prefix="gq-bench-", ignore_cleanup_errors=True)
 
 
@@ -97,7 +98,7 @@ def _environ(name: str, value: str) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What ``gpuqueue up`` starts: store, recorder, a worker for each device."""
+    """What ``gpuqueue up`` starts: a store, a recorder, and a worker for each device."""
 
     place: Path
     environ: dict[str, str]
@@ -111,7 +112,7 @@ class Machine:
 
 @contextmanager
 def private_machine(devices: str = "sim:1x8G", **settings: str) -> Iterator[Machine]:
-    """Give a machine that is up, with simulated devices; *settings* by their names, as in ``SLOTS="4"``."""
+    """Yield a machine that is up, with simulated devices; *settings* by their names, as in ``SLOTS="4"``."""
     with _directory() as place:
         environ = clean_environ(place) | {
             "GPUQUEUE_STATE_DIR": place,
@@ -129,7 +130,7 @@ def private_machine(devices: str = "sim:1x8G", **settings: str) -> Iterator[Mach
             stopped = True
             raise
         finally:
-            if stopped or not _is_down(environ):  # who stops a run does not wait for its jobs
+            if stopped or not _is_down(environ):  # a stopped run does not wait for its jobs
                 end_all(place)
 
 
@@ -143,9 +144,9 @@ def _is_down(environ: dict[str, str]) -> bool:
 
 @contextmanager
 def postgres(given: str | None = None) -> Iterator[str | None]:
-    """Give the URL of a PostgreSQL database: the given one, or a new one on a private server; None without any.
+    """Yield the URL of a PostgreSQL database: the given one, or one on a private server; None without any.
 
-    The private server is the tests', which does not wait for the disk: give a real one for figures to plan with.
+    The private server is that of the tests, which does not wait for the disk. Give a real one for figures to plan with.
     """
     if given:
         yield given

@@ -1,6 +1,6 @@
-"""A report read from a file that anybody may have written: each field is what it should be, or it is told which is not.
+"""Reads a report from an untrusted file: each field is checked, and an error names the wrong field.
 
-Every number is finite: a NaN is smaller than no bound and larger than none, and would hold every aim.
+Every number must be finite: a NaN compares false with every bound, and would meet every aim.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from benchmarks.measure.figure import Absent, Figure, Floor, Report, Run
 
 T = TypeVar("T")
-#: Parts between dots; those of a claim tell the size of the queue, those of a peer whose they are.
+#: Parts between dots. Those of a claim have the size of the queue, those of a peer its name.
 _NAME = re.compile(r"[^\s.|]+(\.[^\s.|]+)*")
 _OF_CLAIM = re.compile(r"claim(-libc)?\.[0-9]{1,12}(\.[^.]+)+")
 _OF_PEER = re.compile(r"peers\.[^.]+\.[^.]+")
@@ -25,8 +25,7 @@ def read(text: str) -> Report:
     """Return the report that ``Report.to_json`` wrote.
 
     Raises:
-        ValueError: this is no report of ours; what of it is wrong is told.
-
+        ValueError: the text is no such report; the message says what is wrong.
     """
     try:
         return _report(Fields(json.loads(text, parse_constant=_no_number), ""))
@@ -37,7 +36,7 @@ def read(text: str) -> Report:
 
 
 class Fields:
-    """The fields of one JSON object, each asked for by its type."""
+    """The fields of one JSON object, read by type."""
 
     def __init__(self, plain: object, where: str) -> None:
         if not isinstance(plain, dict):
@@ -54,7 +53,7 @@ class Fields:
         return bool(self._one(name, "true or false", lambda each: isinstance(each, bool)))
 
     def number(self, name: str) -> float:
-        """Return a number, as it was written."""
+        """Return a number."""
         return float(self._one(name, "number", is_number))
 
     def whole(self, name: str) -> int:
@@ -62,7 +61,7 @@ class Fields:
         return int(self._one(name, "count", lambda each: is_number(each) and each == int(each) and each >= 0))
 
     def has(self, name: str) -> bool:
-        """Return whether there is such a field with a value."""
+        """Return whether the field exists and has a value."""
         return self._plain.get(name) is not None
 
     def inner(self, name: str) -> Fields:
@@ -70,12 +69,12 @@ class Fields:
         return Fields(self._plain.get(name), f"{self._where}{name}")
 
     def each(self, name: str, read_one: Callable[[Fields], T]) -> tuple[T, ...]:
-        """Return a list of objects, each read."""
+        """Return a list of objects, each converted by *read_one*."""
         found = self._one(name, "list", lambda each: isinstance(each, list))
         return tuple(read_one(Fields(one, f"{self._where}{name}[{place}]")) for place, one in enumerate(found))
 
     def loads(self, name: str) -> list[float]:
-        """Return load averages: one or more."""
+        """Return a non-empty list of load averages."""
         return list(
             self._one(
                 name, "list of numbers", lambda each: isinstance(each, list) and each and all(map(is_number, each))
@@ -83,7 +82,7 @@ class Fields:
         )
 
     def wrong(self, name: str, what: str) -> ValueError:
-        """Return the error of a field that is not *what* it should be."""
+        """Return the error for a field that is no *what*."""
         return ValueError(f"{self._where}{name} is no {what}")
 
     def _one(self, name: str, what: str, fits: Callable[[Any], object]) -> Any:
@@ -94,7 +93,7 @@ class Fields:
 
 
 def is_number(each: object) -> bool:
-    """Return whether this is a finite number that a float can hold."""
+    """Return whether *each* is a finite number that a float can hold."""
     try:
         return isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each)
     except OverflowError:

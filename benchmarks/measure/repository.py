@@ -1,4 +1,4 @@
-"""A git repository with one commit, which is nobody's."""
+"""A git repository with one commit of a made-up author."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.measure.place import quiet
 
 
 def small_repository(place: Path) -> str | None:
-    """Make *place* a repository of one file and one commit; return in words why there is none, if git cannot."""
+    """Create a repository with one file and one commit in *place*; return in words why that failed, or None."""
     if shutil.which("git") is None:
         return "no git here"
     place.mkdir()

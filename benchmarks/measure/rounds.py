@@ -1,4 +1,4 @@
-"""Rounds in alternation, since a machine is noisy: what is compared takes turns, and medians are told."""
+"""Alternating rounds and medians, because a machine is noisy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ N = TypeVar("N", int, float)
 
 
 def timed(act: Callable[[], object]) -> float:
-    """Return how long *act* takes, in seconds."""
+    """Return the duration of *act*, in seconds."""
     began = time.perf_counter()
     act()
     return time.perf_counter() - began
 
 
 def alternate(rounds: int, acts: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
-    """Return what each act returned in each round. Each round has all of them once, in turn."""
+    """Return the results of each act, one for each round. Each round runs all of them once, in turn."""
     found: dict[str, list[T]] = {name: [] for name in acts}
     for _ in range(rounds):
         for name, act in acts.items():
@@ -30,7 +30,7 @@ def alternate(rounds: int, acts: Mapping[str, Callable[[], T]]) -> dict[str, lis
 
 
 def alternate_timed(rounds: int, acts: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Return how long each act took in each round, in seconds."""
+    """Return the durations of each act, one for each round, in seconds."""
     return alternate(rounds, {name: partial(timed, act) for name, act in acts.items()})
 
 
@@ -40,7 +40,7 @@ def medians(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def quantile(values: Sequence[N], share: float) -> N:
-    """Return the least value that the *share* of *values* does not exceed: of a hundred, one is above the 0.99."""
+    """Return the least value that the *share* of *values* does not exceed: one of a hundred is above the 0.99."""
     return sorted(values)[max(1, math.ceil(round(len(values) * share, 6))) - 1]
 
 
@@ -49,7 +49,6 @@ def until(condition: Callable[[], T], what: str, *, timeout_s: float = 120.0, ev
 
     Raises:
         TimeoutError: there was none in time.
-
     """
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):

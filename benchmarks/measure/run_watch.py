@@ -1,9 +1,8 @@
-"""When a worker has the store's word that a run may start, seen from outside: by what it does next.
+"""Observes from outside when a worker has the store's answer that a run may start, by its next step.
 
-A worker makes the directory of a run when it has claimed the job. Right after the store has answered that the run may
-start it writes there what the shim is to run (``Runner._spawn``), under a temporary name first. The kernel tells that
-to whoever watches the directory (inotify). The file's own time would not do: it is that of the kernel's last tick, some
-milliseconds before.
+A worker creates the directory of a run when it has claimed the job. Right after the store has answered that the run may
+start, it writes the shim's spec there (``Runner._spawn``), first under a temporary name. inotify reports that. The
+file's own time is too coarse: it is that of the kernel's last tick, some milliseconds before.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-#: The floor beside what is seen here. In earlier reports, which have the store's stamp instead, it is called otherwise.
+#: The name of the floor of this figure. Earlier reports, which have the store's timestamp instead, use another name.
 GRANTED = "durable LPUSH, a BLPOP has it"
-#: Files that nobody writes before the store has answered: the worker's own, then those of the shim that has read it.
+#: Files that are written only after the store's answer: those of the worker, then those of the shim.
 AFTER = frozenset({"spec", "pid", "start", "exit", "log"})
 _CREATED, _MOVED_HERE = 0x100, 0x80
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 65_536
-#: Below the runs: the directory of a job, in it that of a run, in it the files.
+#: Levels below the runs: the directory of a job, that of a run, the files.
 _JOB, _RUN, _FILE = range(3)
 
 
 class RunWatch:
-    """Watches *runs* for the next run that is started there; it sees what happens from its making on."""
+    """Watches *runs* for the next run that is started there, from the creation of the object on."""
 
     def __init__(self, runs: Path) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -37,15 +36,14 @@ class RunWatch:
         self._watch(runs, _JOB)
 
     def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         os.close(self._fd)
 
     def may_start(self, timeout_s: float = 120.0) -> float:
-        """Return when a run was seen that may start, in seconds since 1970: never before its worker knew it.
+        """Return when a run was seen to be allowed to start, in seconds since 1970: never before its worker knew it.
 
         Raises:
             TimeoutError: there was none in time.
-
         """
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
@@ -56,7 +54,7 @@ class RunWatch:
         raise TimeoutError(f"no run was started within {timeout_s:g} s")
 
     def _events(self) -> Iterator[tuple[Path, int, str]]:
-        """Yield what has come: in which directory, what that has in it, and its name."""
+        """Yield the events: the directory, its level, and the name in it."""
         found, place = os.read(self._fd, _READ_BYTES), 0
         while place < len(found):
             watch, _, _, length = _EVENT.unpack_from(found, place)
@@ -65,7 +63,7 @@ class RunWatch:
                 yield *self._places[watch], os.fsdecode(found[place - length : place].rstrip(b"\0"))
 
     def _is_sign(self, directory: Path, depth: int, name: str) -> bool:
-        """Return whether a file tells that a run may start; a new directory is watched, and what it has looked at."""
+        """Return whether a file shows that a run may start. A new directory is watched, and its content is checked."""
         if depth == _FILE:
             return name.removeprefix(".").partition(".")[0] in AFTER
         if depth == _JOB and not name.isdigit():
@@ -74,7 +72,7 @@ class RunWatch:
         try:
             self._watch(below, depth + 1)
             return any(self._is_sign(below, depth + 1, each.name) for each in below.iterdir())
-        except (FileNotFoundError, NotADirectoryError):  # gone again
+        except (FileNotFoundError, NotADirectoryError):  # already removed
             return False
 
     def _watch(self, directory: Path, depth: int) -> None:

@@ -1,4 +1,4 @@
-"""What processes take: memory and processor time."""
+"""Measures memory and CPU time of processes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import psutil
 
-#: How memory was counted: the end of the name of its floor. Earlier reports have neither.
+#: How memory was measured: the end of the name of its floor. Earlier reports have neither.
 PSS, RSS = "by PSS", "by RSS"
 
 
 def belongs(process: psutil.Process, state_dir: str) -> bool:
-    """Return whether a process works for the machine whose state is in *state_dir*."""
+    """Return whether a process belongs to the machine whose state is in *state_dir*."""
     try:
         return process.environ().get("GPUQUEUE_STATE_DIR") == state_dir
     except psutil.Error:
@@ -20,7 +20,7 @@ def belongs(process: psutil.Process, state_dir: str) -> bool:
 
 
 def workers(state_dir: str) -> list[psutil.Process]:
-    """Return the workers of a machine: not its host process, its recorder, its shims or what a worker forked."""
+    """Return the workers of a machine, without its host process, recorder, shims and the workers' forks."""
     ours = [each for each in psutil.process_iter() if belongs(each, state_dir)]
     found = [each for each in ours if {"run", "--device"} <= set(_command(each))]
     pids = {each.pid for each in found}
@@ -28,14 +28,14 @@ def workers(state_dir: str) -> list[psutil.Process]:
 
 
 def with_children(process: psutil.Process) -> list[psutil.Process]:
-    """Return a process and all that it has beside it now: an idle worker has the process that forks its shims."""
+    """Return a process and its descendants: an idle worker has its fork server."""
     return [process, *process.children(recursive=True)]
 
 
 def can_share(processes: Sequence[psutil.Process]) -> bool:
-    """Return whether it can be read of each of *processes* which part of its shared pages is its own (PSS).
+    """Return whether the PSS of each of *processes* can be read, which counts shared pages in part.
 
-    Only Linux tells, and only of processes that are ours to look into.
+    Only Linux reports it, and only for processes that we may inspect.
     """
     try:
         return all(each.memory_full_info().pss > 0 for each in processes)
@@ -44,16 +44,16 @@ def can_share(processes: Sequence[psutil.Process]) -> bool:
 
 
 def memory_mib(processes: Sequence[psutil.Process], *, shared: bool) -> float:
-    """Return the memory of *processes* in MiB: their PSS, in which a page of several counts once over all of them.
+    """Return the memory of *processes* in MiB: their PSS, which counts a shared page once over all of them.
 
-    Where not *shared* it is their RSS, in which each counts it whole.
+    Without *shared* it is their RSS, which counts a shared page for each.
     """
     found = [each.memory_full_info().pss if shared else each.memory_info().rss for each in processes]
     return float(sum(found)) / 2**20
 
 
 def share_of_core(processes: Sequence[psutil.Process], seconds: float) -> float:
-    """Watch *processes* for so long; return which share of one core they took, in percent."""
+    """Observe *processes* for this many seconds; return their share of one core, in percent."""
     before = _spent_s(processes)
     time.sleep(seconds)
     return 100 * (_spent_s(processes) - before) / seconds

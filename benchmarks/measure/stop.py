@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: whoever measures is stopped wherever it is, and says so in one line.
+"""Ctrl-C and SIGTERM end a measurement at any point, with one line.
 
-Not every place that an exception comes through passes it on: a directory that cannot be removed on the way out puts
-its own error in its stead. So it is kept in mind that somebody asked, and :func:`heed` tells.
+Some code replaces an exception on its way: a directory that cannot be removed raises its own error instead. So the
+request is remembered, and :func:`heed` raises it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-#: What a terminal sends for Ctrl-C, what ``timeout`` and systemd send, what a closed terminal leaves behind.
+#: The signals of Ctrl-C, of ``timeout`` and systemd, and of a closed terminal.
 HEEDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _asked: list[int] = []
@@ -20,17 +20,17 @@ _deaf: list[bool] = []
 
 
 class Stopped(KeyboardInterrupt):
-    """Somebody wants this to end."""
+    """A signal asked the measurement to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
-        #: What a shell tells of who was ended by this signal.
+        #: The exit code by which a shell reports this signal.
         self.exit_code = 128 + number
 
 
 @contextmanager
 def heeding() -> Iterator[None]:
-    """Raise :class:`Stopped` where a signal finds us. What was ignored before, as ``nohup`` has it, stays so."""
+    """Raise :class:`Stopped` when a signal arrives. Signals that were ignored before, as by ``nohup``, stay ignored."""
     before = {each: signal.getsignal(each) for each in HEEDED}
     hook = threading.excepthook
     _asked.clear()
@@ -41,7 +41,7 @@ def heeding() -> Iterator[None]:
         yield
         heed()
     finally:
-        if _asked:  # a thread whose store is gone has nothing to tell
+        if _asked:  # errors of threads whose store is gone are not shown
             threading.excepthook = lambda _: None
         else:
             threading.excepthook = hook
@@ -51,7 +51,7 @@ def heeding() -> Iterator[None]:
 
 @contextmanager
 def not_now() -> Iterator[None]:
-    """Put off what a signal asks for: what is cleaned up here must be cleaned up whole. It is raised afterwards."""
+    """Delay a signal's exception until the end of the block, so that a cleanup is complete."""
     _deaf.append(True)
     try:
         yield
@@ -62,11 +62,10 @@ def not_now() -> Iterator[None]:
 
 
 def heed() -> None:
-    """Raise :class:`Stopped` if somebody has asked for it, also where it was lost on its way.
+    """Raise :class:`Stopped` if a signal arrived, even if its exception was lost.
 
     Raises:
-        Stopped: somebody has.
-
+        Stopped: a signal arrived.
     """
     if _asked:
         raise Stopped(_asked[0])

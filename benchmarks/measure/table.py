@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Formats figures for readers."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def line(each: Figure | Absent) -> str:
 
 
 def tell(measured: Measured) -> list[Figure | Absent]:
-    """Measure a part on its own: print a table line by line as the figures come, then the load; return them.
+    """Measure one part: print a table line by line, then the load; return the figures.
 
-    Who is stopped exits with 128 and the signal's number, and leaves nothing behind.
+    A stopped run exits with 128 plus the signal's number, and leaves nothing behind.
     """
     found = []
     with to_the_end(), closing(measured):
@@ -46,7 +46,7 @@ def tell(measured: Measured) -> list[Figure | Absent]:
 
 @contextlib.contextmanager
 def closing(measured: Measured) -> Iterator[None]:
-    """End what is under way for the next figure before anything else: its places are its own to clear."""
+    """Close the generator of the figures before anything else, because it cleans up its own places."""
     try:
         yield
     finally:
@@ -56,18 +56,18 @@ def closing(measured: Measured) -> Iterator[None]:
 
 
 def load() -> str:
-    """Return how busy the machine is, everybody on it included."""
+    """Return the machine's load, including that of other users."""
     return "load average: " + ", ".join(f"{each:.1f}" for each in os.getloadavg()) + f" on {os.cpu_count()} cores"
 
 
 def times(ratio: float | None) -> str:
-    """Return a ratio to a floor in three digits or so."""
+    """Return a ratio to a floor with about three digits."""
     if ratio is None:
         return "-"
     return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"  # noqa: PLR2004
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a value with its unit, in three digits or so."""
+    """Return a value with its unit, with about three digits."""
     digits = 0 if abs(value) >= 100 or value == int(value) else 1 if abs(value) >= 10 else 2  # noqa: PLR2004
     return f"{value:,.{digits}f} {unit}".replace(",", " ").rstrip()

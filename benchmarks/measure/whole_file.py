@@ -1,4 +1,4 @@
-"""A file that is replaced whole: what fails meanwhile leaves the old one as it was."""
+"""Replaces a file as a whole: a failure leaves the old file unchanged."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from pathlib import Path
 
 
 def put_whole(path: Path, text: str) -> None:
-    """Write *text* into *path*, or leave that as it is. A pipe or a device is written into.
+    """Write *text* into *path*, or leave it unchanged. A pipe or a device is written to directly.
 
     Raises:
         OSError: it cannot be written.
-        UnicodeEncodeError: the text has what no file can have.
-
+        UnicodeEncodeError: the text has characters that UTF-8 cannot encode.
     """
     content = text.encode("utf-8")
     if path.exists() and not path.is_file():
         path.write_bytes(content)
         return
-    target = path.resolve()  # a link stays one
+    target = path.resolve()  # a link stays a link
     number, beside = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     temporary = Path(beside)
     try:
@@ -39,22 +38,21 @@ def put_whole(path: Path, text: str) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Look whether :func:`put_whole` may write *path*, as far as that can be seen without writing. It stays as it is.
+    """Check without writing whether :func:`put_whole` may write *path*, as far as possible.
 
     Raises:
         OSError: it cannot be written.
-
     """
     is_there = True
     try:
-        path.stat()  # which tells a circle of links from a name that is free: what else asks may take it for one
+        path.stat()  # distinguishes a cycle of links from a free name; other calls may confuse them
     except FileNotFoundError:
         is_there = False
     if is_there:
-        if not path.is_fifo():  # to open one is to wait for its reader
+        if not path.is_fifo():  # opening a pipe would wait for its reader
             number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             try:
-                os.write(number, b"")  # a device that is full says so
+                os.write(number, b"")  # a full device raises an error
             finally:
                 os.close(number)
         if not path.is_file():

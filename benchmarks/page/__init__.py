@@ -1,1 +1,1 @@
-"""docs/performance.md: its tables are written from the report of one run, its words by hand."""
+"""Fills the tables of docs/internals/performance.md from the report of one run. Its other text is written by hand."""

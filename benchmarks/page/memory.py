@@ -1,11 +1,11 @@
-"""How a report has counted memory, in words: earlier ones did it otherwise, and their pages must not say ours."""
+"""How a report measured memory, in words. Earlier reports did it differently, and their pages must say so."""
 
 from __future__ import annotations
 
 from benchmarks.measure.figure import Report
 from benchmarks.measure.spent import PSS, RSS
 
-#: As earlier reports did it: the worker's main process alone, by RSS.
+#: The method of earlier reports: the worker's main process alone, by RSS.
 MAIN_PROCESS = "the main process, by RSS"
 IDLE = {
     PSS: "idle worker with the process that forks its shims: memory (PSS)",
@@ -22,7 +22,7 @@ TOLD = {
 
 
 def how_counted(report: Report) -> str:
-    """Return how the memory of *report* was counted; without any, how it would be."""
+    """Return how the memory of *report* was measured; without a figure, how it would be measured now."""
     figure = report.get("worker.idle.memory")
     if figure is None:
         return PSS

@@ -1,4 +1,4 @@
-"""Tables of docs/performance.md that tell and hold nothing: claims by the length of the queue, commands, shares."""
+"""Tables of docs/internals/performance.md without aims: claims by queue length, commands, shares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuqueue.cli.main import COMMANDS
 
 NOTHING = "Not measured in this run."
 CASES = ("best", "typical", "smallest", "nothing", "kept", "worst", "rewritten")
-#: What a process does meanwhile, by the start of its figures' names.
+#: What a process does meanwhile -> the start of its figures' names.
 PROCESSES = {
     "worker, nothing to do": "worker.idle",
     "worker, four jobs run": "worker.busy",
@@ -28,7 +28,7 @@ SAMPLERS = {
 
 
 def claims(report: Report) -> str:
-    """Return what a claim takes the server and what ``gpuqueue queue`` takes, by how many jobs wait."""
+    """Return the table of the server's time for a claim, and of ``gpuqueue queue``, by the number of waiting jobs."""
     head = ("waiting", *(f"{case}: p50, p99" for case in CASES), "`gpuqueue queue`, whole process", "a page of 1 000")
     return table(head, _claim_lines(report))
 
@@ -47,7 +47,7 @@ def _claim_lines(report: Report) -> Iterator[Sequence[str]]:
 
 
 def commands(report: Report) -> str:
-    """Return the whole process and the import of each command."""
+    """Return the table of the whole process and the import of each command."""
     return table(("command", "whole process", "import of its module alone"), _command_lines(report))
 
 
@@ -62,7 +62,7 @@ def _command_lines(report: Report) -> Iterator[Sequence[str]]:
 
 
 def shares(report: Report) -> str:
-    """Return what workers and samplers take of memory and of a core."""
+    """Return the table of the memory and CPU shares of workers and samplers."""
     told_all = table(("", "memory", "of one core"), _share_lines(report))
     return told_all if told_all == NOTHING else f"{told_all}\n\n{TOLD[how_counted(report)]}"
 
@@ -78,7 +78,7 @@ def _share_lines(report: Report) -> Iterator[Sequence[str]]:
 
 
 def told(figure: Figure | None) -> str:
-    """Return a figure with its ratio to the floor in brackets, if it has one."""
+    """Return a figure, with its ratio to the floor in brackets, if it has one."""
     if figure is None:
         return "-"
     if figure.unit == "copies":
@@ -88,7 +88,7 @@ def told(figure: Figure | None) -> str:
 
 
 def table(head: Sequence[str], lines: Iterator[Sequence[str]]) -> str:
-    """Return a table as Markdown, or that there is nothing for it."""
+    """Return a table as Markdown, or a sentence if there are no lines."""
     rows = [cells(line) for line in lines]
     return "\n".join([cells(head), cells(["---"] * len(head)), *rows]) if rows else NOTHING
 

@@ -1,4 +1,4 @@
-"""What others take for the same thing: by the same run where it measured them, else by figures that are known."""
+"""The figures of other queues: those of the same run where it measured them, else published ones."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TypeVar
 from benchmarks.measure.figure import RATES, Figure, Report
 from benchmarks.measure.table import amount
 
-#: What is said of a figure that somebody took elsewhere, at another time.
+#: The text for a figure that was measured elsewhere, at another time.
 NOT_OF_THIS_RUN = "known, not of this run"
-#: How many of those that were measured are named.
+#: How many of the measured ones are named.
 NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What another did elsewhere: *said* in words, *value* is the best of it in our figure's unit."""
+    """A figure that was measured elsewhere: *said* is its text, *value* its best in our figure's unit."""
 
     name: str
     said: str
@@ -29,16 +29,17 @@ _Valued = TypeVar("_Valued", bound=Figure | Known)
 
 @dataclass(frozen=True, kw_only=True)
 class Others:
-    """Who else does the same thing."""
+    """The other queues that do the same."""
 
-    #: Our figure for it, where this run has measured no others.
+    #: Our figure for it, if this run measured no others.
     ours: str
-    #: What of a peer is the same thing: the last part of its figures' names. Empty where the run measures it of nobody.
+    #: The last part of the names of the peers' figures for the same operation. Empty if the run measures it for no
+    #: peer.
     measured: str = ""
     known: Sequence[Known] = ()
 
     def told(self, report: Report) -> str:
-        """Return the best of them: those of the run first, then those that are only known."""
+        """Return the best of them: those of the run first, then the known ones."""
         here = self._of_run(report)
         names = [_peer(each) for each in here]
         told = [f"{_peer(each)} {amount(each.value, each.unit)}" for each in here[:NAMED]]
@@ -46,9 +47,9 @@ class Others:
         return "<br>".join([*told, *([f"{NOT_OF_THIS_RUN}: {known}"] if known else [])]) or "none is known"
 
     def beside(self, report: Report) -> tuple[str, bool]:
-        """Return how we stand to the best of them, and whether that one is ahead.
+        """Return how our figure compares with the best of them, and whether the best is ahead.
 
-        The best is that of all: of those that the run has measured, and of those it has not, by what is known of them.
+        The best is taken over the peers that the run measured and, by their known figures, those it did not.
         """
         here = self._of_run(report)
         names = [_peer(each) for each in here]
@@ -63,14 +64,14 @@ class Others:
             mine, best = ours[0], here[0]
             whose = f"{_peer(best)}, {amount(best.value, unit)} beside our {amount(mine.value, unit)} in this run"
             return _standing(_behind(mine.value, best.value, unit), whose)
-        # What is said of the best is then true of those as well that were measured beside the less good of ours.
+        # The statement then also holds for the peers that were measured beside our lesser figure.
         mine, least = _best_first(ours, unit)[-1], _best_first(known, unit)[0]
         beside = f", beside our {amount(mine.value, unit)} in the table of others" if mine.name != self.ours else ""
         whose = f"{least.name}, {amount(least.value, unit)}: {NOT_OF_THIS_RUN}{beside}"
         return _standing(_behind(mine.value, least.value, unit), whose)
 
     def _of_run(self, report: Report) -> list[Figure]:
-        """Return what the run has measured of others, the best first."""
+        """Return the run's figures of other queues, the best first."""
         found = [
             each
             for each in report.figures
@@ -80,7 +81,7 @@ class Others:
 
 
 def _standing(behind: float, whose: str) -> tuple[str, bool]:
-    """Return in words how often we are *behind* who is the best, and whether we are."""
+    """Return in words how many times we are *behind* the best, and whether we are."""
     if behind <= 1:
         return f", ahead of the best ({whose})", False
     if behind == float("inf"):
@@ -89,7 +90,7 @@ def _standing(behind: float, whose: str) -> tuple[str, bool]:
 
 
 def factor(value: float) -> str:
-    """Return a factor above 1 in words: "1.0 times" would be no difference."""
+    """Return a factor above 1 with enough digits to differ from 1.0."""
     return f"{value:.2f}" if value < 1.1 else f"{value:.1f}"  # noqa: PLR2004
 
 

@@ -1,4 +1,4 @@
-"""A row of the table: what is asked, of which figures, and whether it holds."""
+"""A row of the table: the aim, its figures, and whether it is met."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from benchmarks.page.others import Others, factor
 
 @dataclass(frozen=True, kw_only=True)
 class Aim:
-    """One bound on one figure: at most so much, of a rate at least so much."""
+    """One bound on one figure: an upper bound, or a lower bound for a rate."""
 
     figure: str
-    #: None where it is only told.
+    #: None if the figure is only shown.
     bound: float | None
-    #: Whether the ratio to the floor is bound, and not the value.
+    #: Whether the bound is for the ratio to the floor, and not for the value.
     of_ratio: bool = False
-    #: What it is of, where a row has several.
+    #: Its label in a row with several figures.
     called: str = ""
 
     def of(self, figure: Figure) -> float | None:
-        """Return what of *figure* is bound."""
+        """Return the bounded quantity of *figure*."""
         return figure.ratio if self.of_ratio else figure.value
 
     def missed_by(self, figure: Figure) -> float | None:
         """Return by which factor *figure* misses this aim, None if it holds."""
         found = self.of(figure)
-        if found is None or self.bound is None or math.isclose(found, self.bound):  # a sum of clock ticks is not exact
+        if found is None or self.bound is None or math.isclose(found, self.bound):  # sums of clock ticks are not exact
             return None
         more_is_better = figure.unit in RATES and not self.of_ratio
         if found >= self.bound if more_is_better else found <= self.bound:
@@ -40,19 +40,19 @@ class Aim:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row, and in words why it misses, should it miss."""
+    """One row, and the reasons in case it misses its aim."""
 
     what: str
     aim: str
     aims: Sequence[Aim]
-    #: Who else does the same; where a comparison would be none, *anchor* says so.
+    #: Other queues that do the same. If no comparison is fair, *anchor* says so.
     others: Others | None = None
     anchor: str = "none is known"
-    #: What is told where an aim is missed or another is ahead: why, and what it would take.
+    #: The text for a missed aim, or if another queue is ahead: why, and what it would take.
     why_not: str = ""
 
     def line(self, report: Report) -> tuple[str, bool]:
-        """Return the row as Markdown, and whether it needs no word: its aims hold, nobody is ahead."""
+        """Return the row as Markdown, and whether it needs no reason: all aims are met, and no other queue is ahead."""
         found = [(aim, report.get(aim.figure)) for aim in self.aims]
         called = {each: aim.called for aim, each in reversed(found) if each is not None}
         shown = list(dict.fromkeys(each for _, each in found if each is not None))

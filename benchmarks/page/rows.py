@@ -1,8 +1,8 @@
-"""What we hold ourselves to: each row with the best of others, the aim, and the figures that decide.
+"""The aims of gpuqueue: each row with the best of other queues, the aim, and the figures that decide.
 
-Others are compared by what the same run has measured of them, for the same thing; the constants here stand in for those
-it has not measured, and the row says so: whoever took them did so elsewhere, at another time. A row that misses its aim
-or is behind needs a sentence: ``--write`` refuses one that has none.
+Other queues are compared by the figures of the same run, for the same operation. Constants replace figures that the run
+did not measure, and the row then says so: they were measured elsewhere, at another time. A row that misses its aim or
+is behind needs a reason: ``--write`` refuses a row without one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.page.row import Aim, Row
 
 
 def rows(report: Report) -> tuple[Row, ...]:
-    """Return the rows for *report*; where it had fewer jobs than are asked for, the row says how many."""
+    """Return the rows for *report*; a row says how many jobs it had if they are fewer than the aim's."""
     return (
         _SUBMIT,
         _granted(report),
@@ -31,7 +31,7 @@ def rows(report: Report) -> tuple[Row, ...]:
 
 
 def _claim(report: Report) -> Row:
-    """Return the row of the largest queue that was measured, with the case of it that was slowest."""
+    """Return the row of the largest measured queue, with its slowest case."""
     claims = [each for each in report.figures if each.name.startswith("claim.")]
     size = max((int(each.name.split(".")[1]) for each in claims), default=1_000_000)
     ours, libc = f"claim.{size}", f"claim-libc.{size}"

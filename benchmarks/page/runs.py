@@ -1,4 +1,4 @@
-"""Where the figures of a page come from: one run, or the parts of several, each told with its date and load."""
+"""The origin of a page's figures: one run, or parts of several, each with its date and load."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.measure.figure import Absent, Figure, Report, Run
 
 
 def merged(reports: Sequence[Report]) -> Report:
-    """Return the first of *reports*, with what only the others have, and which runs it is made of."""
+    """Return the first of *reports*, with the figures that only the others have, and the list of its runs."""
     figures: dict[str, Figure] = {}
     runs: list[Run] = []
     for report in reports:
@@ -24,7 +24,7 @@ def merged(reports: Sequence[Report]) -> Report:
 
 
 def _absent(reports: Sequence[Report], figures: Mapping[str, Figure]) -> tuple[Absent, ...]:
-    """Return what none of them has: nor a whole of which another run has the parts."""
+    """Return what none of the reports has, without groups of which another run has the parts."""
     found: dict[str, Absent] = {}
     for report in reports:
         others = [one for other in reports if other is not report for one in other.figures]
@@ -35,7 +35,7 @@ def _absent(reports: Sequence[Report], figures: Mapping[str, Figure]) -> tuple[A
 
 
 def origin(report: Report) -> str:
-    """Return in words when and on what the figures were taken, and how busy the machine was."""
+    """Return in words when and where the figures were measured, and the load of the machine."""
     runs = report.runs if len(report.runs) > 1 else (Run.of(report, report.figures),)
     machine = _machine(runs[0].machine)
     if len(runs) == 1:

@@ -1,4 +1,4 @@
-"""Fills the marked regions of docs/performance.md from a report. What stands between the marks is never by hand."""
+"""Fills the marked regions of docs/internals/performance.md from a report. Never edit these regions by hand."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ PEERS_HEAD = (
     "copies after a kill",
     "after a cancel",
 )
-#: What of the page is written.
+#: The regions of the page that are written.
 REGIONS = ("run", "table", "claims", "commands", "shares", "peers")
-#: What of a peer is told, by the last part of a figure's name.
+#: The figures of a peer that are shown, by the last part of their names.
 TOLD = ("jobs", "submits", "start", "submit", "after-kill", "after-cancel")
 
 
@@ -39,10 +39,9 @@ def write(report: Report, page: Path) -> list[str]:
     """Fill the marked regions of *page*; return a line for each row that misses its aim.
 
     Raises:
-        OSError: it cannot be written; it is as it was.
-        PageError: the page has no such region, or a row misses its aim without a sentence that says why, or the report
-            has text that no file can have.
-
+        OSError: the page cannot be written; it is unchanged.
+        PageError: the page lacks a region, or a row misses its aim without a reason, or the report has text that no
+        file can hold.
     """
     table, missed = _table(report)
     text = page.read_text(encoding="utf-8")
@@ -64,13 +63,12 @@ def write(report: Report, page: Path) -> list[str]:
 
 
 def check(page: Path) -> None:
-    """Look whether *page* can be filled, before anybody measures for an hour.
+    """Check whether *page* can be filled, before a measurement of an hour.
 
     Raises:
-        OSError: it cannot be read or written.
-        UnicodeDecodeError: it is no text.
-        PageError: it has not all the regions.
-
+        OSError: the page cannot be read or written.
+        UnicodeDecodeError: the page is no text.
+        PageError: the page lacks a region.
     """
     text = page.read_text(encoding="utf-8")
     check_writable(page)
@@ -79,7 +77,7 @@ def check(page: Path) -> None:
 
 
 def lacking(report: Report) -> list[str]:
-    """Return the rows that *report* has nothing for. What cannot be measured on its machine lacks nothing."""
+    """Return the rows for which *report* has nothing. Figures that this machine cannot have are not missing."""
     named = [*(each.name for each in report.figures), *(each.name for each in report.absent)]
     others = [] if any(each.startswith("peers.") for each in named) else ["others, side by side"]
     return [row.what for row in rows(report) if not _is_told(row, report)] + others
@@ -89,7 +87,7 @@ def _is_told(row: Row, report: Report) -> bool:
     return all(
         report.get(aim.figure) is not None or any(_excuses(each, aim.figure) for each in report.absent)
         for aim in row.aims
-        if aim.bound is not None  # what is only told is not missed: an earlier report may not have it
+        if aim.bound is not None  # figures that are only shown may be absent in earlier reports
     )
 
 
@@ -118,7 +116,7 @@ def _run(report: Report) -> str:
 
 
 def _listed(report: Report, chosen: Callable[[Figure], bool], said: str) -> str:
-    """Return a sentence of the groups that have figures which are *chosen*, with how many of how many are."""
+    """Return a sentence with the groups of the *chosen* figures, and how many of each group are chosen."""
     groups = Counter(_group(each) for each in report.figures)
     found = Counter(_group(each) for each in report.figures if chosen(each))
     names = (
@@ -129,7 +127,7 @@ def _listed(report: Report, chosen: Callable[[Figure], bool], said: str) -> str:
 
 
 def _is_one_pass(figure: Figure) -> bool:
-    return figure.rounds == 1 and (figure.of > 1 or figure.floor is not None)  # a bare count has no rounds to have
+    return figure.rounds == 1 and (figure.of > 1 or figure.floor is not None)  # a plain count needs no rounds
 
 
 def _group(figure: Figure) -> str:
@@ -172,6 +170,6 @@ def _peers(report: Report) -> str:
         if not any(figures):
             said[0] = absent.pop(f"peers.{name}", said[0])
         lines.append(cells([name, *said]))
-    # Of those of which there is something to tell: why the rest is missing.
+    # For peers with some figures: why the rest is missing.
     reasons = [f"- {name.removeprefix('peers.')}: {why}" for name, why in absent.items() if name.startswith("peers.")]
     return "\n".join([*lines, *([""] if reasons else []), *reasons])

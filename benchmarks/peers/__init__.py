@@ -1,5 +1,5 @@
-"""Others at the same trivial job, with the same number of slots, on the same machine and in the same run.
+"""Other job queues with the same trivial job and the same number of slots, on the same machine in the same run.
 
-``python -m benchmarks.peers.install`` installs them into an environment of their own, ``python -m benchmarks.peers``
-measures what is there. What is left after kills is another comparison: docs/reliability.md.
+``python -m benchmarks.peers.install`` installs them into an environment of their own; ``python -m benchmarks.peers``
+measures those that are installed. What remains after kills is a separate comparison: docs/internals/reliability.md.
 """

@@ -1,4 +1,4 @@
-"""Celery as its documentation recommends it where no task may get lost (redis, acks late)."""
+"""Celery as its documentation recommends where no task may be lost (redis, acks late)."""
 
 from __future__ import annotations
 

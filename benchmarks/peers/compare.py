@@ -1,4 +1,4 @@
-"""The same trivial job through each peer: how many a second, how soon, what one submit takes, what a kill leaves."""
+"""Runs the same trivial job through each peer: jobs a second, latency, cost of a submit, effect of a kill."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from benchmarks.peers.peer import SLOTS, NotInstalled, Peer, Submitter
 
 JOBS, QUICK_JOBS = 400, 60
 ROUNDS, QUICK_ROUNDS = 50, 8
-#: How long after a kill, and after a cancel, it is looked at what is left, in seconds.
+#: How long after a kill or a cancel the remaining copies are counted, in seconds.
 SETTLED_S = 10.0
-#: Some take seconds for what others do in milliseconds: a part ends after about so long, with what it has by then.
+#: Some peers are a thousand times slower than others: a part ends after about this time, in seconds, with what it has
+#: by then.
 ENOUGH_S, QUICK_ENOUGH_S = 60.0, 15.0
-#: How many jobs tell how many there will be in that time.
+#: How many jobs are used to estimate the number of jobs for that time.
 PILOT_JOBS = 10
-#: How often many jobs are sent through, in turn with as many that are spawned directly.
+#: The number of rounds of many jobs, in alternation with as many that are spawned directly.
 JOB_ROUNDS = 3
 
 
 def figures(*, quick: bool = False, names: Sequence[str] = ()) -> Measured:
-    """Yield what was measured of each peer that is installed, and a line for each that is not."""
+    """Yield the figures of each installed peer, and a line for each that is not installed."""
     for name in names or PEERS:
         try:
             with PEERS[name]() as peer, tempfile.TemporaryDirectory(prefix="gq-peer-") as place:
@@ -59,7 +60,7 @@ def _of(peer: Peer, place: Path, *, quick: bool) -> Measured:
 
 
 def _job(place: Path, name: str) -> list[str]:
-    """Return the trivial job: it writes a line with the moment of its start."""
+    """Return the trivial job, which appends the time of its start to a file."""
     return ["/bin/sh", "-c", f"date +%s.%N >> {place / name}"]
 
 
@@ -113,11 +114,11 @@ def _throughput(peer: Peer, submitter: Submitter, place: Path, most: int, enough
 
 
 def _submits(peer: Peer, submitter: Submitter, place: Path, jobs: int) -> Figure:
-    """Measure how fast jobs are taken in while all slots are taken: nobody runs them meanwhile."""
+    """Measure the submits a second while all slots are taken, so that no submitted job runs meanwhile."""
     go = place / "go"
     for _ in range(SLOTS):
         submitter.submit(["/bin/sh", "-c", f"echo >> {place / 'taken'}; until [ -e {go} ]; do sleep 0.2; done"])
-    with contextlib.suppress(TimeoutError):  # some start one after the other, in their own time
+    with contextlib.suppress(TimeoutError):  # some peers start jobs one after the other
         until(lambda: _count(place, "taken") >= SLOTS, f"{SLOTS} jobs of {peer.name}", timeout_s=SETTLED_S)
     try:
         took_s = timed(partial(_submit_many, submitter, place, "behind", jobs))
@@ -134,7 +135,7 @@ def _submit_many(submitter: Submitter, place: Path, name: str, count: int) -> No
 
 
 def within(seconds: float, most: int, one_takes_s: float) -> int:
-    """Return how many there is the time for, of *most*; a few there always are."""
+    """Return how many of *most* fit into *seconds*, but at least a few."""
     return max(PILOT_JOBS, min(most, int(seconds / one_takes_s)))
 
 
@@ -146,7 +147,7 @@ def _submit(peer: Peer, rounds: int) -> Figure | Absent:
 
 
 def _quiet(words: Sequence[str], peer: Peer) -> None:
-    with tempfile.TemporaryFile() as said:  # no pipe: what is left in the background by a submit would hold it open
+    with tempfile.TemporaryFile() as said:  # no pipe: a background process of a submit would hold it open
         nobody = subprocess.DEVNULL
         environ = dict(peer.environ)
         with patient(
@@ -159,7 +160,7 @@ def _quiet(words: Sequence[str], peer: Peer) -> None:
 
 
 def _kill(peer: Peer, submitter: Submitter, place: Path) -> Measured:
-    """Kill the worker under a job, let it come back, then cancel the job: how many copies live, and what is left."""
+    """Kill the worker under a job, let it restart, then cancel the job; yield the number of copies each time."""
     pids = place / "pids"
     job_id = submitter.submit(["/bin/sh", "-c", f"echo $$ >> {pids}; exec sleep 600"])
     until(partial(_count, place, "pids"), f"a long job of {peer.name}")

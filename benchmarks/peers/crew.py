@@ -1,4 +1,4 @@
-"""Daemons of a peer: started in the foreground, started again after a kill, and swept up with all they left."""
+"""The daemons of a peer: started in the foreground, restarted after a kill, and swept with all their children."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ import psutil
 from benchmarks.measure.place import ROOT
 from benchmarks.measure.rounds import until
 
-#: Nobody is waited for any longer than this, in seconds: a peer that hangs is told, and the next one has its turn.
+#: The longest wait, in seconds. A peer that hangs is reported, and the next one is measured.
 PATIENCE_S = 60.0
-#: The variable that everything started below a peer carries: who leaves its parent, its group and its session has it.
+#: The variable of everything that is started for a peer, even outside its parent, group and session.
 MARK = "PEERS_PLACE"
 
 
 class Crew:
-    """Processes that are started by us, and started again after a kill. What they say is kept in the peer's place."""
+    """Processes that are started, and restarted after a kill. Their output is kept in the peer's directory."""
 
     def __init__(self, commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> None:
         self._commands, self._environ = commands, environ
         self._running: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """Start every one that does not run."""
+        """Start all processes that do not run."""
         for number, command in enumerate(self._commands):
             running = self._running.get(number)
             if running is None or running.poll() is not None:
@@ -51,12 +51,11 @@ class Crew:
         return Path(self._environ[MARK]) / f"{Path(command[0]).name}.log"
 
     def await_up(self, is_up: Callable[[], object], what: str) -> None:
-        """Wait until *is_up* says so.
+        """Wait until *is_up* returns a true value.
 
         Raises:
-            RuntimeError: one of them has ended meanwhile; what it said last is told.
-            TimeoutError: it did not come.
-
+            RuntimeError: one of the processes has ended; the message has its last line.
+            TimeoutError: it did not come up.
         """
 
         def looked() -> object:
@@ -73,7 +72,7 @@ class Crew:
         return [psutil.Process(each.pid) for each in self._running.values() if each.poll() is None]
 
     def end(self) -> None:
-        """End everything below them, too: some leave their children."""
+        """End all processes, including children that they left behind."""
         sweep(self._environ[MARK])
         for process in self._running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -82,7 +81,7 @@ class Crew:
 
 @contextmanager
 def running(commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> Iterator[Crew]:
-    """Give them started; nothing of them is there afterwards."""
+    """Yield the started processes; afterwards none of them is left."""
     crew = Crew(commands, environ)
     try:
         crew.start()
@@ -92,7 +91,10 @@ def running(commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> It
 
 
 def sweep(place: str) -> None:
-    """Kill what was started below a peer in *place*, until nothing is: who is about to be killed may start another."""
+    """Kill the processes of a peer in *place* until none is left.
+
+    A process may start another one before it dies.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while (left := marked(place)) and time.monotonic() < deadline:
         for each in left:
@@ -102,7 +104,7 @@ def sweep(place: str) -> None:
 
 
 def marked(place: str) -> list[psutil.Process]:
-    """Return every process that was started below a peer in *place*, but for this one."""
+    """Return every process that was started for a peer in *place*, without this one."""
     found = []
     for each in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -112,7 +114,7 @@ def marked(place: str) -> list[psutil.Process]:
 
 
 def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Return those that still run."""
+    """Return the processes that still run."""
     return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -1,4 +1,4 @@
-"""gflow (``runqd``): one daemon that spawns the jobs, or types each into a tmux of its own, which is its default."""
+"""gflow (``runqd``): one daemon that spawns the jobs, or types each into its own tmux, which is its default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.peers.install import HOME
 from benchmarks.peers.peer import SLOTS, NotInstalled, Peer, private_place
 from benchmarks.peers.reach import answer, free_port
 
-#: It has no slots for jobs without a GPU. A quota of each user's running jobs is the same with one user.
+#: gflow has no slots for jobs without a GPU. With one user, a quota of each user's running jobs is the same.
 CONFIG = """\
 [daemon]
 host = "127.0.0.1"
@@ -25,13 +25,13 @@ type = "{executor}"
 """
 
 
-#: What tmux runs is a login shell, which forgets the PATH that it was given: there gflow's own commands end the jobs.
+#: tmux runs a login shell, which resets PATH. Jobs end there with gflow's own commands, so the profile sets PATH.
 PROFILE = "PATH='{path}'\nexport PATH\n"
 
 
 @contextmanager
 def gflow(name: str = "gflow", executor: str = "tmux") -> Iterator[Peer]:
-    """One daemon with the executor of this name, ``tmux`` or ``process``."""
+    """Run one daemon with the given executor, ``tmux`` or ``process``."""
     program = HOME / "bin" / "gflowd"
     if not program.exists() or shutil.which("tmux") is None:
         raise NotInstalled("gflow", "tmux")
@@ -47,7 +47,7 @@ def gflow(name: str = "gflow", executor: str = "tmux") -> Iterator[Peer]:
             yield Peer(
                 name=name,
                 environ=environ,
-                command=[str(HOME / "bin" / "gbatch"), "true"],  # a path would be read as a script
+                command=[str(HOME / "bin" / "gbatch"), "true"],  # gbatch would read a path as a script
                 mains=crew.mains,
                 restart=crew.start,
             )

@@ -1,4 +1,4 @@
-"""gpuqu: one server with a web page, which gives each card one job and starts one job each two seconds."""
+"""gpuqu: one server with a web page, which gives each card one job and starts one job every two seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from benchmarks.peers.install import HOME, PYTHON
 from benchmarks.peers.peer import SLOTS, NotInstalled, Peer, private_place
 from benchmarks.peers.reach import answer, free_port
 
-#: It starts nothing without a card, and one job on each. Its own stand-in (GPUQ_FAKE_GPU) has one card, this has four.
+#: gpuqu starts no job without a card, and one on each. Its own stand-in (GPUQ_FAKE_GPU) has one card, this one has
+#: four.
 NVIDIA_SMI = """\
 #!/bin/sh
 asked=${1#--query-gpu=}
@@ -38,7 +39,7 @@ done
 
 @contextmanager
 def gpuqu() -> Iterator[Peer]:
-    """One server with four cards of a stand-in for ``nvidia-smi``."""
+    """Run one server with four cards of a stand-in for ``nvidia-smi``."""
     program = HOME / "bin" / "gpuq"
     if not program.exists():
         raise NotInstalled("gpuqu")

@@ -1,4 +1,4 @@
-"""Huey with Redis, as its documentation begins."""
+"""Huey with Redis, as in the first example of its documentation."""
 
 from __future__ import annotations
 

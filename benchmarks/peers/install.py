@@ -22,7 +22,7 @@ from benchmarks.measure.place import ROOT
 
 HOME = ROOT / "build" / "peers"
 PYTHON = HOME / "bin" / "python"
-#: One ``pip install`` each, so that one which cannot be had leaves the others.
+#: One ``pip install`` each, so that a package that cannot be installed does not affect the others.
 FROM_PYPI = {
     "rq": ("rq==3.0.0", "redis==8.1.0"),
     "huey": ("huey==3.5.4", "redis==8.1.0"),
@@ -30,16 +30,16 @@ FROM_PYPI = {
     "jobd": ("jobd[worker]==0.5.52",),
     "gpuqu": ("gpuqu==0.1.3",),
 }
-#: The program that tells that it is there, then the packages.
+#: The program whose presence shows that it is installed, then the packages.
 FROM_DEBIAN = {
     "task-spooler": ("tsp", ("task-spooler",)),
-    "tmux": ("tmux", ("tmux",)),  # gflow has its jobs in it
+    "tmux": ("tmux", ("tmux",)),  # gflow runs its jobs in it
     "slurm": ("slurmctld", ("slurmctld", "slurmd", "slurm-client", "munge")),
 }
 
 
 def main(words: Sequence[str]) -> int:
-    """Install what is missing; return 1 if something could not be had."""
+    """Install what is missing; return 1 if something could not be installed."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.peers.install",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""jobd: a broker on SQLite, and a worker with four slots that asks it for jobs."""
+"""jobd: a broker on SQLite, and a worker with four slots that polls it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from benchmarks.peers.install import HOME, PYTHON
 from benchmarks.peers.peer import SLOTS, NotInstalled, Peer, private_place
 from benchmarks.peers.reach import answer, free_port
 
-#: What the measured jobs call by its name.
+#: The programs that the measured jobs call by name.
 CALLED = ("date", "sleep", "sh")
 
 
 @contextmanager
 def jobd() -> Iterator[Peer]:
-    """One broker, and one worker."""
+    """Run one broker and one worker."""
     programs = [HOME / "bin" / each for each in ("jobd", "jobd-worker", "job")]
     if not all(each.exists() for each in programs):
         raise NotInstalled("jobd")
@@ -33,7 +33,7 @@ def jobd() -> Iterator[Peer]:
         with running([[broker]], environ) as broker_crew:
             broker_crew.await_up(lambda: answer(f"{url}/workers"), "the broker of jobd")
             slots = {"JOBD_WORKER_HOST": "peer", "JOBD_WORKER_MAX_CONCURRENT_JOBS": str(SLOTS)}
-            roots = {"JOBD_WORKER_MOUNT_ROOTS": f"{place},{ROOT}"}  # it takes no job from elsewhere
+            roots = {"JOBD_WORKER_MOUNT_ROOTS": f"{place},{ROOT}"}  # it takes no job from other directories
             with running([[worker]], environ | slots | roots | _path(Path(place))) as crew:
                 crew.await_up(lambda: b'"peer"' in answer(f"{url}/workers"), "the worker of jobd")
                 yield Peer(
@@ -47,7 +47,7 @@ def jobd() -> Iterator[Peer]:
 
 
 def _path(place: Path) -> dict[str, str]:
-    """Hide ``systemd-run`` where it cannot be used: jobd takes it where it finds it, and then each job fails."""
+    """Hide ``systemd-run`` where it does not work: jobd uses it if it finds it, and then each job fails."""
     words = ["systemd-run", "--user", "--scope", "--quiet", "/bin/true"]
     if shutil.which(words[0]) is None or _works(words):
         return {}

@@ -1,4 +1,4 @@
-"""The peers that we can start: each with four slots, and as durable as it can be."""
+"""The peers that can be started: each with four slots, and as durable as possible."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ PEERS: dict[str, Callable[[], AbstractContextManager[Peer]]] = {
     "huey": huey,
     "task-spooler": task_spooler,
     "gflow": gflow,
-    # The executor that needs no tmux: it starts at once, and sees each ten seconds which jobs have ended.
+    # The executor without tmux starts at once, and checks every ten seconds which jobs have ended.
     "gflow-process": partial(gflow, name="gflow-process", executor="process"),
     "jobd": jobd,
     "gpuqu": gpuqu,
     "slurm": slurm,
-    # The other end of the one knob that bounds it: how long it gathers jobs before it looks at any.
+    # The other extreme of the one setting that limits Slurm: how long it gathers jobs before it considers any.
     "slurm-undelayed": partial(slurm, name="slurm-undelayed", batch_delay_s=0),
 }

@@ -1,4 +1,4 @@
-"""gpuqueue as ``gpuqueue up`` starts it, beside the others."""
+"""gpuqueue as ``gpuqueue up`` starts it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.peers.peer import SLOTS, Peer
 
 @contextmanager
 def gpuqueue() -> Iterator[Peer]:
-    """One simulated device with four slots, a worker that Celery hosts, a recorder."""
+    """Run one simulated device with four slots, a worker in Celery, and a recorder."""
     with private_machine(SLOTS=str(SLOTS)) as machine:
         state = str(machine.place)
         yield Peer(
@@ -21,5 +21,5 @@ def gpuqueue() -> Iterator[Peer]:
             environ={**machine.environ, "PYTHONPATH": str(ROOT), MARK: state},
             command=[GPUQUEUE, "submit", "--mem", "1M", "--", "/bin/true"],
             mains=lambda: workers(state),
-            restart=lambda: None,  # the host process does it
+            restart=lambda: None,  # the host process restarts it
         )

@@ -1,4 +1,4 @@
-"""What of a peer is needed to measure it: its workers, who submits, one submit as a whole process."""
+"""What is needed to measure a peer: its workers, a submitter, and one submit as a whole process."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from benchmarks.peers.crew import MARK, PATIENCE_S
 from benchmarks.peers.install import HOME
 
 SLOTS = 4
-#: What a user's own setup, or a proxy, would change of a peer that is to be as it was installed.
+#: Variables of the user's setup, or of a proxy, that would change a peer's behaviour.
 NOT_PASSED_ON = ("XDG_", "CONDA_", "TMUX", "SLURM", "SBATCH", "MUNGE", "JOBD_", "GPUQ_", "GFLOW_", "GPUQUEUE_")
 
 
 class NotInstalled(Exception):
-    """This peer is not here."""
+    """The peer is not installed."""
 
     def __init__(self, *names: str) -> None:
         super().__init__(f"not installed: python -m benchmarks.peers.install {' '.join(names)}")
@@ -37,17 +37,18 @@ class Peer:
 
     name: str
     environ: Mapping[str, str]
-    #: The Python that has it installed.
+    #: The Python in which it is installed.
     python: str = sys.executable
-    #: One submit from a shell; empty where it has no command for that.
+    #: One submit from a shell; empty if the peer has no command for that.
     command: Sequence[str] = ()
-    #: Return the processes that a crash of "the worker" would end, and start again what does not start itself.
+    #: Functions: one returns the processes that a crash of the worker would end, the other restarts those that do not
+    #: restart themselves.
     mains: Callable[[], Sequence[psutil.Process]] = field(repr=False)
     restart: Callable[[], None] = field(repr=False)
 
     @contextmanager
     def submitter(self) -> Iterator[Submitter]:
-        """Give what submits in a process that has imported all it needs."""
+        """Yield a submitter in a process that has imported all it needs."""
         words = [self.python, "-m", "benchmarks.peers.submitter", self.name]
         with subprocess.Popen(
             words, env=dict(self.environ), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -55,12 +56,12 @@ class Peer:
             try:
                 yield Submitter(process)
             finally:
-                process.kill()  # it may hang in a peer that hangs; there is nothing that it has to finish
+                process.kill()  # the process may hang with its peer, and has nothing to finish
 
 
 @dataclass(frozen=True)
 class Submitter:
-    """Speaks with the process that submits, one line each way."""
+    """Talks to the submitting process, one line each way."""
 
     process: subprocess.Popen[str]
     patience_s: float = PATIENCE_S
@@ -71,12 +72,11 @@ class Submitter:
         Raises:
             RuntimeError: it was not acknowledged.
             TimeoutError: there was no answer.
-
         """
         return self._ask(list(words))
 
     def cancel(self, job_id: str) -> None:
-        """Ask the peer to end a job; that it cannot is an answer as well."""
+        """Ask the peer to end a job; an error is accepted as an answer."""
         with contextlib.suppress(RuntimeError):
             self._ask(job_id)
 
@@ -85,7 +85,7 @@ class Submitter:
             raise RuntimeError("it has no pipes")
         self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
-        with selectors.DefaultSelector() as answer:  # one line each way: nothing of an answer is in a buffer of ours
+        with selectors.DefaultSelector() as answer:  # one line each way, so no part of an answer is in a buffer
             answer.register(self.process.stdout, selectors.EVENT_READ)
             if not answer.select(self.patience_s):
                 raise TimeoutError(f"no answer to a submit or a cancel within {self.patience_s:g} s")
@@ -97,9 +97,9 @@ class Submitter:
 
 @contextmanager
 def private_place(path: Sequence[str] = (), **more: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Give a home of its own, and an environment in it that has nothing of the user's setup or of a proxy.
+    """Yield a home and an environment in it, without the user's setup and proxies.
 
-    *path* comes before the directory of what was installed and before the user's ``PATH``.
+    *path* comes before the directory of the installed peers and before the user's ``PATH``.
     """
     with tempfile.TemporaryDirectory(prefix="gq-peer-", ignore_cleanup_errors=True) as place:
         passed_on = {

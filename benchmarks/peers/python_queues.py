@@ -1,4 +1,4 @@
-"""Celery, RQ and Huey: each with four slots, on a store that has each write on the disk before it replies, as ours."""
+"""Celery, RQ and Huey: each with four slots, on a store that, like gpuqueue's, writes to the disk before it replies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.peers.peer import SLOTS, NotInstalled, Peer
 
 @contextmanager
 def celery() -> Iterator[Peer]:
-    """One worker with four processes."""
+    """Run one worker with four processes."""
     program = [str(BIN / "celery"), "-A", "benchmarks.peers.celery_app"]
     call = [*program, "call", "run", "--args", '[["/bin/true"]]']
     with _on_a_store([[*program, "worker", "-c", str(SLOTS)]]) as (crew, environ):
@@ -24,7 +24,7 @@ def celery() -> Iterator[Peer]:
 
 @contextmanager
 def rq() -> Iterator[Peer]:
-    """Four workers with a work horse each."""
+    """Run four workers with a work horse each."""
     program = HOME / "bin" / "rq"
     if not program.exists():
         raise NotInstalled("rq")
@@ -43,7 +43,7 @@ def rq() -> Iterator[Peer]:
 
 @contextmanager
 def huey() -> Iterator[Peer]:
-    """One consumer with four threads."""
+    """Run one consumer with four threads."""
     if not (HOME / "bin" / "huey_consumer").exists():
         raise NotInstalled("huey")
     consumer = [str(HOME / "bin" / "huey_consumer"), "benchmarks.peers.huey_app.huey", "-w", str(SLOTS)]
@@ -53,7 +53,7 @@ def huey() -> Iterator[Peer]:
 
 @contextmanager
 def _on_a_store(commands: Sequence[Sequence[str]]) -> Iterator[tuple[Crew, dict[str, str]]]:
-    """Start *commands* on a store of their own."""
+    """Start *commands* with a store of their own."""
     with private_store() as store:
         environ = {
             **os.environ,

@@ -1,4 +1,4 @@
-"""Slurm as Debian has it, with one node of four processors on this machine: munged, slurmctld, slurmd, all private."""
+"""Slurm from Debian, with one node of four processors on this machine: private munged, slurmctld and slurmd."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from benchmarks.peers.crew import running
 from benchmarks.peers.peer import SLOTS, NotInstalled, Peer, private_place
 from benchmarks.peers.reach import free_port
 
-#: Daemons are where a user's PATH may not lead.
+#: The directories of daemons, which a user's PATH may lack.
 SYSTEM = ("/usr/sbin", "/sbin")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scancel", "sinfo")
-#: Nothing of it needs systemd or a control group. The node is told to have as many processors as the others have slots.
+#: The configuration needs neither systemd nor control groups. The node is declared to have as many processors as the
+#: other peers have slots.
 CONFIG = """\
 ClusterName=peers
 SlurmctldHost={node}(127.0.0.1)
@@ -48,7 +49,10 @@ PartitionName=peers Nodes={node} Default=YES MaxTime=INFINITE State=UP
 
 @contextmanager
 def slurm(name: str = "slurm", batch_delay_s: int | None = None) -> Iterator[Peer]:
-    """One controller, one node. *batch_delay_s* is how long jobs are gathered before one is looked at; 3 by default."""
+    """Run one controller and one node.
+
+    *batch_delay_s* is how long jobs are gathered before one is considered, in seconds; 3 by default.
+    """
     with ExitStack() as stack:
         place, environ = stack.enter_context(private_place(path=SYSTEM))
         found = {each: shutil.which(each, path=environ["PATH"]) for each in PROGRAMS}
@@ -72,7 +76,7 @@ def slurm(name: str = "slurm", batch_delay_s: int | None = None) -> Iterator[Pee
 
 
 def _configured(place: Path, batch_delay_s: int | None) -> str:
-    """Write the configuration; return where it is."""
+    """Write the configuration; return its path."""
     for each in ("state", "spool"):
         (place / each).mkdir()
     text = CONFIG.format(
@@ -90,7 +94,7 @@ def _configured(place: Path, batch_delay_s: int | None) -> str:
 
 
 def _munged(program: str, place: Path) -> list[str]:
-    """Return the command of a munged with a key, a socket and files of its own."""
+    """Return the command of a munged with its own key, socket and files."""
     key = place / "munge.key"
     key.touch(mode=0o600)
     key.write_bytes(secrets.token_bytes(128))
@@ -100,7 +104,7 @@ def _munged(program: str, place: Path) -> list[str]:
 
 
 def _nodes(sinfo: str, environ: Mapping[str, str]) -> str:
-    """Return in which state the node is; nothing if the controller does not answer."""
+    """Return the state of the node; empty if the controller does not answer."""
     asked = subprocess.run(
         [sinfo, "--noheader", "--format=%T"], env=dict(environ), capture_output=True, text=True, timeout=30, check=False
     )

@@ -1,8 +1,8 @@
-"""Submits what it reads, one JSON line each, and says the id of each job; runs in the peer's own environment.
+"""Submits the jobs that it reads, one JSON line each, and prints their ids; runs in the peer's own environment.
 
 python -m benchmarks.peers.submitter NAME
 
-A list is a command to submit; a string is the id of a job to cancel, as its documentation says to end one that runs.
+A list is a command to submit. A string is the id of a running job to cancel, in the way that the peer documents.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE_S = 30.0
 
 
 def to_celery() -> tuple[Submit, Cancel]:
-    """Return what submits to Celery, and what cancels."""
+    """Return functions that submit to Celery and cancel there."""
     from benchmarks.peers.celery_app import app, run  # noqa: PLC0415 - each is installed somewhere else
 
     submit: Any = run.delay
@@ -33,7 +33,7 @@ def to_celery() -> tuple[Submit, Cancel]:
 
 
 def to_rq() -> tuple[Submit, Cancel]:
-    """Return what submits to RQ, and what cancels."""
+    """Return functions that submit to RQ and cancel there."""
     from redis import Redis  # noqa: PLC0415 - as above
     from rq import Queue  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - as above
     from rq.command import (  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - as above
@@ -49,19 +49,19 @@ def to_rq() -> tuple[Submit, Cancel]:
 
 
 def to_huey() -> tuple[Submit, Cancel]:
-    """Return what submits to Huey, and what revokes: it has nothing that ends what runs."""
+    """Return functions that submit to Huey and revoke there: Huey cannot end a running task."""
     from benchmarks.peers.huey_app import huey, run  # noqa: PLC0415 - as above
 
     return lambda words: run(words).id, huey.revoke_by_id
 
 
 def to_task_spooler() -> tuple[Submit, Cancel]:
-    """Return what submits to task-spooler, and what cancels."""
+    """Return functions that submit to task-spooler and cancel there."""
     return lambda words: _told("tsp", *words), lambda job_id: _told("tsp", "-k", job_id)
 
 
 def to_gflow() -> tuple[Submit, Cancel]:
-    """Return what submits to gflow, and what cancels: like task-spooler and Slurm it has commands, and no library."""
+    """Return functions that submit to gflow and cancel there, by commands, as gflow has no library."""
 
     def submit(words: list[str]) -> str:
         said = _told("gbatch", *words)  # Submitted batch job 12 (name)
@@ -71,13 +71,13 @@ def to_gflow() -> tuple[Submit, Cancel]:
 
 
 def to_slurm() -> tuple[Submit, Cancel]:
-    """Return what submits to Slurm, and what cancels."""
+    """Return functions that submit to Slurm and cancel there."""
     quietly = ("--parsable", "--output=/dev/null", "--wrap")
     return lambda words: _told("sbatch", *quietly, shlex.join(words)), lambda job_id: _told("scancel", job_id)
 
 
 def to_jobd() -> tuple[Submit, Cancel]:
-    """Return what submits to jobd, and what cancels."""
+    """Return functions that submit to jobd and cancel there."""
     from jobd.client import JobdClient  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - as above
 
     client: Any = JobdClient()
@@ -86,7 +86,7 @@ def to_jobd() -> tuple[Submit, Cancel]:
 
 
 def to_gpuqu() -> tuple[Submit, Cancel]:
-    """Return what submits to gpuqu, and what cancels: what its command has imported when it begins."""
+    """Return functions that submit to gpuqu and cancel there, with the modules that its command imports."""
     from gpuq.cli import Client  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - as above
 
     client: Any = Client(f"http://127.0.0.1:{os.environ['GPUQ_PORT']}")
@@ -97,11 +97,11 @@ def to_gpuqu() -> tuple[Submit, Cancel]:
 
 
 def to_gpuqueue() -> tuple[Submit, Cancel]:
-    """Return what submits to us, and what cancels."""
+    """Return functions that submit to gpuqueue and cancel there."""
     from gpuqueue import Client  # noqa: PLC0415 - as above
 
     client = Client()
-    place = os.environ["PEERS_PLACE"]  # in no repository: what git takes in one is the submitter's
+    place = os.environ["PEERS_PLACE"]  # outside a repository, so that git costs nothing
     return lambda words: client.submit(words, mem="1M", cwd=place).id, lambda job_id: client.cancel(int(job_id))
 
 
@@ -121,7 +121,7 @@ TO = {
 
 
 def _told(name: str, *words: str) -> str:
-    """Return what a command of a peer says on its stdout."""
+    """Return the stdout of a peer's command."""
     program = shutil.which(name) or name
     pipe = subprocess.PIPE
     with patient([program, *words], patience_s=PATIENCE_S, stdout=pipe, stderr=pipe) as process:

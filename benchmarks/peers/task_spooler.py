@@ -1,4 +1,4 @@
-"""task-spooler of Debian: its server starts itself, and keeps nothing on the disk."""
+"""task-spooler from Debian: its server starts itself, and stores nothing on the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.peers.peer import SLOTS, NotInstalled, Peer
 
 @contextmanager
 def task_spooler() -> Iterator[Peer]:
-    """One server with four slots."""
+    """Run one server with four slots."""
     program = shutil.which("tsp")
     if program is None:
         raise NotInstalled("task-spooler")

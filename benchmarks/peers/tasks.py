@@ -1,4 +1,4 @@
-"""What a user of Celery, RQ or Huey writes to run a program: a function that calls ``subprocess.run``."""
+"""The task of Celery, RQ and Huey that runs a program: a function that calls ``subprocess.run``."""
 
 from __future__ import annotations
 

@@ -19,41 +19,41 @@ if TYPE_CHECKING:
 
 #: Command -> (module, purpose). A command's module is imported only when it is used, for a fast start.
 COMMANDS = {
-    "submit": ("gpuqueue.cli.commands.submit", "Put a job into the queue; prints its id."),
+    "submit": ("gpuqueue.cli.commands.submit", "Submit a job and print its id."),
     "run": ("gpuqueue.cli.commands.run", "Submit a job, show its output, return its exit code."),
     "attach": ("gpuqueue.cli.follow.attach", "Show a job's output, return its exit code."),
     "queue": ("gpuqueue.cli.commands.queue", "List the jobs that have not ended."),
-    "show": ("gpuqueue.cli.commands.show", "Tell all about one job."),
-    "why": ("gpuqueue.cli.commands.why", "Tell why a job waits, and when it may start."),
+    "show": ("gpuqueue.cli.commands.show", "Show the request, the runs and the log of a job."),
+    "why": ("gpuqueue.cli.commands.why", "Explain why a job waits, and when it may start."),
     "logs": ("gpuqueue.cli.commands.logs", "Print a job's output."),
     "wait": ("gpuqueue.cli.commands.wait", "Wait until jobs have ended."),
-    "cancel": ("gpuqueue.cli.commands.cancel", "End jobs and all their processes."),
-    "hold": ("gpuqueue.cli.commands.hold", "Keep waiting jobs from being started."),
-    "release": ("gpuqueue.cli.commands.release", "Let held jobs be started again."),
-    "edit": ("gpuqueue.cli.commands.edit", "Change what a waiting job asks for."),
-    "move": ("gpuqueue.cli.commands.move", "Let waiting jobs go before your others."),
-    "tag": ("gpuqueue.cli.commands.tag", "Give jobs words to find them by."),
-    "note": ("gpuqueue.cli.commands.note", "Write down what there is to say of a job."),
-    "retry": ("gpuqueue.cli.commands.retry", "Submit again what ended jobs asked for."),
-    "notify": ("gpuqueue.cli.commands.notify", "Tell who can be told of the ends of jobs, and try it."),
-    "history": ("gpuqueue.cli.commands.history", "Who ran what, where, how long, with how much memory."),
-    "estimate": ("gpuqueue.cli.commands.estimate", "Tell how much memory a script will need, before it runs."),
+    "cancel": ("gpuqueue.cli.commands.cancel", "Cancel jobs and end all their processes."),
+    "hold": ("gpuqueue.cli.commands.hold", "Keep waiting jobs from starting."),
+    "release": ("gpuqueue.cli.commands.release", "Let held jobs start."),
+    "edit": ("gpuqueue.cli.commands.edit", "Change the request of a waiting job."),
+    "move": ("gpuqueue.cli.commands.move", "Move waiting jobs to the front of your own jobs."),
+    "tag": ("gpuqueue.cli.commands.tag", "Tag jobs, to find them later."),
+    "note": ("gpuqueue.cli.commands.note", "Write a note on a job."),
+    "retry": ("gpuqueue.cli.commands.retry", "Submit ended jobs again."),
+    "notify": ("gpuqueue.cli.commands.notify", "List the notification targets, or send a test message."),
+    "history": ("gpuqueue.cli.commands.history", "List past and present jobs: user, device, duration, memory."),
+    "estimate": ("gpuqueue.cli.commands.estimate", "Estimate how much GPU memory a script needs."),
     "stats": (
         "gpuqueue.cli.commands.stats",
-        "GPU-hours, asked against used, waits, failures; by user, device, host or day.",
+        "Show GPU-hours, requested and used memory, waits and failures.",
     ),
-    "top": ("gpuqueue.cli.commands.top", "Devices and jobs, live, on the whole screen."),
+    "top": ("gpuqueue.cli.commands.top", "Show devices and jobs live, full screen."),
     "simulate": ("gpuqueue.cli.commands.simulate", "Replay a trace of jobs on any devices, and compare policies."),
-    "gpus": ("gpuqueue.cli.commands.gpus", "List the devices and what is promised on them."),
-    "limits": ("gpuqueue.cli.commands.limits", "What users, groups and pools may have, and what is used of it."),
-    "drain": ("gpuqueue.cli.commands.drain", "Let devices take no new job; what runs goes on."),
+    "gpus": ("gpuqueue.cli.commands.gpus", "List the devices and their memory."),
+    "limits": ("gpuqueue.cli.commands.limits", "Show the limits of users, groups and pools, and their use."),
+    "drain": ("gpuqueue.cli.commands.drain", "Stop devices from taking new jobs; running jobs continue."),
     "resume": ("gpuqueue.cli.commands.resume", "Let drained devices take jobs again."),
-    "up": ("gpuqueue.cli.commands.up", "Start all that this machine needs."),
-    "status": ("gpuqueue.cli.commands.status", "Tell what runs here."),
-    "down": ("gpuqueue.cli.commands.down", "Let the running jobs end, then stop all of it."),
-    "doctor": ("gpuqueue.cli.commands.doctor", "Tell what is wrong on this site, and what to do about it."),
-    "db": ("gpuqueue.cli.commands.db", "Look after the history's tables."),
-    "completion": ("gpuqueue.cli.commands.completion", "Print what makes a shell complete these words."),
+    "up": ("gpuqueue.cli.commands.up", "Start the services of this machine."),
+    "status": ("gpuqueue.cli.commands.status", "Show the services of this machine."),
+    "down": ("gpuqueue.cli.commands.down", "Wait for the running jobs, then stop the services."),
+    "doctor": ("gpuqueue.cli.commands.doctor", "Find problems on this site, and suggest fixes."),
+    "db": ("gpuqueue.cli.commands.db", "Maintain the history database."),
+    "completion": ("gpuqueue.cli.commands.completion", "Print the completion script of a shell."),
 }
 
 #: Command name from Slurm, pueue or a shell -> the command with the same purpose here.
@@ -73,9 +73,9 @@ COLLECT_AT = 100_000
 #: Headings of the list of commands, in the order of the help. Commands without a heading come last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "wait"),
-    "Change of mind": ("cancel", "hold", "release", "edit", "move", "retry", "tag", "note"),
-    "What to ask for": ("estimate", "simulate"),
-    "What has happened": ("history", "stats", "notify"),
+    "Change jobs": ("cancel", "hold", "release", "edit", "move", "retry", "tag", "note"),
+    "Planning": ("estimate", "simulate"),
+    "History": ("history", "stats", "notify"),
     "Devices": ("top", "gpus", "limits", "drain", "resume"),
     "This machine": ("up", "status", "down", "doctor", "db", "completion"),
 }
@@ -140,7 +140,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpuqueue")
 def commands() -> None:
-    """Share GPUs by free memory: submit jobs, and ask later who ran what.
+    """Share GPUs by free memory: submit jobs, and see who ran what.
 
     \b
     Start here:
@@ -151,11 +151,11 @@ def commands() -> None:
       gpuqueue history
 
     \b
-    gpuqueue COMMAND --help has examples of each.
-    Exit codes: 0 done, 1 failed, 2 wrong use, 3 no such job, 4 a service does not
-    answer, 5 refused, 6 doctor warns, 7 left a job that runs on, 124 out of time,
-    130 interrupted; run, attach and wait return the job's own, or 128 + n if
-    signal n killed it.
+    gpuqueue COMMAND --help shows examples.
+    Exit codes: 0 success, 1 failure, 2 usage error, 3 no such job, 4 a service
+    does not answer, 5 refused, 6 doctor warnings, 7 detached from a running job,
+    124 timeout, 130 interrupted; run, attach and wait return the job's exit code,
+    or 128 + n if signal n killed the job.
     """  # noqa: D301 - \b is click's mark for lines to keep
 
 

@@ -81,8 +81,8 @@ class Asking(Connection):
             after_id: Only jobs after this one in the requested order. For the next page, pass the last job's id.
 
         Raises:
-            BadRequest: An argument is invalid.
-            JobNotFound: The order needs the job *after_id*, and the history does not contain it.
+            BadRequest: an argument is invalid.
+            JobNotFound: the order needs the job *after_id*, and the history does not contain it.
 
         """
         from gpuqueue.model.history_query import MAX_TEXT, HistoryQuery, Sort  # noqa: PLC0415 - lazy import: a submit needs no history
@@ -140,7 +140,7 @@ class Asking(Connection):
             user: Only this user's jobs.
 
         Raises:
-            BadRequest: An argument is invalid, or a grouping by day has MAX_STEPS days or more.
+            BadRequest: an argument is invalid, or a grouping by day has MAX_STEPS days or more.
 
         """
         from gpuqueue.model.statistics import MAX_STEPS, By  # noqa: PLC0415 - lazy import for startup time
@@ -164,7 +164,7 @@ class Asking(Connection):
         The arguments *since*, *until* and *user* are those of :meth:`stats`.
 
         Raises:
-            BadRequest: An argument is invalid.
+            BadRequest: an argument is invalid.
 
         """
         from gpuqueue.model.statistics import MAX_STEPS  # noqa: PLC0415 - lazy import for startup time

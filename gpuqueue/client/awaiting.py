@@ -45,8 +45,8 @@ class Awaiting(Looking):
             away: Called with the error when the store becomes unreachable.
 
         Raises:
-            JobNotFound: One of the jobs does not exist. Raised by the first poll.
-            WaitTimeout: Some jobs have not ended after *timeout_s*. They continue.
+            JobNotFound: one of the jobs does not exist. Raised by the first poll.
+            WaitTimeout: some jobs have not ended after *timeout_s*. They continue.
 
         """
         validation.seconds_or_none("timeout_s", timeout_s)

@@ -68,8 +68,8 @@ class Changing(Choosing):
             already: Called if everything named was cancelled before. This is not an error.
 
         Raises:
-            JobNotFound: The job does not exist.
-            Refused: The job has ended already, or belongs to another user.
+            JobNotFound: the job does not exist.
+            Refused: the job has ended already, or belongs to another user.
 
         """
         done = self._changed("cancel", job, missed)
@@ -118,8 +118,8 @@ class Changing(Choosing):
         *missed* is the callback of :meth:`cancel`.
 
         Raises:
-            JobNotFound: The job does not exist.
-            Refused: The job does not wait, or belongs to another user.
+            JobNotFound: the job does not exist.
+            Refused: the job does not wait, or belongs to another user.
 
         """
         return self._moved(job, self._changed("hold", job, missed), JobState.HELD, "hold")
@@ -133,8 +133,8 @@ class Changing(Choosing):
         not an error.
 
         Raises:
-            JobNotFound: The job does not exist.
-            Refused: The job is not held, or belongs to another user.
+            JobNotFound: the job does not exist.
+            Refused: the job is not held, or belongs to another user.
 
         """
         done = self._changed("release", job, missed)
@@ -149,9 +149,9 @@ class Changing(Choosing):
         The order among users does not change. An array moves as a whole.
 
         Raises:
-            JobNotFound: The job does not exist.
-            Refused: The job runs or has ended, or belongs to another user.
-            BadRequest: The job is a member that waits with its array. Members start in the order of the array.
+            JobNotFound: the job does not exist.
+            Refused: the job runs or has ended, or belongs to another user.
+            BadRequest: the job is a member that waits with its array. Members start in the order of the array.
 
         """
         name = validation.one_job(job)
@@ -209,10 +209,10 @@ class Changing(Choosing):
             at_once: See ``submit``. ``"none"`` removes the concurrency limit.
 
         Raises:
-            JobNotFound: The job does not exist.
-            Refused: The job runs or has ended, belongs to another user, or waits for a retry that the change removes.
-            BadRequest: An argument is malformed, no change was named, or the job would depend on itself.
-            Impossible: No known device could ever run the changed job. Nothing was changed.
+            JobNotFound: the job does not exist.
+            Refused: the job runs or has ended, belongs to another user, or waits for a retry that the change removes.
+            BadRequest: an argument is malformed, no change was named, or the job would depend on itself.
+            Impossible: no known device could ever run the changed job. Nothing was changed.
 
         """
         from gpuqueue.client.editing import Edit  # noqa: PLC0415 - lazy import for startup time
@@ -330,7 +330,7 @@ class Changing(Choosing):
             all_here: Drain all devices of this host, instead of named ones.
 
         Raises:
-            BadRequest: A name matches no device or several, or the reason is too long.
+            BadRequest: a name matches no device or several, or the reason is too long.
 
         """
         from gpuqueue.queue.drains import DrainOrigin  # noqa: PLC0415 - lazy import for startup time
@@ -349,7 +349,7 @@ class Changing(Choosing):
         A device whose machine is going down stays drained until ``gpuqueue up`` resumes it.
 
         Raises:
-            BadRequest: A name matches no device or several.
+            BadRequest: a name matches no device or several.
 
         """
         from gpuqueue.queue.drains import BY_PEOPLE  # noqa: PLC0415 - lazy import for startup time

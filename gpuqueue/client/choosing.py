@@ -66,8 +66,8 @@ class Choosing(Looking):
 
         Raises:
             BadRequest: *word* is not the name of a job.
-            JobNotFound: No job of the range exists.
-            Refused: Jobs of the range exist, and *which* selects none of them.
+            JobNotFound: no job of the range exists.
+            Refused: jobs of the range exist, and *which* selects none of them.
 
         """
         name = meant(word)
@@ -130,7 +130,7 @@ class Choosing(Looking):
         """Check that this account may change the jobs of *user*.
 
         Raises:
-            Refused: The account may not change them.
+            Refused: the account may not change them.
 
         """
         if not self.may_change(user):
@@ -153,7 +153,7 @@ class Choosing(Looking):
             stand: The state. Of an array only the members in this state are selected.
 
         Raises:
-            BadRequest: An argument is invalid.
+            BadRequest: an argument is invalid.
 
         """
         whose = validation.text_or_none("user", user) or self.account.name

@@ -19,7 +19,7 @@ def named(
     A name is an index on *host*, ``HOST:INDEX``, a UUID or a prefix of one. *all_here* selects all devices of *host*.
 
     Raises:
-        BadRequest: A name matches no device or several, or not exactly one of *names* and *all_here* is given.
+        BadRequest: a name matches no device or several, or not exactly one of *names* and *all_here* is given.
 
     """
     if all_here and names:

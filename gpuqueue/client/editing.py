@@ -52,7 +52,7 @@ class Edit:
         The returned function raises BadRequest if the changed spec is invalid.
 
         Raises:
-            BadRequest: A value is malformed.
+            BadRequest: a value is malformed.
 
         """
         wanted = {**self._plain(), **self._limit()}

@@ -60,13 +60,13 @@ class Estimating(Asking):
             cwd: The working directory. By default the current directory.
 
         Raises:
-            BadRequest: An argument is malformed, or the script does not exist.
-            DryRunFailed: The script failed, or its memory could not be counted.
-            DryRunTimeout: The script made no step within *timeout*.
-            BookUnreachable: The history is unreachable, and *dry_run* is False.
+            BadRequest: an argument is malformed, or the script does not exist.
+            DryRunFailed: the script failed, or its memory could not be counted.
+            DryRunTimeout: the script made no step within *timeout*.
+            BookUnreachable: the history is unreachable, and *dry_run* is False.
 
         """
-        from gpuqueue.estimate import dry_run as dry  # noqa: PLC0415 - a submit estimates nothing
+        from gpuqueue.estimate import dry_run as dry  # noqa: PLC0415 - lazy import for startup time
         from gpuqueue.estimate.figures import Batch, DryRun, Estimate  # noqa: PLC0415 - lazy import for startup time
         from gpuqueue.estimate.past import Script  # noqa: PLC0415 - lazy import for startup time
 
@@ -131,7 +131,7 @@ def _interpreter(script: str, args: Sequence[str], directory: Path, python: str 
     """Return the interpreter that runs *script*: *python*, or that of the active environment.
 
     Raises:
-        BadRequest: The script or the interpreter does not exist, or the script is not a Python script.
+        BadRequest: the script or the interpreter does not exist, or the script is not a Python script.
 
     """
     if not os.path.exists(directory / script):  # noqa: PTH110 - Path.exists raises on a name that is too long

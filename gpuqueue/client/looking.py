@@ -48,7 +48,7 @@ class Looking(Connection):
         """Return the current state of a job, named by its id or by a member's name such as ``"17_2"``.
 
         Raises:
-            JobNotFound: The job does not exist.
+            JobNotFound: the job does not exist.
 
         """
         name = validation.one_job(job)
@@ -66,7 +66,7 @@ class Looking(Connection):
         the history's record is returned.
 
         Raises:
-            JobNotFound: The job does not exist.
+            JobNotFound: the job does not exist.
 
         """
         name = validation.one_job(job)
@@ -162,8 +162,8 @@ class Looking(Connection):
         """Check that *name* is an array with at least one of the named members.
 
         Raises:
-            JobNotFound: The array does not exist, or has none of these members.
-            BadRequest: The job is not an array.
+            JobNotFound: the array does not exist, or has none of these members.
+            BadRequest: the job is not an array.
 
         """
         array = self._array(name.id).spec.array
@@ -176,7 +176,7 @@ class Looking(Connection):
         """Return the job with its newest run. Reads the queue alone if the queue knows where that run's log is.
 
         Raises:
-            JobNotFound: The job does not exist.
+            JobNotFound: the job does not exist.
 
         """
         name = validation.one_job(job)
@@ -235,7 +235,7 @@ class Looking(Connection):
         """Return why a job waits: what blocks it on each device, its place in the order, when it may start.
 
         Raises:
-            JobNotFound: The job does not exist.
+            JobNotFound: the job does not exist.
 
         """
         asked = self._by_its_members(self.get(job))
@@ -278,8 +278,8 @@ class Looking(Connection):
         """Return for each of these jobs, which the queue has deleted, whether it succeeded.
 
         Raises:
-            Unknown: The history has no end of some of the jobs.
-            BadRequest: One of them is a member of an array.
+            Unknown: the history has no end of some of the jobs.
+            BadRequest: one of them is a member of an array.
 
         """
         from gpuqueue.queue.submit_errors import Unknown, only_all_of_it  # noqa: PLC0415 - lazy import for startup time
@@ -334,7 +334,7 @@ class Looking(Connection):
         """Return the UUIDs of the devices that *names* match.
 
         Raises:
-            BadRequest: A name matches no device or several.
+            BadRequest: a name matches no device or several.
 
         """
         from gpuqueue.client.device_lookup import named  # noqa: PLC0415 - lazy import for startup time

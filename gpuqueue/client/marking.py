@@ -22,9 +22,9 @@ class Marking(Looking):
         Unclaimed members of an array have the tags that the array was submitted with.
 
         Raises:
-            JobNotFound: The job does not exist.
-            Refused: The job belongs to another user.
-            BadRequest: A word is not a tag, there are too many tags, or the job is a member that waits with its array.
+            JobNotFound: the job does not exist.
+            Refused: the job belongs to another user.
+            BadRequest: a word is not a tag, there are too many tags, or the job is a member that waits with its array.
 
         """
         from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - lazy import for startup time
@@ -38,8 +38,8 @@ class Marking(Looking):
         """Set the note of a job to *text*; an empty text removes the note. The job may have ended.
 
         Raises:
-            JobNotFound: The job does not exist.
-            Refused: The job belongs to another user.
+            JobNotFound: the job does not exist.
+            Refused: the job belongs to another user.
             BadRequest: *text* is not text or too long, or the job is a member that waits with its array.
 
         """

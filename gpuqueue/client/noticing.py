@@ -20,8 +20,8 @@ class Noticing(Connection):
         """Return the notifications for the end of a job.
 
         Raises:
-            BadRequest: A word is not a target, or the target is unknown.
-            Refused: The site accepts no URLs.
+            BadRequest: a word is not a target, or the target is unknown.
+            Refused: the site accepts no URLs.
 
         """
         words = [("on_end", on_end, When.END), ("on_fail", on_fail, When.FAIL)]

@@ -88,7 +88,7 @@ def retries(times: object, on: object) -> Retries:
     """Return the retries of a job: their number and the endings that cause one.
 
     Raises:
-        BadRequest: An argument is invalid, or endings are named without a number of retries.
+        BadRequest: an argument is invalid, or endings are named without a number of retries.
 
     """
     count = Retries(times=times).times if isinstance(times, int) else validation.count("retries", times)
@@ -105,7 +105,7 @@ def other_retries(now: Retries, times: object, on: object) -> Retries:
     """Return the retries *now* with changes. None leaves a value unchanged. No retries means no endings either.
 
     Raises:
-        BadRequest: As for :func:`retries`.
+        BadRequest: as for :func:`retries`.
 
     """
     if times is None and on is None:

@@ -29,8 +29,8 @@ class Patience:
         """Sleep before the next attempt; raise *error* if the store never answered or is absent for too long.
 
         Raises:
-            StoreUnreachable: It is *error*.
-            StoreNotReady: It is *error*.
+            StoreUnreachable: it is *error*.
+            StoreNotReady: it is *error*.
 
         """
         now = time.monotonic()

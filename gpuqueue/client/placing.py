@@ -26,7 +26,7 @@ def placed(
     *sized* says whether the job states how much memory it needs. *uuids_of* maps names of devices to UUIDs.
 
     Raises:
-        BadRequest: A name matches no device or several, or a device kind is mixed with names.
+        BadRequest: a name matches no device or several, or a device kind is mixed with names.
 
     """
     wish, uuids = _which(_words("device", device), uuids_of)
@@ -55,7 +55,7 @@ def replaced(
     returned function raises BadRequest if the job would have no memory size.
 
     Raises:
-        BadRequest: As for :func:`placed`.
+        BadRequest: as for :func:`placed`.
 
     """
     said: dict[str, Any] = {}

@@ -53,11 +53,11 @@ class Retrying(Submitting, Choosing, Waiting):
             found: See :meth:`submit`.
 
         Raises:
-            JobNotFound: The job does not exist.
-            Refused: The job has not ended or belongs to another user, no member failed, or a limit forbids the new job.
-            Unreadable: The job's request cannot be read any more.
-            BadRequest: An argument is malformed.
-            Impossible: See :meth:`submit`.
+            JobNotFound: the job does not exist.
+            Refused: the job has not ended or belongs to another user, no member failed, or a limit forbids the new job.
+            Unreadable: the job's request cannot be read any more.
+            BadRequest: an argument is malformed.
+            Impossible: see :meth:`submit`.
 
         """
         name = validation.job_name(job)

@@ -116,10 +116,10 @@ class Submitting(Looking, Noticing):
             git: Whether to record the git checkout of *cwd*. By default the site's setting.
 
         Raises:
-            BadRequest: An argument is malformed, or the script does not exist.
-            JobNotFound: A dependency does not exist.
-            Impossible: No known device could ever run the job, or a dependency ended so that it is never satisfied.
-            Refused: A limit forbids the job, now or ever, or the site accepts no URLs.
+            BadRequest: an argument is malformed, or the script does not exist.
+            JobNotFound: a dependency does not exist.
+            Impossible: no known device could ever run the job, or a dependency ended so that it is never satisfied.
+            Refused: a limit forbids the job, now or ever, or the site accepts no URLs.
 
         """
         directory = working_directory(validation.path_or_none("cwd", cwd))
@@ -223,7 +223,7 @@ def _array(
     """Return the requested array, or None for a single job.
 
     Raises:
-        BadRequest: An argument is invalid.
+        BadRequest: an argument is invalid.
 
     """
     if at_once is not None:

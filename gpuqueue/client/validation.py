@@ -33,7 +33,7 @@ def job_id(value: object) -> int:
 
     Raises:
         BadRequest: *value* is not a whole number.
-        JobNotFound: No job can have this id.
+        JobNotFound: no job can have this id.
 
     """
     if not isinstance(value, int) or isinstance(value, bool):
@@ -48,7 +48,7 @@ def job_name(value: object) -> JobName:
 
     Raises:
         BadRequest: *value* is not the name of a job.
-        JobNotFound: No job can have this id.
+        JobNotFound: no job can have this id.
 
     """
     return JobName.parse(value) if isinstance(value, str) else JobName(job_id(value))
@@ -59,7 +59,7 @@ def one_job(value: object) -> JobName:
 
     Raises:
         BadRequest: *value* is not the name of a job, or names several.
-        JobNotFound: No job can have this id.
+        JobNotFound: no job can have this id.
 
     """
     name = job_name(value)
@@ -73,7 +73,7 @@ def whole_job(value: object) -> int:
 
     Raises:
         BadRequest: *value* is not the name of a job, or names a part of an array.
-        JobNotFound: No job can have this id.
+        JobNotFound: no job can have this id.
 
     """
     name = job_name(value)

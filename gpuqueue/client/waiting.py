@@ -43,8 +43,8 @@ class Waiting(Awaiting):
         The other arguments are those of :meth:`ends`, which waits for several jobs.
 
         Raises:
-            JobNotFound: The job does not exist.
-            WaitTimeout: The job has not ended after *timeout_s*. It continues.
+            JobNotFound: the job does not exist.
+            WaitTimeout: the job has not ended after *timeout_s*. It continues.
 
         """
         _, ended = next(self.ends([job], timeout_s=timeout_s, held=held, away=away))
@@ -56,7 +56,7 @@ class Waiting(Awaiting):
         *away* is that of :meth:`ends`.
 
         Raises:
-            JobNotFound: The job does not exist.
+            JobNotFound: the job does not exist.
 
         """
         patience = Patience(away)
@@ -106,8 +106,8 @@ class Waiting(Awaiting):
         """Return the path of the newest run's log, which must be on this machine.
 
         Raises:
-            JobNotFound: The job does not exist.
-            Refused: The job is an array or has not run yet, or its log is on another host or deleted.
+            JobNotFound: the job does not exist.
+            Refused: the job is an array or has not run yet, or its log is on another host or deleted.
 
         """
         return self.log_there(self.newest(job))
@@ -116,7 +116,7 @@ class Waiting(Awaiting):
         """Return the path of the log of the newest run in *record*, which must be on this machine.
 
         Raises:
-            Refused: As for :meth:`log_path`.
+            Refused: as for :meth:`log_path`.
 
         """
         path, label = self._log_path_of(record), record.job.label
@@ -168,8 +168,8 @@ class Waiting(Awaiting):
             whole: Start with the job's first run instead of its newest.
 
         Raises:
-            JobNotFound: The job does not exist.
-            Refused: The job is an array, its log is on another host, or it ended without a run.
+            JobNotFound: the job does not exist.
+            Refused: the job is an array, its log is on another host, or it ended without a run.
 
         """
         tail, patience, look = tail or LogTail(), Patience(away), seen or _ignored

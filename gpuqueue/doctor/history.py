@@ -30,7 +30,7 @@ def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
     """Return the facts about the history.
 
     Raises:
-        BookUnreachable: The history does not answer or does not exist.
+        BookUnreachable: the history does not answer or does not exist.
 
     """
     book = book_facts(settings.database_url, integrity_s=integrity_s)

@@ -78,7 +78,7 @@ def process_facts(settings: Settings, environ: Mapping[str, str]) -> ProcessFact
     """Return the facts that /proc and the state directory give.
 
     Raises:
-        OSError: The state directory cannot be read.
+        OSError: the state directory cannot be read.
 
     """
     machine = Machine(settings)

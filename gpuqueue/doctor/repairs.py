@@ -52,8 +52,8 @@ def resume_after_a_killed_down(settings: Settings) -> list[str]:
     progress. Drains by people stay.
 
     Raises:
-        StoreUnreachable: The store does not answer.
-        StoreNotReady: The store cannot serve.
+        StoreUnreachable: the store does not answer.
+        StoreNotReady: the store cannot serve.
 
     """
     machine = Machine(settings)

@@ -59,7 +59,7 @@ def state_facts(settings: Settings) -> StateFacts:
     """Return the facts about the state directory.
 
     Raises:
-        OSError: The directory cannot be read.
+        OSError: the directory cannot be read.
 
     """
     path = settings.state_dir

@@ -44,8 +44,8 @@ def store_facts(settings: Settings) -> StoreFacts:
     """Return the facts about the store.
 
     Raises:
-        StoreUnreachable: The store does not answer.
-        StoreNotReady: The store answers that it cannot serve.
+        StoreUnreachable: the store does not answer.
+        StoreNotReady: the store answers that it cannot serve.
 
     """
     server = server_facts(settings.redis_url)

@@ -3,7 +3,7 @@
 Redis and Valkey, and the packages of most distributions, are built with jemalloc. The server that is installed with
 gpuqueue uses the C library's allocator, which places the short-lived values of a script in the gaps between jobs.
 With hundreds of thousands of jobs each access to such a value misses the CPU cache. A claim then takes 1.5 times as
-long, and the 99th percentile twice as long (docs/performance.md).
+long, and the 99th percentile twice as long (docs/internals/performance.md).
 """
 
 from __future__ import annotations

@@ -77,8 +77,8 @@ class Machine:
         """Hold the lock that excludes another ``up`` or ``down`` on this machine. If *patient*, wait for the lock.
 
         Raises:
-            Refused: Another ``up`` or ``down`` holds the lock.
-            GpuQueueError: The state directory cannot be used.
+            Refused: another ``up`` or ``down`` holds the lock.
+            GpuQueueError: the state directory cannot be used.
 
         """
         try:
@@ -100,9 +100,9 @@ class Machine:
         """Start the embedded store if there is one, check that the store is safe, and return a text of what was done.
 
         Raises:
-            GpuQueueError: The embedded server does not start.
-            StoreUnreachable: The store at GPUQUEUE_REDIS_URL does not answer.
-            StoreNotReady: The store could lose jobs.
+            GpuQueueError: the embedded server does not start.
+            StoreUnreachable: the store at GPUQUEUE_REDIS_URL does not answer.
+            StoreNotReady: the store could lose jobs.
 
         """
         started = self.store.start() if self.settings.embedded else False
@@ -114,7 +114,7 @@ class Machine:
         """Migrate the history database to this version's tables, and return their revision.
 
         Raises:
-            BookUnreachable: The database does not answer.
+            BookUnreachable: the database does not answer.
 
         """
         from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import: alembic is slow to import, and only ``up`` needs it
@@ -126,17 +126,17 @@ class Machine:
         """Return whether the history database has tables, of any version.
 
         Raises:
-            BookUnreachable: The database does not answer.
+            BookUnreachable: the database does not answer.
 
         """
-        from gpuqueue.history import migrate  # noqa: PLC0415 - as in prepare_book
+        from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import for startup time
 
         return migrate.current(self.settings.database_url) is not None
 
     def open_queue(self) -> Opened | None:
         """Open the store for gpuqueue, and rebuild lost data from the history. Return None if it was open already."""
-        from gpuqueue.history.database import Book  # noqa: PLC0415 - as in prepare_book
-        from gpuqueue.recovery.reopen import open_queue  # noqa: PLC0415 - as in prepare_book
+        from gpuqueue.history.database import Book  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.recovery.reopen import open_queue  # noqa: PLC0415 - lazy import for startup time
 
         book = Book(self.settings.database_url)
         opened = open_queue(self.queue, book, lease_s=self.settings.lease_s, settings=self.settings)
@@ -163,7 +163,7 @@ class Machine:
         """Return the UUIDs of the devices that *spec* selects on this machine.
 
         Raises:
-            GpuQueueError: There are none, or *spec* is malformed.
+            GpuQueueError: there are none, or *spec* is malformed.
 
         """
         found = _worker("devices", "--devices", spec, "--json")
@@ -179,7 +179,7 @@ class Machine:
         """Wait until each *wanted* device has a worker that sent a heartbeat after *since_ms*; return the devices.
 
         Raises:
-            GpuQueueError: The host process ended, or takes too long.
+            GpuQueueError: the host process ended, or takes too long.
 
         """
         deadline = time.monotonic() + READY_S
@@ -234,7 +234,7 @@ class Machine:
         """Stop the host process with its workers and recorder. Return whether it ran. Shims and their jobs continue.
 
         Raises:
-            GpuQueueError: The host process does not stop.
+            GpuQueueError: the host process does not stop.
 
         """
         host = self.host_running()
@@ -250,7 +250,7 @@ class Machine:
         """Let this machine's jobs continue without workers; return a text with their number and the time limit.
 
         Raises:
-            GpuQueueError: The command failed. The shims will end the jobs when their grace is over.
+            GpuQueueError: the command failed. The shims will end the jobs when their grace is over.
 
         """
         return _worker("park")
@@ -283,7 +283,7 @@ def _worker(*words: str) -> str:
     """Run ``gpuqueue-worker`` with *words* and return its output. ``workers`` is never imported here.
 
     Raises:
-        GpuQueueError: The program failed. The message is its last line on standard error.
+        GpuQueueError: the program failed. The message is its last line on standard error.
 
     """
     done = subprocess.run([installed("gpuqueue-worker"), *words], capture_output=True, text=True, check=False)

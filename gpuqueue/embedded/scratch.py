@@ -24,7 +24,7 @@ def scratch_store() -> Iterator[str]:
     """Start a store, yield its URL, and end the store. The kernel kills the store if this thread dies.
 
     Raises:
-        GpuQueueError: No server was found, or the server did not start.
+        GpuQueueError: no server was found, or the server did not start.
 
     """
     libc = ctypes.CDLL(None)

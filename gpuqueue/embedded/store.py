@@ -31,7 +31,7 @@ def find_server() -> Path:
     """Return a server program: one on PATH that is new enough, else the one that was installed with gpuqueue.
 
     Raises:
-        GpuQueueError: There is no server program.
+        GpuQueueError: there is no server program.
 
     """
     for name in ("valkey-server", "redis-server"):
@@ -79,7 +79,7 @@ class EmbeddedStore:
         """Return whether a server answers on the socket.
 
         Raises:
-            StoreLoading: A server answers, and is still loading its data.
+            StoreLoading: a server answers, and is still loading its data.
 
         """
         queue = JobQueue(self._url)
@@ -104,7 +104,7 @@ class EmbeddedStore:
         tried repeatedly.
 
         Raises:
-            GpuQueueError: No server was found, or the server did not start.
+            GpuQueueError: no server was found, or the server did not start.
 
         """
         for directory in (self._directory, self._socket.parent):
@@ -136,7 +136,7 @@ class EmbeddedStore:
         jobs. The new server reads the data that is still on disk. Other data is rebuilt as after any loss of data.
 
         Raises:
-            GpuQueueError: The server does not end.
+            GpuQueueError: the server does not end.
 
         """
         if self._socket.exists():
@@ -171,7 +171,7 @@ class EmbeddedStore:
         """Yield between two polls until a server answers. There is no time limit while it loads its data.
 
         Raises:
-            GpuQueueError: No server answers in time.
+            GpuQueueError: no server answers in time.
 
         """
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -191,7 +191,7 @@ class EmbeddedStore:
         """Stop the server that :meth:`start` started; return whether it ran. Its data stays on disk.
 
         Raises:
-            GpuQueueError: The server does not stop.
+            GpuQueueError: the server does not stop.
 
         """
         try:

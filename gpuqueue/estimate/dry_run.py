@@ -73,9 +73,9 @@ def dry_run(request: Request) -> DryRun:
     """Run the script of *request* for a few steps on the CPU and return the counted memory.
 
     Raises:
-        DryRunFailed: The script failed, its Python has no supported torch, it put nothing on a GPU, or it exceeded
+        DryRunFailed: the script failed, its Python has no supported torch, it put nothing on a GPU, or it exceeded
             its host memory limit.
-        DryRunTimeout: The script made no step within its time limit.
+        DryRunTimeout: the script made no step within its time limit.
 
     """
     # A short name: the sockets of multiprocessing are below it, and a socket's path has at most 107 bytes.

@@ -1,7 +1,7 @@
 """The queue of notifications in the history database, and their outcomes.
 
 The rows of a job's notifications are written with the job, in the transaction that moves the cursor. Therefore no
-notification is sent about an end that is not in the history database, and none is lost. See docs/adr/0009.
+notification is sent about an end that is not in the history database, and none is lost. See docs/internals/adr/0009.
 """
 
 from __future__ import annotations

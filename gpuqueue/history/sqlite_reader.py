@@ -2,7 +2,7 @@
 
 Importing SQLAlchemy takes several times as long as the rest of ``logs``, ``wait`` and ``show``. This reader raises
 :class:`Shut` for other databases, for tables of another version, and on any error. The caller then uses
-:class:`gpuqueue.history.database.Book`, which also reports errors (docs/adr/0011).
+:class:`gpuqueue.history.database.Book`, which also reports errors (docs/internals/adr/0011).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The standard decorator generates and compiles all methods when the module is imported. That took half of the run time of
 a command, mostly for classes that the command never used. Classes of this decorator behave the same. Import it instead
-of the standard one (docs/adr/0008 says why no library is used)::
+of the standard one (docs/internals/adr/0008 says why no library is used)::
 
     from gpuqueue.lazy.frozen import dataclass
 

@@ -1,4 +1,4 @@
-"""Notifications at the end of a job: the values of ``--on-end`` and ``--on-fail``. Pure. See docs/adr/0009."""
+"""Notifications at the end of a job: ``--on-end`` and ``--on-fail``. Pure. See docs/internals/adr/0009."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Notifications at the end of a job: the message, the target, and the process that sends it. See docs/adr/0009."""
+"""Notifications at the end of a job: the message, the target, and the sender. See docs/internals/adr/0009."""

@@ -1,4 +1,4 @@
-"""Acts as stored functions, for Redis 7 or newer and Valkey. See docs/adr/0013.
+"""Acts as stored functions, for Redis 7 or newer and Valkey. See docs/internals/adr/0013.
 
 A script creates its local functions at each run. That took a sixth of the time of a claim, and made much of the garbage
 that the server collects. A library creates its functions once.

@@ -1,4 +1,4 @@
-"""The redis-py client of the store, for long-lived processes: workers, recorder, doctor. See docs/adr/0008.
+"""The redis-py client of the store, for long-lived processes: workers, recorder, doctor. See docs/internals/adr/0008.
 
 Importing redis-py takes longer than most commands, so this module is imported only when it is needed.
 """

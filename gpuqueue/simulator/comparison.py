@@ -59,8 +59,8 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
     """Replay *requests* at *site* under each policy. ``took_s`` is the duration of gpuqueue's own replay.
 
     Raises:
-        BadRequest: No request fits a device of the site within the limits.
-        GpuQueueError: The temporary store does not start.
+        BadRequest: no request fits a device of the site within the limits.
+        GpuQueueError: the temporary store does not start.
 
     """
     too_large = [request for request in requests if not site.could_run(request)]

@@ -6,8 +6,8 @@
   Scheduling", 1998). The figure is the mean.
 - **Memory**: allocated memory as a share of all usable device memory, from the first arrival to the last end.
 - **Fairness**: Jain's index, (sum x)^2 / (n sum x^2), of the users' mean bounded slowdowns: 1 if all are equal, 1/n if
-  one user has all of the slowdown (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", 1984). The index is not of
-  usage, because a user who requested little has used little without being treated unfairly.
+  one user has all of the slowdown (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", 1984). The index is not
+  of usage, because a user who requested little has used little without being treated unfairly.
 """
 
 from __future__ import annotations

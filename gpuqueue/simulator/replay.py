@@ -52,7 +52,7 @@ def replay(requests: Sequence[Request], policy: Policy) -> list[Placement]:
     At one time, runs end first, then jobs arrive, then jobs start. Only the runs of jobs take time.
 
     Raises:
-        GpuQueueError: The policy did not start all jobs although nothing runs any more.
+        GpuQueueError: the policy did not start all jobs although nothing runs any more.
 
     """
     placed: list[Placement] = []

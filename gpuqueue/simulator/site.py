@@ -42,7 +42,7 @@ class Site:
         accepted and ignored.
 
         Raises:
-            BadRequest: The text describes no site, has too many devices, or a device has no memory beyond the headroom.
+            BadRequest: the text describes no site, has too many devices, or a device has no memory beyond the headroom.
 
         """
         cards: list[Card] = []

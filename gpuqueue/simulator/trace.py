@@ -82,7 +82,7 @@ def read(lines: Iterable[str], name: str) -> Trace:
     a CPU are skipped and counted too.
 
     Raises:
-        BadRequest: The lines are not a valid trace. The message names the line and the column.
+        BadRequest: the lines are not a valid trace. The message names the line and the column.
 
     """
     rows = csv.reader(lines, strict=True)
@@ -217,7 +217,7 @@ def _limit(text: str) -> float:
 
 
 def _size(text: str) -> int:
-    """Return the bytes of a size as users type it."""
+    """Return the bytes of a size as users type it. The unit is required: a bare 6 would mean six bytes."""
     return _bytes(str(parse_bytes(text)))
 
 

@@ -1,4 +1,4 @@
-"""docker-compose.yml is valid, and it says what docs/howto/docker.md and the design say of it. No Docker needed."""
+"""Tests that docker-compose.yml is valid and agrees with docs/howto/docker.md. They need no Docker."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def ours() -> dict[str, Service]:
 
 
 def devices(worker: Service) -> list[dict[str, Any]]:
-    """Return the devices that a worker's container is given."""
+    """Return the devices of a worker's container."""
     found: list[dict[str, Any]] = worker["deploy"]["resources"]["reservations"]["devices"]
     return found
 
 
 def needs(service: Service) -> dict[str, str]:
-    """Return which service this one waits for, and for what."""
+    """Return the services that this one waits for, with the condition of each."""
     return {name: wait["condition"] for name, wait in service.get("depends_on", {}).items()}
 
 
 def test_compose_follows_the_schema() -> None:
-    """The file is what the Compose specification's own JSON schema allows; the schema comes with check-jsonschema."""
+    """The file follows the JSON schema of the Compose specification, which check-jsonschema provides."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -58,7 +58,7 @@ def test_compose_follows_the_schema() -> None:
 
 
 def test_acknowledged_jobs_survive_the_store() -> None:
-    """The store writes every job down before it answers, drops none for want of memory, and is open to no outsider."""
+    """The store writes every job to the disk before it answers, never evicts one, and publishes no port."""
     store = services()["store"]
 
     assert "--appendonly yes" in store["command"]
@@ -70,7 +70,7 @@ def test_acknowledged_jobs_survive_the_store() -> None:
 
 @pytest.mark.parametrize("name", sorted(ours()))
 def test_each_service_waits_for_what_it_needs(name: str) -> None:
-    """Only the migration needs nothing but the database; all others wait for a healthy store and the tables."""
+    """The migration waits for the database; all other services wait for a healthy store and the tables."""
     expected = (
         {"db": "service_healthy"}
         if name == "migrate"
@@ -81,7 +81,7 @@ def test_each_service_waits_for_what_it_needs(name: str) -> None:
 
 
 def test_what_is_waited_for_can_happen() -> None:
-    """A service that must be healthy has a health check, and one that must have completed is not started again."""
+    """A service that must be healthy has a health check; one that must have completed never restarts."""
     everything = services()
     waits = {pair for service in everything.values() for pair in needs(service).items()}
 
@@ -95,7 +95,10 @@ def test_what_is_waited_for_can_happen() -> None:
 
 @pytest.mark.parametrize("name", sorted(workers()))
 def test_worker_sees_the_pids_of_the_host(name: str) -> None:
-    """A worker shares the host's pids, without which memory belongs to no job, and brings no init of its own."""
+    """A worker shares the host's pid namespace and has no init.
+
+    Without the host's pids, GPU memory cannot be attributed to jobs.
+    """
     worker = workers()[name]
 
     assert worker["pid"] == "host"
@@ -107,7 +110,7 @@ def test_worker_sees_the_pids_of_the_host(name: str) -> None:
 
 
 def test_one_device_for_each_worker() -> None:
-    """Each worker of the profile per-gpu has one card, none the same as another's."""
+    """Each worker of the profile per-gpu has one card of its own."""
     given = [(worker["command"], devices(worker)) for worker in workers().values() if worker["profiles"] == ["per-gpu"]]
     ids = [device["device_ids"] for _, reserved in given for device in reserved]
 
@@ -120,7 +123,7 @@ def test_one_device_for_each_worker() -> None:
 
 
 def test_all_gpus_is_the_other_choice() -> None:
-    """The profile all-gpus has one container with every card, and no worker belongs to both profiles or to neither."""
+    """The profile all-gpus has one container with every card, and each worker is in exactly one profile."""
     whole = workers()["worker-all-gpus"]
 
     assert whole["command"] == "gpuqueue-worker host --devices gpu --no-recorder"
@@ -129,7 +132,7 @@ def test_all_gpus_is_the_other_choice() -> None:
 
 
 def test_no_password_in_the_file() -> None:
-    """The password comes from .env, each place that wants it refuses to go on without, and no URL has one in it."""
+    """The password comes from .env, each use fails without it, and no URL contains one."""
     text = "\n".join(
         line.split(" #")[0] for line in COMPOSE.read_text().splitlines() if not line.lstrip().startswith("#")
     )
@@ -143,7 +146,7 @@ def test_no_password_in_the_file() -> None:
 
 @pytest.mark.parametrize("name", sorted(ours()))
 def test_environment_is_what_settings_read(name: str) -> None:
-    """Every GPUQUEUE_ variable that a container gets is a setting, and the settings take its value."""
+    """Every GPUQUEUE_ variable of a container is a setting, and the settings accept its value."""
     given = {"GPUQUEUE_HOST": "gpu-server", "GPUQUEUE_NOTIFY": "team=json://secret"}
     environ = {key: PLACE.sub(given.get(key, "secret"), value) for key, value in ours()[name]["environment"].items()}
     settings = Settings.load(environ)
@@ -156,7 +159,7 @@ def test_environment_is_what_settings_read(name: str) -> None:
 
 
 def test_volumes_are_declared() -> None:
-    """Each named volume that a service mounts is declared, and none is declared for nothing."""
+    """Each named volume that a service mounts is declared, and each declared volume is mounted."""
     declared = YAML(typ="safe", pure=True).load(COMPOSE)["volumes"]
     mounted = {volume.split(":")[0] for service in services().values() for volume in service.get("volumes", [])}
 
@@ -165,7 +168,7 @@ def test_volumes_are_declared() -> None:
 
 @pytest.mark.parametrize("command", sorted({service["command"] for service in ours().values()}))
 def test_command_is_one_that_the_programs_take(command: str) -> None:
-    """The installed program knows the command and the options that the file gives it."""
+    """The installed program accepts the command and the options of the file."""
     program, *arguments = shlex.split(command)
     installed = Path(sys.executable).with_name(program)
     if not installed.exists() and not os.environ.get("CI"):

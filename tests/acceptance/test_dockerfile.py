@@ -1,4 +1,4 @@
-"""The Dockerfile, read and tried out as far as that goes without Docker."""
+"""Tests of the Dockerfile, as far as possible without Docker."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ ROOT = Path(__file__).parents[2]
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Return each instruction of the Dockerfile and what follows it, continued lines joined."""
+    """Return each instruction of the Dockerfile with its arguments, with continued lines joined."""
     lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [(line.split()[0], line.split(maxsplit=1)[1]) for line in joined.splitlines() if line.strip()]
 
 
 def of(kind: str) -> list[str]:
-    """Return what follows each instruction of one kind."""
+    """Return the arguments of each instruction of one kind."""
     return [rest for name, rest in instructions() if name == kind]
 
 
 def copied() -> list[str]:
-    """Return what is copied from the repository into the build."""
+    """Return the paths that are copied from the repository into the build."""
     return [source for rest in of("COPY") if "--from" not in rest for source in shlex.split(rest)[:-1]]
 
 
 def test_every_instruction_is_known() -> None:
-    """Only instructions that these tests understand are in the file, and the two stages are as named."""
+    """The file has only instructions that these tests understand, and the two expected stages."""
     assert {name for name, _ in instructions()} == {"FROM", "WORKDIR", "COPY", "RUN", "ARG", "USER", "ENV", "CMD"}
     assert of("FROM") == ["python:3.12-slim AS build", "python:3.12-slim"]
 
 
 def test_copied_files_exist_and_reach_the_build() -> None:
-    """Each source of a COPY is in the repository, and .dockerignore, which leaves out all else, lets it through."""
+    """Each source of a COPY is in the repository, and .dockerignore includes it and excludes the rest."""
     rules = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line and not line.startswith("#")]
 
     assert [source for source in copied() if not (ROOT / source).exists()] == []
@@ -60,7 +60,7 @@ def test_run_step_is_shell(step: str) -> None:
 
 
 def test_jobs_do_not_run_as_root() -> None:
-    """The last stage ends as an ordinary user who owns the state directory, and carries no torch unless asked."""
+    """The last stage ends as an ordinary user who owns the state directory, and has no torch by default."""
     useradd = next(step for step in of("RUN") if "useradd" in step)
 
     assert of("USER") == ["gpuqueue"]
@@ -71,7 +71,7 @@ def test_jobs_do_not_run_as_root() -> None:
 
 @pytest.mark.full
 def test_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
-    """The build stage's own command makes one wheel of nothing but the copied files, and the last stage finds it."""
+    """The build stage's own command builds one wheel from the copied files, and the last stage uses it."""
     source, wheels = tmp_path / "src", tmp_path / "wheels"
     source.mkdir()
     for name in copied():

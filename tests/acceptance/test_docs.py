@@ -1,4 +1,4 @@
-"""Holds the documentation to the code: what can be listed by a program is compared, in both directions."""
+"""Compares the documentation with the code, in both directions, for everything that a program can list."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-#: Pages that are read beside the documentation, and that lead into it.
+#: Pages outside the documentation that link into it.
 BESIDE = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]
 MOMENT = datetime(2026, 11, 21, tzinfo=timezone.utc)
 #: Option -> whether it takes a value.
@@ -76,13 +76,13 @@ Options = dict[str, bool]
 
 
 def sections(page: Path) -> dict[str, str]:
-    """Return the text below each heading of the second order, by the heading without its marks."""
+    """Return the text below each heading of the second level, by the heading without its marks."""
     parts = re.split(r"^## (.+)$", page.read_text(), flags=re.MULTILINE)
     return {head.replace("`", ""): text for head, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def rows(text: str) -> list[list[str]]:
-    """Return the cells of each row of the tables in *text*, their heads and rules left out."""
+    """Return the cells of each row of the tables in *text*, without headers and rules."""
     found: list[list[str]] = []
     in_body = False
     for line in text.splitlines():
@@ -97,12 +97,12 @@ def rows(text: str) -> list[list[str]]:
 
 
 def first_words(text: str) -> list[str]:
-    """Return what stands in code marks in the first cell of each row."""
+    """Return the text in code marks in the first cell of each row."""
     return [row[0].strip("`") for row in rows(text) if row[0].startswith("`")]
 
 
 def options_of(command: click.Command) -> Options:
-    """Return the options that a person may give to *command*."""
+    """Return the visible options of *command*."""
     return {
         option: not parameter.is_flag
         for parameter in command.params
@@ -117,12 +117,12 @@ def every_command() -> dict[str, Options]:
         name: options_of(command)
         for program, group in PROGRAMS.items()
         for name, command in leaves(program, group)
-        if not (isinstance(command, click.Group) and not options_of(command))  # there is nothing to say of it
+        if not (isinstance(command, click.Group) and not options_of(command))  # needs no section
     }
 
 
 def test_every_command_and_option_is_described_and_none_that_is_gone() -> None:
-    """docs/reference/commands.md has a section for each command, and in it a row for each option."""
+    """docs/reference/commands.md has a section for each command, with a row for each option, and no others."""
     described = {
         head: {
             option
@@ -140,7 +140,7 @@ GENERATE = Path("reference") / "generate.py"
 
 
 def generate(docs: Path, *words: str) -> tuple[int, str]:
-    """Return exit code and output of what writes the reference pages in *docs*."""
+    """Run the generator of the reference pages in *docs*; return its exit code and output."""
     done = subprocess.run(
         [sys.executable, str(docs / GENERATE), *words], capture_output=True, text=True, check=False, timeout=100
     )
@@ -149,13 +149,16 @@ def generate(docs: Path, *words: str) -> tuple[int, str]:
 
 @pytest.mark.full
 def test_the_reference_is_what_the_code_says() -> None:
-    """Options, values, defaults, examples and settings: python docs/reference/generate.py has nothing to write."""
+    """docs/reference/generate.py has nothing to change.
+
+    It checks options, values, defaults, examples and settings.
+    """
     assert (0, "") == generate(DOCS, "--check")
 
 
 @pytest.mark.full
 def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
-    """A section, a row and a setting that are missing come back; a default that is wrong is put right; words stay."""
+    """The generator adds a missing section, row and setting, corrects a wrong default, and keeps the text."""
     shutil.copytree(REFERENCE, tmp_path / "reference")
     commands_page, settings_page = (tmp_path / "reference" / name for name in ("commands.md", "settings.md"))
     text = commands_page.read_text()
@@ -183,12 +186,12 @@ def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
 
 
 def test_every_exit_code_is_described() -> None:
-    """The table has the codes of the error tree, and those of a success, and of whoever interrupts or leaves."""
+    """The table has the exit codes of the error tree, of a success, and of interrupted commands."""
 
     def codes(error: type[GpuQueueError]) -> set[int]:
         return {error.exit_code}.union(*(codes(below) for below in error.__subclasses__()))
 
-    assert issubclass(DeviceTrouble, GpuQueueError)  # the tree is whole only with the workers' part imported
+    assert issubclass(DeviceTrouble, GpuQueueError)  # the tree is complete only with the workers' part imported
     table = sections(REFERENCE / "commands.md")["Exit codes"]
 
     of_doctor = set(EXIT_CODES.values())
@@ -196,8 +199,8 @@ def test_every_exit_code_is_described() -> None:
 
 
 def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Environment name, file key and default in docs/reference/settings.md are those of the code."""
-    monkeypatch.setenv("HOME", "/home/ada")  # short, or the socket would lie elsewhere
+    """The environment names, file keys and defaults in docs/reference/settings.md are those of the code."""
+    monkeypatch.setenv("HOME", "/home/ada")  # short, because a long path moves the socket
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     settings = Settings.load({"GPUQUEUE_CONFIG": "/dev/null"})
     expected = {}
@@ -218,7 +221,7 @@ def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyP
 
 
 def a_record() -> Record:
-    """Return a job with one ended run, so that every key of the JSON output is there."""
+    """Return a job with one ended run, so that the JSON output has every key."""
     moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
     device = RunDevice(uuid="GPU-0", lease_bytes=1, peak=Peak.unknown())
     run = Run(
@@ -235,7 +238,7 @@ def a_record() -> Record:
 
 
 def a_wait(job: Job) -> Why:
-    """Return a wait for one device."""
+    """Return an explanation of a wait for one device."""
     return Why(
         job=job,
         explanation=Explanation(
@@ -265,7 +268,7 @@ def a_wait(job: Job) -> Why:
 
 
 def an_estimate() -> Estimate:
-    """Return what both the history and a dry run say."""
+    """Return an estimate with both a history and a dry run."""
     moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
     run = PastRun(job_id=1, ended_at=moment, bytes=1, same_args=True)
     counted = DryRun(
@@ -289,7 +292,7 @@ def an_estimate() -> Estimate:
 
 
 def keys_of_jobs() -> dict[str, list[str]]:
-    """Return the keys of a job, and of all below it, by what docs/reference/json.md calls each object."""
+    """Return the keys of a job and of its parts, by the object names of docs/reference/json.md."""
     found = a_record()
     record = codec.record_to_plain(found)
     (run,) = record["runs"]
@@ -310,7 +313,7 @@ def keys_of_jobs() -> dict[str, list[str]]:
 
 
 def keys_of_waits() -> dict[str, list[str]]:
-    """Return those of what keeps a job waiting."""
+    """Return the keys of the objects that explain why a job waits, by their names."""
     wait: dict[str, Any] = why_to_plain(a_wait(a_record().job))
     bound = Bound(whose="ada", measure=Measure.RUNNING_JOBS, limit=Limit(1), used=0)
     limited: dict[str, Any] = limits_to_plain(LimitsInUse(bounds=(bound,), pools={"big": PoolLimits()}))
@@ -327,7 +330,7 @@ def keys_of_waits() -> dict[str, list[str]]:
 
 
 def keys_of_estimates() -> dict[str, list[str]]:
-    """Return those of what is said before a job runs."""
+    """Return the keys of the objects that estimate a job before it runs, by their names."""
     estimate: dict[str, Any] = estimate_to_plain(an_estimate())
     words = ["simulate", "-", "--devices", "24G", "--json"]
     simulated = json.loads(CliRunner().invoke(commands, words, input=EXAMPLE).stdout)
@@ -345,7 +348,7 @@ def keys_of_estimates() -> dict[str, list[str]]:
 
 
 def keys_of_the_site() -> dict[str, list[str]]:
-    """Return those of devices, of what runs here, and of what is said of all jobs together."""
+    """Return the keys of the objects about devices, the site and its statistics, by their names."""
     device = DeviceStatus(
         device=make_device(),
         host="h",
@@ -373,7 +376,7 @@ def keys_of_the_site() -> dict[str, list[str]]:
 
 
 def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/json.md names each key of each object in the code's own order, and no other."""
+    """docs/reference/json.md names each key of each object in the code's order, and no others."""
     monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
     described = {head: first_words(text) for head, text in sections(REFERENCE / "json.md").items()}
 
@@ -381,7 +384,7 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
 
 
 def test_every_column_of_a_trace_is_described() -> None:
-    """docs/reference/commands.md names each column that is read."""
+    """docs/reference/commands.md names each column of a trace."""
     table = sections(REFERENCE / "commands.md")["gpuqueue simulate"].split("column of a trace")[1]
     described = re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines() if row.startswith("|")))
 
@@ -389,7 +392,10 @@ def test_every_column_of_a_trace_is_described() -> None:
 
 
 def test_every_check_and_grade_of_doctor_is_described() -> None:
-    """docs/reference/doctor.md names each room's checks, both sides', and how the grades become exit codes."""
+    """docs/reference/doctor.md names each group's checks, and the exit codes of the grades.
+
+    The checks are those of both packages.
+    """
     page = REFERENCE / "doctor.md"
     checks = {room: [name_of(check) for check in found] for room, found in {**OUR_ROOMS, **THEIR_ROOMS}.items()}
     table = rows(page.read_text())
@@ -409,7 +415,7 @@ def test_every_check_and_grade_of_doctor_is_described() -> None:
 
 
 def test_every_table_and_column_is_described() -> None:
-    """docs/reference/database.md names the tables' columns in their order, and no other."""
+    """docs/reference/database.md names the columns of each table in their order, and no others."""
     expected = {name: [column.name for column in table.columns] for name, table in metadata.tables.items()}
 
     described = {head: first_words(text) for head, text in sections(REFERENCE / "database.md").items()}
@@ -418,12 +424,15 @@ def test_every_table_and_column_is_described() -> None:
 
 
 def test_the_tutorial_shows_the_tables_of_today() -> None:
-    """Its first screen is what a newcomer compares with their own."""
+    """The tutorial shows the present schema revision.
+
+    New users compare its first screen with their own.
+    """
     assert [REVISION] == re.findall(r"tables at revision (\d+)", (DOCS / "tutorial.md").read_text())
 
 
 def test_what_travels_and_what_the_job_finds_is_described() -> None:
-    """The lists in docs/reference/submit.md are exactly those of the code."""
+    """The lists in docs/reference/submit.md are those of the code."""
     page = sections(REFERENCE / "submit.md")
     found = environment(1, "1.a", make_spec(env={}), (), Path("/r"))
     travel = next(line for line in page["Environment"].splitlines() if line.startswith("Of our own variables"))
@@ -434,15 +443,15 @@ def test_what_travels_and_what_the_job_finds_is_described() -> None:
 
 
 def test_every_arrow_is_described_with_its_scripts() -> None:
-    """docs/explanation/lifecycle.md has each arrow of TRANSITIONS, with the scripts whose headers draw it."""
+    """docs/explanation/lifecycle.md has each transition, with the scripts whose headers declare it."""
     drawn: dict[tuple[str, str], set[str]] = {}
-    for act in (*ACTS, "members"):  # the latter moves arrays, whichever act moved a member
+    for act in (*ACTS, "array"):  # the shared part "array" moves arrays, for every act on a member
         for start, end in re.findall(r"^-- arrow: (\w+) -> (\w+)$", source(act), flags=re.MULTILINE):
             drawn.setdefault((start, end), set()).add(act)
     assert {(str(start or "none"), str(end)) for start, ends in TRANSITIONS.items() for end in ends} == set(drawn)
 
     described = {}
-    for arrow, scripts, sentence in rows(sections(DOCS / "explanation" / "lifecycle.md")["Arrows"]):
+    for arrow, scripts, sentence in rows(sections(DOCS / "internals" / "lifecycle-scripts.md")["Arrows"]):
         start, end = re.findall(r"`(\w+)`", arrow)
         described[start, end] = set(re.findall(r"`(\w+)`", scripts))
         assert sentence.endswith("."), arrow
@@ -455,30 +464,30 @@ def test_every_arrow_is_described_with_its_scripts() -> None:
     [("States", JobState), ("Endings", EndingKind), ("Why a job waits", WaitReason)],
 )
 def test_every_state_ending_and_reason_is_described(head: str, words: type[JobState | EndingKind | WaitReason]) -> None:
-    """A person who meets the word in an output finds it in docs/explanation/lifecycle.md."""
+    """docs/explanation/lifecycle.md explains every state, ending and reason that an output may show."""
     assert {word.value for word in words} == set(first_words(sections(DOCS / "explanation" / "lifecycle.md")[head]))
 
 
 def test_every_script_is_where_the_docs_say() -> None:
-    """The path gpuqueue/queue/lua that the pages name holds the scripts."""
+    """gpuqueue/queue/lua, which the pages name, has the scripts."""
     assert {*ACTS, *PRELUDE, *chain.from_iterable(SHARED.values())} == {
         entry.name.removesuffix(".lua") for entry in Path(str(files("gpuqueue.queue"))).glob("lua/*/*.lua")
     }
 
 
 def anchor(heading: str) -> str:
-    """Return the anchor that GitHub makes of a heading."""
+    """Return the anchor that GitHub makes from a heading."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 def prose(page: Path) -> str:
-    """Return a page without its blocks of code."""
+    """Return a page without its code blocks."""
     return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
-    """The file or picture is there, and where the link names a heading, that is there too."""
+    """The target of each relative link exists, and so does its heading."""
     broken = []
     for groups in re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", prose(page)):
         target = "".join(groups)
@@ -494,7 +503,7 @@ def test_every_relative_link_leads_somewhere(page: Path) -> None:
 
 
 def shown_commands(page: Path) -> list[str]:
-    """Return each line of a block of code, fenced or indented, that calls one of our programs."""
+    """Return each line of a code block, fenced or indented, that calls one of gpuqueue's programs."""
     lines = []
     in_fence = False
     for line in page.read_text().splitlines():
@@ -508,7 +517,7 @@ def shown_commands(page: Path) -> list[str]:
 
 
 def fault(line: str) -> str | None:
-    """Return what is wrong with a command line, None if nothing is."""
+    """Return what is wrong with a command line, or None."""
     words = []
     for word in shlex.split(line, comments=True):
         if word in {"|", "||", ">", "&&", ";", "--"}:
@@ -526,7 +535,7 @@ def fault(line: str) -> str | None:
 
 
 def parameters_shown(text: str) -> list[tuple[str, set[str]]]:
-    """Return the methods that the table of the client shows, each with the names of its parameters."""
+    """Return the methods in the client's table, each with the names of its parameters."""
     cells = re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
     calls = [call for cell in cells for call in re.findall(r"`(\w+)\(([^`]*)\)`", cell)]
     words = [(name, re.sub(r"\(\)", "", given).split(",")) for name, given in calls]
@@ -534,7 +543,10 @@ def parameters_shown(text: str) -> list[tuple[str, set[str]]]:
 
 
 def test_every_method_of_the_client_is_shown_with_its_parameters() -> None:
-    """A call by keyword failed: the table said `get(job_id)`, and of submit five were not there."""
+    """The table of the client has each method's parameters.
+
+    A call by keyword once failed: the table said `get(job_id)`, and five parameters of submit were missing.
+    """
     shown = parameters_shown((ROOT / "docs/reference/python.md").read_text())
 
     assert len(shown) >= 30
@@ -544,12 +556,12 @@ def test_every_method_of_the_client_is_shown_with_its_parameters() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_command_shown_exists(page: Path) -> None:
-    """What a reader copies from a block names a command and options that are there."""
+    """Each command in a code block exists, with its options."""
     assert {} == {line: what for line in shown_commands(page) if (what := fault(line))}
 
 
 def test_the_checks_of_command_lines_are_no_formality() -> None:
-    """A wrong command and a wrong option are found, and lines are found at all."""
+    """The check finds a wrong command and a wrong option, and finds command lines at all."""
     assert "no command frobnicate" == fault("gpuqueue frobnicate 1")
     assert "no option --memory" == fault("gpuqueue submit train.py --memory=6G -- --lr 1")
     assert fault("gpuqueue submit train.py -m 6G -- --lr 1  # a remark") is None

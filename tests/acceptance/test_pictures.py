@@ -1,4 +1,4 @@
-"""The documentation's pictures are made by scripts of the repository, are small, and are shown somewhere."""
+"""Tests that the documentation's pictures come from scripts of the repository, are small, and are used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def made(script: str, directory: Path) -> set[str]:
-    """Run a script that makes pictures; return the names of those that it made."""
+    """Run a script that makes pictures; return their file names."""
     done = subprocess.run(
         [sys.executable, str(PICTURES / script), str(directory)],
         capture_output=True,
@@ -29,14 +29,14 @@ def made(script: str, directory: Path) -> set[str]:
 
 
 def words(picture: Path) -> str:
-    """Return what can be read in an SVG, if it is one."""
+    """Return the text of an SVG."""
     return " ".join(ET.parse(picture).getroot().itertext())  # noqa: S314 - our own
 
 
 @pytest.mark.full
 @pytest.mark.timeout(400)
 def test_the_film_and_the_still_are_recorded(tmp_path: Path) -> None:
-    """Each halt of the walk has its frame; nothing tells of the machine on which it was taken."""
+    """Each step of the walk has its frame, and no picture shows details of the machine that made it."""
     assert {"first-look.svg", "top.svg"} == made("record.py", tmp_path)
 
     film = words(tmp_path / "first-look.svg")
@@ -53,7 +53,7 @@ def test_the_film_and_the_still_are_recorded(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(200)
 def test_the_charts_are_drawn(tmp_path: Path) -> None:
-    """Both, with the code that the commands call."""
+    """The script makes both charts with the code that the commands call."""
     pytest.importorskip("matplotlib")
 
     assert {"stats.png", "memory.png"} == made("charts.py", tmp_path)
@@ -61,7 +61,7 @@ def test_the_charts_are_drawn(tmp_path: Path) -> None:
 
 
 def test_each_picture_is_small_and_shown() -> None:
-    """None is there that no page shows; each suits a page that is read over a slow line."""
+    """Every picture is used by a page, and is small enough for a slow connection."""
     pages = "".join(page.read_text() for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
     pictures = {entry.name: entry.stat().st_size for entry in PICTURES.iterdir() if entry.suffix in {".svg", ".png"}}
 

@@ -1,4 +1,4 @@
-"""The files by which a contributor finds their way: workflows, templates, citation, hooks."""
+"""Tests of the files that guide contributors: workflows, templates, citation, hooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCHEMAS = {
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_each_file_follows_its_schema(name: str) -> None:
-    """The schemas come with check-jsonschema."""
+    """Each file follows its schema, which check-jsonschema provides."""
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", SCHEMAS[name], str(ROOT / name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -29,7 +29,7 @@ def test_each_file_follows_its_schema(name: str) -> None:
 
 
 def test_the_workflow_runs_the_commands_of_the_readme() -> None:
-    """A contributor can run what the workflow runs: the quick tests for a push, everything each night."""
+    """A contributor can run what CI runs: the quick tests for a push, all tests each night."""
     jobs = YAML(typ="safe").load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
 
@@ -38,7 +38,10 @@ def test_the_workflow_runs_the_commands_of_the_readme() -> None:
 
 
 def test_the_hooks_are_the_linters_of_the_gate() -> None:
-    """A commit that the hooks let through passes ``dev.py lint``, but for the site of docs/."""
+    """The hooks run the linters of ``dev.py lint``.
+
+    A commit that passes the hooks passes ``dev.py lint``, except for the check of the docs/ site.
+    """
     hooks = YAML(typ="safe").load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     gate = (ROOT / "dev.py").read_text()
 

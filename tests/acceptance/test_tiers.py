@@ -1,4 +1,4 @@
-"""What the quick run of the tests must contain."""
+"""Tests which tests the quick run must contain."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROMISES = {f"P{number}" for number in range(1, 9)}
 
 
 def promises_in_quick() -> Iterator[str]:
-    """Yield the promises that tests of the quick run are marked with."""
+    """Yield the promises that the tests of the quick run are marked with."""
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):

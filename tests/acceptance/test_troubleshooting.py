@@ -1,4 +1,4 @@
-"""Each message that docs/troubleshooting.md explains is one that the code can say, in these words."""
+"""Tests that each message in docs/troubleshooting.md is one that the code can print, in these words."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "troubleshooting.md"
-#: Stands for what differs: a value that the code puts in, or ``…`` in the page.
+#: Matches the variable parts: a value that the code inserts, or ``…`` in the page.
 ANY = "*"
-#: The least share of a message's words that must be the code's own: else ``{what}: {why}`` would say everything.
+#: The least share of a message's words that must be in the code's text. Otherwise ``{what}: {why}`` would match
+#: everything.
 OWN_WORDS = 0.6
-#: Said by somebody else.
+#: Messages of other programs.
 NOT_OURS = {"CUDA out of memory", "No such option: …. … What belongs to the script goes after --."}
 
 
 def tokens(text: str) -> tuple[str, ...]:
-    """Return words, numbers and marks, with ANY for what differs."""
+    """Return the words, numbers and punctuation marks of *text*, with ANY for the variable parts."""
     return tuple(ANY if each in "…\0" else each for each in re.findall(r"[^\W\d]+|\d+|[^\w\s]|\0", text))
 
 
 def strings(tree: ast.AST) -> Iterator[str]:
-    """Yield each text in the code, with a NUL for each value that is put in."""
+    """Yield each text in the code, with a NUL for each value that is inserted."""
     inside = {id(part) for each in ast.walk(tree) if isinstance(each, ast.JoinedStr) for part in each.values}
-    inside |= {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}  # what is said of the code
+    inside |= {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}  # docstrings
     for each in ast.walk(tree):
         if isinstance(each, ast.JoinedStr):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in each.values)
@@ -40,14 +41,14 @@ def strings(tree: ast.AST) -> Iterator[str]:
 
 @cache
 def said() -> tuple[tuple[str, ...], ...]:
-    """Return all that the code can say."""
+    """Return the tokens of all texts that the code can print."""
     files = [path for room in ("gpuqueue", "workers") for path in (ROOT / room).rglob("*.py")]
     ours = {text for path in files for text in strings(ast.parse(path.read_text()))}
     return tuple(map(tokens, ours | {os.strerror(number) for number in errno.errorcode}))
 
 
 def agreement(page: tuple[str, ...], code: tuple[str, ...]) -> int:
-    """Return how many words two texts have in common if one can be read as the other, else -1."""
+    """Return the number of words that two texts have in common if they match, else -1."""
     least = [-1] * len(code) + [0]
     for at in range(len(code) - 1, -1, -1):
         least[at] = 0 if code[at] == ANY and least[at + 1] == 0 else -1
@@ -68,12 +69,15 @@ def agreement(page: tuple[str, ...], code: tuple[str, ...]) -> int:
 
 
 def is_said(message: str) -> bool:
-    """Return whether some text of the code has this message, or several have its parts."""
+    """Return whether one text of the code has this message, or several have its parts."""
     return _is_text(message, OWN_WORDS) or all(_is_text(part, 1.0) for part in parts(message))
 
 
 def parts(message: str) -> list[str]:
-    """Return what may be put together from several texts: what stands between marks and examples of values."""
+    """Return the parts of *message* between punctuation marks and example values.
+
+    Each part may come from a different text of the code.
+    """
     found = re.split(r"[:;,.()?…]|\s{2,}|\b\d[\w.]*|'[^' ]*'|(?<=the file) \w+ (?=of)|(?= cannot be read)", message)
     return [part.strip() for part in found if re.search(r"[a-z]{2}", part)]
 
@@ -88,7 +92,7 @@ def _is_text(message: str, least: float) -> bool:
 
 
 def explained() -> list[str]:
-    """Return the messages in the page's tables, those of ``show`` included."""
+    """Return the messages in the page's tables, including those of ``show``."""
     found, wanted = [], False
     for line in PAGE.read_text().splitlines():
         if line.startswith(("| message |", "| ending |")):
@@ -103,12 +107,15 @@ def explained() -> list[str]:
 
 @pytest.mark.full
 def test_every_message_that_is_explained_is_said() -> None:
-    """A message that was reworded is reworded in the page as well."""
+    """Every message that the page explains is in the code.
+
+    A message that is reworded must be reworded in the page as well.
+    """
     assert [] == [message for message in explained() if not is_said(message)]
 
 
 def test_the_judge_knows_a_message_from_its_like() -> None:
-    """Values and ends may differ, words may not."""
+    """The comparison accepts other values and shortened ends, and rejects other words."""
     assert is_said("there is no job 17: see gpuqueue queue and gpuqueue history")
     assert is_said("the store at … does not answer: …")
     assert not is_said("there is no task 17: see gpuqueue queue and gpuqueue history")

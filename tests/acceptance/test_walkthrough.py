@@ -1,4 +1,4 @@
-"""The walk of somebody who has never seen gpuqueue: what is typed, what is seen, and what is said of each mistake."""
+"""Tests the first steps of a new user: the commands, their output, and the message for each mistake."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ HALTS = ["up", "submit", "queue", "why", "top", "logs", "cancel", "wait", "histo
 @pytest.mark.full
 @pytest.mark.timeout(400)
 def test_a_newcomer_gets_through(home: Home, tmp_path: Path) -> None:
-    """Each command of the first ten minutes, on a real terminal, on simulated devices."""
+    """Each command of the tutorial's first ten minutes works, on a real terminal and simulated devices."""
     with Shell(home.environ, tmp_path) as shell:
         assert HALTS == list(walk(shell, tmp_path))
 
 
-#: What is typed where nothing runs yet -> exit code, and what the message tells to do next.
+#: Commands before `gpuqueue up` -> the exit code, and the remedy that the message must name.
 BEFORE_UP = {
     "queue": (4, "Start it with gpuqueue up"),
     "submit train.py --mem 1G": (4, "Start it with gpuqueue up"),
@@ -31,15 +31,15 @@ BEFORE_UP = {
     "status": (4, "start: gpuqueue up"),
 }
 
-#: The same where job 1 has failed, on two simulated devices of 4 GiB.
+#: The same for a site where job 1 has failed, with two simulated devices of 4 GiB.
 MISTAKES = {
-    # a word that is none
+    # an unknown word
     "sumbit train.py": (2, "Did you mean submit? See gpuqueue --help"),
     "frobnicate": (2, "See gpuqueue --help"),
     "submit train.py --memory 1G": (2, "Did you mean '--mem'?"),
     "db downgrade": (2, "Did you mean 'upgrade'?"),
     "completion tcsh": (2, "SHELL: 'tcsh' cannot be: say bash, zsh or fish"),
-    # something is missing
+    # a missing argument
     "submit": (2, "Name a script (gpuqueue submit train.py --mem 6G), or put a command after --"),
     "submit train.py": (2, "--mem 6G"),
     "submit --mem 1G": (2, "Name a script"),
@@ -63,7 +63,7 @@ MISTAKES = {
     "history --since lastweek": (2, "write 7d, 12h, 2026-11-01 or 2026-11-01T09:00"),
     "history --columns id,colour": (2, "choose from id, name, user"),
     "top --interval 0": (2, "give a number from 0.2 to 3600"),
-    # more than there is
+    # more than the site has
     "submit train.py --mem 80G": (2, "ask for less with --mem"),
     "submit train.py --mem 1G --gpus 3": (2, "ask for fewer with --gpus"),
     "submit train.py --mem 1G --pool big": (2, "leave out --pool"),
@@ -72,7 +72,7 @@ MISTAKES = {
         "there are 2 of Simulated 4G: say another --device-type, or none",
     ),
     "submit train.py --mem 1G --device tpu": (2, "gpuqueue gpus lists them by host and index; or say gpu, cpu or any"),
-    # a file or a place that is not there
+    # a file or directory that does not exist
     "submit tran.py --mem 1G": (2, "To run a command, put it after --"),
     "estimate tran.py": (2, "name a script that is there"),
     "submit notes.txt --mem 1G": (2, "put its interpreter and it after --"),
@@ -83,7 +83,7 @@ MISTAKES = {
     "stats --plot lab.docx": (2, "name a file that ends in .png, .svg, .html"),
     "stats --plot /nowhere/lab.svg": (2, "name a file in a directory that you may write to"),
     "simulate nowhere.csv --devices 24G": (2, "gpuqueue simulate --example prints one"),
-    # a job or a device that nobody knows, or that has gone on
+    # an unknown job or device, or one in another state
     "show 99": (3, "see gpuqueue queue and gpuqueue history"),
     "show train.py": (2, "write 17, or of an array a member 17_2 or a part 17_5-9. See gpuqueue show --help"),
     "submit train.py --mem 1G --after 99": (3, "see gpuqueue queue and gpuqueue history"),
@@ -96,7 +96,7 @@ MISTAKES = {
 
 
 def unhelpful(home: Home, mistakes: dict[str, tuple[int, str]]) -> dict[str, str]:
-    """Return what was said of each mistake that was not one line with the way out, or that had another exit code."""
+    """Return the output for each mistake that did not give one line with the remedy and the right exit code."""
     found = {}
     for words, (code, remedy) in mistakes.items():
         done = subprocess.run(
@@ -117,7 +117,7 @@ def unhelpful(home: Home, mistakes: dict[str, tuple[int, str]]) -> dict[str, str
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_every_mistake_is_told_with_the_way_out(home: Home) -> None:
-    """One line that says what to do next, and the documented exit code."""
+    """Each mistake prints one line that names the remedy, and has the documented exit code."""
     (home.state / "train.py").write_text("print(1)")
     (home.state / "notes.txt").write_text("buy milk")
     assert {} == unhelpful(home, BEFORE_UP)

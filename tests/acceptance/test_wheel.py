@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """Return a short-named directory for the wheel, its environment and its state."""
+    """Return a directory with a short name for the wheel, its environment and its state."""
     made = Path(mkdtemp(prefix="gpuqueue-wheel-"))
     yield made
     shutil.rmtree(made, ignore_errors=True)
@@ -36,11 +36,11 @@ def wheel(place: Path) -> Path:
 
 @pytest.mark.full
 def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
-    """The scripts, the migrations, both packages; and nothing of the tests."""
+    """The wheel has the scripts, the migrations and both packages, and no tests."""
     names = set(zipfile.ZipFile(wheel).namelist())
 
     for needed in (
-        "gpuqueue/queue/lua/claim.lua",
+        "gpuqueue/queue/lua/acts/claim.lua",
         "gpuqueue/migrations/env.py",
         "gpuqueue/migrations/versions/0001_jobs_and_runs.py",
         "workers/shim/supervisor.py",
@@ -50,7 +50,10 @@ def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
 
 
 def test_the_description_leads_nowhere_that_is_not_there(wheel: Path) -> None:
-    """It is read where no file of the repository is: no link to one, no picture, and not a word less."""
+    """The package description has no relative link or picture, and no text is missing.
+
+    It is read on pages where no file of the repository is available.
+    """
     with zipfile.ZipFile(wheel) as opened:
         (metadata,) = (name for name in opened.namelist() if name.endswith("/METADATA"))
         text = opened.read(metadata).decode().partition("\n\n")[2]
@@ -63,7 +66,10 @@ def test_the_description_leads_nowhere_that_is_not_there(wheel: Path) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_the_installed_wheel_does_the_whole_job(wheel: Path, place: Path) -> None:
-    """In a clean environment, away from the checkout: --help, up, one job, history, down."""
+    """The installed wheel works in a clean environment outside the checkout.
+
+    The test runs --help, up, one job, history and down.
+    """
     home = place / "venv"
     venv.create(home, with_pip=True)
     pip = [str(home / "bin" / "pip"), "install", "-q", "--disable-pip-version-check"]
@@ -89,7 +95,7 @@ def test_the_installed_wheel_does_the_whole_job(wheel: Path, place: Path) -> Non
         return done.stdout
 
     assert "Start here" in gpuqueue("--help")
-    # It holds more than its shim does: else the kernel's own maximum tells nothing of it.
+    # The job holds more memory than its shim. Otherwise the kernel's own maximum would be that of the shim.
     (place / "job.py").write_text("import sys; print('hello', sys.argv[1]); held = b'x' * 2**25\n")
     gpuqueue("up", "--devices", "cpu")
     try:

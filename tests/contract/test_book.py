@@ -1,4 +1,4 @@
-"""What the book promises, on SQLite and on PostgreSQL alike."""
+"""What the history database guarantees, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuqueue.text.units import GIB
 
 
 def test_an_empty_book_knows_nothing(book: Book) -> None:
-    """Every question has an answer before the first event."""
+    """An empty history answers every query."""
     assert (None, None, None, (), []) == (
         book.cursor(),
         book.max_job_id(),
@@ -29,7 +29,7 @@ def test_an_empty_book_knows_nothing(book: Book) -> None:
 
 
 def test_submit(book: Book, outbox: Outbox) -> None:
-    """A submitted job comes back as it was asked for, and waits."""
+    """A submitted job has its full request and waits."""
     spec = make_spec(argv=("python", "a b.py"), time_limit_s=60.5, gpus=2, script="a b.py", interpreter="python")
     outbox.submit(1, spec)
     outbox.record()
@@ -46,7 +46,7 @@ def test_submit(book: Book, outbox: Outbox) -> None:
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 4])
 def test_a_whole_life(book: Book, outbox: Outbox, batch: int) -> None:
-    """However the events are cut into batches, the record is the same."""
+    """A record is the same for any division of its events into batches."""
     outbox.submit(1, make_spec(gpus=2))
     outbox.claim(1, devices="GPU-b,GPU-a")
     outbox.started(1, devices="GPU-b,GPU-a")
@@ -70,7 +70,7 @@ def test_a_whole_life(book: Book, outbox: Outbox, batch: int) -> None:
 
 @pytest.mark.parametrize("batch", [1, 100])
 def test_giveback_counts_as_no_attempt(book: Book, outbox: Outbox, batch: int) -> None:
-    """The run is gone, the job waits as before, and the next claim has the same number."""
+    """A released claim leaves no run: the job waits as before, and the next claim has the same attempt number."""
     outbox.submit(1)
     outbox.claim(1, devices="GPU-0,GPU-1")
     outbox.tell(1, Act.GIVEBACK, JobState.QUEUED, attempt=0, token="1.a", detail="busy")
@@ -90,7 +90,7 @@ def test_giveback_counts_as_no_attempt(book: Book, outbox: Outbox, batch: int) -
 
 
 def test_giveback_and_next_claim_in_one_batch(book: Book, outbox: Outbox) -> None:
-    """The old run makes way for the new one of the same number."""
+    """A released run is replaced by the next run with the same attempt number, even in one batch."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.record()
@@ -105,7 +105,7 @@ def test_giveback_and_next_claim_in_one_batch(book: Book, outbox: Outbox) -> Non
 
 @pytest.mark.parametrize("batch", [1, 100])
 def test_lose_and_run_again(book: Book, outbox: Outbox, batch: int) -> None:
-    """Each attempt has its run: the first is lost, the second ends by itself."""
+    """Each attempt has its own run: the first one is lost, the second one ends normally."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.started(1)
@@ -123,7 +123,7 @@ def test_lose_and_run_again(book: Book, outbox: Outbox, batch: int) -> None:
 
 
 def test_lost_too_often_then_released(book: Book, outbox: Outbox) -> None:
-    """The reason to wait comes and goes with the state."""
+    """The wait reason is set and cleared together with the state."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.tell(1, Act.LOSE, JobState.HELD, losses=3, reason=WaitReason.LOST_TOO_OFTEN, token="1.a", detail="gone")
@@ -152,7 +152,7 @@ def test_hold_and_cancel(book: Book, outbox: Outbox) -> None:
 
 
 def test_cancel_of_a_running_job(book: Book, outbox: Outbox) -> None:
-    """First it is being cancelled, then its run ends so."""
+    """A cancelled running job is first "cancelling", and then its run ends as cancelled."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.started(1)
@@ -166,7 +166,7 @@ def test_cancel_of_a_running_job(book: Book, outbox: Outbox) -> None:
 
 
 def test_a_write_with_a_stale_token_changes_no_run(book: Book, outbox: Outbox) -> None:
-    """A run is only changed by who owns it."""
+    """A stale token changes no run: only the owner of a run may change it."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.record()
@@ -176,7 +176,7 @@ def test_a_write_with_a_stale_token_changes_no_run(book: Book, outbox: Outbox) -
 
 
 def test_two_recorders_one_wins(book: Book, outbox: Outbox) -> None:
-    """A batch whose cursor was moved by another recorder changes nothing, and says so."""
+    """A batch changes nothing and is reported as refused if another recorder moved the cursor."""
     outbox.submit(1)
     mine = list(outbox.told)
     outbox.record()
@@ -190,7 +190,7 @@ def test_two_recorders_one_wins(book: Book, outbox: Outbox) -> None:
 
 
 def test_recorders_at_the_same_time(book_url: str, outbox: Outbox) -> None:
-    """Of eight that start from the same cursor at the same moment, exactly one writes."""
+    """Of eight recorders that start from the same cursor at the same moment, exactly one writes."""
     outbox.submit(1)
     events = list(outbox.told)
     books = [Book(book_url) for _ in range(8)]
@@ -212,7 +212,7 @@ def test_recorders_at_the_same_time(book_url: str, outbox: Outbox) -> None:
 
 
 def test_replay_changes_nothing(book: Book, outbox: Outbox) -> None:
-    """A batch that is sent again, because its answer was lost, is refused as a whole."""
+    """A batch that is sent again because its answer got lost is refused as a whole."""
     outbox.submit(1)
     outbox.claim(1)
     events = list(outbox.told)
@@ -225,7 +225,7 @@ def test_replay_changes_nothing(book: Book, outbox: Outbox) -> None:
 
 
 def test_a_new_epoch_starts_over(book: Book, outbox: Outbox) -> None:
-    """Events of a new store count although their ids are lower, and the old ones stay."""
+    """Events of a new store are recorded although their ids are lower, and the old events stay."""
     outbox.submit(1)
     outbox.record()
     outbox.number = 0
@@ -235,13 +235,13 @@ def test_a_new_epoch_starts_over(book: Book, outbox: Outbox) -> None:
 
 
 def test_no_events_are_written_at_once(book: Book) -> None:
-    """An empty batch is done before it begins."""
+    """An empty batch succeeds and writes nothing."""
     assert book.apply([], expected=None, epoch="e1")
     assert book.cursor() is None
 
 
 def test_an_unknown_job_breaks_nothing(book: Book, outbox: Outbox) -> None:
-    """Steps of a job that the book never saw leave only themselves; the others in the batch count."""
+    """Events of an unknown job are stored on their own, and the other events of the batch are applied."""
     outbox.claim(7)
     outbox.started(7)
     outbox.finish(7, Ending.from_status(0), JobState.SUCCEEDED)
@@ -253,14 +253,17 @@ def test_an_unknown_job_breaks_nothing(book: Book, outbox: Outbox) -> None:
 
 
 def test_an_unreadable_submission_still_uses_its_id(book: Book, outbox: Outbox) -> None:
-    """An id that was given out is never below the highest, also if nothing else is known of its job."""
+    """An unreadable submission still counts for the highest job id, even if nothing else of the job is known."""
     outbox.tell(9, Act.SUBMIT, JobState.QUEUED, attempt=0, spec="{")
     outbox.record()
     assert (None, 9) == (book.get(9), book.max_job_id())
 
 
 def test_what_a_database_refuses_is_replaced(book: Book, outbox: Outbox) -> None:
-    """File names that are no UTF-8 and NUL are shown with a mark; the spec has them unchanged."""
+    """Names that are not UTF-8 and NUL characters are replaced by a mark in the columns.
+
+    The spec keeps them unchanged.
+    """
     odd = os.fsdecode(b"/home/\xff\xfe")
     spec = make_spec(argv=("cat", odd), cwd=odd, name=odd, script=odd, env={"X": odd})
     outbox.submit(1, spec)

@@ -1,4 +1,4 @@
-"""Many rows at once are written as SQLAlchemy itself would write them, one by one, on SQLite and on PostgreSQL."""
+"""Bulk writes give the same rows as SQLAlchemy's single writes, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T0 = datetime(2026, 11, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 
 
 def table(name: str) -> sa.Table:
-    """Return a table with a column of each type that the book has, some by names that mean something to SQL."""
+    """Return a table with a column of each type in the history; some column names have a meaning in SQL."""
     return sa.Table(
         name,
         sa.MetaData(),
@@ -40,7 +40,7 @@ def table(name: str) -> sa.Table:
 
 
 PLAIN, MANY = table("plain"), table("many")
-#: What does not depend on a type's own conversion: PostgreSQL takes no NUL, and UTF-8 has no half characters.
+#: Texts that every column accepts: PostgreSQL takes no NUL, and UTF-8 has no surrogates.
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 moments = st.datetimes(
     datetime.fromisoformat("0001-01-03"),
@@ -79,21 +79,21 @@ def connection(empty_url: str) -> Iterator[sa.Connection]:
 
 
 def kept(connection: sa.Connection, of: sa.Table) -> list[Any]:
-    """Return what the database itself has in the table *of*, and as what."""
+    """Return the stored values in table *of*, with their storage types."""
     seen = "quote({})" if connection.dialect.name == "sqlite" else "{}::text"
     columns = ", ".join(seen.format(f'"{column.name}"') for column in of.columns)
     return sorted(map(tuple, connection.exec_driver_sql(f"SELECT {columns} FROM {of.name}")))
 
 
 def one_by_one(connection: sa.Connection, told: list[dict[str, Any]]) -> None:
-    """Put each row into the table PLAIN as SQLAlchemy does it, over one that is there already."""
+    """Write each row into the table PLAIN with SQLAlchemy, replacing an existing row."""
     for row in told:
         connection.execute(sa.delete(PLAIN).where(PLAIN.c.id == row["id"], PLAIN.c.part == row["part"]))
         connection.execute(sa.insert(PLAIN).values(row))
 
 
 def emptied(connection: sa.Connection) -> sa.Connection:
-    """Empty both tables: one connection is for all examples."""
+    """Empty both tables, because all examples share one connection."""
     for each in (PLAIN, MANY):
         connection.execute(sa.delete(each))
     return connection
@@ -104,7 +104,7 @@ def emptied(connection: sa.Connection) -> sa.Connection:
 def test_rows_are_put_as_they_are_one_by_one(
     connection: sa.Connection, first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> None:
-    """The same values of the same kinds, of rows that are new, that are there, and that come twice."""
+    """`bulk.put` stores the same values and types as single writes, for new, existing and repeated rows."""
     emptied(connection)
     for told in (first, second):
         one_by_one(connection, told)
@@ -118,7 +118,7 @@ def test_rows_are_put_as_they_are_one_by_one(
 def test_rows_that_are_there_are_left_alone(
     connection: sa.Connection, first: list[dict[str, Any]], second: list[dict[str, Any]]
 ) -> None:
-    """Only what is new is inserted."""
+    """`bulk.insert` inserts new rows and leaves existing rows unchanged."""
     emptied(connection)
     one_by_one(connection, [*reversed(first)])
     for told in (first, second):
@@ -133,7 +133,7 @@ def test_rows_that_are_there_are_left_alone(
 def test_rows_are_updated_as_they_are_one_by_one(
     connection: sa.Connection, told: list[dict[str, Any]], change: dict[str, Any]
 ) -> None:
-    """The columns that are told, of the rows with these keys; one that is not there is left out."""
+    """`bulk.update` changes the given columns of the rows with these keys and ignores missing rows."""
     emptied(connection)
     one_by_one(connection, told)
     bulk.put(connection, MANY, told)
@@ -148,7 +148,10 @@ def test_rows_are_updated_as_they_are_one_by_one(
 def test_rows_that_are_more_than_one_text_go_in_several(
     connection: sa.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PostgreSQL takes no text of 1 GiB, and five hundred environments can be that much."""
+    """Rows that exceed one text are sent in several.
+
+    PostgreSQL takes no text of 1 GiB, and five hundred environments can be that large.
+    """
     monkeypatch.setattr(bulk, "_MOST_TEXT", 100)
     told = [{"id": number, "part": "", "text": "x" * (10 * number)} for number in range(20)]
 
@@ -164,7 +167,10 @@ def test_rows_that_are_more_than_one_text_go_in_several(
     [(jobs, ("id",)), (runs, ("job_id", "attempt", "token")), (run_devices, ("job_id", "attempt", "device_uuid"))],
 )
 def test_rows_are_found_by_their_keys_also_in_small_tables(book_url: str, of: sa.Table, keys: tuple[str, ...]) -> None:
-    """Of a table with a few rows PostgreSQL reads all, and keeps to that plan when there are a million."""
+    """Rows are found by their keys through an index, even in small tables.
+
+    PostgreSQL would read a small table completely and keep that plan when it has a million rows.
+    """
     columns = tuple(column.name for column in of.columns)
     engine = open_engine(book_url)
     with writing(engine) as connection:
@@ -178,7 +184,7 @@ def test_rows_are_found_by_their_keys_also_in_small_tables(book_url: str, of: sa
 
 
 def test_nothing_is_nothing(connection: sa.Connection) -> None:
-    """No rows are no statement."""
+    """No rows need no statement."""
     bulk.insert(connection, MANY, [])
     bulk.put(connection, MANY, [])
     bulk.update(connection, MANY, ("id", "part"), [])
@@ -190,7 +196,7 @@ def test_nothing_is_nothing(connection: sa.Connection) -> None:
     "wrong", [{"large": 10**30}, {"at": T0.replace(tzinfo=None)}, {"shared": "maybe"}, {"word": "\udcff"}]
 )
 def test_what_no_column_takes_is_refused(connection: sa.Connection, wrong: dict[str, Any]) -> None:
-    """And is not written as something else: the recorder sets such an event aside."""
+    """An invalid value is refused and not converted: the recorder sets such an event aside."""
     row = {"id": 1, "part": "", "large": 1, "at": T0, "shared": True, "word": "", **wrong}
     with pytest.raises((exc.StatementError, OverflowError, ValueError, TypeError)), connection.begin_nested():
         bulk.put(connection, MANY, [row])

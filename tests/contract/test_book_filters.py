@@ -1,4 +1,4 @@
-"""What one can ask of the history, and that every page follows the last one in every order, on both databases."""
+"""Filters and orders of the history, and pages that follow each other in every order, on both databases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TIMED_OUT = Ending.stopped(EndingKind.TIMED_OUT, -15)
 
 
 class Teller(Outbox):
-    """An outbox whose runs end as the test says."""
+    """An outbox whose runs have given endings."""
 
     def run(
         self,
@@ -42,7 +42,7 @@ class Teller(Outbox):
         model: str = "NVIDIA A100-SXM4-80GB",
         host: str = "nodeA",
     ) -> None:
-        """Tell a run from its claim to its end."""
+        """Add a run from its claim to its end."""
         uuids = on.split(",")
         devices = tuple(
             RunDevice(
@@ -67,7 +67,7 @@ class Teller(Outbox):
 
 @pytest.fixture
 def furnished(book: Book) -> Book:
-    """Return a book with eight jobs: two models of card, two hosts, all kinds of endings, and what is not known."""
+    """Return a history with eight jobs: two models of card, two hosts, all kinds of endings, and unknown values."""
     outbox = Teller(book)
     outbox.submit(1, make_spec(account=ADA, argv=("python", "train.py", "--lr", "1e-3")))
     outbox.run(1, Ending.from_status(0), took_s=10, peaks=(4 * GIB,))
@@ -120,7 +120,10 @@ def furnished(book: Book) -> Book:
     ],
 )
 def test_each_filter_keeps_what_it_says(furnished: Book, query: dict[str, Any], expected: list[int]) -> None:
-    """A figure that is not known matches none; a sign that SQL takes for any sign is only itself."""
+    """Each filter gives the matching jobs.
+
+    An unknown value matches no filter, and SQL wildcards match only themselves.
+    """
     assert expected == ids(furnished, **query)
 
 
@@ -145,7 +148,7 @@ def test_each_filter_keeps_what_it_says(furnished: Book, query: dict[str, Any], 
 def test_few_or_many_within_a_bound_give_the_same(
     furnished: Book, monkeypatch: pytest.MonkeyPatch, sort: Sort, query: dict[str, Any], *, reverse: bool
 ) -> None:
-    """What lets few jobs through is searched in another way than what lets many through."""
+    """A filter with few matches and one with many use different searches, with the same result."""
     few = ids(furnished, sort=sort, reverse=reverse, **query)
     monkeypatch.setattr(filters, "FEW", 0)
 
@@ -155,7 +158,7 @@ def test_few_or_many_within_a_bound_give_the_same(
 
 @pytest.fixture
 def named(book: Book) -> Book:
-    """Return a book with jobs of names in which a pattern's signs mean something."""
+    """Return a history with job names that contain pattern characters."""
     outbox = Outbox(book)
     for job_id, name in enumerate(("sweep-1", "sweep-22", "Sweep-1", "s[1]", "s1", "a^", "x%y"), start=1):
         outbox.submit(job_id, make_spec(name=name))
@@ -180,13 +183,16 @@ def named(book: Book) -> Book:
     ],
 )
 def test_a_name_may_be_a_pattern(named: Book, name: str, expected: list[int]) -> None:
-    """As cancel --name takes it; one that is a whole name means that too."""
+    """A name may be a pattern, as in `cancel --name`. A pattern that is also a whole name matches that name too."""
     assert expected == ids(named, name=name)
 
 
 @pytest.mark.parametrize("few", [filters.FEW, 0])
 def test_an_exit_code_may_be_a_signal(book: Book, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    """``run`` gives 137 for a job that SIGKILL ended, so whoever looks for 137 means that; for one run again, not."""
+    """The filter for exit code 137 also matches jobs that SIGKILL ended, for which ``run`` returns 137.
+
+    A job that timed out and was ended by SIGKILL does not match.
+    """
     monkeypatch.setattr(filters, "FEW", few)
     outbox = Teller(book)
     endings = (Ending.from_status(-9), Ending.from_status(137), Ending.from_status(-15), OUT_OF_MEMORY, TIMED_OUT)
@@ -203,7 +209,10 @@ def test_an_exit_code_may_be_a_signal(book: Book, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("few", [filters.FEW, 0])
 def test_an_exit_code_may_be_that_of_run_and_wait(book: Book, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
-    """Both return 124 for a job that was out of time and 130 for a cancelled one, and the history found neither."""
+    """The filter also matches the exit codes of `run` and `wait`: 124 for a timeout and 130 for a cancel.
+
+    Regression: the history found neither.
+    """
     monkeypatch.setattr(filters, "FEW", few)
     outbox = Teller(book)
     cancelled = Ending.stopped(EndingKind.CANCELLED, -15)
@@ -223,7 +232,10 @@ def test_an_exit_code_may_be_that_of_run_and_wait(book: Book, monkeypatch: pytes
 
 
 def test_a_clock_that_was_set_back_hides_no_job(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Job 3 was submitted, by the store's clock, before job 1: the time is what counts, not the id."""
+    """A job with an earlier time than its id suggests is found: the submission time counts, not the id.
+
+    The store's clock was set back, so job 3 has an earlier submission time than job 1.
+    """
     outbox = Outbox(book)
     for job_id in (1, 2, 3, 4):
         outbox.submit(job_id)
@@ -256,7 +268,11 @@ def test_a_clock_that_was_set_back_hides_no_job(book: Book, monkeypatch: pytest.
 def test_of_many_none_is_put_in_order(
     furnished: Book, monkeypatch: pytest.MonkeyPatch, query: dict[str, Any], plan: str
 ) -> None:
-    """Of a million jobs SQLite collected all that had succeeded to show the fifty largest, or passed a year of them."""
+    """A page of many matches is read from an index without sorting.
+
+    Regression: of a million jobs SQLite collected all succeeded ones to show the fifty largest, or scanned a year of
+    them.
+    """
     monkeypatch.setattr(filters, "FEW", 0)
     engine = furnished._engine
     asked: list[tuple[str, Any]] = []
@@ -286,13 +302,16 @@ def test_of_many_none_is_put_in_order(
     ],
 )
 def test_the_largest_stands_first_and_the_unknown_last(furnished: Book, sort: Sort, expected: list[int]) -> None:
-    """Among equals the newest is first. A peak of which one device's part is not known is not known."""
+    """The largest value is first and unknown values are last. Among equal values the newest job is first.
+
+    A peak is unknown if the peak on one of its devices is unknown.
+    """
     assert expected == ids(furnished, sort=sort)
 
 
 @pytest.mark.parametrize("sort", Sort)
 def test_the_other_way_round_the_unknown_still_stands_last(furnished: Book, sort: Sort) -> None:
-    """Reversed are the jobs of which the order knows something, and then the others."""
+    """In reverse order unknown values are still last: jobs with known values are reversed, then the others."""
     straight = ids(furnished, sort=sort)
     unknown = {Sort.DURATION: [8, 7, 5], Sort.PEAK: [8, 7, 6, 5], Sort.ENDED: [8, 7]}.get(sort, [])
     known = straight[: len(straight) - len(unknown)]
@@ -302,7 +321,10 @@ def test_the_other_way_round_the_unknown_still_stands_last(furnished: Book, sort
 
 @pytest.mark.parametrize(("sort", "reverse", "limit"), list(itertools.product(Sort, (False, True), (1, 3))), ids=str)
 def test_pages_put_together_are_the_whole_list(furnished: Book, sort: Sort, reverse: bool, limit: int) -> None:  # noqa: FBT001 - a test's
-    """Whatever the order, and where a page ends among equals or among the unknown: no job twice, none missed."""
+    """All pages together are the whole list in every order, with no job twice and none missing.
+
+    That also holds where a page ends among equal or unknown values.
+    """
     whole = ids(furnished, sort=sort, reverse=reverse)
     seen: list[int] = []
     while page := ids(furnished, sort=sort, reverse=reverse, limit=limit, after_id=seen[-1] if seen else None):
@@ -313,20 +335,23 @@ def test_pages_put_together_are_the_whole_list(furnished: Book, sort: Sort, reve
 
 
 def test_a_page_with_a_filter_goes_on_in_its_order(furnished: Book) -> None:
-    """The job to go on after need not be one that the filter lets through."""
+    """The job after which a page continues need not match the filter."""
     assert [3, 1] == ids(furnished, sort=Sort.PEAK, user="ada", after_id=4, limit=2)
     assert [5] == ids(furnished, sort=Sort.PEAK, user="ada", after_id=7)
 
 
 def test_a_page_after_a_job_that_nobody_knows(furnished: Book) -> None:
-    """An order of values needs the job's value; the ids' order needs no more than the id."""
+    """Continuing after an unknown job is an error in an order by value, and works in the order by id."""
     with pytest.raises(JobNotFound, match="no job 99 in the history to go on after"):
         furnished.history(HistoryQuery(sort=Sort.PEAK, after_id=99))
     assert [8, 7] == ids(furnished, after_id=99, limit=2)
 
 
 def test_a_job_that_runs_again_shows_nothing_of_its_last_run(book: Book, outbox: Outbox) -> None:
-    """A filter looks at the run that a list shows. A claim that was given back has shown nothing."""
+    """A filter uses the run that a list shows. A job that runs again shows nothing of its previous run.
+
+    A released claim changes nothing.
+    """
     outbox.submit(1)
     outbox.claim(1)
     outbox.tell(1, Act.LOSE, JobState.QUEUED, token="1.a", detail="gone", losses=1)

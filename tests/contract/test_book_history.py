@@ -1,4 +1,4 @@
-"""What the book tells, and what it says when it cannot, on SQLite and on PostgreSQL alike."""
+"""Queries of the history and its error messages, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuqueue.model.job import JobState, WaitReason
 
 
 def test_a_story_is_in_the_order_of_the_outbox(book: Book, outbox: Outbox) -> None:
-    """Event 10 comes after event 9, and each has what it told."""
+    """A job's events are in the order of the outbox, with their contents: event 10 comes after event 9."""
     outbox.submit(1)
     for _ in range(5):
         outbox.tell(1, Act.HOLD, JobState.HELD, attempt=0, reason=WaitReason.HELD)
@@ -34,7 +34,7 @@ def test_a_story_is_in_the_order_of_the_outbox(book: Book, outbox: Outbox) -> No
 
 
 def test_a_job_has_any_number_of_runs_in_a_page(book: Book, outbox: Outbox) -> None:
-    """Runs and devices come to their own job, in order."""
+    """In a page each job has its own runs and devices, in order."""
     for job_id in (1, 2):
         outbox.submit(job_id)
         for attempt in (1, 2):
@@ -48,7 +48,7 @@ def test_a_job_has_any_number_of_runs_in_a_page(book: Book, outbox: Outbox) -> N
 
 @pytest.fixture
 def furnished(book: Book, outbox: Outbox) -> Book:
-    """Return a book with four jobs, submitted one second after the other."""
+    """Return a history with four jobs, submitted one second apart."""
     outbox.submit(1, make_spec(account=ADA, name="train"))
     outbox.submit(2, make_spec(account=BOB, name="train"))
     outbox.submit(3, make_spec(account=BOB, name="eval"))
@@ -82,13 +82,13 @@ def furnished(book: Book, outbox: Outbox) -> Book:
     ],
 )
 def test_history_gives_what_matches(furnished: Book, query: dict[str, Any], expected: list[int]) -> None:
-    """Every filter narrows, all together too; newest first, page by page."""
+    """Each filter narrows the result, alone and combined. Records are newest first, page by page."""
     assert expected == ids(furnished, **query)
 
 
 @pytest.mark.full
 def test_a_page_may_be_large(book: Book, outbox: Outbox) -> None:
-    """More jobs than a database takes parameters in one list come in one page, each with its run."""
+    """A page may have more jobs than a database accepts parameters, and each job has its run."""
     count = 2100
     for job_id in range(1, count + 1):
         outbox.submit(job_id)
@@ -101,7 +101,7 @@ def test_a_page_may_be_large(book: Book, outbox: Outbox) -> None:
 
 
 def test_an_old_reader_says_what_to_do(empty_url: str) -> None:
-    """Without tables, the message names the command that makes them."""
+    """Without tables, the message names the command that creates them."""
     book = Book(empty_url)
     with pytest.raises(
         BookUnreachable, match=r"(has no tables|is not there) yet: run gpuqueue up, or gpuqueue db upgrade"
@@ -116,7 +116,7 @@ def test_an_old_reader_says_what_to_do(empty_url: str) -> None:
     ("revision", "advice"), [("0000", "is older .* run gpuqueue db upgrade"), ("9999", "is newer .* upgrade gpuqueue")]
 )
 def test_tables_of_another_version_are_refused(book_url: str, revision: str, advice: str) -> None:
-    """Reading or writing tables that we do not know would be worse than stopping."""
+    """Tables of another version are refused: reading or writing unknown tables would be worse than an error."""
     engine = open_engine(book_url)
     with writing(engine) as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
@@ -139,14 +139,14 @@ def test_tables_of_another_version_are_refused(book_url: str, revision: str, adv
     ],
 )
 def test_a_book_that_cannot_be_reached_says_so_in_one_line(url: str, words: str) -> None:
-    """The message names the place without the password."""
+    """An unreachable history gives one line that names the address without the password."""
     with pytest.raises(BookUnreachable, match=words) as caught:
         Book(url).cursor()
     assert (False, 1) == ("secret" in str(caught.value), len(str(caught.value).splitlines()))
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Any) -> None:
-    """A file of something else is neither read nor overwritten."""
+    """A file that is no database is neither read nor overwritten."""
     path = tmp_path / "book.db"
     path.write_text("this is somebody's letter, not a database. " * 50)
     book = Book(f"sqlite:///{path}")
@@ -157,7 +157,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Any) -> None:
 
 
 def test_a_new_file_is_private(tmp_path: Any) -> None:
-    """Only its owner reads the environments, and with them the secrets, that a spec holds."""
+    """A new file is readable only by its owner, because specs contain environments and so secrets."""
     path = tmp_path / "deep" / "book.db"
     migrate.upgrade(f"sqlite:///{path}")
     assert (0o600, 0o700) == (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777)

@@ -1,4 +1,4 @@
-"""The book as the queue of messages, on SQLite and on PostgreSQL."""
+"""The history as a queue of notifications, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEAM, CHAT, COMMAND = Notice("team"), Notice("json://host/secret", When.FAIL), N
 
 
 def ended(outbox: Outbox, *job_ids: int) -> None:
-    """Tell of jobs that ran and failed, each with a command and two messages, the second of which has number 2."""
+    """Record failed jobs, each with a command and two messages, the second of which has number 2."""
     for job_id in job_ids:
         outbox.submit(job_id, make_spec(notices=(TEAM, COMMAND, CHAT)))
         outbox.claim(job_id)
@@ -32,12 +32,15 @@ def ended(outbox: Outbox, *job_ids: int) -> None:
 
 
 def keys(due: list[Due]) -> list[tuple[int, int]]:
-    """Return of which jobs and which of their messages these are."""
+    """Return the job id and the message number of each due message."""
     return [(each.job_id, each.number) for each in due]
 
 
 def test_a_message_is_due_once_its_job_has_ended(book: Book, outbox: Outbox) -> None:
-    """Not while it runs, also if that takes several batches; a command is none."""
+    """A message is due once its job has ended, not before, even if that takes several batches.
+
+    A command is no message.
+    """
     outbox.submit(1, make_spec(notices=(TEAM, COMMAND, CHAT)))
     outbox.record()
     outbox.claim(1)
@@ -53,7 +56,7 @@ def test_a_message_is_due_once_its_job_has_ended(book: Book, outbox: Outbox) -> 
 
 
 def test_the_oldest_ends_go_first(book: Book, outbox: Outbox) -> None:
-    """Whatever their ids."""
+    """The messages of the oldest ends are due first, whatever their job ids."""
     ended(outbox, 3)
     ended(outbox, 1)
 
@@ -61,7 +64,7 @@ def test_the_oldest_ends_go_first(book: Book, outbox: Outbox) -> None:
 
 
 def test_one_sender_takes_a_message(book: Book, outbox: Outbox) -> None:
-    """Until then nobody else does; and when it was not heard of again, the next one does."""
+    """One sender takes a message. No other sender takes it until the given time, after which the next one does."""
     ended(outbox, 1)
     first, _ = book.due_notices(now=NOW, most=9)
 
@@ -74,7 +77,7 @@ def test_one_sender_takes_a_message(book: Book, outbox: Outbox) -> None:
 
 
 def test_what_was_noted_is_never_due_again(book: Book, outbox: Outbox) -> None:
-    """Also if a slow sender puts it off later."""
+    """A message with a recorded outcome is never due again, even if a slow sender postpones it later."""
     ended(outbox, 1)
     first, second = book.due_notices(now=NOW, most=9)
     book.settle_notice(first, Outcome.SENT, at=NOW)
@@ -93,7 +96,10 @@ def test_what_was_noted_is_never_due_again(book: Book, outbox: Outbox) -> None:
 
 
 def test_a_job_that_is_told_of_twice_keeps_what_was_noted(book: Book, outbox: Outbox) -> None:
-    """The outbox may tell again what a book from a copy does not remember."""
+    """A job that is recorded twice keeps its message outcomes.
+
+    The outbox may repeat events that a history restored from a copy does not have.
+    """
     ended(outbox, 1)
     for due in book.due_notices(now=NOW, most=9):
         book.settle_notice(due, Outcome.SENT, at=NOW)
@@ -105,7 +111,7 @@ def test_a_job_that_is_told_of_twice_keeps_what_was_noted(book: Book, outbox: Ou
 
 @pytest.mark.parametrize("end", [JobState.CANCELLED, JobState.LOST])
 def test_an_end_without_a_run_is_one(book: Book, outbox: Outbox, end: JobState) -> None:
-    """It waited, and will never run."""
+    """A job that ends without a run has a due message as well: it waited and will never run."""
     outbox.submit(1, make_spec(notices=(TEAM,)))
     outbox.tell(1, Act.CANCEL if end is JobState.CANCELLED else Act.LOSE, end, attempt=0, token="1.a")
     outbox.record()
@@ -114,7 +120,7 @@ def test_an_end_without_a_run_is_one(book: Book, outbox: Outbox, end: JobState) 
 
 
 def test_an_array_tells_and_its_members_do_not(book: Book, outbox: Outbox) -> None:
-    """Once, when the last of them has ended."""
+    """An array has one message, when its last member has ended. Its members have none."""
     outbox.submit(1, make_spec(notices=(TEAM,), array=Array.parse("0-1")))
     for index in (0, 1):
         outbox.claim(2 + index, of="1", index=str(index), left="" if index else "1")

@@ -1,4 +1,4 @@
-"""What statistics say of a small history that can be summed up by hand, on SQLite and on PostgreSQL alike."""
+"""Statistics of a small history with results computed by hand, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ HOUR = 3600.0
 
 
 def at(hours: float) -> datetime:
-    """Return the moment so many hours after noon."""
+    """Return the time *hours* after noon."""
     return NOON + timedelta(hours=hours)
 
 
 class Diary(Outbox):
-    """An outbox whose events happen when the test says."""
+    """An outbox whose events have given times."""
 
     def when(self, hours: float, *event: Any, **given: Any) -> None:
-        """Tell one event of that time."""
+        """Add one event of the given time."""
         self.tell(*event, **given)
         self.told[-1] = replace(self.told[-1], at=at(hours))
 
@@ -52,7 +52,7 @@ class Diary(Outbox):
         busy: float | None = 0.5,
         host: str = "nodeA",
     ) -> None:
-        """Tell a job that was submitted, claimed and (if there is a third time) ended at these hours."""
+        """Add a job that is submitted, claimed and, if there is a third time, ended at these hours."""
         submitted, claimed, *ended = hours
         what = Peak.unknown() if peak is None else Peak(bytes=peak, source=PeakSource.TORCH, samples=1)
         devices = tuple(
@@ -83,7 +83,7 @@ class Diary(Outbox):
 
 @pytest.fixture
 def diary(book: Book) -> Diary:
-    """Return an empty diary for the empty book."""
+    """Return an empty diary for the empty history."""
     return Diary(book)
 
 
@@ -93,12 +93,12 @@ def ask(book: Book, by: By = By.USER, since: float = 0, until: float = 10, **giv
 
 
 def of(statistics: Statistics, name: str) -> dict[str, Any]:
-    """Return one figure of each group."""
+    """Return one figure of each group, by label."""
     return {group.label: getattr(group.figures, name) for group in statistics.groups}
 
 
 def test_an_empty_book_has_no_groups_and_knows_no_rates(book: Book) -> None:
-    """Nothing held is a known 0; a rate of nothing is not known."""
+    """An empty history has no groups, amounts of 0 and unknown rates."""
     told = ask(book)
 
     assert ((), Figures()) == (told.groups, told.total)
@@ -111,7 +111,10 @@ def test_an_empty_book_has_no_groups_and_knows_no_rates(book: Book) -> None:
 
 
 def test_a_run_counts_on_each_of_its_devices_and_once_as_a_run(book: Book, diary: Diary) -> None:
-    """Two cards for two hours are four GPU-hours of one run; for each card they are two hours."""
+    """A run counts once as a run and on each of its devices.
+
+    Two cards for two hours are four GPU-hours of one run, and two hours on each card.
+    """
     diary.run(1, ADA, 0, 1, 3, on="GPU-a,GPU-b")
     diary.record()
 
@@ -124,7 +127,10 @@ def test_a_run_counts_on_each_of_its_devices_and_once_as_a_run(book: Book, diary
 
 
 def test_asked_against_used_is_weighted_by_time(book: Book, diary: Diary) -> None:
-    """Three hours at 2 of 24 GiB weigh more than one at 10 of 12; what nobody measured is left out and said."""
+    """The ratio of used to requested memory is weighted by time.
+
+    Three hours at 2 of 24 GiB count more than one at 10 of 12. Unmeasured time is left out and reported.
+    """
     diary.run(1, ADA, 0, 0, 3, lease=24 * GIB, peak=2 * GIB)
     diary.run(2, ADA, 3, 3, 4, lease=12 * GIB, peak=10 * GIB)
     diary.run(3, ADA, 4, 4, 5, lease=6 * GIB, peak=None)
@@ -140,7 +146,7 @@ def test_asked_against_used_is_weighted_by_time(book: Book, diary: Diary) -> Non
 
 
 def test_only_what_lies_in_the_period_counts(book: Book, diary: Diary) -> None:
-    """A run that began before, one that goes on after, and one that still runs are cut to the period."""
+    """Runs are cut to the period: those that start before it, end after it or have not ended."""
     diary.run(1, ADA, -3, -2, 1)
     diary.run(2, ADA, 8, 9, 20)
     diary.run(3, BOB, 6, 7)
@@ -157,7 +163,10 @@ def test_only_what_lies_in_the_period_counts(book: Book, diary: Diary) -> None:
 
 
 def test_waits_are_ranked_and_only_the_first_claim_ends_one(book: Book, diary: Diary) -> None:
-    """Median and 95th percentile are waits that there were. A run again after a loss is no second wait."""
+    """Median and 95th percentile are actual waits, and only the first claim of a job ends a wait.
+
+    A run after a loss is no second wait.
+    """
     for number in range(1, 21):
         diary.run(number, ADA, 0, number / 10, 3)
     diary.record()
@@ -172,7 +181,7 @@ def test_waits_are_ranked_and_only_the_first_claim_ends_one(book: Book, diary: D
 
 
 def test_rates_are_of_the_runs_that_ended(book: Book, diary: Diary) -> None:
-    """A cancelled run failed nobody; an exit code that is not 0 did."""
+    """Rates refer to ended runs. A cancelled run is no failure, and an exit code other than 0 is one."""
     endings = [
         Ending.from_status(0),
         Ending.from_status(3),
@@ -200,7 +209,7 @@ def test_rates_are_of_the_runs_that_ended(book: Book, diary: Diary) -> None:
 
 
 def test_a_device_is_found_by_the_name_that_lists_give_it(book: Book, diary: Diary) -> None:
-    """Only the UUID found it, which no list shows."""
+    """A device is found by its listed name. Regression: only the UUID worked, which no list shows."""
     diary.run(1, ADA, 0, 0, 1)
     diary.run(2, ADA, 0, 1, 2, on="GPU-b", host="nodeB")
     diary.record()
@@ -210,7 +219,7 @@ def test_a_device_is_found_by_the_name_that_lists_give_it(book: Book, diary: Dia
 
 
 def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(book: Book, diary: Diary) -> None:
-    """Hours on the CPU stand apart; utilisation is that of the time of which it is known."""
+    """CPU hours are separate from GPU hours, and utilisation is weighted by the time for which it is known."""
     diary.run(1, ADA, 0, 0, 1, kind=DeviceKind.CPU, on="cpu-x", busy=None)
     diary.run(2, ADA, 0, 1, 4, busy=0.2)
     diary.run(3, ADA, 0, 4, 5, busy=1.0)
@@ -227,7 +236,7 @@ def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(book: Book, diary: Diary) -
 
 @pytest.fixture
 def berlin(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let this process be in a place where days begin at another time than in UTC, and two have 23 and 25 hours."""
+    """Set a time zone in which days start at another time than in UTC, and two days have 23 and 25 hours."""
     monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
     time.tzset()
     yield
@@ -237,7 +246,7 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.usefixtures("berlin")
 def test_a_run_over_midnight_counts_in_both_days(book: Book, diary: Diary) -> None:
-    """Days are local, and each has the hours that were held in it. A day without any run is there, with 0."""
+    """A run over midnight counts in both local days, with its hours in each. A day without runs has 0."""
     diary.run(1, ADA, 0, 9, 13)  # 22:00 to 02:00 in Berlin
     diary.record()
 
@@ -250,7 +259,7 @@ def test_a_run_over_midnight_counts_in_both_days(book: Book, diary: Diary) -> No
 
 @pytest.mark.usefixtures("berlin")
 def test_a_day_has_the_hours_that_the_clock_on_the_wall_gives_it() -> None:
-    """When clocks go back it has 25, and a day in part has what there is of it."""
+    """A day has the hours of local time: 25 when clocks go back. A partial day has its part."""
     since = datetime(2026, 10, 24, 12, tzinfo=timezone.utc)  # 14:00 in Berlin
 
     steps = local_days(since, since + timedelta(days=2))
@@ -259,7 +268,7 @@ def test_a_day_has_the_hours_that_the_clock_on_the_wall_gives_it() -> None:
 
 
 def test_a_course_has_each_step_of_each_device(book: Book, diary: Diary) -> None:
-    """A run lies in each step that it reaches into; devices stand in the order of their indexes."""
+    """A run counts in each step that it overlaps. Devices are in the order of their indexes."""
     diary.run(1, ADA, 0, 0, 3, on="GPU-a,GPU-b", busy=0.25)
     diary.record()
 

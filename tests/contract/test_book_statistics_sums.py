@@ -1,4 +1,4 @@
-"""Statistics in SQL are what the definitions in :class:`Figures` come to, worked out here run by run."""
+"""Statistics in SQL match the definitions in :class:`Figures`, computed here run by run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def at(hours: float) -> datetime:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """A run as it is written down, with what is needed of its job."""
+    """A run as it is stored, with the required fields of its job."""
 
     job: int
     attempt: int
@@ -46,17 +46,20 @@ class Told:
 
     @property
     def way(self) -> str | None:
-        """Return as what it is counted."""
+        """Return the category that counts this run's ending."""
         return "succeeded" if (self.ending, self.code) == ("exited", 0) else self.ending
 
 
 def made(seed: int) -> list[Told]:
-    """Return the runs of sixty jobs: some run twice, on two devices or on none, some not ended; at full hours."""
+    """Return the runs of sixty jobs, at full hours.
+
+    Some jobs run more than once, on two devices or on none, and some runs have not ended.
+    """
     chance = random.Random(seed)  # noqa: S311 - the same runs each time
     told = []
     for job in range(1, 61):
         user, submitted = chance.choice(("ada", "bob", "eve")), chance.randrange(120)
-        claimed = submitted + chance.randrange(-1, 6)  # a clock may have been set back
+        claimed = submitted + chance.randrange(-1, 6)  # negative if the clock was set back
         for attempt in range(1, chance.choice((2, 2, 2, 3, 4))):
             host = chance.choice("AB")
             ended = None if chance.random() < 0.1 else claimed + chance.randrange(30)
@@ -95,7 +98,7 @@ def made(seed: int) -> list[Told]:
 
 
 def write(book: Book, told: Sequence[Told]) -> None:
-    """Write the runs down as they are."""
+    """Write the runs directly into the tables."""
     outbox = Outbox(book)
     for job in sorted({run.job for run in told}):
         outbox.submit(job, make_spec())
@@ -114,7 +117,7 @@ def write(book: Book, told: Sequence[Told]) -> None:
 
 
 def expected(told: Sequence[Told], start: datetime, end: datetime, on: str | None = None) -> Figures:
-    """Return what *told* come to from *start* to *end*, on the device *on*, or on all of theirs."""
+    """Return the figures of *told* from *start* to *end*, on the device *on* or on all devices."""
     here = [
         run for run in told if run.claimed < end and (run.ended is None or run.ended > start or run.claimed >= start)
     ]
@@ -149,7 +152,7 @@ def expected(told: Sequence[Told], start: datetime, end: datetime, on: str | Non
 
 
 def same(figures: Figures, other: Figures) -> bool:
-    """Return whether they are the same, as far as SQLite's calendar goes: to a tenth of a millisecond."""
+    """Return whether both figures are equal within SQLite's time precision of a tenth of a millisecond."""
     return all(
         (value is None) == (one is None) and (one is None or one == pytest.approx(value, rel=1e-6, abs=1e-3))
         for one, value in zip(figures_to_plain(figures).values(), figures_to_plain(other).values(), strict=True)
@@ -159,7 +162,10 @@ def same(figures: Figures, other: Figures) -> bool:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("user", [None, "ada"])
 def test_each_group_and_all_of_it_are_what_the_runs_come_to(book: Book, seed: int, user: str | None) -> None:
-    """By user, host, device and day, in a period that some runs reach out of, on full hours where one might be off."""
+    """Groups by user, host, device and day and the totals match the runs.
+
+    Some runs exceed the period, and times are at full hours, where an off-by-one error would show.
+    """
     told = made(seed)
     write(book, told)
     start, end = at(SINCE), at(UNTIL)
@@ -188,7 +194,7 @@ def test_each_group_and_all_of_it_are_what_the_runs_come_to(book: Book, seed: in
 
 
 def test_each_step_of_a_course_is_what_the_runs_come_to(book: Book) -> None:
-    """Of all together, and of each device."""
+    """Each step of a course matches the runs, in total and by device."""
     told = made(4)
     write(book, told)
     within = [run for run in told if (run.ended is None or run.ended >= at(SINCE)) and run.claimed < at(UNTIL)]

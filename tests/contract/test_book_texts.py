@@ -1,4 +1,4 @@
-"""A part of a command or a note is found with an index as it is without, on both databases, whoever writes the jobs."""
+"""A text in a command or note is found with and without an index, on both databases, for any change of the jobs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery, Sort
 from gpuqueue.model.job import JobState
 
-#: Signs that mean something to LIKE, to FTS5 or to a shell, letters with more than one case, and what is no letter.
+#: Characters special to LIKE, FTS5 or a shell, letters with more than one case, and non-letters.
 SIGNS = (
     "%",
     "_",
@@ -60,13 +60,13 @@ COMMANDS = (
 
 @pytest.fixture
 def near(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look through no more than one job before the index is asked: a test's book is small."""
+    """Search at most one job before the index is used, because a test's history is small."""
     monkeypatch.setattr(text_search, "NEAR", 1)
 
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return what asks the book as if it had no index."""
+    """Return a query function that uses no index."""
 
     def ask(book: Book, **query: Any) -> list[int]:
         with monkeypatch.context() as patch:
@@ -82,7 +82,7 @@ def is_there(book: Book) -> bool:
 
 
 def named(book: Book, text: str) -> list[int]:
-    """Return the jobs that the index names for *text*, the newest first."""
+    """Return the jobs that the index gives for *text*, newest first."""
     with reading(book._engine) as connection:
         return sorted(text_search._named(connection, HistoryQuery(text=text), None, 99), reverse=True)
 
@@ -93,7 +93,7 @@ def note(outbox: Outbox, job_id: int, text: str) -> None:
 
 @pytest.fixture
 def furnished(book: Book, outbox: Outbox) -> Book:
-    """Return a book with twelve jobs, two of each command and of two users, and some notes."""
+    """Return a history with twelve jobs, two or more for each command, of two users, and some notes."""
     if not is_there(book):
         pytest.skip("this database cannot have the index")
     for job_id in range(1, 13):
@@ -101,13 +101,13 @@ def furnished(book: Book, outbox: Outbox) -> Book:
     for job_id, text in ((3, "100% of it"), (4, "like the Train of job 3"), (9, "")):
         note(outbox, job_id, text)
     outbox.record()
-    with writing(book._engine) as connection:  # no command line is as odd as it may be
+    with writing(book._engine) as connection:  # these texts are odder than a submitted command could be
         for job_id in range(1, 13):
             connection.execute(jobs.update().where(jobs.c.id == job_id).values(command=COMMANDS[job_id % 5]))
     return book
 
 
-#: Any part of a command that is in the book, in any case.
+#: Any part of a command in the history.
 parts = st.tuples(st.sampled_from(COMMANDS), st.integers(0, 20), st.integers(1, 12)).map(
     lambda drawn: drawn[0][drawn[1] : drawn[1] + drawn[2]] or drawn[0]
 )
@@ -128,7 +128,10 @@ queries = st.fixed_dictionaries(
 def test_an_index_changes_no_answer(
     furnished: Book, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
 ) -> None:
-    """Signs of LIKE, of FTS5 and of no alphabet, in each order, whether few jobs have them or many."""
+    """The index changes no result, for special characters of LIKE and FTS5 and other signs, in each order.
+
+    That holds for texts in few and in many jobs.
+    """
     monkeypatch.setattr(filters, "FEW", few)
 
     assert without(furnished, **query) == ids(furnished, **query)
@@ -140,7 +143,7 @@ def test_an_index_changes_no_answer(
 def test_each_part_of_a_command_is_found(
     furnished: Book, monkeypatch: pytest.MonkeyPatch, few: int, which: int
 ) -> None:
-    """From any letter to any other, whatever letters they are."""
+    """Each part of a command is found, whatever its characters."""
     monkeypatch.setattr(filters, "FEW", few)
     command = COMMANDS[which]
     its_own = {job_id for job_id in range(1, 13) if job_id % 5 == which}
@@ -171,7 +174,7 @@ def test_each_part_of_a_command_is_found(
 def test_beside_other_filters_an_index_changes_no_answer(
     furnished: Book, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
 ) -> None:
-    """Nor on the pages after the first."""
+    """The index changes no result together with other filters, also on later pages."""
     monkeypatch.setattr(filters, "FEW", few)
 
     assert without(furnished, **query) == ids(furnished, **query)
@@ -179,7 +182,10 @@ def test_beside_other_filters_an_index_changes_no_answer(
 
 @pytest.mark.usefixtures("near")
 def test_the_index_follows_each_change(furnished: Book, outbox: Outbox) -> None:
-    """A job that is edited, noted, told anew or deleted is found by what it says now, and by nothing else."""
+    """The index follows each change.
+
+    A job that is edited, annotated, submitted again or deleted is found by its current text only.
+    """
     assert [4] == named(furnished, "the train of")
     outbox.tell(5, Act.EDIT, JobState.QUEUED, attempt=0, spec=encode_spec(make_spec(argv=("python", "edited.py"))))
     note(outbox, 3, "")
@@ -205,7 +211,10 @@ def test_the_index_follows_each_change(furnished: Book, outbox: Outbox) -> None:
 def test_without_fts5_jobs_are_written_and_found_all_the_same(
     furnished: Book, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recorder of an older Python leaves the index; with a newer one ``db upgrade`` makes it anew, of all jobs."""
+    """Without FTS5 jobs are still written and found.
+
+    The recorder of an older Python drops the index. With a newer one ``db upgrade`` builds it again for all jobs.
+    """
     url = furnished._engine.url.render_as_string()
     with monkeypatch.context() as patch:
         patch.setattr(text_index, "known_to_sqlite", lambda: False)
@@ -218,11 +227,14 @@ def test_without_fts5_jobs_are_written_and_found_all_the_same(
     migrate.upgrade(url)
 
     assert (True, [13]) == (is_there(furnished), named(furnished, "written without"))
-    assert [10, 5, 4] == named(furnished, "train")  # the last by its note
+    assert [10, 5, 4] == named(furnished, "train")  # job 4 by its note
 
 
 def test_jobs_from_before_are_in_the_index(furnished: Book, book_url: str) -> None:
-    """And a book that goes back to revision 0006 takes jobs as it did."""
+    """Jobs from before the index are in it after an upgrade.
+
+    A history that goes back to revision 0006 accepts changes as it did.
+    """
     migrate.downgrade(book_url, "0006")
     with writing(furnished._engine) as connection:
         connection.execute(jobs.update().where(jobs.c.id == 2).values(command="back at 0006"))
@@ -233,7 +245,10 @@ def test_jobs_from_before_are_in_the_index(furnished: Book, book_url: str) -> No
 
 
 def test_without_the_extension_texts_are_found_by_reading(postgres_server: Server) -> None:
-    """Its tables are made by an account that may not create it; once somebody has, ``db upgrade`` makes the index."""
+    """Without the extension texts are found by a scan.
+
+    The tables belong to an account that may not create the extension. Once it exists, ``db upgrade`` builds the index.
+    """
     name = f"plain_{os.getpid()}"
     postgres_server.run(f"CREATE ROLE {name} LOGIN PASSWORD 'x'")
     try:
@@ -265,7 +280,7 @@ def run_sql(url: str, statement: str) -> None:
 
 
 def plans(book: Book, **query: Any) -> list[str]:
-    """Return how the database finds the jobs of a page, step by step."""
+    """Return the query plan for a page of jobs, step by step."""
     engine = book._engine
     asked: list[tuple[str, Any]] = []
 
@@ -284,7 +299,7 @@ def plans(book: Book, **query: Any) -> list[str]:
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 @pytest.mark.usefixtures("near")
 def test_sqlite_looks_a_rare_text_up(furnished: Book) -> None:
-    """It passed every job of the book for one that is not there."""
+    """SQLite finds a rare text by the index. Regression: it scanned all jobs for a text that is missing."""
     for query in ({"sort": Sort.ID}, {"sort": Sort.PEAK}, {"user": "ada"}):
         steps = plans(furnished, text="100% of", **query)
         assert any("jobs_text VIRTUAL TABLE" in step for step in steps), steps
@@ -295,14 +310,14 @@ def test_sqlite_looks_a_rare_text_up(furnished: Book) -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 def test_a_common_text_needs_no_index(furnished: Book) -> None:
-    """The newest jobs have enough of it for a page: nothing else is asked."""
+    """A common text needs no index: the newest jobs have enough matches for a page."""
     assert not any("VIRTUAL TABLE" in step for step in plans(furnished, text="train", limit=1))
     assert not any("VIRTUAL TABLE" in step for step in plans(furnished, text="tr"))
 
 
 @pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 def test_postgresql_chooses_by_how_common_a_text_is(furnished: Book) -> None:
-    """Of many jobs, one text is in a few and one is in all: the first is looked up, the second walked to."""
+    """PostgreSQL uses the index for a rare text and the order of ids for a common one."""
     columns = [column.name for column in jobs.columns if column.name not in ("id", "command")]
     as_it_is = ", ".join(columns)
     with writing(furnished._engine) as connection:

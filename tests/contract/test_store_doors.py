@@ -1,4 +1,4 @@
-"""One suite for both doors to the store: nobody who uses the queue can tell which one it is."""
+"""One suite for both clients of the store (the redis library and the small client): they are interchangeable."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ BY: dict[str, Connect] = {"library": connect, "small": connect_at_once}
 
 @pytest.fixture(params=BY)
 def by(request: pytest.FixtureRequest) -> Connect:
-    """Return the door to try."""
+    """Return the connect function under test."""
     return BY[request.param]
 
 
 @pytest.fixture
 def relayed(start_store: StartStore) -> Iterator[Callable[..., tuple[Relay, str]]]:
-    """Start a store behind a relay; return both, the store by the relay's address."""
+    """Return a function that starts a store behind a relay and returns the relay and its URL."""
     relays = []
 
     def start(tls: ssl.SSLContext | None = None) -> tuple[Relay, str]:
@@ -55,24 +55,24 @@ def relayed(start_store: StartStore) -> Iterator[Callable[..., tuple[Relay, str]
 
 @pytest.fixture
 def door(by: Connect, start_store: StartStore) -> Iterator[Any]:
-    """Return a door to a store of one's own."""
+    """Return a connection to a private store."""
     opened = by(start_store())
     yield opened
     opened.close()
 
 
 def _open(url: str) -> None:
-    """Make a store ready."""
+    """Open a store."""
     queue = JobQueue(url)
     queue.open(0)
     queue.close()
 
 
-# ---- every way to a store --------------------------------------------------------------------------------------------
+# ---- every kind of store URL -----------------------------------------------------------------------------------------
 
 
 def certificate(directory: Path, name: str = "127.0.0.1") -> tuple[Path, Path]:
-    """Return a certificate that vouches for itself, and its key."""
+    """Return a self-signed certificate and its key."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("no openssl program to make a certificate with")
@@ -127,7 +127,7 @@ def address(
     relayed: Callable[..., tuple[Relay, str]],
     tmp_path: Path,
 ) -> str:
-    """Return an address of a store, of each kind that there is."""
+    """Return the URL of a store, one of each kind."""
     if request.param != "tls":
         return _PLAIN[request.param](start_store)
     made, key = certificate(tmp_path)
@@ -138,7 +138,7 @@ def address(
 
 
 def test_a_job_goes_its_way(by: Connect, address: str) -> None:
-    """Submitted, claimed, started, ended, told of: over each way to a store."""
+    """A job is submitted, claimed, started, ended and reported over each kind of URL."""
     queue = JobQueue(address, by=by)
     with pytest.raises(StoreNotOpen):
         queue.submit(make_spec())
@@ -171,7 +171,7 @@ def test_a_job_goes_its_way(by: Connect, address: str) -> None:
 
 
 def test_the_small_door_is_taken_wherever_it_can_be(address: str) -> None:
-    """Else this suite would try the same door twice."""
+    """The small client is used wherever possible. Otherwise this suite would test the same client twice."""
     door = connect_at_once(address)
 
     assert isinstance(door, Door)
@@ -182,7 +182,7 @@ def test_the_small_door_is_taken_wherever_it_can_be(address: str) -> None:
 
 
 def test_each_command_gives_what_the_library_gives(start_store: StartStore) -> None:
-    """The queue reads the answers in the library's shapes, whichever door they came through."""
+    """Both clients return the same values for each command, in the library's shapes."""
     url = start_store()
     admin = connect(url)
     admin.hset("h", mapping={"a": "1", "b": "ü\udcfe"})
@@ -225,14 +225,14 @@ def test_each_command_gives_what_the_library_gives(start_store: StartStore) -> N
 
 
 def _plain(answer: Any) -> Any:
-    """Return *answer* with tuples as lists: the queue unpacks both alike."""
+    """Return *answer* with tuples as lists: the queue unpacks both in the same way."""
     if isinstance(answer, (list, tuple)):
         return [_plain(each) for each in answer]
     return answer
 
 
 def test_answers_of_every_kind(door: Any) -> None:
-    """Nothing, numbers, texts, lists in lists, an error in the middle of a list."""
+    """Both clients read every kind of answer: nil, numbers, texts, nested lists and status replies."""
     script = "return {1, false, 'x', '', {2, {}, {'y', {'z'}}}, redis.status_reply('FINE')}"
 
     answer = door.register_script(script)()
@@ -242,7 +242,7 @@ def test_answers_of_every_kind(door: Any) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 2**20])
 def test_long_words_come_back_whole(door: Any, size: int) -> None:
-    """More than any buffer on the way holds."""
+    """Texts longer than any buffer on the way arrive completely."""
     word = "é" * (size // 2) + "\r\n"[: size % 2]
     echo = door.register_script("return {ARGV[1], KEYS[1]}")
 
@@ -250,7 +250,7 @@ def test_long_words_come_back_whole(door: Any, size: int) -> None:
 
 
 def test_answers_in_pieces(by: Connect, relayed: Callable[..., tuple[Relay, str]]) -> None:
-    """A network may cut anywhere, also between the carriage return and the line feed."""
+    """Answers may be split anywhere, also between carriage return and line feed."""
     relay, url = relayed()
     queue = JobQueue(url, by=by)
     relay.in_pieces = True
@@ -263,7 +263,7 @@ def test_answers_in_pieces(by: Connect, relayed: Callable[..., tuple[Relay, str]
 
 
 def test_a_script_is_known_again_after_the_store_forgot_it(door: Any) -> None:
-    """It was started anew, or somebody flushed its scripts; the caller does not hear of it."""
+    """A script is loaded again without an error after the store lost it, by a restart or a script flush."""
     script = door.register_script("return ARGV[1]")
     assert ["1", "2"] == [script(args=["1"]), script(args=["2"])]
 
@@ -273,7 +273,10 @@ def test_a_script_is_known_again_after_the_store_forgot_it(door: Any) -> None:
 
 
 def test_many_runs_of_a_script_are_sent_together(door: Any) -> None:
-    """One that is refused keeps its place, and keeps the others from nothing. Twice: the store may forget between."""
+    """Several runs of a script are sent together. A refused run keeps its place and does not affect the others.
+
+    It is done twice, because the store may lose the script in between.
+    """
     script = door.register_script("if ARGV[1] == '2' then return redis.error_reply('BADARGS two') end return ARGV[1]")
     for _ in range(2):
         pipe = door.pipeline(transaction=False)
@@ -289,7 +292,7 @@ def test_many_runs_of_a_script_are_sent_together(door: Any) -> None:
 
 
 def test_what_fails_in_a_pipeline_is_raised(by: Connect, start_store: StartStore) -> None:
-    """In one step or not; and the connection goes on with the right answers."""
+    """A failed command in a pipeline, with or without a transaction, is raised, and later answers are right."""
     url = start_store()
     door = by(url)
     door.hset("h", "f", "v")
@@ -304,7 +307,7 @@ def test_what_fails_in_a_pipeline_is_raised(by: Connect, start_store: StartStore
     door.close()
 
 
-# ---- what a store says when it cannot serve --------------------------------------------------------------------------
+# ---- errors of the store ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -333,7 +336,7 @@ def test_what_fails_in_a_pipeline_is_raised(by: Connect, start_store: StartStore
     ],
 )
 def test_an_error_of_the_store_means_the_same(door: Any, said: str, kind: type[Exception], words: str) -> None:
-    """Both doors: the class decides what a worker does next, the words what a person does."""
+    """Both clients map store errors to the same class, which decides the worker's reaction, and to the same message."""
     script = door.register_script("return redis.error_reply(ARGV[1])")
 
     with pytest.raises(kind, match=words) as caught, translated("unix:///x"):
@@ -343,7 +346,7 @@ def test_an_error_of_the_store_means_the_same(door: Any, said: str, kind: type[E
 
 
 def test_a_wrong_password_is_said(by: Connect, start_store: StartStore) -> None:
-    """And none at all, which the store answers in its own way where the command is long."""
+    """A wrong or missing password is reported. A store answers a long command without a password in its own way."""
     guarded = _tcp(start_store, "--requirepass", "right")
     for address in (f"redis://:wrong@{guarded}", f"redis://{guarded}", f"redis://gq:right@{guarded}"):
         queue = JobQueue(address, by=by)
@@ -355,7 +358,7 @@ def test_a_wrong_password_is_said(by: Connect, start_store: StartStore) -> None:
 
 
 def test_a_password_that_nobody_wants_keeps_nobody_out(start_store: StartStore) -> None:
-    """As with the library of today: the site took its password away, and the settings still have it."""
+    """A needless password is no error, as with the library: the site removed it, and the settings still have it."""
     queue = JobQueue(f"redis://:hush@{_tcp(start_store)}", by=connect_at_once)
 
     assert queue.open(0)
@@ -364,7 +367,7 @@ def test_a_password_that_nobody_wants_keeps_nobody_out(start_store: StartStore) 
 
 
 def test_nothing_is_done_for_anybody_else_or_elsewhere(by: Connect, start_store: StartStore) -> None:
-    """A password or a database that is refused: were the command sent along, database 0 would get the job."""
+    """No command runs after a refused password or database. If it were sent along, database 0 would get the job."""
     url = start_store("--databases", "4")
     _open(url)
     for bad in (f"{url}?db=99", f"{url}?username=nobody&password=x"):
@@ -380,7 +383,7 @@ def test_nothing_is_done_for_anybody_else_or_elsewhere(by: Connect, start_store:
 
 
 def test_a_port_that_is_no_store(by: Connect) -> None:
-    """A web server, say. It is there, so nobody is told to start one."""
+    """A port of another program, such as a web server, is unreadable, and the message does not say to start a store."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve_pages() -> None:
@@ -402,11 +405,11 @@ def test_a_port_that_is_no_store(by: Connect) -> None:
     listener.close()
 
 
-# ---- a store that goes away ------------------------------------------------------------------------------------------
+# ---- connection failures ---------------------------------------------------------------------------------------------
 
 
 def test_a_store_that_is_not_there(by: Connect, tmp_path: Path) -> None:
-    """No socket, no port, no host."""
+    """A missing socket, port or host gives one error that asks whether the store runs."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -419,7 +422,10 @@ def test_a_store_that_is_not_there(by: Connect, tmp_path: Path) -> None:
 def test_a_connection_that_breaks_within_an_answer(
     by: Connect, relayed: Callable[..., tuple[Relay, str]], passed: int
 ) -> None:
-    """What was begun is thrown away with it: the next answer is the next one's."""
+    """A connection that breaks within an answer is dropped with the rest of it.
+
+    The next command gets its own answer.
+    """
     relay, url = relayed()
     door = by(url)
     echo = door.register_script("return ARGV[1]")
@@ -435,7 +441,7 @@ def test_a_connection_that_breaks_within_an_answer(
 
 
 def test_a_store_that_says_nothing(by: Connect, monkeypatch: pytest.MonkeyPatch, start_store: StartStore) -> None:
-    """It takes the command and hangs. Its late answer is not the next command's."""
+    """A store that takes a command and hangs is unreachable, and its late answer does not go to the next command."""
     monkeypatch.setattr("gpuqueue.queue.connect.COMMAND_TIMEOUT_S", 0.3)
     url = start_store()
     door = by(url)
@@ -458,7 +464,10 @@ def _patiently(door: Any, url: str) -> str | None:
 
 @pytest.mark.full
 def test_a_store_that_is_killed_between_sending_and_answering(by: Connect, own_store: OwnStore) -> None:
-    """Submitted again with the same nonce it is one job, whether the first was done or not."""
+    """A submit that is repeated with the same nonce after the store was killed makes one job.
+
+    That holds whether the first submit was done or not.
+    """
     _open(own_store.url)
     relay = Relay(own_store.url)
     queue = JobQueue(f"redis://127.0.0.1:{relay.port}", by=by)
@@ -480,7 +489,7 @@ def test_a_store_that_is_killed_between_sending_and_answering(by: Connect, own_s
 
 
 def test_a_store_that_was_started_anew_is_not_noticed(by: Connect, own_store: OwnStore) -> None:
-    """The old connection is dead before anything is sent: whoever asks need not know."""
+    """A restarted store is not noticed by callers: the dead connection is replaced before anything is sent."""
     _open(own_store.url)
     queue = JobQueue(own_store.url, by=by)
     first = queue.submit(make_spec()).id
@@ -493,7 +502,7 @@ def test_a_store_that_was_started_anew_is_not_noticed(by: Connect, own_store: Ow
 
 
 def test_a_bell_that_breaks_says_so(by: Connect, own_store: OwnStore) -> None:
-    """Else whoever waits would wait for ever; and one that was never there cannot be listened to."""
+    """A broken subscription raises an error, as its reader would wait for ever. So does one that cannot connect."""
     bell = Doorbell(own_store.url, keys.END, by=by)
     assert bell.wait(0.01) is None
     own_store.kill()
@@ -506,11 +515,11 @@ def test_a_bell_that_breaks_says_so(by: Connect, own_store: OwnStore) -> None:
         Doorbell(own_store.url, by=by).wait(0.1)
 
 
-# ---- who shares a door -----------------------------------------------------------------------------------------------
+# ---- shared connections ----------------------------------------------------------------------------------------------
 
 
 def test_threads_share_a_door(door: Any) -> None:
-    """Each gets its own answers."""
+    """Threads share a connection, and each gets its own answers."""
     echo = door.register_script("return ARGV[1]")
     wrong: list[str] = []
 
@@ -520,7 +529,7 @@ def test_threads_share_a_door(door: Any) -> None:
             try:
                 if echo(args=[said]) != said:
                     wrong.append(said)
-            except Exception as error:  # noqa: BLE001 - a thread tells its test what happened
+            except Exception as error:  # noqa: BLE001 - a thread reports its error to the test
                 wrong.append(repr(error))
 
     threads = [threading.Thread(target=ask, args=(name,)) for name in "abcdef"]
@@ -533,11 +542,11 @@ def test_threads_share_a_door(door: Any) -> None:
 
 
 def test_a_child_does_not_talk_on_its_parents_line(door: Any) -> None:
-    """After a fork both would read each other's answers."""
+    """A forked child does not use its parent's connection, as both would read each other's answers."""
     echo = door.register_script("return ARGV[1]")
     echo(args=["warm"])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads: newer Pythons warn of it
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn about a fork with threads
         pid = os.fork()
     if pid == 0:
         try:
@@ -558,7 +567,10 @@ def test_a_child_does_not_talk_on_its_parents_line(door: Any) -> None:
 def test_what_is_wrong_with_a_secure_line_is_said(
     by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path
 ) -> None:
-    """Each was told as a store that does not run, with the advice to start one."""
+    """TLS problems are reported as such.
+
+    Regression: each was reported as a store that does not run, with the advice to start one.
+    """
     made, key = certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made, key)
@@ -576,7 +588,10 @@ def test_what_is_wrong_with_a_secure_line_is_said(
 
 
 def test_words_for_a_secure_line_stand_in_no_other_address() -> None:
-    """The library took them, and its first command was a traceback."""
+    """TLS options in a URL without TLS are refused.
+
+    Regression: the library took them, and its first command was a traceback.
+    """
     for url in ("redis://127.0.0.1:1/0?ssl_min_version=3", "unix:///tmp/none?ssl_ca_certs=x"):
         with pytest.raises(StoreUnreachable, match="is no usable address"):
             connect_at_once(url)
@@ -585,7 +600,7 @@ def test_words_for_a_secure_line_stand_in_no_other_address() -> None:
 def test_a_certificate_that_nobody_vouches_for(
     by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path
 ) -> None:
-    """Whoever listens there may be anybody: nothing is sent to it. Nor where the certificate is of another host."""
+    """Nothing is sent to a store with an untrusted certificate, or with that of another host."""
     made, key = certificate(tmp_path, name="127.0.0.2")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made, key)
@@ -596,7 +611,10 @@ def test_a_certificate_that_nobody_vouches_for(
 
 
 def test_the_library_has_what_the_small_door_does_not_know(start_store: StartStore) -> None:
-    """An option that it would not honour to the letter must not be left out silently."""
+    """A URL with an option that the small client does not support goes to the library.
+
+    No option is ignored silently.
+    """
     url = start_store()
 
     for more in ("?ssl_min_version=TLSv1_3", "?db=x", "?db=1&db=2", "?username=ann"):
@@ -607,7 +625,7 @@ def test_the_library_has_what_the_small_door_does_not_know(start_store: StartSto
 
 
 def test_an_address_keeps_its_password_to_itself(by: Connect) -> None:
-    """What goes wrong is told to everybody who looks over one's shoulder."""
+    """Error messages do not contain the password of the URL, because other people may see them."""
     with pytest.raises(StoreUnreachable) as caught:
         JobQueue("redis://gq:hush@127.0.0.1:1/0", by=by).epoch()
 

@@ -1,4 +1,4 @@
-"""The database is lost under a running recorder: what lives is written down again, and jobs do not notice."""
+"""Tests of a database that is lost under a running recorder: live jobs are recorded again and are not disturbed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuqueue.text.units import MIB
 def robbed(
     store_url: str, tmp_path: Path, request: pytest.FixtureRequest, backend: str
 ) -> Iterator[tuple[Site, Callable[[], None]]]:
-    """Return a site, and a way to take its database away: the file deleted, or dropped and made anew, empty."""
+    """Return a site, and a function that removes its database: deletes the file, or recreates it empty."""
     if backend == "sqlite":
         site = Site(tmp_path / "state", store_url)
 
@@ -40,7 +40,10 @@ def robbed(
 
 @pytest.mark.full
 def test_a_database_lost_under_a_running_recorder(robbed: tuple[Site, Callable[[], None]], tmp_path: Path) -> None:
-    """It wrote on into a file that nobody could read any more, and let the queue forget what it had written there."""
+    """A recorder notices the loss of its database and records live jobs in the new one.
+
+    It used to write on into a file that no reader could reach, and then let the queue forget these events.
+    """
     site, rob = robbed
     site.start_recorder()
     site.start_worker()

@@ -1,4 +1,4 @@
-"""The short form of the chaos record, in the gate; docs/reliability.md tells of the long one."""
+"""Runs the short form of the chaos benchmark. docs/internals/reliability.md describes the long form."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ import pytest
 from benchmarks.chaos.plan import Breaks
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Half a minute on an idle machine, in seconds.
+#: Longest time of the run, in seconds. On an idle machine it takes half a minute.
 MOST_S = 540
 
 
 @pytest.mark.full
 @pytest.mark.timeout(MOST_S + 60)
 def test_everything_is_killed_and_nothing_is_lost_doubled_orphaned_or_wrong() -> None:
-    """Workers, shims, jobs, store, recorder, database, host, and all at once, while forty jobs run."""
+    """While forty jobs run, each kind of process and then all at once are killed, without any fault.
+
+    They are workers, shims, jobs, the store, the recorder, the database and the host.
+    """
     command = [sys.executable, "-m", "benchmarks.chaos", "--short", "--seed", "7", "--json"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             out, told = process.communicate(timeout=MOST_S)
         finally:
-            process.terminate()  # not kill: it ends what it has started
+            process.terminate()  # not SIGKILL: the process must end its own children
 
     assert 0 == process.returncode, told
     result = json.loads(out)

@@ -30,7 +30,7 @@ def clock(tmp_path: Path) -> MovedClock:
 def moved(
     clock: MovedClock, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
-    """Return a site all of whose processes go by that clock: its own store, recorder, workers, shims and jobs."""
+    """Return a site of which all processes use that clock: its own store, recorder, workers, shims and jobs."""
     state = tmp_path_factory.mktemp("s")
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(state), "GPUQUEUE_CONFIG": os.devnull})
     store = EmbeddedStore(settings)
@@ -45,7 +45,7 @@ def moved(
 
 
 def start(site: Site, tmp_path: Path) -> tuple[int, ProcessIdentity, Path]:
-    """Start a job that exits with 3 when the file returned appears; return its id and process as well."""
+    """Start a job that exits with 3 once a gate file exists; return its id, its process and the gate file."""
     pid, gate = tmp_path / "pid", tmp_path / "gate"
     script = f"echo $$ > {pid}.part; mv {pid}.part {pid}; while [ ! -e {gate} ]; do sleep 0.05; done; exit 3"
     job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
@@ -55,13 +55,13 @@ def start(site: Site, tmp_path: Path) -> tuple[int, ProcessIdentity, Path]:
 
 
 def vouched_until(site: Site, job_id: int) -> float:
-    """Return until when the job's run is vouched for."""
+    """Return the deadline, in seconds of the monotonic clock, up to which heartbeats cover the job's run."""
     (beat,) = site.settings.runs_dir.glob(f"{job_id}/*/beat")
     return float(beat.read_text())
 
 
 def outlive_the_grace(site: Site, job_id: int) -> None:
-    """Wait until the run would be over if nobody had vouched for it from now on, and see that somebody has."""
+    """Wait until the run's deadline has moved past the end of its current grace."""
     end = vouched_until(site, job_id) + site.settings.shim_grace_s
     until(lambda: vouched_until(site, job_id) > end, what="somebody vouches for it")
 
@@ -69,7 +69,10 @@ def outlive_the_grace(site: Site, job_id: int) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_a_wall_clock_that_is_set_ends_no_job(moved: Site, clock: MovedClock, tmp_path: Path, *, plain: bool) -> None:
-    """A year ahead, right again, a year back: for store, worker, shim and recorder, while a job runs."""
+    """Setting the wall clock ends no job.
+
+    The clock of store, worker, shim and recorder is a year ahead, right again, and a year back, while a job runs.
+    """
     moved.start_recorder()
     moved.start_worker(plain=plain)
     job_id, process, gate = start(moved, tmp_path)
@@ -91,7 +94,10 @@ def test_a_wall_clock_that_is_set_ends_no_job(moved: Site, clock: MovedClock, tm
 def test_a_host_that_died_under_a_clock_that_was_ahead_is_found_out(
     moved: Site, clock: MovedClock, tmp_path: Path
 ) -> None:
-    """Its lease was to end in a year, by the clock that was right again."""
+    """A host that died while its clock was ahead is detected once the clock is right again.
+
+    Its lease used to end a year later.
+    """
     moved.start_recorder()
     clock.set(YEAR_S)
     worker = moved.start_worker()
@@ -113,7 +119,10 @@ def test_a_host_that_died_under_a_clock_that_was_ahead_is_found_out(
 def test_a_worker_waits_by_the_clock_that_cannot_be_set(
     moved: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, plain: bool
 ) -> None:
-    """In a Python of conda or uv a worker beat no more for as long as the clock had been set back."""
+    """A worker's waits use the monotonic clock, so heartbeats go on after the wall clock is set.
+
+    In a Python of conda or uv a worker used to send no heartbeat for as long as the clock had been set back.
+    """
     moved.start_recorder()
     monkeypatch.setitem(moved.environ, "DEAF_WAITS", "1")
     moved.start_worker(plain=plain)

@@ -18,13 +18,13 @@ from workers.run.directory import RunDir
 
 
 def directory_of(site: Site, job_id: int) -> RunDir:
-    """Return the directory of the one run of a job."""
+    """Return the directory of the job's only run."""
     (path,) = (site.settings.runs_dir / str(job_id)).iterdir()
     return RunDir(path)
 
 
 def start_job(site: Site, script: str) -> tuple[int, RunDir, ProcessIdentity]:
-    """Run a script of the shell that may not run twice; return its job, its directory and its first process."""
+    """Run a shell script that must not run twice; return its job id, its run directory and its first process."""
     job_id = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=False)).id
     site.until_state(job_id, JobState.RUNNING)
     directory = directory_of(site, job_id)
@@ -43,13 +43,13 @@ def ending_of(record: Record) -> tuple[JobState, EndingKind, str]:
 
 
 def truncate(path: Path) -> None:
-    """Leave the first half of a file."""
+    """Keep only the first half of a file."""
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
 
 
 def replace_by(put: Callable[[Path], None]) -> Callable[[Path], None]:
-    """Return what removes a file and puts something else there."""
+    """Return a function that removes a file and calls *put* to create something else in its place."""
 
     def do(path: Path) -> None:
         path.unlink()
@@ -58,7 +58,7 @@ def replace_by(put: Callable[[Path], None]) -> Callable[[Path], None]:
     return do
 
 
-#: What can become of a file, beside what no file can be.
+#: The damages that can happen to a file, by name. The last three replace it by something that is no usable file.
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "truncated": truncate,
     "binary": lambda path: path.write_bytes(bytes(range(256))) and None,
@@ -69,7 +69,10 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.full
 def test_a_worker_adopts_what_it_can_and_ends_what_it_cannot(site: Site) -> None:
-    """Of each damage a run: the next worker comes up, no run lives on beside another, and each end is explained."""
+    """For each damage to a claim, the next worker starts and ends that run with an explanation.
+
+    No damaged run stays alive beside another copy. A run whose measurements alone are damaged goes on.
+    """
     site.start_recorder()
     worker = site.start_worker()
     runs = {kind: start_job(site, "sleep 100") for kind in DAMAGES}
@@ -96,7 +99,10 @@ def test_a_worker_adopts_what_it_can_and_ends_what_it_cannot(site: Site) -> None
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["truncated", "directory"])
 def test_an_end_that_nobody_can_read_is_a_lost_run(site: Site, tmp_path: Path, kind: str) -> None:
-    """Written while no worker was there: the next one says so, and does not try for ever."""
+    """A run whose exit file is unreadable is lost.
+
+    The exit was written while no worker was running. The next worker reports the loss and does not retry for ever.
+    """
     site.start_recorder()
     worker = site.start_worker()
     gate = tmp_path / "gate"
@@ -119,7 +125,7 @@ def test_an_end_that_nobody_can_read_is_a_lost_run(site: Site, tmp_path: Path, k
     assert worker.poll() is None
 
 
-#: What a job can do to its own run directory, and how it ends then; None: by itself.
+#: What a job can do to its own run directory, and the kind of its ending. None means that the job exits by itself.
 SPOILS: dict[str, tuple[str, EndingKind | None]] = {
     "log": ("rm log; mkfifo log", None),
     "pid": ("rm pid; mkfifo pid", None),
@@ -135,12 +141,15 @@ SPOILS: dict[str, tuple[str, EndingKind | None]] = {
 
 @pytest.mark.full
 def test_whatever_a_job_does_to_its_run_directory_its_end_is_told(site: Site) -> None:
-    """It lies where the job can write. Each end is in the book, and the worker serves on."""
+    """The end of a job that damages its own run directory is recorded, and the worker goes on.
+
+    The run directory is writable by the job.
+    """
     site.start_recorder()
     worker = site.start_worker()
     ids = {}
     for name, (spoil, _) in SPOILS.items():
-        script = f"cd $GPUQUEUE_RUN_DIR && {spoil}; sleep 1.2; exit 4"  # longer than the shim takes to look
+        script = f"cd $GPUQUEUE_RUN_DIR && {spoil}; sleep 1.2; exit 4"  # longer than the shim's polling interval
         ids[name] = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=False)).id
 
     for name, job_id in ids.items():

@@ -1,4 +1,8 @@
-"""The database dies in every way that we know: the outbox waits, one line says so, and then the book has all, once."""
+"""Tests of the recorder while the database fails in every known way.
+
+The outbox keeps the events, the log names each failure in one line, and the history is complete and free of duplicates
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +47,13 @@ LIMITS = {
 }
 CONSTANTS = ("workers.services.recorder:PAUSE_S=0.05", *(f"{name}={value}" for name, value in LIMITS.items()))
 
-#: A name, what breaks and mends, what is said, and whether the history can be read meanwhile.
+#: A fault: its name, the context manager that breaks and repairs the database, the message expected, and whether the
+#: history stays readable meanwhile.
 Fault = tuple[str, Callable[[], AbstractContextManager[None]], str, bool]
 
 
 def life(queue: JobQueue) -> int:
-    """Have one job come and go; return its id."""
+    """Run one job from submit to finish; return its id."""
     job_id = queue.submit(make_spec()).id
     claimed = must_claim(queue)
     assert job_id == claimed.job_id
@@ -59,7 +64,7 @@ def life(queue: JobQueue) -> int:
 
 
 def run_sql(url: str, statement: str) -> None:
-    """Run *statement* as the recorder's account."""
+    """Run *statement* with the recorder's database account."""
     engine = open_engine(url)
     with writing(engine) as connection:
         connection.exec_driver_sql(statement)
@@ -67,19 +72,22 @@ def run_sql(url: str, statement: str) -> None:
 
 
 def told(site: Site) -> list[str]:
-    """Return what the recorder has said, without the time of day."""
+    """Return the recorder's warnings without their timestamps."""
     return re.findall(r"WARNING workers\.recorder: (.*)", site.log())
 
 
 def refused(client: Client, words: str) -> bool:
-    """Return whether the history is refused with *words*; that it is refused is not asked."""
+    """Return whether the history is refused with *words*.
+
+    The helper fails if the history is not refused at all.
+    """
     with pytest.raises(BookUnreachable) as caught:
         client.history()
     return re.search(words, str(caught.value)) is not None
 
 
 def go_through(site: Site, faults: list[Fault]) -> None:
-    """Let one recorder live through all *faults*, with jobs that come and go in each."""
+    """Run one recorder through all *faults*, and run jobs to their end during each fault."""
     serve(site.queue)
     site.spawn_command([sys.executable, str(WITH_CONSTANT), *CONSTANTS, "record"])
     jobs = [life(site.queue)]
@@ -114,7 +122,10 @@ def go_through(site: Site, faults: list[Fault]) -> None:
 
 @pytest.mark.full
 def test_commands_say_it_in_one_line(site: Site, store_url: str) -> None:
-    """Whoever needs the book ends with 4 and with what to do; whoever does not goes on."""
+    """Commands that need the history exit with 4 and name the remedy.
+
+    All other commands work without the history.
+    """
     assert "history  recorded" in site.cli("status").stdout
     store = connect(store_url)
     store.xadd(keys.OUTBOX, {"act": "told in 1970"}, id="1-1")
@@ -138,7 +149,11 @@ def test_commands_say_it_in_one_line(site: Site, store_url: str) -> None:
 
 @pytest.mark.full
 def test_a_machine_comes_up_without_its_book(site: Site) -> None:
-    """After a reboot the database may need longer than we do: the GPUs do not wait for it, but for a new store."""
+    """`gpuqueue up` starts the workers without the history, unless the store is new.
+
+    After a reboot the database may start later than gpuqueue, and the GPUs must not wait for it. A new store is rebuilt
+    from the history, so there `up` exits with 4.
+    """
     Path(site.settings.database_url.partition(":///")[2]).write_text("no database at all" * 100)
     done = site.cli("up")
     try:
@@ -164,20 +179,20 @@ def test_a_machine_comes_up_without_its_book(site: Site) -> None:
 
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait no longer in this process than the recorder does."""
+    """Set the timeouts of this process to those of the recorder."""
     for name, value in LIMITS.items():
         monkeypatch.setattr(name.replace(":", "."), value)
 
 
 class File:
-    """A book in a file, and what may happen to it."""
+    """A history in a SQLite file, and the faults that can happen to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be in a transaction that does not end."""
+        """Hold an open write transaction."""
         other = sqlite3.connect(self.path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -185,7 +200,7 @@ class File:
 
     @contextmanager
     def moved(self, instead: str | None = None) -> Iterator[None]:
-        """Lie elsewhere for a while, with something else in its place."""
+        """Move the file elsewhere for a while, and optionally put *instead* in its place."""
         away = self.path.with_name("away")
         away.mkdir()
         self._move(self.path.parent, away)
@@ -203,7 +218,7 @@ class File:
 
     @contextmanager
     def of_revision(self, revision: str) -> Iterator[None]:
-        """Have tables of another version."""
+        """Set the schema version of the file to *revision* for a while."""
         with contextmanager(self._set)(revision):
             yield
 
@@ -219,7 +234,7 @@ class File:
 @pytest.mark.full
 @pytest.mark.usefixtures("limits")
 def test_sqlite(store_url: str, tmp_path: Path) -> None:
-    """Locked, moved away, overwritten, of another version, on a full disk."""
+    """The recorder survives a SQLite file that is locked, moved, overwritten, of another version, or on a full disk."""
     with own_disk(tmp_path / "disk", options="size=4m") as disk:
         file = File(disk / "book.db")
         migrate.upgrade(f"sqlite:///{file.path}")
@@ -252,7 +267,10 @@ def test_sqlite(store_url: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def postgres() -> Iterator[Breakable]:
-    """Return a server that may be broken; without one skip, but never in CI."""
+    """Return a server that a test may break.
+
+    Without PostgreSQL the test is skipped, but in CI it fails.
+    """
     opening = breakable()
     try:
         server = opening.__enter__()
@@ -267,7 +285,7 @@ def postgres() -> Iterator[Breakable]:
 
 
 class Away:
-    """What may happen to a server and to the account ``ada`` there, whose the book is."""
+    """The faults that can happen to a server and to ``ada``, the account that owns the history."""
 
     def __init__(self, postgres: Breakable, link: Link) -> None:
         self.postgres, self.link = postgres, link
@@ -275,35 +293,35 @@ class Away:
 
     @contextmanager
     def killed(self) -> Iterator[None]:
-        """Kill -9, all of it."""
+        """Kill all server processes with SIGKILL."""
         self.postgres.kill()
         yield
         self.postgres.start()
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Say nothing, while the kernel takes every connection and every byte."""
+        """Stop the server with SIGSTOP: the kernel still accepts connections and data, but nothing answers."""
         self.postgres.send(signal.SIGSTOP)
         yield
         self.postgres.send(signal.SIGCONT)
 
     @contextmanager
     def cut_off(self) -> Iterator[None]:
-        """Lose every packet."""
+        """Drop every packet."""
         self.link.cut()
         yield
         self.link.heal()
 
     @contextmanager
     def recovering(self) -> Iterator[None]:
-        """Be back, and not yet ready."""
+        """Restart the server in recovery, before it accepts connections."""
         self._as_standby("hot_standby=off", wait=False)
         yield
         self._primary_again()
 
     @contextmanager
     def standby(self) -> Iterator[None]:
-        """Be the copy of another server, that can only be read."""
+        """Run the server as a read-only standby."""
         self._as_standby()
         yield
         self.postgres.promote()
@@ -320,7 +338,7 @@ class Away:
 
     @contextmanager
     def full(self, stack: ExitStack, url: str) -> Iterator[None]:
-        """Have no room left for the stories; skip this where no disk can be had."""
+        """Leave no disk space for the table of events; skip the test if no disk can be mounted."""
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gq-pg-", dir="/tmp")))
         place.chmod(0o755)
         disk = stack.enter_context(own_disk(place / "disk", options="size=4m"))
@@ -328,13 +346,13 @@ class Away:
         self.run(f"CREATE TABLESPACE small LOCATION '{disk}'")
         self.run("GRANT ALL ON TABLESPACE small TO ada")
         run_sql(url, "ALTER TABLE job_events SET TABLESPACE small")
-        stack.callback(self.postgres.kill)  # before its disk goes
+        stack.callback(self.postgres.kill)  # the server must end before its disk is unmounted
         filler = fill(disk)
         yield
         filler.unlink()
 
     def refused(self, before: str, after: str) -> Callable[[], AbstractContextManager[None]]:
-        """Let ``ada`` in no more, from her next connection on."""
+        """Refuse new connections of ``ada``, and end those that are open."""
 
         @contextmanager
         def there() -> Iterator[None]:
@@ -348,7 +366,10 @@ class Away:
 
 @pytest.mark.usefixtures("limits")
 def test_postgresql(store_url: str, tmp_path: Path, postgres: Breakable) -> None:
-    """Killed, stopped, cut off, recovering, a standby, full, full of others, with another password."""
+    """The recorder survives every fault of a PostgreSQL server.
+
+    The faults are: killed, stopped, cut off, recovering, standby, no connection left, password changed, disk full.
+    """
     run = postgres.server.run
     run("CREATE ROLE ada LOGIN PASSWORD 'right'")
     run("CREATE DATABASE book OWNER ada")

@@ -1,4 +1,7 @@
-"""Who stays with a job stays while the store is away: the upgrade that the docs tell of must not end them."""
+"""Tests that commands which follow a job wait while the store is away.
+
+The documented upgrade restarts the store, and it must not end these commands.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from gpuqueue.model.job import JobState
 
 @pytest.fixture
 def working(own_store: OwnStore, tmp_path: Path) -> Iterator[Site]:
-    """Return a site with a worker and a recorder on a store that may be killed."""
+    """Return a site with a worker and a recorder, on a store that a test may kill."""
     site = Site(tmp_path / "state", own_store.url)
     try:
         site.start_recorder()
@@ -30,7 +33,10 @@ def working(own_store: OwnStore, tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.full
 def test_followers_wait_for_the_store_and_go_on(working: Site, own_store: OwnStore, tmp_path: Path) -> None:
-    """They ended with exit code 4, which was the job's own as well, while the job went on."""
+    """`logs -f`, `attach` and `wait` continue after the store is back.
+
+    They used to end with exit code 4, which is also the job's own exit code here, while the job went on.
+    """
     go, out = tmp_path / "go", {}
     script = f"echo one; while ! test -e {go}; do sleep 0.05; done; echo two; exit 4"
     job = str(working.client.submit(["sh", "-c", script], mem="1M").id)
@@ -61,12 +67,15 @@ def test_followers_wait_for_the_store_and_go_on(working: Site, own_store: OwnSto
 
 
 def _listens(site: Site, pid: int) -> bool:
-    """Return whether this process has asked the store for its job, which it does once it listens."""
+    """Return whether this process has asked the store for its job; it does so only after it has subscribed."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir())) > 4 and site.queue.live() != []
 
 
 def test_a_store_that_never_was_there_is_told_at_once() -> None:
-    """Nobody waits ten minutes because of a typing error."""
+    """A store that never answered raises at once.
+
+    A typing error in the address must not cost ten minutes.
+    """
     patient = patience.Patience(None)
 
     with pytest.raises(StoreUnreachable):
@@ -74,7 +83,7 @@ def test_a_store_that_never_was_there_is_told_at_once() -> None:
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that does not come back is told, once at the start and as the error in the end."""
+    """A store that does not come back is reported once at the start, and raises in the end."""
     monkeypatch.setattr(patience, "BEAR_S", 0.0)
     monkeypatch.setattr(patience, "LOOK_S", 0.0)
     told: list[str] = []

@@ -29,25 +29,25 @@ NO_ROOM, NO_DESCRIPTOR, NO_PROCESS = (os.strerror(each) for each in (errno.ENOSP
 
 
 def trouble(site: Site) -> str:
-    """Return why the site's device takes no job; empty if it does."""
+    """Return why the site's device takes no job; empty if it takes jobs."""
     (device,) = site.queue.devices()
     return device.trouble or ""
 
 
 def vouched_until(site: Site, job_id: int) -> float:
-    """Return until when the job's one run is vouched for."""
+    """Return the deadline, in seconds of the monotonic clock, up to which heartbeats cover the job's only run."""
     (beat,) = site.settings.runs_dir.glob(f"{job_id}/*/beat")
     return float(beat.read_text())
 
 
 def outlive_the_grace(site: Site, job_id: int) -> None:
-    """Wait until the job's run would be over if nobody had vouched for it from now on."""
+    """Wait until the run's current deadline has passed. Without further heartbeats its shim would end it by then."""
     end = vouched_until(site, job_id)
     until(lambda: time.monotonic() > end + 0.5, what="the grace is over")
 
 
 def waiting_job(site: Site, tmp_path: Path, *, code: int = 3) -> tuple[int, ProcessIdentity, Path]:
-    """Start a job that exits with *code* when the file returned appears; return its id and process as well."""
+    """Start a job that exits with *code* once a gate file exists; return its id, its process and the gate file."""
     pid, gate = tmp_path / "pid", tmp_path / "gate"
     script = f"echo $$ > {pid}.part; mv {pid}.part {pid}; while [ ! -e {gate} ]; do sleep 0.05; done; exit {code}"
     job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
@@ -61,12 +61,15 @@ def _lines(file: Path) -> int:
     return len(file.read_text().splitlines()) if file.exists() else 0
 
 
-# ---- room on the disk ------------------------------------------------------------------------------------------------
+# ---- disk space ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.full
 def test_a_device_whose_host_has_no_room_takes_no_job_and_says_why(site: Site) -> None:
-    """It gave the claim back and took it again once a second, all night, and each try left a directory."""
+    """A device on a host with a full disk takes no job and names the reason.
+
+    The worker used to claim and release the job once a second for ever, and each try left a directory.
+    """
     site.start_recorder()
     with own_disk(site.settings.runs_dir) as disk:
         site.start_worker()
@@ -78,7 +81,7 @@ def test_a_device_whose_host_has_no_room_takes_no_job_and_says_why(site: Site) -
         assert (JobState.QUEUED, 0, 0) == (site.client.get(job.id).state, *_counts(site, job.id))
         until(lambda: site.queue.backlog() == (0, None), what="a history that has what happened")
         before = len(site.client.story(job.id))
-        for _ in range(2):  # it tries again, and that costs the job nothing
+        for _ in range(2):  # the worker's retries cost the job nothing
             last = disk.stat().st_mtime_ns
             until(lambda: disk.stat().st_mtime_ns > last, what="the next try")  # noqa: B023 - called in this very turn
         assert before == len(site.client.story(job.id)) <= 3
@@ -98,7 +101,11 @@ def _counts(site: Site, job_id: int) -> tuple[int, int]:
 
 @pytest.mark.full
 def test_a_full_disk_ends_no_healthy_job_and_keeps_nobody_from_cancelling_it(site: Site, tmp_path: Path) -> None:
-    """The beat is written in place, the word to end is a link, and the room of the spec is enough for the exit."""
+    """A full disk ends no healthy job, and the job can still be cancelled.
+
+    The heartbeat is written in place, the request to end is a link, and the spec's disk blocks are enough for the exit
+    file.
+    """
     site.environ.update(GPUQUEUE_LEASE="3s")
     site.start_recorder()
     with own_disk(site.settings.runs_dir) as disk:
@@ -116,7 +123,7 @@ def test_a_full_disk_ends_no_healthy_job_and_keeps_nobody_from_cancelling_it(sit
 
 
 def test_a_job_that_fills_the_disk_itself_has_failed_by_itself(site: Site) -> None:
-    """Its own exit code, and nobody else's loss."""
+    """A job that fills the disk fails with its own exit code and is not counted as lost."""
     site.start_recorder()
     script = "import os\nwith open(os.environ['GPUQUEUE_RUN_DIR'] + '/result', 'wb', buffering=0) as file:\n"
     script += "    while True: file.write(b'x' * 4096)\n"
@@ -129,9 +136,12 @@ def test_a_job_that_fills_the_disk_itself_has_failed_by_itself(site: Site) -> No
 
 
 def test_a_shim_that_cannot_say_who_it_is_starts_nothing(shims: Any, tmp_path: Path) -> None:
-    """The disk was full between claim and start: by its exit code the worker knows that nothing ran."""
+    """A shim that cannot write its pid file starts no job.
+
+    The disk filled up between claim and start. The shim's exit code tells the worker that nothing ran.
+    """
     with own_disk(tmp_path / "disk") as disk:
-        # Its lock and spec are there; what is missing is room for one file more.
+        # The lock and the spec exist already. There is no space for one more file.
         shim = shims("sh", "-c", f"touch {tmp_path}/ran", runs=disk / "runs", cwd="/no", before=lambda: fill(disk))
 
         assert CANNOT_WRITE == shim.process.wait(timeout=30)
@@ -139,7 +149,10 @@ def test_a_shim_that_cannot_say_who_it_is_starts_nothing(shims: Any, tmp_path: P
 
 
 def test_an_exit_waits_until_there_is_room_for_it(shims: Any, tmp_path: Path) -> None:
-    """Even what the spec took is gone: the shim tries again until it can write."""
+    """A shim that cannot write the exit file retries until the disk has space.
+
+    In this test the disk blocks of the spec are used up as well.
+    """
     with own_disk(tmp_path / "disk") as disk:
         shim = shims("sh", "-c", f"while [ ! -e {tmp_path}/gate ]; do sleep 0.05; done; exit 7", runs=disk / "runs")
         until(lambda: _lines(shim.directory.path / "pid") == 2, what="the job runs")
@@ -163,7 +176,11 @@ def test_an_exit_waits_until_there_is_room_for_it(shims: Any, tmp_path: Path) ->
 @pytest.mark.full
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_a_worker_without_descriptors_loses_no_run_and_recovers(site: Site, tmp_path: Path, *, plain: bool) -> None:
-    """Its exit was taken for missing, and a running job for gone: the one was lost, the other killed."""
+    """A worker without free file descriptors loses no run and recovers.
+
+    It used to take an unreadable exit file for a missing one and lose that run, and to take a running job for gone and
+    kill it.
+    """
     site.environ.update(GPUQUEUE_LEASE="4s")
     site.start_recorder()
     worker = site.start_worker(plain=plain)
@@ -196,11 +213,15 @@ def test_a_worker_without_descriptors_loses_no_run_and_recovers(site: Site, tmp_
 def test_a_worker_that_can_start_nothing_gives_back_and_recovers(
     site: Site, tmp_path: Path, *, plain: bool, idle: bool
 ) -> None:
-    """Each try counted as a loss: three in a second, and the job was held. So it went with every job of the queue."""
+    """A worker that can start no process or thread releases its claims and recovers.
+
+    Each try used to count as a loss, so three tries within a second held the job, and then every other job of the
+    queue.
+    """
     site.start_recorder()
     worker = site.start_worker(plain=plain)
     running, _, gate = waiting_job(site, tmp_path)
-    if idle:  # a thread of the pool is free: it is the process that cannot be made
+    if idle:  # a thread of the pool is idle, so only the process cannot be created
         site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)
     with no_processes(worker.pid):
         jobs = [site.queue.submit(make_spec(mem_bytes=MIB)).id for _ in range(5)]
@@ -222,11 +243,14 @@ def _acts(site: Site, job_id: int) -> list[Act]:
 
 @pytest.mark.full
 def test_a_shim_that_cannot_fork_blames_the_host_and_not_the_job(site: Site) -> None:
-    """The job was recorded as failed, with `Resource temporarily unavailable`, for good."""
+    """A shim that cannot fork causes a release, not a failed job.
+
+    The job used to be recorded as failed for good, with `Resource temporarily unavailable`.
+    """
     site.start_recorder()
     worker = site.start_worker()
-    site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)  # a thread of the pool is free now
-    with no_processes(worker.pid, but=1):  # that one is the shim
+    site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)  # leaves an idle thread in the pool
+    with no_processes(worker.pid, but=1):  # the one process is the shim
         job = site.queue.submit(make_spec(mem_bytes=MIB))
         until(lambda: f"cannot make a process: {NO_PROCESS}" in trouble(site), what="the device says why")
         until(lambda: Act.GIVEBACK in _acts(site, job.id), what="it tried, and said so")
@@ -236,7 +260,10 @@ def test_a_shim_that_cannot_fork_blames_the_host_and_not_the_job(site: Site) -> 
 
 
 def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_taken_for_gone(shims: Any) -> None:
-    """An exit, a process, leftovers: each of them decides whether a run is over."""
+    """A missing file descriptor raises an error, and is not taken for a missing file or process.
+
+    The exit file, the process and the leftovers each decide whether a run is over.
+    """
     shim = shims("sh", "-c", "echo ready; sleep 1000")
     until(lambda: "ready" in shim.log())
     identity = shim.directory.shim()
@@ -254,7 +281,7 @@ def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_taken_for_gone(shim
             ask()
 
     with no_descriptors(os.getpid(), but=1), pytest.raises(OSError, match=NO_DESCRIPTOR):
-        identity.handle()  # there is one for the process, and none to see whether it is the right one
+        identity.handle()  # one descriptor is free for the process, and none for the check of its identity
     with no_descriptors(os.getpid(), but=1), pytest.raises(OSError, match=NO_DESCRIPTOR):
         process_tree.sweep(TOKEN, RUN_TOKEN)
     assert identity.alive()
@@ -262,7 +289,10 @@ def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_taken_for_gone(shim
 
 @pytest.mark.full
 def test_a_host_process_that_cannot_start_a_worker_tries_again(site: Site) -> None:
-    """It ended itself, and every worker with it."""
+    """A host process that cannot start a worker retries.
+
+    It used to end itself, and every worker with it.
+    """
     host = site.spawn("host", "--devices", "sim:1x8G", "--no-recorder")
     (device,) = until(site.queue.devices, what="the worker")
     with no_processes(host.pid):
@@ -276,7 +306,10 @@ def test_a_host_process_that_cannot_start_a_worker_tries_again(site: Site) -> No
 @pytest.mark.full
 @pytest.mark.parametrize("removed", [False, True], ids=["no descriptor", "removed"])
 def test_a_shim_that_cannot_read_its_beat_goes_by_the_last_word_of_it(shims: Any, *, removed: bool) -> None:
-    """The run was ended at once, as if nobody had vouched for it."""
+    """A shim that cannot read its heartbeat file uses the last deadline it read.
+
+    It used to end the run at once, as if no heartbeat had ever come.
+    """
     until_s = time.monotonic() + 5
     shim = shims("sh", "-c", "echo ready; sleep 1000", vouch_s=5.0, start_before=until_s)
     until(lambda: "ready" in shim.log())
@@ -293,7 +326,7 @@ def test_a_shim_that_cannot_read_its_beat_goes_by_the_last_word_of_it(shims: Any
 
 
 def look(pid: int) -> None:
-    """Let a shim look at its files, twice, and wait until it has."""
+    """Make a shim check its files twice, and wait until it has done so."""
     for _ in range(2):
         before = _sleeps(pid)
         os.kill(pid, signal.SIGUSR1)
@@ -301,6 +334,6 @@ def look(pid: int) -> None:
 
 
 def _sleeps(pid: int) -> int:
-    """Return how often a process went to sleep of its own accord."""
+    """Return the number of voluntary context switches of a process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line.split()[1] for line in status.splitlines() if line.startswith("voluntary_ctxt_switches")))

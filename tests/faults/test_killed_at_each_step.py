@@ -15,25 +15,25 @@ from gpuqueue.text.units import MIB
 
 DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
 
-#: Each step of a run, and how many runs it then takes: a run that never began is lost and counted as such.
+#: Each step of a run -> the runs that the job takes in all. A run that never began is lost and counted as such.
 STEPS = {
-    "workers.claimer:Claimer._take": 2,  # claimed, and nothing else
-    "workers.run.directory:_second_name": 2,  # the claim is on the disk, and no link leads there
-    "workers.runner:Runner._start": 2,  # the run directory is there
-    "workers.runner:Runner._spawn": 2,  # the queue said yes, no process yet
-    "workers.shim.client:Shims.start": 2,  # all is written down, and nobody was asked for a shim
-    "workers.shim.client:Shims._reply": 1,  # asked, and no answer was read
+    "workers.claimer:Claimer._take": 2,  # claimed only
+    "workers.run.directory:_second_name": 2,  # the claim is on the disk, without its link
+    "workers.runner:Runner._start": 2,  # the run directory exists
+    "workers.runner:Runner._spawn": 2,  # the queue has the start, no process exists
+    "workers.shim.client:Shims.start": 2,  # all files are written, the shim is not requested
+    "workers.shim.client:Shims._reply": 1,  # the shim is requested, the answer is not read
     "workers.runner:Runner._follow_child": 1,  # the shim is alive
-    "workers.runner:Runner._settle": 1,  # the job has ended, nobody was told
-    "workers.run.directory:RunDir.tell": 1,  # the queue was told, nobody wrote that down
-    "workers.run.directory:RunDir.settle": 1,  # the book has it, the directory is still there
+    "workers.runner:Runner._settle": 1,  # the job has ended and is not reported
+    "workers.run.directory:RunDir.tell": 1,  # the queue has the report, the directory does not say so yet
+    "workers.run.directory:RunDir.settle": 1,  # the history has the end, the directory is not settled
 }
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("step", STEPS)
 def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, tmp_path: Path, step: str) -> None:
-    """Kill -9 of the real worker exactly there; the next one ends the job once, as if nothing had been."""
+    """After SIGKILL of a real worker at any step the next worker ends the job, which runs once."""
     site.start_recorder()
     effects = tmp_path / "effects"
     job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; exit 0"), mem_bytes=MIB))
@@ -54,7 +54,11 @@ def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, t
 @pytest.mark.full
 @pytest.mark.parametrize("file", [1, 2, 4, 6])
 def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(site: Site, file: int) -> None:
-    """The link went first, so nobody found the rest: a spec with the submitter's environment stayed for ever."""
+    """A worker killed during a settlement leaves no file behind.
+
+    The link used to be removed first, so the rest was never found, and a spec with the submitter's environment stayed
+    for ever.
+    """
     site.start_recorder()
     job = site.queue.submit(make_spec(mem_bytes=MIB))
     place = "workers.run.directory:_unlink"
@@ -88,7 +92,10 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
     ],
 )
 def test_a_moment_of_trouble_at_any_step_ends_no_job(site: Site, tmp_path: Path, step: str) -> None:
-    """A run whose handling failed once was forgotten, and ran a second time although its exit code lay on the disk."""
+    """One failed step of a run's handling does not end the job.
+
+    Such a run used to be forgotten, and ran a second time although its exit code was on the disk.
+    """
     site.start_recorder()
     effects = tmp_path / "effects"
     beat = "until [ -e $GPUQUEUE_RUN_DIR/meters ]; do sleep 0.05; done"

@@ -1,4 +1,4 @@
-"""A worker that is killed around the end of a run whose job is to run again."""
+"""Tests of a worker that is killed around the end of a run that asks for another run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
 @pytest.mark.parametrize(
     "step",
     [
-        "workers.runner:Runner._settle",  # the run has ended, nobody was told
-        "workers.run.directory:RunDir.tell",  # the queue was told, nobody wrote that down
-        "workers.run.directory:RunDir.settle",  # the book has it, the directory is still there
+        "workers.runner:Runner._settle",  # the run has ended and is not reported
+        "workers.run.directory:RunDir.tell",  # the queue has the report, the directory does not say so yet
+        "workers.run.directory:RunDir.settle",  # the history has the end, the directory is not settled
     ],
 )
 def test_a_run_that_asked_for_another_is_told_once(site: Site, tmp_path: Path, step: str) -> None:
-    """Kill -9 exactly there: the job is queued again once, runs twice, and is lost never."""
+    """After SIGKILL at any of these steps the job is requeued once, runs twice, and is never lost."""
     site.start_recorder()
     effects = tmp_path / "effects"
     words = f"echo run >> {effects}; test $(wc -l < {effects}) -gt 1 || exit 75"

@@ -1,4 +1,4 @@
-"""A job that takes another's place, with real processes: what is lost, and what becomes of it when a worker dies."""
+"""Tests of preemption with real processes: what is lost, and what happens when a worker dies meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from site_of_one import Site
 
 from gpuqueue.model.job import JobState
 
-#: Trains for ten steps; told to make place, it saves where it is, waits for leave, and asks for another run.
+#: Trains until the file ``finish`` exists. When preempted, it saves its step, waits for the file ``leave``, and exits
+#: with 75 to ask for another run.
 TRAINS = """
 import json, os, pathlib, signal, sys, time
 here = pathlib.Path(sys.argv[1])
@@ -38,7 +39,7 @@ while not (here / "finish").exists():
 
 @pytest.fixture
 def crowded(store_url: str, tmp_path: Path) -> Iterator[Site]:
-    """Return a site with one card of 8G, where urgent jobs take the place of low ones."""
+    """Return a site with one card of 8G, where urgent jobs preempt low ones."""
     made = Site(
         tmp_path / "state",
         store_url,
@@ -52,7 +53,7 @@ def crowded(store_url: str, tmp_path: Path) -> Iterator[Site]:
 
 
 def train(site: Site, here: Path) -> int:
-    """Submit the training and wait until it trains."""
+    """Submit the training job and wait until it trains."""
     words = ("submit", "--mem", "6G", "--priority", "low", "--", sys.executable, "-c", TRAINS, str(here))
     job_id = int(site.cli(*words).stdout)
     until((here / "trains").exists, what=f"the training\n{site.log()[-2000:]}")
@@ -60,13 +61,16 @@ def train(site: Site, here: Path) -> int:
 
 
 def push_in(site: Site, *command: str) -> int:
-    """Submit a job that needs the place."""
+    """Submit a job that preempts the training."""
     return int(site.cli("submit", "--mem", "7G", "--priority", "urgent", "--", *(command or ("true",))).stdout)
 
 
 @pytest.mark.full
 def test_a_training_makes_place_and_goes_on_where_it_was(crowded: Site, tmp_path: Path) -> None:
-    """It saves, leaves, and comes back when the place is free; no failure, no loss, and the book tells it all."""
+    """A preempted job saves its state, exits, and continues from there when the memory is free.
+
+    It is neither failed nor lost, and the history has the preemption.
+    """
     crowded.start_worker()
     training = train(crowded, tmp_path)
     urgent = push_in(crowded)
@@ -94,7 +98,10 @@ def test_a_training_makes_place_and_goes_on_where_it_was(crowded: Site, tmp_path
 
 @pytest.mark.full
 def test_a_worker_killed_during_the_grace_changes_nothing(crowded: Site, tmp_path: Path) -> None:
-    """The shim goes on; the next worker settles the run as preempted, and the place is for whom it was made."""
+    """A worker killed during a preemption's grace changes nothing.
+
+    The shim goes on, the next worker settles the run as preempted, and the preempting job gets the memory.
+    """
     worker = crowded.start_worker()
     training = train(crowded, tmp_path)
     urgent = push_in(crowded)
@@ -115,7 +122,10 @@ def test_a_worker_killed_during_the_grace_changes_nothing(crowded: Site, tmp_pat
 
 @pytest.mark.full
 def test_a_worker_that_was_not_there_passes_the_word_on_when_it_is(crowded: Site, tmp_path: Path) -> None:
-    """The message by the bell was lost with it; the first beats of the next bring it."""
+    """A worker that was down passes a preemption on when it is back.
+
+    It missed the message on the wake-up channel, and its first heartbeats bring the request.
+    """
     worker = crowded.start_worker()
     training = train(crowded, tmp_path)
     crowded.end(worker, signal.SIGKILL)
@@ -133,7 +143,7 @@ def test_a_worker_that_was_not_there_passes_the_word_on_when_it_is(crowded: Site
 
 @pytest.mark.full
 def test_a_cancel_during_the_grace_ends_the_job_for_good(crowded: Site, tmp_path: Path) -> None:
-    """It does not come back."""
+    """A job that is cancelled during a preemption's grace does not run again."""
     crowded.start_worker()
     training = train(crowded, tmp_path)
     urgent = push_in(crowded)

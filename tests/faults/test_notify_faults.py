@@ -1,4 +1,7 @@
-"""Whoever is to be told is dead, slow or refuses, or the sender is killed: no job and no recorder notices."""
+"""Tests of notification targets that are down, slow or refuse, and of killed senders.
+
+No job and no recorder is disturbed.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,20 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
 
 WITH_CONSTANT = Path(__file__).parents[1] / "support" / "with_constant.py"
-#: Tries follow each other at once: what is tested takes a whole evening otherwise.
+#: Retries follow each other at once. With the real pauses they take a whole evening.
 HASTY = ("workers.services.sender:PAUSE_S=0.2", "workers.services.sender:PAUSE_FACTOR=1")
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    """Return a web server that keeps what is posted."""
+    """Return a web server that stores what is posted."""
     with web_hook() as made:
         yield made
 
 
 @pytest.fixture
 def open_site(site: Site) -> Site:
-    """Return a site with a history and a card that nobody works for."""
+    """Return a site with a history and a card without a worker."""
     site.make_tables()
     serve(site.queue, make_offer())
     return site
@@ -57,20 +60,26 @@ def end_one(site: Site, **notices: Any) -> int:
 
 
 def told(site: Site, job: int) -> list[dict[str, Any]]:
-    """Return what became of the messages about a job."""
+    """Return the outcomes of the notifications of a job."""
     found: list[dict[str, Any]] = json.loads(site.cli("show", str(job), "--json").stdout)["told"]
     return found
 
 
 def outcome(site: Site, job: int) -> str | None:
-    """Return what became of its only message, None while that is still to go: also before the book knows of the end."""
+    """Return the outcome of the job's only notification, or None.
+
+    None means that it is not sent yet, or that the history does not have the job's end.
+    """
     found = [each["outcome"] for each in told(site, job)]
     return found[0] if found else None
 
 
 @pytest.mark.full
 def test_what_is_refused_is_tried_again_and_given_up_at_last(open_site: Site, hook: Hook) -> None:
-    """Five times; then `show` and doctor say so, and the job is what it was."""
+    """A refused notification is given up after five tries, and `show` and `doctor` report it.
+
+    The job's own state does not change.
+    """
     recorder(open_site, *HASTY)
     job = end_one(open_site, on_end=hook.url("refuse"))
 
@@ -88,7 +97,7 @@ def test_what_is_refused_is_tried_again_and_given_up_at_last(open_site: Site, ho
 
 @pytest.mark.full
 def test_what_is_refused_once_is_sent_the_next_time(open_site: Site, hook: Hook) -> None:
-    """A chat that is restarted loses nobody's message."""
+    """A notification that is refused once is sent at the next try, so a restarted chat server loses none."""
     recorder(open_site, *HASTY)
     job = end_one(open_site, on_end=hook.url("refuse"))
 
@@ -100,7 +109,11 @@ def test_what_is_refused_once_is_sent_the_next_time(open_site: Site, hook: Hook)
 
 @pytest.mark.full
 def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_site: Site, hook: Hook) -> None:
-    """More of its messages than there are lanes: the book goes on at once, and another target is told soon."""
+    """A hanging target delays neither the history nor other targets.
+
+    More notifications hang than there are lanes. The history goes on at once, and another target gets its notification
+    soon.
+    """
     recorder(open_site, "workers.services.sender:LIMIT_S=2")
     hanging = [end_one(open_site, on_end=hook.url("hang")) for _ in range(12)]
     until(lambda: len(hook.told("hang")) >= 4, what=f"four that hang\n{open_site.log()}")
@@ -121,14 +134,17 @@ def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_si
 
 @pytest.mark.full
 def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: Hook) -> None:
-    """At least once, and no more often than senders die: what was noted is never sent again."""
+    """A sender killed before it records the delivery causes one more delivery.
+
+    Delivery is at least once. A recorded delivery is never repeated.
+    """
     first = recorder(open_site, "workers.services.sender:LIMIT_S=2")
     noted = end_one(open_site, on_end=hook.url("fine"))
     until(lambda: outcome(open_site, noted), what=f"an outcome\n{open_site.log()}")
     job = end_one(open_site, on_end=hook.url("hang"))
     until(lambda: hook.told("hang"), what=f"a post\n{open_site.log()}")
 
-    open_site.end(first, signal.SIGKILL)  # it was received, and nobody has written that down
+    open_site.end(first, signal.SIGKILL)  # received by the hook, not recorded as sent
     hook.released.set()
     recorder(open_site, "workers.services.sender:LIMIT_S=2")
 
@@ -139,7 +155,7 @@ def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: 
 
 @pytest.mark.full
 def test_two_senders_send_each_message_once(open_site: Site, hook: Hook) -> None:
-    """Each is taken in the book before it is sent."""
+    """Two senders send each notification once, because each is claimed in the history before it is sent."""
     for _ in range(2):
         recorder(open_site)
     jobs = [end_one(open_site, on_end=hook.url("fine")) for _ in range(12)]
@@ -151,7 +167,7 @@ def test_two_senders_send_each_message_once(open_site: Site, hook: Hook) -> None
 
 @pytest.mark.full
 def test_a_recorder_that_leaves_lets_what_is_on_its_way_arrive(open_site: Site, hook: Hook) -> None:
-    """And notes it, so that the next one does not send it again."""
+    """A recorder that is stopped waits for deliveries in progress, and records them."""
     process = recorder(open_site)
     job = end_one(open_site, on_end=hook.url("hang"))
     until(lambda: hook.told("hang"), what=f"a post\n{open_site.log()}")
@@ -165,7 +181,10 @@ def test_a_recorder_that_leaves_lets_what_is_on_its_way_arrive(open_site: Site, 
 
 @pytest.mark.full
 def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, hook: Hook, tmp_path: Path) -> None:
-    """At submit, in doctor; and the messages wait until it is installed."""
+    """Without Apprise no notification is sent, and the submit says so.
+
+    The notifications wait until Apprise is installed.
+    """
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['apprise'] = None\n")
     site.make_tables()
     serve(site.queue, make_offer())

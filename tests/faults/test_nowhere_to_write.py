@@ -16,7 +16,7 @@ from gpuqueue.settings.settings import Settings
 
 @pytest.fixture(params=["read-only", "below a file", "a file", "below /proc"])
 def state_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """Return a state directory that cannot be made, or not be written to."""
+    """Return a state directory that cannot be created or cannot be written to."""
     if request.param == "read-only":
         with own_disk(tmp_path / "disk", options="ro") as disk:
             yield disk / "state"
@@ -27,7 +27,7 @@ def state_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def run(state_dir: Path | None, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run one of our commands as a user would, with nothing set but the state directory."""
+    """Run a gpuqueue command as a user would, with only the state directory set."""
     ours = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_DEVICES": "sim:1x1G", "PATH": f"{BIN}:/usr/bin:/bin"}
     where = {} if state_dir is None else {"GPUQUEUE_STATE_DIR": str(state_dir)}
     command = [str(BIN / words[0]), *words[1:]]
@@ -40,7 +40,7 @@ def run(state_dir: Path | None, *words: str, **environ: str) -> subprocess.Compl
     "command", [("gpuqueue", "up"), ("gpuqueue", "down"), ("gpuqueue-worker", "run", "--plain")], ids=" ".join
 )
 def test_one_line_says_what_is_wrong_and_what_to_do(state_dir: Path, command: tuple[str, ...]) -> None:
-    """Whoever has to write there."""
+    """Commands that write to the state directory name the fault and the remedy in one line."""
     done = run(state_dir, *command)
 
     assert (1, "") == (done.returncode, done.stdout)
@@ -51,7 +51,10 @@ def test_one_line_says_what_is_wrong_and_what_to_do(state_dir: Path, command: tu
 
 @pytest.mark.parametrize("words", ["submit --mem 1M -- true", "queue", "gpus", "logs 1"])
 def test_whoever_only_asks_the_store_says_that_it_is_not_there(state_dir: Path, words: str) -> None:
-    """Nothing is written for a submit; so a home that is read-only is no reason to refuse one."""
+    """Commands that only use the store report that it does not answer.
+
+    A submit writes no file, so a read-only home directory is no reason to refuse it.
+    """
     done = run(state_dir, "gpuqueue", *words.split())
 
     assert (4, "") == (done.returncode, done.stdout)
@@ -60,7 +63,10 @@ def test_whoever_only_asks_the_store_says_that_it_is_not_there(state_dir: Path, 
 
 
 def test_a_machine_that_has_nothing_yet_has_no_jobs_without_a_worker(state_dir: Path) -> None:
-    """`down` asks for them, also where nothing was ever written."""
+    """`gpuqueue-worker left` finds no jobs on a host where nothing was ever written.
+
+    `gpuqueue down` runs this command.
+    """
     done = run(state_dir, "gpuqueue-worker", "left")
 
     assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
@@ -68,7 +74,11 @@ def test_a_machine_that_has_nothing_yet_has_no_jobs_without_a_worker(state_dir: 
 
 @pytest.mark.parametrize("home", ["not/absolute", None], ids=["an odd one", "none"])
 def test_an_account_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
-    """In a container with a uid of no account: it made a directory called `~` wherever it was started."""
+    """An account without a home directory gets the name of the setting that it needs.
+
+    Such an account is a uid without a passwd entry in a container. gpuqueue used to create a directory called `~` in
+    the working directory.
+    """
 
     def nobody(_uid: int) -> None:
         raise KeyError
@@ -85,7 +95,10 @@ def test_an_account_without_a_home_is_told_what_to_set(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("state_home", [None, "", " ", "/var/tmp/elsewhere"])
 def test_the_state_lies_where_platformdirs_says(monkeypatch: pytest.MonkeyPatch, state_home: str | None) -> None:
-    """It did in every version; asking it takes a command longer than all other settings."""
+    """The default state directory is that of platformdirs, as in every earlier version.
+
+    gpuqueue computes the path itself, because importing platformdirs takes longer than loading all other settings.
+    """
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     if state_home is not None:
         monkeypatch.setenv("XDG_STATE_HOME", state_home)
@@ -94,7 +107,10 @@ def test_the_state_lies_where_platformdirs_says(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_home_that_is_not_there_is_no_reason_to_refuse_a_state_directory_that_is(tmp_path: Path) -> None:
-    """A service account often has no home, and says where its state is."""
+    """A missing home directory does not matter if the state directory is set.
+
+    Service accounts often have no home directory.
+    """
     done = run(tmp_path / "state", "gpuqueue", "status", HOME="/proc/no/home")
 
     assert (4, "") == (done.returncode, done.stderr)

@@ -1,4 +1,4 @@
-"""A host is cut off from the store: what its running job does, and what the other side may do meanwhile."""
+"""Tests of a host that is cut off from the store: what its running job does, and what other hosts may do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from site_of_one import BIN, Site
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
 
-#: Says which copy lives, on the clock of the whole machine, until it may end.
+#: Writes its attempt and the machine's uptime until the gate file exists, then exits with 7.
 JOB = (
     'while :; do read up _ </proc/uptime; echo "$GPUQUEUE_ATTEMPT $up" >>"$1"; [ -e "$2" ] && exit 7; sleep 0.05; done'
 )
@@ -26,7 +26,7 @@ Cut = tuple[Site, Callable[[], None], Callable[[], None]]
 
 
 def proxied(stack: ExitStack, store_url: str, place: Path, **settings: str) -> Cut:
-    """Return a host whose worker reaches the store over a proxy that can fall silent."""
+    """Return a host whose worker reaches the store through a proxy that can stop forwarding."""
     link = Link(store_url)
     stack.callback(link.close)
     site = Site(place, store_url, GPUQUEUE_BEAT="0.2s", **settings)
@@ -37,7 +37,7 @@ def proxied(stack: ExitStack, store_url: str, place: Path, **settings: str) -> C
 
 
 def elsewhere(stack: ExitStack, store_url: str, place: Path, **settings: str) -> Cut:
-    """Return a host whose worker lives in a network of its own, behind a wire that can be pulled."""
+    """Return a host whose worker runs in its own network namespace, with a link that can be taken down."""
     name = f"gq{secrets.token_hex(3)}"
     try:
         network = Namespace(name, 1 + secrets.randbelow(250))
@@ -57,13 +57,13 @@ def elsewhere(stack: ExitStack, store_url: str, place: Path, **settings: str) ->
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    """Return what is taken down after the test, in reverse order."""
+    """Return a stack of what is closed after the test, in reverse order."""
     with ExitStack() as made:
         yield made
 
 
 def submit(site: Site, place: Path) -> tuple[int, Path, Path]:
-    """Submit the job and wait until it lives; return its id, its effects, and the file that lets it end."""
+    """Submit the job and wait until it lives; return its id, its effects file and its gate file."""
     effects, gate = place / "effects", place / "gate"
     words = ("submit", "--mem", "1M", "--", "sh", "-c", JOB, "job", str(effects), str(gate))
     environ, site.environ = site.environ, {**site.environ, "GPUQUEUE_REDIS_URL": site.settings.redis_url}
@@ -74,11 +74,11 @@ def submit(site: Site, place: Path) -> tuple[int, Path, Path]:
 
 
 def lives(effects: Path) -> dict[int, list[float]]:
-    """Return when each copy was alive, in seconds since the machine's boot."""
+    """Return the times at which each copy was alive, in seconds since the machine's boot, by attempt."""
     times: dict[int, list[float]] = {}
     for line in effects.read_text().splitlines():
         words = line.split()
-        if len(words) == 2:  # a line that is just being written has fewer
+        if len(words) == 2:  # a line that is being written has fewer
             times.setdefault(int(words[0]), []).append(float(words[1]))
     return times
 
@@ -88,7 +88,10 @@ def lives(effects: Path) -> dict[int, list[float]]:
 def test_with_stop_there_are_never_two_live_copies(
     stack: ExitStack, store_url: str, tmp_path: Path, host: Callable[..., Cut]
 ) -> None:
-    """The shim ends its copy before the job can be given to anybody, and the late side's results change nothing."""
+    """With the default, the shim ends its copy before the job can be claimed again.
+
+    The results that the cut-off side reports later change nothing.
+    """
     far, cut, heal = host(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="4s")
     job, effects, gate = submit(far, tmp_path)
     near = Site(tmp_path / "near", store_url, GPUQUEUE_LEASE="4s")
@@ -113,7 +116,10 @@ def test_with_stop_there_are_never_two_live_copies(
 
 @pytest.mark.full
 def test_with_keep_a_cut_within_the_lease_costs_nothing(stack: ExitStack, store_url: str, tmp_path: Path) -> None:
-    """Longer than the grace, at whose end the default would have ended the job: same copy, same end."""
+    """With `keep`, a cut shorter than the lease costs nothing: the same copy goes on and ends.
+
+    The cut is longer than the grace, after which the default would have ended the job.
+    """
     far, cut, heal = proxied(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="5s", GPUQUEUE_ON_PARTITION="keep")
     job, effects, gate = submit(far, tmp_path)
 
@@ -124,7 +130,7 @@ def test_with_keep_a_cut_within_the_lease_costs_nothing(stack: ExitStack, store_
     gate.touch()
 
     far.environ["GPUQUEUE_REDIS_URL"] = far.settings.redis_url
-    far.start_recorder()  # and with it a reaper: only now, for nobody else is there to be given the job
+    far.start_recorder()  # the recorder runs the reaper too; it starts late, as no other host could take the job
     record = far.until_recorded(job)
     assert [1] == list(lives(effects))
     assert (JobState.FAILED, 1, 0) == (record.job.state, record.job.attempt, record.job.losses)
@@ -132,7 +138,10 @@ def test_with_keep_a_cut_within_the_lease_costs_nothing(stack: ExitStack, store_
 
 @pytest.mark.full
 def test_with_keep_a_longer_cut_ends_one_of_two_copies(stack: ExitStack, store_url: str, tmp_path: Path) -> None:
-    """The price of going on: a second copy may start. When the host is back its copy is ended, and tells nothing."""
+    """With `keep`, a cut longer than the lease may start a second copy.
+
+    When the host is back, its own copy is ended and reports nothing.
+    """
     far, cut, heal = proxied(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="4s", GPUQUEUE_ON_PARTITION="keep")
     job, effects, gate = submit(far, tmp_path)
     near = Site(tmp_path / "near", store_url, GPUQUEUE_LEASE="4s")

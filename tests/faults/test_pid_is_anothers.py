@@ -23,7 +23,7 @@ from workers.run.values import Held
 
 @pytest.fixture
 def somebody() -> Iterator[ProcessIdentity]:
-    """Return a process that has nothing to do with us. Any signal would end it."""
+    """Return a process that does not belong to gpuqueue. Any signal would end it."""
     process = subprocess.Popen(["/bin/sleep", "1000"])
     identity = ProcessIdentity.of(process.pid)
     assert identity is not None
@@ -34,7 +34,7 @@ def somebody() -> Iterator[ProcessIdentity]:
 
 
 def before(identity: ProcessIdentity, how: str) -> ProcessIdentity:
-    """Return who had this pid earlier: in this boot, or in the one before."""
+    """Return an earlier owner of this pid, from the same boot or from the boot before."""
     if how == "this boot":
         return replace(identity, started=identity.started - 1)
     return replace(identity, boot="00000000-0000-0000-0000-000000000000")
@@ -45,7 +45,7 @@ BOOTS = pytest.mark.parametrize("boot", ["this boot", "another boot"])
 
 @BOOTS
 def test_a_pid_that_was_given_out_again_is_never_taken_for_the_first(somebody: ProcessIdentity, boot: str) -> None:
-    """Nor sent a signal, nor waited for."""
+    """A reused pid is not taken for the earlier process: it gets no signal and nothing waits for it."""
     gone = before(somebody, boot)
 
     assert not gone.alive()
@@ -58,7 +58,10 @@ def test_a_pid_that_was_given_out_again_is_never_taken_for_the_first(somebody: P
 def test_a_run_whose_shims_pid_is_anothers_now_is_lost_and_nobody_is_signalled(
     site: Site, somebody: ProcessIdentity, boot: str
 ) -> None:
-    """The worker and the shim were killed, and their pids given out again, before the next worker came."""
+    """A run whose shim's pid was reused ends, and the new owner of the pid gets no signal.
+
+    Worker and shim were killed, and the shim's pid was reused before the next worker started.
+    """
     site.start_recorder()
     job = site.queue.submit(make_spec(mem_bytes=MIB))
     uuid = f"sim-{site.settings.host}-0"
@@ -79,7 +82,7 @@ def test_a_run_whose_shims_pid_is_anothers_now_is_lost_and_nobody_is_signalled(
 
 
 def abandoned(site: Site, job_id: int, uuid: str, shim: ProcessIdentity) -> RunDir:
-    """Leave a run as a worker and a *shim* leave it that were killed."""
+    """Leave a run in the state in which a killed worker and a killed *shim* leave it."""
     offer = make_offer(uuid, host=site.settings.host)
     site.queue.announce(offer, worker="dead", pid=1, boot_id="x")
     site.queue.beat(offer, [], lease_s=300)
@@ -95,16 +98,19 @@ def abandoned(site: Site, job_id: int, uuid: str, shim: ProcessIdentity) -> RunD
 
 
 def test_leftovers_are_asked_who_they_are_right_before_they_are_killed(somebody: ProcessIdentity) -> None:
-    """Between the look and the signal the process ended, and its pid went to somebody else."""
+    """The sweep checks a process's token again right before it sends the signal.
+
+    The process may have ended since the scan, and its pid may belong to an unrelated process.
+    """
     process_tree._kill(somebody.pid, f"{TOKEN}=1.abc".encode())
 
     assert somebody.alive()
 
 
 def test_leftovers_are_killed(tmp_path: Path) -> None:
-    """Those that are still the ones."""
+    """The sweep kills processes that still carry the token."""
     process = subprocess.Popen(["/bin/sleep", "1000"], env={TOKEN: "1.left", "HOME": str(tmp_path)})
-    while not process_tree.carrying(TOKEN, "1.left"):  # it has not begun yet
+    while not process_tree.carrying(TOKEN, "1.left"):  # the process has not called exec yet
         os.sched_yield()
 
     assert 1 == process_tree.sweep(TOKEN, "1.left")

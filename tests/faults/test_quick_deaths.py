@@ -1,4 +1,7 @@
-"""A device that kills what it gets drains itself; a script that is broken drains nothing. Real processes."""
+"""Tests of quick deaths with real processes.
+
+A device that kills its jobs drains itself. A broken script drains nothing.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +25,20 @@ from gpuqueue.text.units import GIB, MIB
 
 
 def dies(site: Site, script: str) -> int:
-    """Run a job of this shell script to its bad end and return its id."""
+    """Run a job of this shell script until it fails or is lost, and return its id."""
     job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=False))
     assert site.until_recorded(job.id).job.state in {JobState.FAILED, JobState.LOST}
     return job.id
 
 
 def drains(site: Site) -> tuple[Drain, ...]:
-    """Return who drained the only device."""
+    """Return the drains of the only device."""
     (device,) = site.queue.devices()
     return device.drains
 
 
 def row(store_url: str) -> str | None:
-    """Return the row of deaths on any device, as the store has it."""
+    """Return the store's row of deaths of all devices, None if there is none."""
     client = connect(store_url)
     found = client.hgetall(keys.DEATHS)
     client.close()
@@ -44,7 +47,10 @@ def row(store_url: str) -> str | None:
 
 @pytest.mark.full
 def test_three_crashes_at_once_drain_the_device_until_somebody_resumes_it(site: Site) -> None:
-    """Three jobs are lost to the black hole, and not the whole queue."""
+    """A device with three crashes drains itself until it is resumed.
+
+    A broken device costs three jobs, and not the whole queue.
+    """
     site.start_recorder()
     site.start_worker()
 
@@ -66,7 +72,7 @@ def test_three_crashes_at_once_drain_the_device_until_somebody_resumes_it(site: 
 
 
 def test_a_broken_script_takes_the_card_from_nobody(site: Site, store_url: str) -> None:
-    """Three quick failures, and three quick SIGTERMs from outside: nothing is held against the device."""
+    """Quick failures of a script, SIGTERMs and missing programs do not count against the device."""
     site.start_recorder()
     site.start_worker()
 
@@ -80,7 +86,10 @@ def test_a_broken_script_takes_the_card_from_nobody(site: Site, store_url: str) 
 
 
 def test_a_shim_that_vanishes_is_held_against_the_host(site: Site, tmp_path: Path) -> None:
-    """The worker that started the run saw it go alone; one that comes later cannot know, and says nothing."""
+    """A vanished shim counts against the device if the worker that started the run saw it.
+
+    A worker that adopts the run cannot know how the shim ended, and so does not count it.
+    """
     site.start_recorder()
     worker = site.start_worker()
 
@@ -117,7 +126,7 @@ def gpu(tmp_path: Path) -> FakeGpus:
 
 @pytest.fixture
 def gpu_site(tmp_path: Path, store_url: str, gpu: FakeGpus) -> Iterator[Site]:
-    """Return a site with that card, a worker and a recorder."""
+    """Return a site with the fake card, a worker and a recorder."""
     made = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="auto")
     made.environ.update(gpu.environ(build(tmp_path)))
     made.start_recorder()
@@ -138,7 +147,10 @@ def gpu_site(tmp_path: Path, store_url: str, gpu: FakeGpus) -> Iterator[Site]:
 def test_what_cuda_says_counts_unless_the_device_s_trouble_explains_it(
     gpu_site: Site, gpu: FakeGpus, tmp_path: Path, store_url: str, *, line: str, lost: bool, drained: bool
 ) -> None:
-    """A lost card comes back by itself: nobody should have to resume it."""
+    """A CUDA error counts against the device unless the device's own trouble explains it.
+
+    A lost card recovers by itself, and must not need a `resume`.
+    """
     gate = tmp_path / "gate"
     code = (
         "import pathlib, sys, time\n"

@@ -1,4 +1,4 @@
-"""The recorder stands still: whoever waits for a job sees its output, and no exit code is made up."""
+"""Tests of a stopped recorder: followers of a job see its output, and get no invented exit code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from gpuqueue.text.units import MIB
 
 @pytest.mark.full
 def test_output_comes_and_an_unknown_exit_code_is_called_that(site: Site) -> None:
-    """It said that a job which had run and failed had not run, showed nothing of it, and exited with 1."""
+    """The output is shown, and an exit code that is not recorded yet is reported as unknown.
+
+    `wait` used to say that a job which had failed had not run, showed no output, and exited with 1.
+    """
     recorder = site.start_recorder()
     site.start_worker()
     recorder.send_signal(signal.SIGSTOP)

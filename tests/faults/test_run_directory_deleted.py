@@ -1,4 +1,7 @@
-"""Somebody tidied up, or the job itself did: a run whose directory is gone is ended, told, and never beside another."""
+"""Tests of runs whose directory is deleted, by a user or by the job itself.
+
+Such a run is ended and recorded, and never runs beside another copy of its job.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from gpuqueue.text.units import MIB
 
 
 def start_job(site: Site, told: Path, *, requeue: bool) -> tuple[int, Path, ProcessIdentity, ProcessIdentity]:
-    """Run a job that says who it is; return its id, its directory, its first process and its shim."""
+    """Run a job that writes its pid to *told*; return its id, its directory, its first process and its shim."""
     script = f"echo $$ >> {told}; sleep 100"
     job_id = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=requeue)).id
     site.until_state(job_id, JobState.RUNNING)
@@ -32,7 +35,10 @@ def start_job(site: Site, told: Path, *, requeue: bool) -> tuple[int, Path, Proc
 
 
 def test_a_job_whose_directory_is_deleted_is_ended_and_told(site: Site, tmp_path: Path) -> None:
-    """It ran on for ever, or was ended by nobody: its shim waited for a disk to come back."""
+    """A run whose directory is deleted is ended and recorded as lost.
+
+    Such a run used to go on for ever: its shim waited for the disk to come back.
+    """
     site.start_recorder()
     worker = site.start_worker()
     job_id, directory, process, shim = start_job(site, tmp_path / "told", requeue=False)
@@ -47,7 +53,7 @@ def test_a_job_whose_directory_is_deleted_is_ended_and_told(site: Site, tmp_path
 
 
 def test_a_job_that_deletes_its_own_directory_ends(site: Site) -> None:
-    """Its exit code is lost with it, and nothing else."""
+    """A job that deletes its own directory is lost, and its allocated memory is free again."""
     site.start_recorder()
     site.start_worker()
     argv = ("sh", "-c", 'rm -rf "$GPUQUEUE_RUN_DIR"; sleep 100')
@@ -60,13 +66,17 @@ def test_a_job_that_deletes_its_own_directory_ends(site: Site) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("frozen", [False, True])
 def test_it_is_gone_before_another_worker_runs_it_again(site: Site, tmp_path: Path, *, frozen: bool) -> None:
-    """Two copies were alive together: the next worker saw a lease and no directory, and took it for a claim only."""
+    """A run without a directory is ended before its job runs again.
+
+    Two copies used to be alive at once: the next worker saw a lease without a directory, and took it for a claim
+    without a process.
+    """
     site.start_recorder()
     worker = site.start_worker()
     told = tmp_path / "told"
     job_id, directory, process, shim = start_job(site, told, requeue=True)
     if frozen:
-        shim.send(signal.SIGSTOP)  # it cannot look for itself
+        shim.send(signal.SIGSTOP)  # the shim cannot notice the deletion itself
     site.end(worker, signal.SIGKILL)
     shutil.rmtree(directory)
 

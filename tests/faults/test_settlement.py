@@ -1,4 +1,4 @@
-"""The end of a run directory, with somebody else at work in it."""
+"""Tests of the settlement of a run directory while another thread or process writes to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from workers.run.values import Held
 def test_a_beat_that_meets_the_settlement_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[RunDir], None]
 ) -> None:
-    """The beat saw the claim, the run was settled, then the beat wrote: its file stayed for ever."""
+    """A write that overlaps the settlement leaves no file.
+
+    The heartbeat saw the claim, the run was settled, and then the heartbeat wrote a file that stayed for ever.
+    """
     directory = RunDir.create(tmp_path, Held(job_id=7, token="1.a", devices=(RunDevice(uuid="x", lease_bytes=1),)))
     directory.log.touch()
 
@@ -41,7 +44,10 @@ def test_a_beat_that_meets_the_settlement_leaves_no_file(
 
 
 def test_what_a_killed_writer_left_half_written_goes_and_what_the_job_wrote_stays(tmp_path: Path) -> None:
-    """A half-written spec holds the submitter's environment, and in that are secrets."""
+    """A settlement deletes half-written files of a killed writer and keeps the job's files.
+
+    A half-written spec holds the submitter's environment, with its secrets.
+    """
     directory = RunDir.create(tmp_path, Held(job_id=7, token="1.a", devices=(RunDevice(uuid="x", lease_bytes=1),)))
     for name in (".spec.123.456", ".exit", "lock", "spec", "spec.yaml", ".spec.yaml", "log", "log.1"):
         (directory.path / name).touch()

@@ -22,7 +22,7 @@ from gpuqueue.system.process import ProcessIdentity
 
 @pytest.fixture
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """Return the settings of a store that may be broken: nobody else uses it."""
+    """Return the settings of a store that a test may break, because no other test uses it."""
     state = tmp_path_factory.mktemp("s")
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(state), "GPUQUEUE_CONFIG": os.devnull})
     store = EmbeddedStore(settings)
@@ -48,7 +48,10 @@ def server_of(settings: Settings) -> ProcessIdentity:
     ],
 )
 def test_a_store_that_cannot_serve_says_why(own: Settings, config: dict[str, str], words: str) -> None:
-    """It is there, so the advice is not to start it: the library's own errors must not reach anybody."""
+    """A store that runs but cannot serve raises `StoreNotReady` with the reason.
+
+    The advice must not be to start it, and the Redis library's own errors must not reach the caller.
+    """
     admin = connect(own.redis_url)
     for name, value in config.items():
         admin.config_set(name, value)
@@ -62,7 +65,10 @@ def test_a_store_that_cannot_serve_says_why(own: Settings, config: dict[str, str
 
 
 def test_a_read_only_replica_says_so(own: Settings) -> None:
-    """As after a fail-over to which only the address was not changed."""
+    """A read-only replica is named in the error.
+
+    That happens after a fail-over in which only the address was not changed.
+    """
     admin = connect(own.redis_url)
     admin.replicaof("127.0.0.1", 1)
     queue = JobQueue(own.redis_url)
@@ -76,13 +82,19 @@ def test_a_read_only_replica_says_so(own: Settings) -> None:
 
 
 def test_a_store_that_is_loading_is_not_taken_for_dead() -> None:
-    """Else a second server would be started on the same files."""
+    """A store that is loading is not ready, but not unreachable.
+
+    Otherwise a second server would be started on the same files.
+    """
     with pytest.raises(StoreNotReady, match="still loading"), translated("unix:///x"):
         raise redis.BusyLoadingError("Redis is loading the dataset in memory")
 
 
 def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a kill -9 `gpuqueue up` found it loading, took it down again, and did so for ever: no store at all."""
+    """A store that takes long to load its data comes up.
+
+    After a SIGKILL, `gpuqueue up` used to find the store loading and stop it, each time.
+    """
     writer = connect(own.redis_url)
     with writer.pipeline(transaction=False) as pipe:
         for number in range(12_000):
@@ -92,7 +104,7 @@ def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatc
     server = server_of(own)
     server.send(signal.SIGKILL)
     assert server.wait(10)
-    slowly = ("--key-load-delay", "100")  # microseconds a key; it looks up from its work at every 1024th
+    slowly = ("--key-load-delay", "100")  # microseconds for each key; the server answers clients after each 1024th
     command = EmbeddedStore(own)._command()
     monkeypatch.setattr(EmbeddedStore, "_command", lambda _self: [*command, *slowly])
     monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.9)
@@ -107,7 +119,10 @@ def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatc
 def test_a_server_whose_last_thread_is_still_ending_is_waited_for(
     own: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its first thread was gone, its lock not yet: `up` waited a minute for an answer that nobody was left to give."""
+    """A start waits for the lock of a server that is still ending.
+
+    The server's first thread was gone and its lock was not, and `up` used to wait a minute for an answer.
+    """
     assert EmbeddedStore(own).stop()
     ending = os.open(own.state_dir / "store" / "lock", os.O_RDWR)
     fcntl.flock(ending, fcntl.LOCK_EX)
@@ -127,7 +142,10 @@ def test_a_server_whose_last_thread_is_still_ending_is_waited_for(
 
 
 def test_a_server_that_hangs_is_never_doubled(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two servers on one directory each acknowledged a job 2, and one of the two was gone after a restart."""
+    """No second server is started while the first one hangs.
+
+    Two servers on one directory each acknowledged a job 2, and one of these jobs was gone after a restart.
+    """
     server = server_of(own)
     server.send(signal.SIGSTOP)
     monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.5)
@@ -142,7 +160,10 @@ def test_a_server_that_hangs_is_never_doubled(own: Settings, monkeypatch: pytest
 
 
 def test_a_server_whose_socket_was_removed_makes_way(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody tidied up /tmp. It lived on unseen, and `up` waited a minute for it and gave up."""
+    """A server whose socket file was removed is replaced.
+
+    Someone had cleaned up /tmp. The server lived on unreachable, and `up` waited a minute and gave up.
+    """
     monkeypatch.setattr(embedded, "UNREACHABLE_S", 0.0)
     queue = JobQueue(own.redis_url)
     job_id = queue.submit(make_spec()).id
@@ -158,7 +179,7 @@ def test_a_server_whose_socket_was_removed_makes_way(own: Settings, monkeypatch:
 
 
 def test_a_server_that_is_only_just_coming_up_is_left_alone(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its socket is not there yet: whoever comes second waits for it."""
+    """A server that has just started, and has no socket yet, is waited for and not replaced."""
     server = server_of(own)
     Path(own.socket_path).unlink()
     monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.3)

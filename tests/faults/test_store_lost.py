@@ -1,4 +1,7 @@
-"""The store restarts without its data: nothing is lost, nothing runs twice, no healthy run is ended."""
+"""Tests of a store that restarts without its data.
+
+Nothing is lost, nothing runs twice, and no healthy run is ended.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
 
 
 class Patient:
-    """A job that says who it is, and ends with an exit code when it is told to."""
+    """A job that writes its pid, and exits with *code* once its gate file exists."""
 
     def __init__(self, site: Site, place: Path, code: int = 0) -> None:
         self.site = site
@@ -33,23 +36,23 @@ class Patient:
         self.job: Job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, name=f"patient-{code}"))
 
     def pids(self) -> list[int]:
-        """Return the pid of each copy of it that ever began."""
+        """Return the pid of each copy of the job that ever began."""
         return [int(word) for word in self.said.read_text().split()] if self.said.exists() else []
 
     def process(self) -> ProcessIdentity:
-        """Wait until it runs, and return the identity of its process."""
+        """Wait until the job runs, and return its process."""
         (pid,) = until(self.pids, what=f"job {self.job.id} runs\n{self.site.log()[-2000:]}")
         identity = ProcessIdentity.of(pid)
         assert identity is not None
         return identity
 
     def end(self) -> None:
-        """Let it end."""
+        """Let the job end."""
         self.gate.touch()
 
 
 def until_in_book(site: Site, job_id: int, state: JobState) -> None:
-    """Wait until the book says that the job stands there."""
+    """Wait until the history has the job in *state*."""
 
     def there() -> bool:
         record = site.client.book.get(job_id)
@@ -59,7 +62,7 @@ def until_in_book(site: Site, job_id: int, state: JobState) -> None:
 
 
 def lose_data(store: OwnStore) -> None:
-    """Kill the store, delete its data, start it again."""
+    """Kill the store, delete its data and start it again."""
     store.kill()
     store.remove_data()
     store.start()
@@ -73,7 +76,11 @@ def until_open(site: Site) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("across", ["socket", "network"])
 def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_path: Path, across: str) -> None:
-    """It did: the beat heard that the token is unknown, and three-day trainings were ended as stale, all at once."""
+    """An empty store ends no run.
+
+    A heartbeat used to get the answer that its token is unknown, and training runs of three days were ended as stale,
+    all at once.
+    """
     url = own_store.url if across == "socket" else own_store.listen()
     site = Site(tmp_path / across, url, GPUQUEUE_LEASE="2s")
     try:
@@ -82,7 +89,7 @@ def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_pa
 
         own_store.empty()
 
-        # Longer than the grace: the shim would end it as well if nobody vouched for it.
+        # Longer than the grace: without heartbeats the shim would end the job as well.
         until(lambda: site.log().count("the runs go on") > 12, what="the worker beats on")
         assert process.alive()
     finally:
@@ -99,14 +106,14 @@ def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_pa
 def test_everything_goes_on_where_it_was(
     own_site: Site, own_store: OwnStore, tmp_path: Path, *, worker_dies: bool, plain: bool
 ) -> None:
-    """Running jobs under their old tokens and pids; waiting ones once and in order; held ones held; ids above."""
+    """Running jobs keep their tokens and pids, waiting ones run once and in order, held ones stay held, ids grow."""
     site = own_site
     site.start_recorder()
     worker = site.start_worker(plain=plain)
     patients = [Patient(site, tmp_path, code) for code in (3, 4)]
     processes = [patient.process() for patient in patients]
     effects = tmp_path / "effects"
-    # Each takes the whole device, so they run one by one, when the patients are gone.
+    # Each job needs the whole device, so they run one by one, after the patients.
     waiting = [
         site.queue.submit(make_spec(argv=("sh", "-c", f"echo {number} >> {effects}"), mem_bytes=8 * GIB)).id
         for number in range(3)
@@ -141,12 +148,12 @@ def test_everything_goes_on_where_it_was(
     assert JobState.SUCCEEDED is site.until_recorded(held).job.state
 
 
-#: How much of a job's story the book had when the store was lost: what it never heard of, and so many steps.
+#: What the history missed when the store was lost -> how many steps of the job it had.
 MISSED = {"the job": 0, "the claim": 1, "the start": 2, "the end": 3}
 
 
 def record_steps(site: Site, job_id: int, steps: int) -> None:
-    """Write down what a recorder would that dies right after the so manyth step of a job."""
+    """Record what a recorder would have recorded that died right after the first *steps* steps of a job."""
     told = site.queue.events("0-0", most=1000)
     places = [place for place, event in enumerate(told) if event.job_id == job_id]
     assert site.client.book.apply(
@@ -160,7 +167,10 @@ def record_steps(site: Site, job_id: int, steps: int) -> None:
 def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
     own_site: Site, own_store: OwnStore, tmp_path: Path, missed: str, *, worker_dies: bool
 ) -> None:
-    """Its story was still in the outbox and went down with the store: its worker's word counts."""
+    """A run that the history did not have is not run twice: its worker reports it.
+
+    The run's events were still in the outbox, and were lost with the store.
+    """
     site = own_site
     site.make_tables()
     other = site.queue.submit(make_spec(mem_bytes=MIB)).id
@@ -195,7 +205,10 @@ def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
 def test_an_end_that_the_book_did_not_hear_of_is_told_again(
     own_site: Site, own_store: OwnStore, tmp_path: Path, missed: str, *, worker_dies: bool
 ) -> None:
-    """The store had acknowledged it, so the run directory was emptied: the job would have been run once more."""
+    """An end that the history did not have is reported again.
+
+    The store had acknowledged the end, so the run directory was emptied, and the job would have run again.
+    """
     site = own_site
     site.make_tables()
     other = site.queue.submit(make_spec(mem_bytes=MIB)).id
@@ -226,7 +239,10 @@ def test_an_end_that_the_book_did_not_hear_of_is_told_again(
 def test_a_worker_that_finds_the_store_not_open_keeps_its_runs_alive_meanwhile(
     own_site: Site, own_store: OwnStore, tmp_path: Path
 ) -> None:
-    """It gave up at once, and whoever started it again took longer than the shims can wait."""
+    """A worker that starts while the store is not open keeps its runs alive.
+
+    It used to exit at once, and its restart took longer than the shims' grace.
+    """
     site = own_site
     site.make_tables()
     worker = site.start_worker()
@@ -249,7 +265,10 @@ def test_a_worker_that_finds_the_store_not_open_keeps_its_runs_alive_meanwhile(
 
 @pytest.mark.full
 def test_an_end_may_be_the_first_that_a_rebuilt_store_hears_of_a_run(own_store: OwnStore, tmp_path: Path) -> None:
-    """It ended while the store was away, and the next beat is far: it must not be taken for a stale one."""
+    """A rebuilt store accepts the end of a run that it does not know.
+
+    The run ended while the store was away, before the next heartbeat. Its end must not be taken for a stale one.
+    """
     site = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE="90s", GPUQUEUE_BEAT="10s")
     try:
         site.make_tables()
@@ -272,7 +291,10 @@ def test_an_end_may_be_the_first_that_a_rebuilt_store_hears_of_a_run(own_store: 
 
 @pytest.mark.full
 def test_a_device_that_somebody_drained_stays_drained(own_site: Site, own_store: OwnStore) -> None:
-    """The store forgot it, and a broken card would take jobs again; its worker has heard who drained it and why."""
+    """A drained device stays drained after the store lost its data.
+
+    Otherwise a broken card would take jobs again. Its worker remembers who drained it, and why.
+    """
     site = own_site
     recorder = site.start_recorder()
     site.start_worker()
@@ -295,12 +317,15 @@ def test_a_device_that_somebody_drained_stays_drained(own_site: Site, own_store:
 def test_a_run_of_which_nobody_speaks_is_over_before_its_job_starts_again(
     own_site: Site, own_store: OwnStore, tmp_path: Path
 ) -> None:
-    """Neither book nor worker tells of it: its shim ends it within the lease, and only then claims begin."""
+    """A run that neither history nor worker knows is over before its job starts again.
+
+    Its shim ends it within the lease, and claims begin only after that.
+    """
     site = own_site
     site.make_tables()
     worker = site.start_worker()
     said = tmp_path / "said"
-    # Each copy says whether an earlier one is still alive.
+    # Each copy writes whether an earlier one is still alive.
     script = (
         f'for pid in $(cut -d" " -f1 {said} 2>/dev/null); do kill -0 $pid && alive=$pid; done; '
         f'echo $$ ${{alive:-alone}} >> {said}; [ "$(wc -l < {said})" -gt 1 ] || sleep 1000'
@@ -330,7 +355,11 @@ def test_a_run_of_which_nobody_speaks_is_over_before_its_job_starts_again(
 def test_a_recorder_killed_in_the_rebuild_is_followed_by_one_that_ends_it(
     own_site: Site, own_store: OwnStore, step: str
 ) -> None:
-    """At the first page, in the middle, and right before the store is open: each job is back once, in order."""
+    """A recorder killed during the rebuild is followed by one that completes it.
+
+    It is killed at the first page, in the middle, and right before the store is open. Each job is restored once, in
+    order.
+    """
     site = own_site
     recorder = site.start_recorder()
     ids = [site.queue.submit(make_spec(name=f"n{number}")).id for number in range(600)]  # more than one page

@@ -1,4 +1,4 @@
-"""The last resort where a shim was killed: nobody of the run may be missed."""
+"""Tests of the sweep, the last resort after a shim was killed. It must miss no process of the run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from workers.run.environment import TOKEN
 
 @pytest.mark.full
 def test_a_process_in_the_middle_of_exec_is_not_missed(tmp_path: Path) -> None:
-    """Between its new program and its new environment a look saw no token: one in twenty of these lived on."""
+    """A process that is in the middle of an exec is not missed.
+
+    Between the new program and its new environment a scan sees no token. One in twenty of such processes used to
+    survive.
+    """
     script = tmp_path / "restless.sh"
     script.write_text(f"exec /bin/sh {script}\n")
     missed = []
@@ -33,7 +37,7 @@ def test_a_process_in_the_middle_of_exec_is_not_missed(tmp_path: Path) -> None:
 
 
 def test_a_process_without_any_environment_is_no_riddle(tmp_path: Path) -> None:
-    """`env -i` is legal: it is not waited for, and it is nobody's."""
+    """A process without any environment, as after `env -i`, is not waited for and belongs to no run."""
     ready = tmp_path / "ready"
     words = f"open({str(ready)!r}, 'w').close(); import time; time.sleep(1000)"
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", words], env={}) as process:

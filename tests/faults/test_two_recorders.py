@@ -1,4 +1,7 @@
-"""Two recorders at once, killed at any moment, and a database that dies under them: the book is that of one."""
+"""Tests of two recorders that run at once, are killed at random, and lose their database.
+
+The history must be the same as that of one undisturbed recorder.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +36,12 @@ from workers.services.recorder import Recorder
 
 WITH_CONSTANT = Path(__file__).parents[1] / "support" / "with_constant.py"
 JOBS, BATCH = 150, 4
-#: Of the moments at which something happens: those at which a recorder is killed. At the others it stands still.
+#: The indices of the moments at which a recorder is killed. At the other moments a recorder is stopped and continued.
 KILLS = {3, 6}
 
 
 def live(queue: JobQueue, count: int) -> None:
-    """Have *count* jobs come and go: some end well, some are given back or lost first, some are cancelled."""
+    """Run *count* jobs to their end: some exit, some are released or lost first, some are cancelled."""
     serve(queue)
     for number in range(count):
         job_id = queue.submit(make_spec()).id
@@ -56,7 +59,7 @@ def live(queue: JobQueue, count: int) -> None:
 
 
 def all_events(queue: JobQueue) -> list[Event]:
-    """Return everything in the outbox."""
+    """Return all events of the outbox."""
     found: list[Event] = []
     while some := queue.events(found[-1].id if found else "0-0"):
         found += some
@@ -64,7 +67,7 @@ def all_events(queue: JobQueue) -> list[Event]:
 
 
 def rows(url: str) -> dict[str, list[dict[str, Any]]]:
-    """Return every row of every table."""
+    """Return all rows of all tables."""
     engine = open_engine(url)
     try:
         with reading(engine) as connection:
@@ -79,7 +82,7 @@ def rows(url: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def written_by_one(events: list[Event], epoch: str, url: str) -> dict[str, list[dict[str, Any]]]:
-    """Return every row of a book that nothing has disturbed."""
+    """Return all rows of a history that one recorder writes without any disturbance."""
     migrate.upgrade(url)
     book = Book(url)
     assert book.apply(events, expected=None, epoch=epoch)
@@ -89,7 +92,10 @@ def written_by_one(events: list[Event], epoch: str, url: str) -> dict[str, list[
 
 @pytest.fixture
 def postgres() -> Iterator[Breakable]:
-    """Return a server that may be killed; without one skip, but never in CI."""
+    """Return a server that a test may kill.
+
+    Without PostgreSQL the test is skipped, but in CI it fails.
+    """
     with ExitStack() as stack:
         try:
             server = stack.enter_context(breakable())
@@ -103,14 +109,18 @@ def postgres() -> Iterator[Breakable]:
 @pytest.mark.full
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
-    """Kill -9 of a recorder in the midst of a batch is kill -9 of SQLite; PostgreSQL itself is killed as well."""
+    """Recorders killed with SIGKILL in the middle of a batch write each event once.
+
+    SQLite runs inside the recorder and dies with it; the PostgreSQL server is killed as well.
+    """
     chance = random.Random(20261121)  # noqa: S311 - only moments are drawn
     url = f"sqlite:///{tmp_path / 'book.db'}"
     server: Breakable | None = None
     if kind == "postgresql":
         server = request.getfixturevalue("postgres")
         assert server is not None
-        # A site that trades safety for speed: what we have trimmed must lie on the disk all the same.
+        # A site may trade durability for speed. Even then, events that the recorder trims from the outbox must be on
+        # the disk.
         server.server.run("ALTER SYSTEM SET synchronous_commit = off")
         server.server.run("ALTER SYSTEM SET wal_writer_delay = '10s'")
         server.server.run("SELECT pg_reload_conf()")
@@ -136,8 +146,8 @@ def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: py
             until(lambda moment=moment: passed(events[moment]), what=f"event {moment}", timeout_s=60)
             victim = chance.randrange(2)
             if number not in KILLS:
-                recorders[victim].send_signal(signal.SIGSTOP)  # it may know a batch that the other one writes
-                with suppress(AssertionError):  # it may also be the one that all wait for
+                recorders[victim].send_signal(signal.SIGSTOP)  # it may have read a batch that the other recorder writes
+                with suppress(AssertionError):  # it may also hold the lock that the other recorder waits for
                     until(lambda moment=moment: passed(events[moment + 5 * BATCH]), timeout_s=0.5)
                 recorders[victim].send_signal(signal.SIGCONT)
                 continue
@@ -165,7 +175,10 @@ def _place(event_id: str) -> tuple[int, int]:
 def test_nobody_knows_whether_it_was_committed(
     queue: JobQueue, book: Book, book_url: str, tmp_path: Path, *, committed: bool
 ) -> None:
-    """The database dies in the very moment of the commit; before it did it, or right after."""
+    """The recorder continues correctly after the database dies during a commit.
+
+    The database may die just before or just after it has committed; the recorder cannot tell which.
+    """
     live(queue, 5)
     events, epoch = all_events(queue), queue.epoch()
     assert epoch is not None

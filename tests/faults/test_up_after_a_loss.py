@@ -1,4 +1,4 @@
-"""``gpuqueue up`` after a store or a database lost its data: all that a person has to do."""
+"""Tests that ``gpuqueue up`` is all that a user has to run after the store or the database has lost its data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuqueue.system.process import ProcessIdentity, age_s
 
 @pytest.fixture
 def up(home: Home) -> Home:
-    """Return a machine with two simulated devices that are up, and leases that a test can wait for."""
+    """Return a machine with two simulated devices that are up, with leases that end within a test."""
     home.environ.update(GPUQUEUE_LEASE="15s", GPUQUEUE_BEAT="0.5s", GPUQUEUE_HEADROOM="0")
     home("up", "--devices", "sim:2x24G")
     return home
@@ -28,12 +28,12 @@ def up(home: Home) -> Home:
 
 @pytest.fixture
 def submit(up: Home) -> Callable[[str], int]:
-    """Return a way to submit a shell script that takes a whole device; it returns the id."""
+    """Return a function that submits a shell script on a whole device and returns the job's id."""
     return lambda script: int(up("submit", "--mem", "20G", "--", "sh", "-c", script))
 
 
 def patient(submit: Callable[[str], int], place: Path, code: int) -> int:
-    """Submit a job that says who it is, ends with *code* when it is told to, and runs before this returns."""
+    """Submit a job that writes its pid and exits with *code* once the file ``go`` exists; return when it runs."""
     said = place / f"said-{code}"
     job_id = submit(f"echo $$ >> {said}; while [ ! -e {place}/go ]; do sleep 0.1; done; exit {code}")
     until(lambda: said.exists() and said.read_text(), what=f"job {job_id} runs")
@@ -41,34 +41,34 @@ def patient(submit: Callable[[str], int], place: Path, code: int) -> int:
 
 
 def until_in_book(home: Home, held: int) -> None:
-    """Wait until the book says that the last job is held: then it has all that went before."""
+    """Wait until the history says that the last job is held: then it has all earlier events too."""
     until(lambda: (held, "held") in states(home, "history"), what=f"job {held} is held in the book")
 
 
 def states(home: Home, what: str) -> list[tuple[int, str]]:
-    """Return id and state of each job that ``gpuqueue queue`` or ``gpuqueue history`` tells of, by id."""
+    """Return the id and state of each job that ``gpuqueue queue`` or ``gpuqueue history`` lists, by id."""
     return sorted((row["id"], row["state"]) for row in json.loads(home.says(what, "--json")))
 
 
 def ended(home: Home, job_ids: list[int]) -> dict[int, dict[str, Any]]:
-    """Wait until all of these jobs have ended in the history, and return what it says of each."""
+    """Wait until these jobs have ended in the history, and return the history's row of each."""
     home.says("wait", *map(str, job_ids))
     rows = {row["id"]: row for row in json.loads(home("history", "--json"))}
     return {job_id: rows[job_id] for job_id in job_ids}
 
 
 def endings(rows: dict[int, dict[str, Any]]) -> list[tuple[int, int | None]]:
-    """Return of each job how many runs it had, and the exit code of the last."""
+    """Return the number of runs of each job, and the exit code of its last run."""
     return [(len(row["runs"]), row["runs"][-1]["ending"]["exit_code"]) for row in rows.values()]
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_store_without_its_data(up: Home, submit: Callable[[str], int], tmp_path: Path, *, killed: bool) -> None:
-    """Running jobs end with their own exit codes, waiting ones run once, held ones stay held, ids go on above.
+    """Running jobs end with their own exit codes, waiting ones run once, held ones stay held, and ids grow.
 
-    A store that lives on without its files made way for nobody: the workers stayed with it, everybody else went to the
-    new one, and a job ran twice.
+    A store that lived on without its files was never replaced. Its workers stayed with it, all other processes used the
+    new store, and a job ran twice.
     """
     running = [patient(submit, tmp_path, code) for code in (3, 4)]
     waiting = [submit(f"echo {number} >> {tmp_path}/done") for number in range(3)]
@@ -106,7 +106,10 @@ def test_a_store_without_its_data(up: Home, submit: Callable[[str], int], tmp_pa
 
 @pytest.mark.full
 def test_a_database_file_that_was_deleted(up: Home, submit: Callable[[str], int], tmp_path: Path) -> None:
-    """It said to run ``gpuqueue up``, and that made no tables while the workers were up."""
+    """`gpuqueue up` creates a deleted database file again, and the live jobs are recorded in it.
+
+    The error message used to recommend ``gpuqueue up``, which made no tables while the workers were up.
+    """
     running = [patient(submit, tmp_path, code) for code in (5, 6)]
     waiting, held = (submit(f"echo {name} >> {tmp_path}/done") for name in ("waiting", "held"))
     up("hold", str(held))

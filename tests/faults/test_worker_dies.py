@@ -30,13 +30,16 @@ def runs_of(file: Path) -> list[str]:
 
 @pytest.mark.promise("P1")
 def test_a_worker_killed_right_after_the_claim_costs_nothing(site: Site, tmp_path: Path) -> None:
-    """The claim is made and no run directory exists: exactly one successful run is in the book in the end."""
+    """A worker killed between the claim and the run directory costs nothing.
+
+    In the end the history has exactly one successful run.
+    """
     site.start_recorder()
     worker = site.start_worker()
     site.end(worker, signal.SIGKILL)
     effects = tmp_path / "effects"
     job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}"), mem_bytes=MIB))
-    # What the killed worker did last, to the letter: its claim, and then nothing any more.
+    # Repeats the last step of the killed worker: it claims the job and then does nothing.
     uuid = f"sim-{site.settings.host}-0"
     offer = make_offer(uuid, host=site.settings.host)
     claimed = site.queue.claim(offer, worker="killed", lease_s=300, nonce="dead")
@@ -53,7 +56,10 @@ def test_a_worker_killed_right_after_the_claim_costs_nothing(site: Site, tmp_pat
 @pytest.mark.promise("P4")
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_a_worker_killed_while_its_job_runs_is_survived(site: Site, tmp_path: Path, *, plain: bool) -> None:
-    """The job lives on in its shim; the next worker adopts it and gets its exit code."""
+    """A job survives its worker: it goes on under its shim.
+
+    The next worker adopts the run and gets its exit code.
+    """
     site.start_recorder()
     worker = site.start_worker(plain=plain)
     effects, gate = tmp_path / "effects", tmp_path / "gate"
@@ -73,7 +79,7 @@ def test_a_worker_killed_while_its_job_runs_is_survived(site: Site, tmp_path: Pa
 
 
 def test_a_job_that_ends_while_no_worker_is_there_is_settled_by_the_next(site: Site, tmp_path: Path) -> None:
-    """Its exit code is not lost."""
+    """The exit code of a job that ends without a worker is recorded by the next worker."""
     site.start_recorder()
     worker = site.start_worker()
     started, gate = tmp_path / "started", tmp_path / "gate"
@@ -92,7 +98,10 @@ def test_a_job_that_ends_while_no_worker_is_there_is_settled_by_the_next(site: S
 
 @pytest.mark.full
 def test_a_stopped_worker_leaves_its_jobs_alone(site: Site, tmp_path: Path) -> None:
-    """SIGTERM is an upgrade, not an order to end three days of training."""
+    """SIGTERM to a worker leaves its jobs running.
+
+    An upgrade stops the worker, and must not end three days of training.
+    """
     site.start_recorder()
     worker = site.start_worker(plain=False)
     effects = tmp_path / "effects"
@@ -110,11 +119,11 @@ def test_a_stopped_worker_leaves_its_jobs_alone(site: Site, tmp_path: Path) -> N
 
 
 def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_path: Path) -> None:
-    """The rest of the tree is swept, the story is told, and the job runs again."""
+    """When a shim is killed, its run is lost, its other processes are swept, and the job runs again."""
     site.start_recorder()
     site.start_worker()
     effects, left, gate = tmp_path / "effects", tmp_path / "left", tmp_path / "gate"
-    # What the shim starts itself dies with it; what left its session is found by the sweep only.
+    # The shim's own child dies with the shim. A process that left the session is found only by the sweep.
     script = f"setsid sleep 1000 & echo $! >> {left}; echo $$ >> {effects}; [ -e {gate} ] || sleep 1000; kill %1"
     job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
     (first,) = until(lambda: runs_of(effects))
@@ -132,7 +141,7 @@ def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_pa
 
 @pytest.mark.full
 def test_the_database_may_be_away(site: Site) -> None:
-    """Jobs are taken, run and ended meanwhile; the book has all of it in the end."""
+    """Jobs are accepted, run and end without the history, which is complete in the end."""
     site.start_worker()
     job = site.queue.submit(make_spec(mem_bytes=MIB))
     until(lambda: site.queue.get(job.id).state is JobState.SUCCEEDED)  # type: ignore[union-attr]
@@ -144,7 +153,10 @@ def test_the_database_may_be_away(site: Site) -> None:
 
 @pytest.mark.full
 def test_two_recorders_at_once_write_everything_once(site: Site) -> None:
-    """How far the book has come is a row in the book itself."""
+    """Two recorders record each event once.
+
+    The position of the recorders is a row in the history itself.
+    """
     site.start_recorder()
     site.spawn("record")
     site.start_worker()
@@ -156,7 +168,10 @@ def test_two_recorders_at_once_write_everything_once(site: Site) -> None:
 
 
 def test_a_damaged_run_directory_keeps_no_worker_from_starting(site: Site) -> None:
-    """A power cut can leave an empty file; the other runs of the host must not wait for a person to remove it."""
+    """A damaged run directory does not stop a worker from starting.
+
+    A power cut can leave an empty file, and the host's other runs must not wait until a user removes it.
+    """
     site.start_recorder()
     held = Held(job_id=77, token="1.damaged", devices=(RunDevice(uuid="x", lease_bytes=1),))
     directory = RunDir.create(site.settings.runs_dir, held)
@@ -170,7 +185,10 @@ def test_a_damaged_run_directory_keeps_no_worker_from_starting(site: Site) -> No
 
 @pytest.mark.promise("P6")
 def test_the_peak_outlives_the_worker_that_saw_it(site: Site, tmp_path: Path) -> None:
-    """A job was large under one worker and small under the next: its peak is the large figure."""
+    """A run's peak memory includes what an earlier worker measured.
+
+    The job is large under the first worker and small under the second, so its peak is the larger figure.
+    """
     site.start_recorder()
     worker = site.start_worker()
     shrink, gate = tmp_path / "shrink", tmp_path / "gate"
@@ -178,7 +196,7 @@ def test_the_peak_outlives_the_worker_that_saw_it(site: Site, tmp_path: Path) ->
         "import os, pathlib, time\n"
         "data = bytearray(200 * 2**20)\n"
         f"while not pathlib.Path({str(shrink)!r}).exists(): time.sleep(0.02)\n"
-        # exec gives all memory back, and the kernel's own maximum with it
+        # exec frees all memory and resets the kernel's own maximum
         f"os.execv('/bin/sh', ['sh', '-c', 'while [ ! -e {gate} ]; do sleep 0.05; done'])\n"
     )
     job = site.queue.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
@@ -200,7 +218,10 @@ def test_the_peak_outlives_the_worker_that_saw_it(site: Site, tmp_path: Path) ->
 
 
 def test_one_event_that_the_book_cannot_take_stops_no_other(site: Site, store_url: str) -> None:
-    """A figure beyond the database's range ended the recorder, and its successor, and the next, for ever."""
+    """An event with a number out of the database's range does not stop the recorder.
+
+    Such an event used to end the recorder, and each of its successors.
+    """
     client = connect(store_url)
     client.xadd(
         keys.OUTBOX,
@@ -217,7 +238,10 @@ def test_one_event_that_the_book_cannot_take_stops_no_other(site: Site, store_ur
 
 @pytest.mark.full
 def test_runs_of_a_device_that_is_not_there_any_more_are_answered_for(site: Site, tmp_path: Path) -> None:
-    """A card dropped out, or `up` was told of fewer devices: its job could not be cancelled, and `down` hung for it."""
+    """Runs on a device that is no longer served are managed by the other workers of the host.
+
+    After a card dropped out, or `up` got fewer devices, its job could not be cancelled, and `down` hung.
+    """
     site.start_recorder()
     site.environ["GPUQUEUE_DEVICES"] = "sim:2x8G"
     worker = site.start_worker("1")
@@ -237,7 +261,10 @@ def test_runs_of_a_device_that_is_not_there_any_more_are_answered_for(site: Site
 
 @pytest.mark.full
 def test_a_job_that_ignores_sigterm_is_gone_before_anybody_else_may_have_it(store_url: str, tmp_path: Path) -> None:
-    """With a lease of 5 s and a kill grace of 10 s it lived on for 8 s beside the second copy of itself."""
+    """A job that ignores SIGTERM is gone before its job can be claimed again.
+
+    With a lease of 5 s and a kill grace of 10 s it used to live for 8 s beside its second copy.
+    """
     site = Site(tmp_path / "state", store_url, GPUQUEUE_LEASE="5s", GPUQUEUE_BEAT="1s", GPUQUEUE_KILL_GRACE="10s")
     try:
         site.start_recorder()
@@ -257,12 +284,13 @@ def test_a_job_that_ignores_sigterm_is_gone_before_anybody_else_may_have_it(stor
 
 @pytest.mark.full
 def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) -> None:
-    """A worker killed before its first beat left no word of it: the line of memory began anew at the adoption.
+    """The memory timeline of an adopted run begins at the run's start.
 
-    Drawn from the run's start it seemed to stop in the middle of the run.
+    A worker killed before its first heartbeat saves no measurements. The timeline used to begin at the adoption, so
+    that it seemed to stop in the middle of the run.
     """
     site.start_recorder()
-    site.environ["GPUQUEUE_BEAT"] = "4s"  # none before it is killed
+    site.environ["GPUQUEUE_BEAT"] = "4s"  # no heartbeat before the worker is killed
     worker = site.start_worker()
     gate = tmp_path / "gate"
     job = site.queue.submit(make_spec(argv=("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done"), mem_bytes=MIB))
@@ -284,7 +312,7 @@ def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) 
 
 
 def looks_at(site: Site) -> int:
-    """Return how many looks at the one run its worker has kept."""
+    """Return how many samples of its only run the worker has saved."""
     (directory,) = site.settings.runs_dir.glob("[0-9]*/*")
     kept = directory / "meters"
     devices = json.loads(kept.read_text())["devices"] if kept.exists() else {}

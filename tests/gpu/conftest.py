@@ -1,4 +1,4 @@
-"""The machine on which the tests of this directory run: this one with its GPUs, and in the gate the fake driver's."""
+"""The machine on which the tests of this directory run: this one with its GPUs, or the fake driver's."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from workers.devices.nvml import NvmlBackend
 
 @pytest.fixture
 def card_environ() -> dict[str, str]:
-    """Skip where there is no real GPU; nothing is needed to find one."""
-    backend = NvmlBackend.probe()  # a driver that is there but broken fails here: that is no reason to skip
+    """Return the environment for a real GPU, which is empty; skip where there is none."""
+    backend = NvmlBackend.probe()  # a broken driver raises here, which is no reason to skip
     if backend is None or not backend.devices():
         pytest.skip("NVML finds no GPU")
     return {}
@@ -34,13 +34,13 @@ def _fake_libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fake_environ(_fake_libraries: Path, tmp_path: Path) -> dict[str, str]:
-    """Return what shows two 24 GiB cards of the fake driver."""
+    """Return the environment in which the fake driver shows two 24 GiB cards."""
     return FakeGpus.create(tmp_path / "gpus", (24 * GIB, 24 * GIB)).environ(_fake_libraries)
 
 
 @pytest.fixture(params=[pytest.param("card", marks=pytest.mark.gpu), "fake"])
 def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
-    """Return this machine with its real cards, and once more as the fake driver would have it."""
+    """Return this machine with its real cards, and then with the fake driver's cards."""
     environ = request.getfixturevalue(f"{request.param}_environ")
     with closing(FarBackend("gpu", environ)) as backend:
         yield Machine(real=request.param == "card", environ=environ, backend=backend)

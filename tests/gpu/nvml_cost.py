@@ -1,8 +1,8 @@
-"""What NVML's calls and a look of the worker's sampler cost on one GPU, in µs each. Run as a program by a test.
+"""Measures what NVML's calls and a sample of the worker's sampler cost on one GPU, in µs. A test runs this program.
 
 python nvml_cost.py UUID PLACE   with the root and tests/support/ on PYTHONPATH, and only UUID in CUDA_VISIBLE_DEVICES
 
-It holds 64 MiB on the GPU itself, so that there is a process to be found, and prints JSON.
+It holds 64 MiB on the GPU itself, so that the driver has a process to list, and prints JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROUNDS = 50
 
 
 def main(uuid: str, place: str) -> None:
-    """Measure each, and print it with what was seen."""
+    """Measure each call, and print the costs with what was sampled."""
     cuda = Cuda()
     cuda.use(0)
     cuda.allocate(64 * MIB)
@@ -41,7 +41,7 @@ def main(uuid: str, place: str) -> None:
     device = next(each for each in backend.devices() if each.uuid == uuid)
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    card = pynvml.nvmlDeviceGetHandleByUUID(device.mig_parent or uuid)  # a MIG instance has no figures of these
+    card = pynvml.nvmlDeviceGetHandleByUUID(device.mig_parent or uuid)  # a MIG instance lacks these figures
     run = run_of_ours(device, Path(place))
     runs = LiveRuns()
     runs.add(run)
@@ -57,7 +57,7 @@ def main(uuid: str, place: str) -> None:
 
 
 def run_of_ours(device: Device, place: Path) -> LiveRun:
-    """Return a run whose shim is this very process."""
+    """Return a run whose shim is this process."""
     on = RunDevice(uuid=device.uuid, lease_bytes=GIB, kind=device.kind, total_bytes=device.total_bytes)
     held = Held(job_id=1, token="1.cost", devices=(on,))
     directory = RunDir.create(place, held)
@@ -66,7 +66,7 @@ def run_of_ours(device: Device, place: Path) -> LiveRun:
 
 
 def cost(call: Callable[[], object]) -> float:
-    """Return the µs that *call* takes on the average, after a first one that may open what is needed."""
+    """Return the mean time of *call* in µs, after a first call that may open what it needs."""
     call()
     began_s = time.perf_counter()
     for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""Jobs through the whole corridor on a real card. In the gate the same tests run on the fake driver's cards."""
+"""Tests of whole jobs on a real card. The same tests also run on the fake driver's cards."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from gpuqueue.text.units import GIB, MIB
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SEES = JOB.with_name("sees.py")
-#: More devices than these tell nothing new, and each takes a second.
+#: More devices give no further result, and each takes a second.
 MOST_DEVICES = 4
-#: What a card may keep for itself after its first context, and a desktop may take meanwhile.
+#: What a card may reserve after its first context, and what a desktop may take meanwhile.
 FEW_BYTES = 16 * MIB
 
 
 @contextmanager
 def holding(site: Site, gate: Path, mem_bytes: int, *sizes: int, deaf: bool = False) -> Iterator[int]:
-    """Run job.py with these *sizes* through the queue and yield its id when it holds them; then it ends well.
+    """Run job.py with these *sizes* through the queue; yield its id when it holds them, then let it exit.
 
-    A *deaf* one ignores SIGTERM, which its program inherits from the shell.
+    A *deaf* job ignores SIGTERM: its program inherits that from the shell.
     """
     os.mkfifo(gate)
-    open_gate = os.open(gate, os.O_RDWR)  # while we have it open, what reads it waits
+    open_gate = os.open(gate, os.O_RDWR)  # the job's read blocks while this end is open
     try:
         words = shlex.join([sys.executable, str(JOB), *map(str, sizes)])
         ignoring = "trap '' TERM; " if deaf else ""
@@ -58,9 +58,9 @@ def said(site: Site, job: int) -> str:
 
 
 def peak_of(site: Site, gate: Path, device: Device, *sizes: int) -> Peak:
-    """Run a job that holds these *sizes* on *device* for a few samples, and return its peak in the book."""
+    """Run a job that holds these *sizes* on *device* for a few samples, and return its recorded peak."""
     with holding(site, gate, sum(sizes) + GIB, *sizes) as job:
-        # What is kept of the figures can be a beat old: the first turn sees that it is of now.
+        # The saved measurements can be as old as a heartbeat. The first turn ensures that they are current.
         for _ in range(2):
             before = samples(site, job, device)
             until(lambda seen=before: samples(site, job, device) >= seen + 2, what="two samples")
@@ -73,7 +73,7 @@ def peak_of(site: Site, gate: Path, device: Device, *sizes: int) -> Peak:
 
 
 def samples(site: Site, job: int, device: Device) -> int:
-    """Return how often the worker has looked at what a running job holds on *device*."""
+    """Return the number of samples that the worker has saved for a running job on *device*."""
     kept = [json.loads(each.read_text()) for each in site.settings.runs_dir.glob(f"{job}/*/meters")]
     return sum(each["devices"].get(device.uuid, {}).get("samples", 0) for each in kept)
 
@@ -87,13 +87,13 @@ def seen(site: Site, *options: str) -> dict[str, object]:
 
 
 def digits(uuid: str) -> str:
-    """Return a UUID of NVML's as CUDA tells it."""
+    """Return a UUID of NVML in the form in which CUDA reports it."""
     return uuid.partition("-")[2].replace("-", "")
 
 
 @pytest.mark.full
 def test_a_job_sees_its_one_device_and_no_other(gpu_site: Site, machine: Machine) -> None:
-    """CUDA's device 0 is the very device that the worker serves, by UUID, for every device of the machine."""
+    """CUDA's device 0 is the device that the worker serves, by UUID, for every device of the machine."""
     for device in machine.backend.devices()[:MOST_DEVICES]:
         worker = gpu_site.start_worker(str(device.index))
 
@@ -106,7 +106,7 @@ def test_a_job_sees_its_one_device_and_no_other(gpu_site: Site, machine: Machine
 
 @pytest.mark.full
 def test_a_job_on_two_devices_sees_both_in_the_order_it_is_told(gpu_site: Site, machine: Machine) -> None:
-    """CUDA's 0 and 1 are the first and the second of GPUQUEUE_DEVICES."""
+    """CUDA's devices 0 and 1 are the first and the second of GPUQUEUE_DEVICES."""
     cards = machine.whole_cards(2)
     for card in cards:
         gpu_site.start_worker(str(card.index))
@@ -120,7 +120,10 @@ def test_a_job_on_two_devices_sees_both_in_the_order_it_is_told(gpu_site: Site, 
 
 @pytest.mark.full
 def test_the_peak_is_what_was_allocated_and_a_context(gpu_site: Site, machine: Machine, tmp_path: Path) -> None:
-    """The book's figure is the driver's: at least what the job allocated, and with its context within 2 %."""
+    """The recorded peak is that of the driver.
+
+    It is at least what the job allocated, and within 2 % of that plus its context.
+    """
     machine.must_name_our_processes()
     device = machine.card(3 * GIB)
     wanted_bytes = min(GIB, machine.free_bytes(device) // 8) // (2 * MIB) * 2 * MIB
@@ -140,7 +143,7 @@ def test_the_peak_is_what_was_allocated_and_a_context(gpu_site: Site, machine: M
 
 @pytest.mark.full
 def test_memory_is_free_again_after_a_cancel(gpu_site: Site, machine: Machine, tmp_path: Path) -> None:
-    """Also that of a job which does not listen to SIGTERM: the device is as free as it was before."""
+    """After a cancel the device has as much free memory as before, even if the job ignores SIGTERM."""
     device = machine.card(3 * GIB)
     gpu_site.start_worker(str(device.index))
     before_bytes = machine.free_bytes(device)
@@ -159,12 +162,15 @@ def test_memory_is_free_again_after_a_cancel(gpu_site: Site, machine: Machine, t
 
 
 def test_the_driver_names_our_own_processes(machine: Machine) -> None:
-    """A process of this machine stands in its GPU's list, by the pid that we know it by, with its bytes."""
+    """The GPU's list has a process of this machine, with its pid and its bytes."""
     machine.must_name_our_processes()
 
 
 def test_what_nvml_and_a_look_cost(machine: Machine, tmp_path: Path) -> None:
-    """Every call that a worker makes often is answered; what it took is printed, and held to nothing."""
+    """Every call that a worker makes often is answered.
+
+    The costs are printed, and no bound is checked.
+    """
     machine.must_name_our_processes()
     device = machine.card(GIB)
     places = os.pathsep.join((str(SUPPORT.parents[1]), str(SUPPORT)))

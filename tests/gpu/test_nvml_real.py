@@ -1,11 +1,11 @@
-"""The same rules on a real card."""
+"""The device conformance tests on a real card."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
-from contract.test_devices import HELD_BYTES, Bench, DeviceConformance
+from device_conformance import HELD_BYTES, Bench, DeviceConformance
 from fake_driver.fake_driver import JOB
 
 from gpuqueue.model.device import DeviceKind
@@ -19,12 +19,12 @@ GIB = 2**30
 
 @pytest.mark.gpu
 class TestNvmlOnARealCard(DeviceConformance):
-    """The rules on whatever GPUs this machine has."""
+    """The rules on the GPUs of this machine."""
 
     @pytest.fixture
     def bench(self) -> Iterator[Bench]:
-        """The fake driver's own job allocates with CUDA on the GPU that their environment names."""
-        backend = NvmlBackend.probe()  # a driver that is there but broken fails here: that is no reason to skip
+        """Return a bench whose jobs allocate with CUDA on the GPU that their environment names."""
+        backend = NvmlBackend.probe()  # a broken driver raises here, which is no reason to skip
         if backend is None or not backend.devices():
             pytest.skip("NVML finds no GPU")
         bench = Bench(
@@ -40,13 +40,13 @@ class TestNvmlOnARealCard(DeviceConformance):
             bench.end()
 
     def test_the_process_list_says_what_is_held(self, bench: Bench) -> None:
-        """The driver names the process with its bytes, so peaks of jobs on this machine can be had from it."""
+        """The driver lists the process with its bytes, so peaks of jobs can be measured on this machine."""
         device = bench.backend.devices()[0]
         pid = bench.hold(device)
         assert HELD_BYTES <= (bench.backend.reading(device).processes.get(pid) or 0)
 
     def test_a_real_card_tells_how_it_is(self, bench: Bench) -> None:
-        """Temperature, power and what slows it down are known of a card of these years, and its line is above it."""
+        """A recent card reports its temperature, power and slowdown reasons, and a limit above the temperature."""
         device = bench.backend.devices()[0]
         health = bench.backend.health(device)
         if device.mig_parent is None:
@@ -59,7 +59,7 @@ class TestNvmlOnARealCard(DeviceConformance):
         assert "default" == health.compute_mode
 
     def test_the_driver_sees_the_size_that_a_job_takes(self, bench: Bench) -> None:
-        """What the driver says of a job is what it allocated, within two in a hundred, and its context."""
+        """The driver reports what a job allocated, within 2 %, plus its context."""
         device = bench.backend.devices()[0]
         empty, full = bench.hold(device, 2**21), bench.hold(device, GIB)
         context_bytes = bench.used_by(device, empty) or 0

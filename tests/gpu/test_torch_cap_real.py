@@ -1,4 +1,4 @@
-"""The cap as torch itself keeps it: needs a card and a torch that can use it."""
+"""Tests of the memory cap in torch itself. They need a card and a torch that can use it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
 from gpuqueue.text.units import GIB, MIB
 
-#: Holds half a GiB, and asks for three more.
+#: Allocates half a GiB, and then three more.
 JOB = """
 import torch
 held = torch.empty(2**29, dtype=torch.uint8, device="cuda")
 more = torch.empty(3 * 2**30, dtype=torch.uint8, device="cuda")
 print("both")
 """
-#: An interpreter whose torch was made for CUDA, where the one that runs the tests has none.
+#: An interpreter whose torch is built for CUDA, if the tests' own interpreter has none.
 TORCH_PYTHON = os.environ.get("TORCH_PYTHON", sys.executable)
 
 pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("machine", ["card"], indirect=True)]
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("machine", ["card"], indi
 
 @pytest.fixture
 def torch_site(gpu_site: Site, machine: Machine, tmp_path: Path) -> Site:
-    """Return a site with a worker and the job; skip where no torch could use the card."""
+    """Return a site with a worker and the job; skip where torch cannot use the card."""
     device = machine.card(5 * GIB)
     asked = "import torch; print(torch.__version__, torch.cuda.is_available())"
     answer = subprocess.run([TORCH_PYTHON, "-c", asked], capture_output=True, text=True, timeout=100, check=False)
@@ -50,7 +50,10 @@ def submit(site: Site, place: Path, *options: str) -> int:
 
 
 def test_torch_gives_a_job_no_more_than_it_asked_for(torch_site: Site, tmp_path: Path) -> None:
-    """It dies of torch's own OutOfMemoryError on a card with room to spare, and the book has the figures."""
+    """A job over its cap fails with torch's own OutOfMemoryError, and the history has the figures.
+
+    The card has room for it.
+    """
     job = submit(torch_site, tmp_path)
 
     record = torch_site.until_recorded(job, timeout_s=100)

@@ -1,4 +1,4 @@
-"""A life to count in, for every test of this room."""
+"""The fixture of a store and a history in which the tests of this directory count."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from guard.one_life import OneLife  # isort: skip
 
 @pytest.fixture
 def life(own_store: OwnStore, migrated_sqlite: Path, tmp_path: Path) -> Iterator[OneLife]:
-    """Return a store and a book of their own, through which three jobs have gone."""
+    """Return a store and a history of their own, through which three jobs have passed."""
     path = tmp_path / "book.db"
     shutil.copy(migrated_sqlite, path)
     made = OneLife(store=own_store, queue=JobQueue(own_store.url), book=Book(f"sqlite:///{path}"))

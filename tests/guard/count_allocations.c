@@ -1,4 +1,4 @@
-/* Counts how often a process asks the C library for memory, and says so when it ends. For LD_PRELOAD. */
+/* Counts a process's memory allocations and prints the number at its end. For LD_PRELOAD. */
 #include <stddef.h>
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-"""Allocations: how often the store asks for memory for a claim. Tables and strings that a script makes show here."""
+"""Tests that bound the store's memory allocations for a claim, which grow with the tables and strings of a script."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no C compiler here to build what counts: apt install gcc"),
     pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what counts is written for glibc"),
 ]
-#: Calls of malloc, calloc, realloc for a claim that finds a job, its lease taken back included. Measured: 305 to 306.
+#: Calls of malloc, calloc and realloc for a claim that finds a job, including the release of its lease. Measured: 305
+#: to 306.
 CLAIM = Bound(297, 314)
 
 
 def test_a_claim_asks_for_memory_as_often_as_agreed(tmp_path: Path) -> None:
-    """The same store's life with and without its claims; the difference is theirs."""
+    """A claim takes no more allocations than agreed.
+
+    They are the difference between a store's life with claims and one without.
+    """
     library = built(tmp_path)
     each = (allocations(CLAIMS, library) - allocations(0, library)) / CLAIMS
 
@@ -30,7 +34,7 @@ def test_a_claim_asks_for_memory_as_often_as_agreed(tmp_path: Path) -> None:
 
 
 def built(place: Path) -> Path:
-    """Compile what counts."""
+    """Compile the counting library."""
     source, library = Path(__file__).with_name("count_allocations.c"), place / "count.so"
     flags = ["-shared", "-fPIC", "-O1", "-fno-builtin", "-Wall", "-Wextra", "-Werror"]
     subprocess.run([str(COMPILER), *flags, "-o", str(library), str(source)], check=True)
@@ -38,7 +42,7 @@ def built(place: Path) -> Path:
 
 
 def allocations(claims: int, library: Path) -> int:
-    """Return how often a store asks for memory from its start to its end, with so many claims."""
+    """Return the number of a store's allocations from its start to its end, with this number of claims."""
     said = life(claims, environ={"LD_PRELOAD": str(library)})
     found = re.search(r"allocations: (\d+)", said)
     assert found is not None, said

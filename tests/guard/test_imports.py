@@ -1,7 +1,8 @@
-"""Imports are what a person waits for at each command: about a third of a millisecond for each module of ours.
+"""Tests that bound the modules that each command imports.
 
-Ours are counted, and all others beside what click loads: as many as this Python's standard library needs for it. Of
-those the large ones are named, too, each with the commands that may load it.
+A user waits for them at each command, about a third of a millisecond for each module of gpuqueue. Modules of gpuqueue
+are counted. All other modules are counted beyond those that click loads, which depend on this Python's standard
+library. Large libraries are listed by name, with the commands that may load them.
 """
 
 from __future__ import annotations
@@ -18,25 +19,23 @@ from guard.one_life import uncovered
 
 from gpuqueue.cli.main import COMMANDS
 
-#: Modules of ours that a command loads before it does anything. Those that are typed all day are held when they work,
-#: too, in tests/integration/cli/test_fast_commands.py.
+#: Modules of gpuqueue that a command loads before it does anything. The frequent commands are also bounded while they
+#: work, in tests/integration/cli/test_fast_commands.py.
 OURS = {
-    **dict.fromkeys(("submit", "run"), Bound(20, 45)),
-    **dict.fromkeys(("queue", "show", "logs", "wait"), Bound(23, 51)),
-    **dict.fromkeys(("cancel", "hold", "release", "move"), Bound(18, 39)),
-    **dict.fromkeys(("edit", "limits", "drain", "resume"), Bound(18, 46)),
-    **dict.fromkeys(("attach", "why", "tag", "note", "retry", "notify"), Bound(25, 60)),
-    # One more since what reads the settings' values has a room of its own.
-    **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 80)),
-    "simulate": Bound(50, 96),
-    # In doctor, which reads the book, three more since jobs are put together apart from SQLAlchemy, one since it
-    # looks for the index of texts, and one since it breaks its lines for the terminal.
-    **dict.fromkeys(("gpus", "up", "status", "down", "doctor", "db"), Bound(50, 115)),
-    "completion": Bound(5, 12),
+    **dict.fromkeys(("submit", "run"), Bound(20, 58)),
+    **dict.fromkeys(("queue", "show", "logs", "wait"), Bound(23, 60)),
+    **dict.fromkeys(("cancel", "hold", "release", "move"), Bound(18, 48)),
+    **dict.fromkeys(("edit", "limits", "drain", "resume"), Bound(18, 56)),
+    **dict.fromkeys(("attach", "why", "tag", "note", "retry", "notify"), Bound(25, 73)),
+    **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 94)),
+    "simulate": Bound(50, 108),
+    **dict.fromkeys(("gpus", "up", "status", "down", "db"), Bound(50, 115)),
+    "doctor": Bound(50, 126),
+    "completion": Bound(5, 16),
 }
 PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
-#: Modules of others, most of them the standard library's, on each of PYTHONS. Measured; SPARE is what the next patch
-#: version of a Python or of SQLAlchemy may add.
+#: Modules of other packages, most of them of the standard library, on each of PYTHONS. Measured; SPARE is what the next
+#: patch version of a Python or of SQLAlchemy may add.
 OTHERS = {
     **dict.fromkeys(OURS, (21, 25, 26, 27)),
     "history": (23, 27, 28, 29),
@@ -47,7 +46,7 @@ OTHERS = {
     "completion": (14, 15, 15, 15),
 }
 SPARE = 1.03
-#: What takes tens of milliseconds to import, and who may: in their help already, where they do nothing without it.
+#: Libraries that take tens of milliseconds to import, and the commands that load them even for their help text.
 LARGE = {
     "alembic": (),
     "asyncio": ("simulate", "doctor"),
@@ -64,7 +63,7 @@ LARGE = {
     "torch": (),
     "workers": (),
 }
-#: Tells on the last line of stderr what a command loads on top of click.
+#: Prints on the last line of stderr what a command loads in addition to click.
 TELLING = """
 import atexit, json, sys
 import click
@@ -77,7 +76,7 @@ main()
 
 
 def loaded_by(command: str) -> set[str]:
-    """Return the modules that ``gpuqueue COMMAND --help`` loads on top of click's."""
+    """Return the modules that ``gpuqueue COMMAND --help`` loads in addition to click's."""
     words = [sys.executable, "-c", TELLING, command]
     done = subprocess.run(words, env=uncovered(), capture_output=True, text=True, check=True, timeout=60)
     return set(json.loads(done.stderr.splitlines()[-1]))
@@ -85,7 +84,10 @@ def loaded_by(command: str) -> set[str]:
 
 @pytest.mark.full
 def test_no_command_loads_more_than_agreed() -> None:
-    """A module at the top of a file that many commands share is in all of them at once."""
+    """No command loads more modules than agreed.
+
+    An import in a shared module reaches many commands at once.
+    """
     with ThreadPoolExecutor(2) as some:
         loaded = dict(zip(COMMANDS, some.map(loaded_by, COMMANDS), strict=True))
 

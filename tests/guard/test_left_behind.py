@@ -1,22 +1,28 @@
-"""What a job leaves in the store when the book has it: a store that grows by a key a job is full after some years."""
+"""Tests that bound what a recorded job leaves in the store.
+
+A store that grows by one key for each job is full after some years.
+"""
 
 from __future__ import annotations
 
 import pytest
 from guard.one_life import OneLife
 
-#: The answer to a submit that is sent twice, which goes by itself.
+#: Prefix of the stored answers to repeated submits, which expire.
 ANSWER = "{gq}:idem:"
-#: How long it may stay, in seconds, and what it may take.
+#: How long an answer may stay, in seconds, and its largest size, in bytes.
 ANSWER_S, ANSWER_BYTES = 600, 128
-#: What a key may grow by: a share is text, and has more digits at one moment than at another.
+#: What a key may grow by, in bytes: a share is stored as text, and its number of digits varies.
 DIGITS_BYTES = 32
 JOBS = 50
 
 
 @pytest.mark.full
 def test_fifty_jobs_leave_what_one_leaves(life: OneLife) -> None:
-    """Every key but the answers is there after the first job, with as many bytes as after the fiftieth, but digits."""
+    """After fifty jobs the store has the keys and sizes that it had before, except for expiring answers.
+
+    A size may differ by a few digits.
+    """
     before = _kept(life)
 
     for _ in range(JOBS):

@@ -1,4 +1,4 @@
-"""What a run makes anew on the disk, from its claim to its end: each is an inode that the file system must find."""
+"""Tests that bound the inodes that a run takes from its claim to its end; the file system must find each of them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from one_shim import RUN_TOKEN, Shim
 from workers.run.directory import LIVE
 from workers.shim.client import Shims
 
-#: Job and token as directories; the claim, which is the lock and the link as well; spec, then exit; beat, pid and log.
-#: A claim with the job's spec beside it makes one more. There were five more: lock, link, exit, and twice what a
-#: worker or a shim wrote whole to add a word to it.
+#: The directories of the job and of the token; the claim, which is also the lock and the link; the spec, later the
+#: exit; the heartbeat, the pid file and the log. A claim that embeds no spec makes one more. There used to be five
+#: more: a lock, a link, an exit, and two files that were written whole again to add a line.
 NEW = 7
 
 
 def inodes(runs: Path) -> set[int]:
-    """Return those of all that lies below *runs*, but for the two directories of all runs."""
+    """Return the inodes below *runs*, without the two directories of all runs."""
     found = {(path.lstat().st_ino, path) for path in runs.rglob("*")}
     return {inode for inode, path in found if path != runs / LIVE}
 
 
 @pytest.mark.parametrize("old", [False, True], ids=["forked", "by an older worker"])
 def test_a_run_makes_no_more_files_than_agreed(tmp_path: Path, *, old: bool) -> None:
-    """Where many come and go, ext4 passes over each that was freed lately: a new one takes ten times a new name."""
+    """A run creates no more inodes than agreed.
+
+    ext4 skips each inode that was freed lately, so on a busy host a new inode costs ten times as much as a new name.
+    """
     runs, seen = tmp_path / "runs", set[int]()
 
     with closing(Shims()) as forkserver:

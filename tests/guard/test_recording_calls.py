@@ -1,4 +1,4 @@
-"""Calls of functions: what recording a job costs the book's own Python, however busy the machine is."""
+"""Tests that bound the function calls that recording a job costs in Python, independent of the machine's load."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ from gpuqueue.model.run import Ending
 pytestmark = pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 JOBS = 50
 ENVIRONMENT = {f"VARIABLE_{number}": "a value of a usual length" for number in range(40)}
-#: Calls, of functions in C as well, for a job's whole life in one batch, for each further one of that batch. Measured
-#: on Python 3.11: 573. It was 1114: each value of the request, and of each row, was looked at by itself.
+#: Function calls, C functions included, for a job's whole life in one batch, for each further job of that batch.
+#: Measured on Python 3.11: 573. It was 1114 when each value of the request, and of each row, was checked by itself.
 WHOLE_LIFE = Bound(290, 630)
-#: The same where its four steps are in four batches: its row is changed three times then. Measured: 632, of 1136.
+#: The same when the job's four steps are in four batches: its row is then changed three times. Measured: 632, and 1136
+#: before.
 STEP_BY_STEP = Bound(320, 695)
-#: And for the claim that makes a member of an array a job of its own. Measured: 202, of 1154: its array, which has the
-#: same environment, was read again for each.
+#: Calls for the claim that turns a member of an array into its own job. Measured: 202. It was 1154 when the array,
+#: which has the same environment, was read again for each member.
 MEMBER = Bound(100, 222)
 
 
 def test_a_job_takes_as_many_calls_as_agreed(outbox: Outbox) -> None:
-    """Its life within one batch, as short jobs have it."""
+    """A job whose whole life is in one batch, as short jobs have it, takes no more calls than agreed."""
     WHOLE_LIFE.hold(each_takes(outbox, lives, outbox.record), "calls for a job's life in one batch")
 
 
 def test_a_step_takes_as_many_calls_as_agreed(outbox: Outbox) -> None:
-    """One batch of submits, then one of claims, and so on, as long jobs have it."""
+    """A job whose four steps are in four batches, as long jobs have it, takes no more calls than agreed."""
 
     def step_by_step() -> None:
         told = outbox.told
@@ -47,7 +48,7 @@ def test_a_step_takes_as_many_calls_as_agreed(outbox: Outbox) -> None:
 
 
 def test_a_member_takes_as_many_calls_as_agreed(outbox: Outbox) -> None:
-    """The request that it shares is read once."""
+    """The claim of an array member takes no more calls than agreed: the shared request is read once."""
     outbox.submit(1, make_spec(env=ENVIRONMENT, argv=("train", "{index}"), array=Array.parse("0-999")))
     outbox.record()
 
@@ -60,7 +61,7 @@ def test_a_member_takes_as_many_calls_as_agreed(outbox: Outbox) -> None:
 
 
 def lives(outbox: Outbox, first: int, jobs: int) -> None:
-    """Tell the lives of so many jobs from the id *first*, in which nobody made a mistake."""
+    """Put the lives of *jobs* successful jobs, from the id *first* on, into the outbox."""
     payload = encode_spec(make_spec(env=ENVIRONMENT))
     for job_id in range(first, first + jobs):
         outbox.tell(job_id, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=payload)
@@ -70,10 +71,13 @@ def lives(outbox: Outbox, first: int, jobs: int) -> None:
 
 
 def each_takes(outbox: Outbox, tell: Callable[[Outbox, int, int], None], record: Callable[[], None]) -> float:
-    """Return how many calls one more job in a batch takes; what a batch takes itself does not count."""
+    """Return the calls that each further job in a batch takes.
+
+    The calls of the batch itself do not count.
+    """
     found = []
     first = 10
-    for jobs in (1, JOBS, 2 * JOBS):  # the first fills what is kept from batch to batch
+    for jobs in (1, JOBS, 2 * JOBS):  # the first batch fills the caches
         tell(outbox, first, jobs)
         found.append(calls(record))
         first += jobs
@@ -81,7 +85,7 @@ def each_takes(outbox: Outbox, tell: Callable[[Outbox, int, int], None], record:
 
 
 def calls(act: Callable[[], None]) -> int:
-    """Return how many functions are called, of Python and of C, while *act* runs."""
+    """Return the number of functions, of Python and of C, that are called while *act* runs."""
     made = 0
 
     def note(_frame: object, kind: str, _of: object) -> None:

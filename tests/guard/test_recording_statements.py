@@ -1,6 +1,6 @@
-"""What the recorder asks the book's database for: each statement is a round trip where that is a PostgreSQL elsewhere.
+"""Tests that bound the recorder's database statements. Each is a round trip to a PostgreSQL on another host.
 
-test_recording_calls.py holds what a batch costs in Python; here is what it costs the database.
+test_recording_calls.py bounds what a batch costs in Python. This module bounds what it costs the database.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from own_store import OwnStore
 from gpuqueue.history.database import Book
 from gpuqueue.queue.jobqueue import JobQueue
 
-#: Transactions of a turn of the recorder. It looks twice how far the book is, once to see whether it or the store lost
-#: anything, once for the batch; and it writes the batch. Only that is committed, and so waits for the disk. None of it
-#: varies, so there are no ranges. One more is paid by each batch, of which a row of jobs one by one has four each: if
-#: it is worth that, move the count and say why.
+#: Transactions of one turn of the recorder with a batch. The recorder reads the history's position twice, once to see
+#: whether the history or the store lost data, and once for the batch; then it writes the batch. Only the batch is
+#: committed, and so waits for the disk. The numbers do not vary, so there are no ranges. Each batch pays for one more
+#: transaction, and jobs that run one by one take four batches each. If it is worth that, change the count and say why.
 BATCH = {"begin": 3, "rollback": 2, "commit": 1}
-#: Of a turn without any event, and so of a second in which nothing happens.
+#: Transactions of a turn without events, such as in a second in which nothing happens.
 IDLE = {"begin": 2, "rollback": 2}
-#: Statements of both. SQLite is told of each transaction by one, PostgreSQL how to write safely by one. A batch is four
-#: tables, the cursor and the tables' version, however many jobs are in it.
+#: Statements of a turn with a batch and of one without, by database. SQLite gets one statement to begin each
+#: transaction, PostgreSQL one to set its durability. A batch writes four tables, the cursor and the tables' version,
+#: for any number of jobs.
 STATEMENTS = {"sqlite": (11, 4), "postgresql": (9, 2)}
 #: Jobs of one batch.
 FEW, MANY = 1, 40
@@ -34,7 +35,7 @@ FEW, MANY = 1, 40
 
 @pytest.fixture
 def life(own_store: OwnStore, book_url: str) -> Iterator[OneLife]:
-    """Return a life whose book is one of each kind."""
+    """Return a life of jobs whose history is in SQLite, and then one whose history is in PostgreSQL."""
     made = OneLife(store=own_store, queue=JobQueue(own_store.url), book=Book(book_url))
     yield made
     made.admin.close()
@@ -44,7 +45,7 @@ def life(own_store: OwnStore, book_url: str) -> Iterator[OneLife]:
 
 @contextmanager
 def counted() -> Iterator[tuple[Counter[str], list[str]]]:
-    """Count the beginnings and ends of transactions, and note the statements, of all that SQLAlchemy is asked for."""
+    """Count the transactions that SQLAlchemy begins and ends, and collect its statements."""
     ends, statements = Counter[str](), list[str]()
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -63,7 +64,7 @@ def counted() -> Iterator[tuple[Counter[str], list[str]]]:
 
 @pytest.mark.parametrize("jobs", [0, FEW, MANY])
 def test_a_turn_asks_the_database_for_no_more_than_agreed(life: OneLife, backend: str, jobs: int) -> None:
-    """As its loop turns: first it looks whether anything was lost."""
+    """A turn of the recorder, with its check for lost data, takes no more statements than agreed."""
     for _ in range(jobs):
         for name, act in life.steps().items():
             if name != "record":

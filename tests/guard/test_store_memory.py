@@ -1,4 +1,4 @@
-"""How much of the store's memory a waiting job takes: with it a million of them fit into a machine, or do not."""
+"""Tests that bound the store's memory for a waiting job. It decides whether a million of them fit into a machine."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from gpuqueue.codec import encode_spec
 from gpuqueue.model.array import Array
 from gpuqueue.queue.keys import OUTBOX
 
-#: How many wait before it is counted: from about a hundred on the store keeps sets in another form.
+#: Jobs that wait before the measurement, and jobs that are measured. From about a hundred jobs on the store keeps sets
+#: in another encoding.
 BEFORE, COUNTED = 400, 400
-#: Bytes for a job beside the two copies of its spec (its own, and the submit in the outbox). Measured: 472.
+#: Bytes for a job besides the two copies of its spec (its own, and that of the submit in the outbox). Measured: 472.
 BESIDE_BYTES = Bound(236, 520)
-#: Keys: its fields, its spec, the answer to its submit.
+#: Keys of a job: its fields, its spec, the answer to its submit.
 KEYS = Bound(3, 3)
-#: What two arrays may differ by, in bytes.
+#: Largest difference between the sizes of two arrays, in bytes.
 FEW_BYTES = 256
 
 
 @pytest.mark.full
 def test_a_waiting_job_takes_what_was_agreed(life: OneLife) -> None:
-    """The spec is there twice until the history has the submit: what else there is must stay small."""
+    """A waiting job takes no more memory than agreed.
+
+    The spec is stored twice until the history has the submit, so the rest must stay small.
+    """
     for _ in range(BEFORE):
         life.queue.submit(make_spec())
     before = life.kept()
@@ -38,9 +42,13 @@ def test_a_waiting_job_takes_what_was_agreed(life: OneLife) -> None:
 
 
 def test_an_array_of_ten_thousand_takes_what_one_of_ten_takes(life: OneLife) -> None:
-    """It is one record: its members are made when they are claimed. The numbers in it have a few digits more."""
+    """An array of ten thousand takes the memory of an array of ten.
+
+    An array is one record; its members are created when they are claimed. Only the numbers in it have a few more
+    digits.
+    """
     found = []
-    for members in (5, 10, 10_000):  # the first brings keys that every later one finds
+    for members in (5, 10, 10_000):  # the first creates keys that the later ones share
         before = _bytes_in_the_queue(life)
         life.queue.submit(make_spec(array=Array.parse(f"0-{members - 1}")))
         found.append(_bytes_in_the_queue(life) - before)
@@ -49,5 +57,5 @@ def test_an_array_of_ten_thousand_takes_what_one_of_ten_takes(life: OneLife) -> 
 
 
 def _bytes_in_the_queue(life: OneLife) -> int:
-    """Return what all takes but the outbox, which the store gives room in large pieces."""
+    """Return the size of all keys but the outbox, for which the store allocates large blocks."""
     return sum(each for key, each in life.kept().items() if key != OUTBOX)

@@ -1,7 +1,7 @@
-"""What a submit sends to the store, from the first byte of its connection on: each is a wait for the network.
+"""Tests that bound what a submit sends to the store, from the first byte of its connection on.
 
-test_store_commands.py holds what :class:`JobQueue` asks; a client that asks something of its own before it, or greets
-the store, would pass there: here whatever comes in is listened to.
+Each command waits for the network. test_store_commands.py counts what :class:`JobQueue` asks. It would not notice a
+client that asks something first, or that greets the store. This module monitors all commands.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gpuqueue.client import Client
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 
-#: No greeting, no choice of a database, no question whether the script is known. It has no range, as it does not vary.
-#: A command more belongs into the script, where it costs no wait; if it cannot be there, add it here and say why.
+#: No greeting, no choice of a database, no question whether the script is known. It does not vary, so it has no range.
+#: A further command belongs into the script, where it costs no wait. If that is not possible, add it here and say why.
 SENT = ["eval"]
 BEGIN = "from-here-on"
 
 
 @pytest.fixture
 def served(own_store: OwnStore) -> OwnStore:
-    """Return a store that nobody asks anything, with a device to run jobs on."""
+    """Return a store without other clients, with a device that can run jobs."""
     queue = JobQueue(own_store.url)
     queue.open(0)
     serve(queue)
@@ -37,10 +37,10 @@ def served(own_store: OwnStore) -> OwnStore:
 
 
 def sent(store: OwnStore, act: Callable[[], object]) -> list[str]:
-    """Return the commands that come to *store* while *act* runs, but for what its scripts call themselves."""
+    """Return the commands that *store* receives while *act* runs, without those that its scripts call."""
     admin, found = connect(store.url), list[str]()
     with admin.monitor() as listening:
-        admin.echo(BEGIN)  # its own greeting comes before that
+        admin.echo(BEGIN)  # discards the greeting of the admin's own connection
         act()
         admin.echo(END)
         for heard in listening.listen():
@@ -58,7 +58,7 @@ def sent(store: OwnStore, act: Callable[[], object]) -> list[str]:
 
 
 def test_the_command_sends_one_question(served: OwnStore) -> None:
-    """As it is typed, with everything before it and after it."""
+    """The command line's submit sends one command, from its start to its end."""
     words = ["submit", "--mem", "1M", "--", "true"]
     environ = {**uncovered(), "GPUQUEUE_STATE_DIR": str(served.settings.state_dir), "GPUQUEUE_HOST": make_offer().host}
 
@@ -70,7 +70,7 @@ def test_the_command_sends_one_question(served: OwnStore) -> None:
 
 
 def test_the_client_sends_one_question(served: OwnStore) -> None:
-    """From Python: a script may submit thousands."""
+    """A submit from Python sends one command, because a script may submit thousands of jobs."""
     settings = replace(served.settings, host=make_offer().host)
     with Client(settings) as client:
         assert SENT == sent(served, lambda: client.submit("/bin/true", mem="1M"))

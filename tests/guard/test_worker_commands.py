@@ -1,7 +1,7 @@
-"""What a real worker and a real recorder ask the store for, job after job.
+"""Tests that bound what a real worker and a real recorder ask the store for, job after job.
 
-test_store_commands.py holds what each act costs; it calls them itself, once each. A worker that asked ten times before
-each claim would pass there: here it is listened to.
+test_store_commands.py bounds what each act costs, and calls each act once itself. It would not notice a worker that
+asks ten times before each claim. This module monitors the store.
 """
 
 from __future__ import annotations
@@ -29,52 +29,57 @@ from gpuqueue.queue.scripts import ACTS, whole
 from gpuqueue.settings.settings import LONGEST_BEAT_S
 from gpuqueue.text.units import MIB
 
-#: One after the other: the next is submitted when the book has the last.
+#: The jobs run one after the other: the next is submitted when the history has the last.
 JOBS = 40
-#: Those before we listen.
+#: The jobs before the monitor starts.
 FIRST = 3
-#: Looks for work. Of each job's one finds it, one more is made at once for the next, and one for each ring: of its
-#: submit, of its end, and of the worker itself when it has let go of it. Rings that come while it looks are one: how
-#: many do depends on who else is on the machine, that it is no more does not. Those of the job before we listened may
-#: be heard, those of the last may not. Measured: 3.2 to 3.8 for each job.
+#: Claim attempts. For each job, one attempt finds it, one follows at once for the next job, and one follows each
+#: message on the wake-up channel: of the submit, of the end, and of the worker itself when it has released the run's
+#: slot. Messages that arrive during an attempt count as one, so the lower number depends on the machine's load and the
+#: upper one does not. Attempts for the job before the monitor started may be counted, those for the last job may not.
+#: Measured: 3.2 to 3.8 for each job.
 LOOKS = Bound(2 * JOBS - 1, 4 * JOBS + 2)
-#: What Celery tells its watchers of each job: received, started, succeeded. Those of one moment are told at once.
+#: Celery's events for each job: received, started, succeeded. Events of the same moment are sent together.
 EVENTS = Bound(1, 3 * JOBS + 3)
-#: What Celery does for itself, by its clock: its beats and the queues by which it is told things. A transaction of ours
-#: would show by what is in it.
+#: Celery's own commands, sent by its clock: its heartbeats and its control queues. Commands inside a transaction of
+#: gpuqueue still count by themselves.
 CELERYS = ("celery's worker", "celery's script", "script", "multi", "exec", "brpop")
-#: Batches of the recorder: one for each job, as the next waits for it, or more, up to one for each of its four steps.
+#: Batches of the recorder: one for each job, because the next job waits for it, or up to one for each of its four
+#: steps.
 BATCHES = Bound(JOBS - 1, 4 * JOBS + 1)
-#: For each time that the recorder reads the outbox: it asks for the epoch to see whether the store is open, whether it
-#: is the book's, and whose events it reads; and how far the book was said to be.
+#: What the recorder asks for in each turn: the epoch, to see whether the store is open, whether it is the history's
+#: epoch, and to which epoch the events belong; and the recorded position of the history.
 A_TURN = {"get": 3, "hget": 1, "settle": 1}
-#: At most so often what comes by the clock comes while we listen: a beat and a tick, and no look without a ring.
+#: Settings that make periodic work rare during the test: at most one heartbeat and one tick, and no claim attempt
+#: without a message.
 SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_BEAT_S:g}s", "GPUQUEUE_LEASE": "10h", "GPUQUEUE_POLL": "1h"}
-#: What a beat and a tick ask for. Mostly there is one of them, or none: one question more for each job would be forty.
+#: What a heartbeat and a tick ask for. Usually there is one of them, or none. One more question for each job would be
+#: forty.
 A_BEAT = {"beat": 1, "age": 1, "reap": 1, "reserve": 1, "get": 2, "hget": 1, "multi": 1, "exec": 1}
-#: A beat also asks of each run that has ended whether the book has it: once, or twice where it did not have it yet.
+#: A heartbeat also asks whether the history has each ended run: once, or twice if the history did not have it yet.
 ENDED = JOBS + FIRST
 DIGESTS = {hashlib.sha1(whole(act).encode(), usedforsecurity=False).hexdigest(): act for act in ACTS}
-#: How long an idle worker is watched, in seconds, and its looks for work meanwhile: none by the clock, but the rings of
-#: the last job may still come, which are four at most as above. Else it asks for beats alone.
+#: How long an idle worker is observed, in seconds, and its claim attempts meanwhile. The clock causes none, but
+#: messages of the last job may still arrive, which are four at most as above. All else that it asks for are heartbeats.
 IDLE_S, IDLE_LOOKS = 3.0, Bound(0, 4)
-#: How often all its threads wake up in a second. Each takes a processor from the jobs for a moment. Twice for the
-#: doorbell, which looks whether it should stop, once to see whether its parent is there; with Celery three times more
-#: for its own loop. Measured: 3 and 6; a busy machine makes it fewer. The range is wide, as Celery's part is not ours,
-#: and narrow enough for what it is against: a wait that was made a hundredth, or a loop that looks instead.
+#: How often all threads of a worker wake up in a second. Each time, a thread takes a CPU from the jobs for a moment.
+#: The wake-up channel's thread wakes up twice to check whether it should stop, and the worker once to check its parent;
+#: Celery adds three for its own loop. Measured: 3 and 6; a busy machine makes it fewer. The range is wide, because
+#: Celery's part is not ours, and narrow enough to catch a wait that became a hundred times shorter, or a loop that
+#: polls instead.
 WAKES = Bound(0, 40)
 
 
 @dataclass(kw_only=True)
 class Heard:
-    """How often each was asked for: scripts by their acts, commands by their names."""
+    """How often each name was asked for: scripts by their acts, commands by their names."""
 
     worker: Counter[str]
     others: Counter[str]
 
 
 def named(command: str) -> str:
-    """Return the act of a script, the channel's kind of what Celery tells, and else the command."""
+    """Return the act of a script, the kind of a Celery event, or else the command."""
     words = command.split(maxsplit=2)
     if words[0].lower() == "evalsha":
         return DIGESTS.get(words[1], "celery's script")
@@ -85,17 +90,20 @@ def named(command: str) -> str:
 
 
 def through(site: Site, jobs: int) -> None:
-    """Take *jobs* through, one after the other."""
+    """Run *jobs* jobs, one after the other."""
     for _ in range(jobs):
         site.until_recorded(site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
 
 
 def listen(store: OwnStore, site: Site, act: Callable[[], object]) -> Heard:
-    """Return what is heard during *act*. The worker is known by its way in: it alone uses the socket."""
+    """Return the store's commands during *act*.
+
+    The worker is known by its connection: it alone uses the socket.
+    """
     admin = connect(store.url)
     reserve = next(digest for digest, act in DIGESTS.items() if act == "reserve")
     until(lambda: all(admin.script_exists(reserve)), what="the last act of the first tick")
-    through(site, FIRST)  # by then all scripts are known that a job needs
+    through(site, FIRST)  # by then the store has all scripts that a job needs
     heard = Heard(worker=Counter(), others=Counter())
     with admin.monitor() as listening:
         act()
@@ -111,8 +119,8 @@ def listen(store: OwnStore, site: Site, act: Callable[[], object]) -> Heard:
 
 
 def asks_for_beats_alone(worker: Counter[str]) -> int:
-    """Fail if there is more than beats and ticks; return how many there may have been."""
-    beats = worker["beat"] + 1  # one has begun before we listened, or goes on after
+    """Fail if there is more than heartbeats and ticks; return how many there may have been."""
+    beats = worker["beat"] + 1  # one may have begun before, or end after the monitor
     assert worker.pop("hmget", 0) <= ENDED + beats
     assert set(worker) <= set(A_BEAT)
     for name, asked in worker.items():
@@ -123,7 +131,10 @@ def asks_for_beats_alone(worker: Counter[str]) -> int:
 @pytest.mark.full
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_path: Path, *, plain: bool) -> None:
-    """Ten questions more before each look for work, or three before each start, went unnoticed here once."""
+    """A real worker asks the store for no more than agreed.
+
+    Ten more questions before each claim, or three before each start, once went unnoticed.
+    """
     site = Site(tmp_path / "state", own_store.listen(), **SELDOM)
     try:
         site.start_recorder()
@@ -144,8 +155,8 @@ def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_pat
 
     assert JOBS == others.pop("submit")
     BATCHES.hold(others["settle"], f"batches of {JOBS} jobs")
-    turns = others.pop("xread") + 1  # one has begun before we listened
-    for sender in ("time", "hset"):  # who sends messages says that it is there, by the clock
+    turns = others.pop("xread") + 1  # one may have begun before the monitor
+    for sender in ("time", "hset"):  # the sender of notifications registers itself by the clock
         others.pop(sender, None)
     for name in ("age", "reap", "reserve"):  # the recorder ticks as well
         assert others.pop(name, 0) <= beats + 1
@@ -156,10 +167,10 @@ def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_pat
 
 
 def wakes(pid: int) -> dict[str, int]:
-    """Return how often each thread of a process has slept so far, and so woken up."""
+    """Return the number of sleeps, and so of wake-ups, of each thread of a process."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has just ended
             lines = (task / "status").read_text().splitlines()
             found[task.name] = next(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
     return found
@@ -168,7 +179,10 @@ def wakes(pid: int) -> dict[str, int]:
 @pytest.mark.full
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_an_idle_worker_sleeps(own_store: OwnStore, tmp_path: Path, *, plain: bool) -> None:
-    """It stays for weeks beside the jobs: what it does each second it does six hundred thousand times in one."""
+    """An idle worker wakes up rarely.
+
+    It runs for weeks beside the jobs, and what it does each second it does six hundred thousand times a week.
+    """
     site = Site(tmp_path / "state", own_store.listen(), **SELDOM)
     a_second = []
 

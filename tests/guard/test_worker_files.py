@@ -1,6 +1,7 @@
-"""What a real worker makes on the disk for each run, and how often it waits for the disk.
+"""Tests that bound the files that a real worker creates for each run, and its waits for the disk.
 
-test_new_files.py holds what a run directory comes to; it fills that itself. Here the worker does, watched by strace.
+test_new_files.py bounds the files of a run directory that the test fills itself. Here a worker fills it, traced by
+strace.
 """
 
 from __future__ import annotations
@@ -22,30 +23,35 @@ from gpuqueue.text.units import MIB
 
 pytestmark = NEEDS_STRACE
 
-#: One after the other, after some by which all is there that is made once.
+#: The jobs that are counted, which run one after the other, and the jobs before them, during which everything is
+#: created that is created once.
 JOBS, BEFORE = 5, 2
-#: What a worker makes for each run, once each: two directories, named after the job and the run, and files by the names
-#: that they begin with; ``lock`` it opens as one that may not be there, and finds the claim's second name. The shim's
-#: are held in test_forked_shim.py. One more is an inode more for each run, and mostly a file more for the next worker
-#: to understand: if it is worth that, name it here and say why.
+#: What a worker creates for each run, once each: two directories, named after the job and the run, and files, by the
+#: start of their names. The worker opens ``lock`` with O_CREAT and finds the second name of the claim. The shim's files
+#: are bounded in test_forked_shim.py. One more file is one more inode for each run, and usually one more file that the
+#: next worker must understand. If it is worth that, add it here and say why.
 MADE = {"JOB": JOBS, "RUN": JOBS, ".job": JOBS, ".claim": JOBS, "lock": JOBS, ".spec": JOBS, "beat": JOBS}
-#: Figures are kept at the end of a run that was looked at while it lasted, and at a beat; whether there was either
-#: depends on who else is on the machine.
+#: Measurements are saved at a heartbeat, and at the end of a run that was sampled. Whether there was either depends on
+#: the load of the machine.
 PERHAPS = {".meters": Bound(0, 2 * JOBS + 2)}
-#: A worker waits for no disk: after a power cut it, its shims and what they hold are gone, and the store remembers.
+#: A worker does not wait for the disk: after a power cut the worker, its shims and their jobs are gone, and the store
+#: has the state.
 WAITS = 0
-#: What comes by the clock comes seldom while we watch, and makes nothing but figures.
+#: Settings that make periodic work rare during the test. It creates only measurement files.
 SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_BEAT_S:g}s", "GPUQUEUE_LEASE": "10h", "GPUQUEUE_POLL": "1h"}
 
 
 def through(site: Site, jobs: int) -> None:
-    """Take *jobs* through, one after the other."""
+    """Run *jobs* jobs, one after the other."""
     for _ in range(jobs):
         site.until_recorded(site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
 
 
 def kind_of(path: str) -> str:
-    """Return what a path that a worker makes is: without the names of jobs, runs, processes and threads."""
+    """Return the kind of a path that a worker creates.
+
+    The kind is the name without the ids of jobs, runs, processes and threads.
+    """
     name = Path(path).name
     if re.fullmatch(r".*/runs/\d+", path):
         return "JOB"
@@ -56,7 +62,7 @@ def kind_of(path: str) -> str:
 
 @pytest.mark.full
 def test_a_worker_makes_no_more_on_the_disk_than_agreed(own_store: OwnStore, tmp_path: Path) -> None:
-    """From the claim to the told end, in all its threads."""
+    """A worker creates no more files than agreed, in all its threads, from the claim to the reported end."""
     site, out = Site(tmp_path / "state", own_store.url, **SELDOM), tmp_path / "calls"
     site.environ = uncovered(site.environ)
     try:

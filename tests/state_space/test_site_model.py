@@ -1,6 +1,6 @@
-"""Every order in which a tiny site's acts, faults and messages can come keeps the promises; without a rule some do not.
+"""Tests that every order of steps, faults and messages of a tiny site keeps the promises, and that each rule is needed.
 
-docs/explanation/model.md tells what the model is, what it leaves out, and what the larger runs by hand gave.
+docs/internals/model.md describes the model, its limits, and the results of larger runs by hand.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import pytest
 from state_space.checker import Explored, explore
 from state_space.site_model import RULES, Model, Rules, Site
 
-#: What the sites at which people do something have in common.
+#: Common parameters of the sites at which users act.
 ONE_CARD: dict[str, Any] = {"faults": (0, 0, 0), "devices": 1}
 
-#: What may happen to a site, and how many states that gives: so nobody makes the model smaller unseen. Of two jobs one
-#: takes a whole card and one half of one; each site has two claims to give.
+#: Parameters of each site, and the number of its states, so that a smaller model is noticed. Of two jobs one takes a
+#: whole card and one takes half a card. By default a site grants two claims.
 SITES: dict[str, tuple[dict[str, Any], int]] = {
     "two jobs on two cards": ({"faults": (0, 0, 0)}, 11821),
     "two jobs on one card, a worker dies": ({"faults": (1, 0, 0), "devices": 1}, 7082),
@@ -48,8 +48,7 @@ SITES: dict[str, tuple[dict[str, Any], int]] = {
     "a run makes place for another job": ({**ONE_CARD, "acts": frozenset({"preempt"})}, 13304),
 }
 
-#: A rule that is taken out -> the site at which that shows, the promise that breaks, and a step without which it would
-#: not have.
+#: For each removed rule: a site that needs the rule, the promise that breaks, and a step that must be in the trace.
 BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "token": ({"faults": (0, 0, 0), "sizes": (2,)}, "attempts of job 0 do not grow", "is given back"),
     "fence": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 runs twice", "is taken back"),
@@ -105,7 +104,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 def explored(**words: Any) -> Explored[Site]:
-    """Go through all states of a site."""
+    """Explore all states of a site."""
     rules = Rules(**words)
     model = Model(rules)
     return explore(rules.first(), model.steps, model.broken)
@@ -114,7 +113,10 @@ def explored(**words: Any) -> Explored[Site]:
 @pytest.mark.full
 @pytest.mark.parametrize("what", SITES)
 def test_no_order_of_steps_breaks_a_promise(what: str) -> None:
-    """No job is gone or runs twice, no card holds more than it has, what has ended stays so, and tokens grow."""
+    """No order of steps breaks a promise.
+
+    No job disappears or runs twice, no card holds more than its memory, an end is final, and tokens grow.
+    """
     words, states = SITES[what]
 
     found = explored(**words)
@@ -125,7 +127,10 @@ def test_no_order_of_steps_breaks_a_promise(what: str) -> None:
 
 @pytest.mark.parametrize("rule", BROKEN)
 def test_without_a_rule_a_promise_breaks(rule: str) -> None:
-    """The checker finds how: so it would find a hole in the rules as well, and none of them is there for nothing."""
+    """Without a rule the checker finds a broken promise.
+
+    So the checker would find a gap in the rules, and every rule is needed.
+    """
     words, promise, step = BROKEN[rule]
 
     found = explored(**words, taken_out=frozenset({rule}))
@@ -136,24 +141,24 @@ def test_without_a_rule_a_promise_breaks(rule: str) -> None:
 
 
 def explored_with_one_claim_less(words: dict[str, Any]) -> str | None:
-    """Return what breaks at the same site with all rules in force (and few claims, to be quick)."""
+    """Return the broken promise at the same site with all rules in force, or None. One claim keeps it quick."""
     return explored(**{**words, "claims": 1}).broken
 
 
 def test_every_rule_is_taken_out_once() -> None:
-    """A new rule needs a place where it shows."""
+    """Every rule has a site that needs it."""
     assert set(RULES) == set(BROKEN)
 
 
 def test_a_shim_that_outlives_the_lease_breaks_a_promise() -> None:
-    """The times matter too: the grace must be shorter than the lease."""
+    """The durations matter: the shim's grace period must be shorter than the lease."""
     found = explored(faults=(0, 0, 0), sizes=(2,), lease=2, grace=3)
 
     assert found.broken == "job 0 runs twice"
 
 
 def test_the_checker_finds_the_shortest_way() -> None:
-    """Two jugs, of three and five litres: four litres take six steps."""
+    """The checker finds the shortest trace. With two jugs of three and five litres, four litres take six steps."""
 
     def steps(jugs: tuple[int, int]) -> list[tuple[str, tuple[int, int]]]:
         small, large = jugs
@@ -175,6 +180,6 @@ def test_the_checker_finds_the_shortest_way() -> None:
 
 
 def test_a_model_that_is_too_large_proves_nothing() -> None:
-    """It says so."""
+    """A model with too many states raises an error, because nothing is proved."""
     with pytest.raises(RuntimeError, match="more than 100 states"):
         explore(0, lambda n: [("on", n + 1), ("twice", 2 * n)], lambda _: None, most=100)

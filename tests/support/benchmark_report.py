@@ -1,4 +1,4 @@
-"""Reports of the benchmarks, and a page to write them into: a test names only what it is about."""
+"""Reports of the benchmarks, and a page to write them into, with defaults, so that a test names only its subject."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MACHINE = {
     "store": "valkey 9",
     "load_before": [0.1],
 }
-#: A page with nothing but its regions.
+#: A page with only its regions.
 PAGE = "".join(f"<!-- {name}: x -->\n<!-- end of {name} -->\n" for name in REGIONS)
 
 
 def make_report(*parts: Figure | Absent, day: int = 22) -> Report:
-    """Return the report of a run of ten minutes on that day of November, which holds these."""
+    """Return the report of a run of ten minutes on that day of November, with these parts."""
     return Report(
         machine=MACHINE,
         quick=False,

@@ -1,4 +1,4 @@
-"""Books for the tests, on SQLite and on a real PostgreSQL. conftest.py names it in ``pytest_plugins``."""
+"""Histories for the tests, on SQLite and on a real PostgreSQL. conftest.py names it in ``pytest_plugins``."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.run import Record
 
-#: Kept from before the tests wipe the environment.
+#: Read at import, before the tests wipe the environment.
 IN_CI = bool(os.environ.get("CI"))
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Server]:
-    """Run a private PostgreSQL for the whole session; without one skip, but never in CI."""
+    """Run a private PostgreSQL for the whole session.
+
+    Without PostgreSQL the tests that need it are skipped, but in CI they fail.
+    """
     opening = any_server()
     try:
         server = opening.__enter__()
@@ -40,7 +43,7 @@ def postgres_server() -> Iterator[Server]:
 
 @pytest.fixture(scope="session")
 def _migrated_postgres(postgres_server: Server) -> Iterator[str]:
-    """Return the name of a database with our tables, to copy from."""
+    """Return the name of a database with gpuqueue's tables, as a template for copies."""
     with postgres_server.database() as url:
         migrate.upgrade(url)
         yield url.partition("?")[0].rpartition("/")[2]
@@ -48,13 +51,13 @@ def _migrated_postgres(postgres_server: Server) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def migrated_sqlite() -> Path:
-    """Return a file with our tables, to copy."""
+    """Return a file with gpuqueue's tables, to copy."""
     return template()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def backend(request: pytest.FixtureRequest) -> str:
-    """Return the kind of database: a test that asks for a database runs once for each."""
+    """Return the kind of database: a test that uses a database runs once for each kind."""
     kind: str = request.param
     return kind
 
@@ -72,7 +75,7 @@ def empty_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> I
 
 @pytest.fixture
 def book_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Iterator[str]:
-    """Return the URL of a new database with our tables."""
+    """Return the URL of a new database with gpuqueue's tables."""
     if backend == "sqlite":
         shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
         yield f"sqlite:///{tmp_path / 'book.db'}"
@@ -83,14 +86,14 @@ def book_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> It
 
 
 class BothDoors(Book):
-    """A book of which each job is read by both doors, whatever a test is about: they must tell the same."""
+    """A history that reads each job of a SQLite file with both readers, which must agree."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self.url = url
 
     def get(self, job_id: int) -> Record | None:
-        """Return the job as both doors tell it."""
+        """Return the job, after both readers have read it."""
         found = super().get(job_id)
         if self.url.startswith("sqlite:"):
             assert found == sqlite_reader.record(self.url, job_id)
@@ -99,7 +102,7 @@ class BothDoors(Book):
 
 @pytest.fixture
 def book(book_url: str) -> Iterator[Book]:
-    """Return an empty book."""
+    """Return an empty history."""
     opened = BothDoors(book_url)
     yield opened
     opened.close()
@@ -107,5 +110,5 @@ def book(book_url: str) -> Iterator[Book]:
 
 @pytest.fixture
 def outbox(book: Book) -> Outbox:
-    """Return an empty outbox for the empty book."""
+    """Return an empty outbox for the empty history."""
     return Outbox(book)

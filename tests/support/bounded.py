@@ -1,4 +1,4 @@
-"""Waiting without luck: for a condition, with a bound."""
+"""Waits for a condition, with a time limit."""
 
 from __future__ import annotations
 

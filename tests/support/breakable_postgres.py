@@ -1,4 +1,4 @@
-"""A PostgreSQL server that a test may kill, stop and start as it likes: nobody else uses it."""
+"""A PostgreSQL server that a test may kill, stop and start, because no other test uses it."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 
 class Breakable:
-    """One server in a directory of its own, on a unix socket there."""
+    """A server in a directory of its own, on a unix socket there."""
 
     def __init__(self, binaries: Path, home: Path) -> None:
-        """Make a server below *home*; it does not run yet.
+        """Create a server below *home* without starting it.
 
         Raises:
             NoPostgres: these programs do not run here.
-
         """
         self.server = Server(url=f"postgresql://gpuqueue@/postgres?host={home}")
         self._binaries, self._home, self._account = binaries, home, Account.choose()
@@ -38,7 +37,7 @@ class Breakable:
 
     @property
     def data(self) -> Path:
-        """Return where its data lie."""
+        """Return its data directory."""
         return self._home / "data"
 
     @property
@@ -47,7 +46,10 @@ class Breakable:
         return self._home / ".s.PGSQL.5432"
 
     def start(self, *settings: str, wait: bool = True) -> None:
-        """Start it, with *settings* such as ``hot_standby=off``, as our child: we must bury what we kill."""
+        """Start it as a child process, with *settings* such as ``hot_standby=off``.
+
+        A killed child must be waited for.
+        """
         said = ("fsync=off", "full_page_writes=off", "listen_addresses=", f"unix_socket_directories={self._home}")
         options = [word for each in (*said, *settings) for word in ("-c", each)]
         with (self._home / "server.log").open("ab") as log:
@@ -59,20 +61,20 @@ class Breakable:
             until(self._answers, what="a server that answers")
 
     def stop(self) -> None:
-        """Stop it in order, whoever is connected."""
+        """Stop it in order, even with open connections."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
         self._process.wait(timeout=60)
 
     def promote(self) -> None:
-        """Make a primary of a standby."""
+        """Promote a standby to a primary."""
         self.server.run("SELECT pg_promote()")
 
     def kill(self) -> None:
-        """End all its processes at once, and wait until they are gone."""
+        """Kill all its processes at once, and wait until they are gone."""
         if self._process is None:
             return
-        self.send(signal.SIGSTOP)  # no one may see another die, and tidy up
+        self.send(signal.SIGSTOP)  # no process may notice another one's end and clean up
         self.send(signal.SIGKILL)
         self._process.wait(timeout=60)
         until(lambda: not self._pids(), what="the end of the server")
@@ -107,11 +109,10 @@ class Breakable:
 
 @contextmanager
 def breakable() -> Iterator[Breakable]:
-    """Run a server of one's own.
+    """Run a server of the test's own.
 
     Raises:
         NoPostgres: there is none here.
-
     """
     with ExitStack() as stack:
         home = Path(tempfile.mkdtemp(prefix="gq-pg-", dir="/tmp"))

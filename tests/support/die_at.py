@@ -1,4 +1,4 @@
-"""A real worker that meets its fate at one given step.
+"""A real worker that is killed or fails at one given step.
 
 python die_at.py kill workers.claimer:Claimer._take run --device 0 --plain     SIGKILL there
 python die_at.py kill@3 workers.run.directory:_unlink run --device 0 --plain      SIGKILL there, the third time
@@ -17,7 +17,7 @@ from typing import Any
 
 
 def kill(_step: Callable[..., Any]) -> Callable[..., Any]:
-    """End this process as the kernel would, in the middle of what it does."""
+    """Return a function that ends this process with SIGKILL in the middle of a step."""
 
     def fate(*_args: Any, **_kwargs: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -26,7 +26,10 @@ def kill(_step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fail(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Fail the first time, as on a disk that is full for a moment, and say so: not every caller does."""
+    """Raise an OSError the first time, as on a disk that is full for a moment, and write a line to stderr.
+
+    Not every caller reports the error.
+    """
     failed = []
 
     def fate(*args: Any, **kwargs: Any) -> Any:
@@ -40,7 +43,7 @@ def fail(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def later(step: Callable[..., Any], time: int, fate: Callable[..., Any]) -> Callable[..., Any]:
-    """Do *step* as ever until the call number *time*."""
+    """Return a function that does *step* until call number *time*, and *fate* from then on."""
     calls = count(1)
 
     def counted(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Values with a default for every field: a test names only what it is about."""
+"""Factories with a default for every field, so that a test names only the fields that it is about."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def serve(queue: JobQueue, *offers: Offer, lease_s: float = 300) -> None:
 
 
 def claim(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> Claim | None:
-    """Claim for a device as its worker would."""
+    """Claim a job for a device as its worker would."""
     offer = {name: changes.pop(name) for name in ("host", "foreign_bytes", "observed") if name in changes}
     defaults: dict[str, Any] = {"worker": f"worker-{uuid}", "lease_s": 300, "nonce": new_nonce()}
     return queue.claim(make_offer(uuid, **offer), **{**defaults, **changes})
 
 
 def must_claim(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> Claim:
-    """Claim for a device, where there must be a job for it."""
+    """Claim a job for a device, and fail if there is none."""
     claimed = claim(queue, uuid, **changes)
     assert claimed is not None, "nothing to claim"
     return claimed

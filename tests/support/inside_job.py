@@ -1,4 +1,4 @@
-"""A job on a GPU that nobody has, in real processes under a real shim; and a torch that only says that it is one."""
+"""A job on a made-up GPU, in real processes under a real shim, and a stand-in for torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from workers.shim.client import Shims
 
 GPU = RunDevice(uuid="GPU-0", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
 
-#: Says of itself what the real one would say, and starts CUDA when it is told to.
+#: Reports what the real torch would report, and starts CUDA on request.
 TORCH = """
 __version__ = "2.9.1"
 class OutOfMemoryError(RuntimeError): pass
@@ -87,5 +87,5 @@ class Ran:
         self.report = read_reports(self.directory.path)
 
     def told(self) -> list[dict[str, Any]]:
-        """Return what each process wrote."""
+        """Return the report of each process."""
         return [json.loads(path.read_text()) for path in sorted(self.directory.path.glob("inside/*"))]

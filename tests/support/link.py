@@ -1,4 +1,4 @@
-"""A link between a host and the store that can be cut without a word: packets vanish, connections stay half open."""
+"""A link between a host and the store that can be cut silently: packets vanish, connections stay half open."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Link:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Let nothing pass, in either direction; nobody is told."""
+        """Stop all traffic, in both directions, without closing a connection."""
         self._whole.clear()
 
     def heal(self) -> None:
-        """Let everything pass again, what was sent meanwhile first."""
+        """Resume all traffic; pending bytes are delivered first."""
         self._whole.set()
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Link:
                 far = socket.socket(socket.AF_UNIX)
                 try:
                     far.connect(self._store)
-                except OSError:  # nobody is there just now: that is what the other end hears
+                except OSError:  # the store is down: the other end sees a closed connection
                     near.close()
                     far.close()
                     continue
@@ -65,15 +65,14 @@ class Link:
 
 
 class Namespace:
-    """A network of its own, as another host has; only a root process can make one."""
+    """A network namespace, like the network of another host. Only root can create one."""
 
     def __init__(self, name: str, subnet: int) -> None:
-        """Make the namespace *name* with a wire to ours.
+        """Create the namespace *name* with a link to the host's network.
 
         Raises:
             OSError: there is no ``ip`` command.
-            subprocess.CalledProcessError: we may not.
-
+            subprocess.CalledProcessError: the permission is missing.
         """
         self.name = name
         self._wire = f"{name}w"
@@ -90,19 +89,19 @@ class Namespace:
             raise
 
     def command(self, *words: str) -> list[str]:
-        """Return what runs a program inside."""
+        """Return a command line that runs a program inside."""
         return [IP, "netns", "exec", self.name, *words]
 
     def cut(self) -> None:
-        """Pull the wire."""
+        """Take the link down."""
         _ip("link", "set", self._wire, "down")
 
     def heal(self) -> None:
-        """Put it back."""
+        """Bring the link up again."""
         _ip("link", "set", self._wire, "up")
 
     def close(self) -> None:
-        """Forget the namespace; its wire goes with it."""
+        """Delete the namespace and its link."""
         subprocess.run([IP, "netns", "del", self.name], check=False, capture_output=True)
 
 

@@ -1,4 +1,4 @@
-"""Those who are told: a real web server and a real mail server, on this machine."""
+"""Notification targets: a real web server and a real mail server, on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from aiosmtpd.smtp import AuthResult
 
 @dataclass
 class Hook:
-    """A web hook. Each post is kept by its path; ``/refuse`` gets 500, ``/hang`` no answer before the end."""
+    """A web hook. Posts are stored by path; ``/refuse`` gets 500, ``/hang`` no answer before the end."""
 
     port: int = 0
     posts: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
@@ -27,17 +27,17 @@ class Hook:
     released: threading.Event = field(default_factory=threading.Event)
 
     def url(self, path: str = "secret") -> str:
-        """Return what Apprise posts JSON by."""
+        """Return the URL to which Apprise posts JSON."""
         return f"json://localhost:{self.port}/{path}"
 
     def told(self, path: str = "secret") -> list[dict[str, Any]]:
-        """Return what came in at *path*, in order."""
+        """Return the posts at *path*, in order."""
         return [body for where, body in list(self.posts) if where == f"/{path}"]
 
 
 @contextmanager
 def web_hook() -> Iterator[Hook]:
-    """Run a web server that keeps what is posted."""
+    """Run a web server that stores what is posted."""
     hook = Hook()
 
     class Handler(BaseHTTPRequestHandler):
@@ -56,7 +56,7 @@ def web_hook() -> Iterator[Hook]:
         daemon_threads = True
 
         def handle_error(self, *_: object) -> None:
-            """Say nothing of a sender that was killed."""
+            """Ignore errors of a sender that was killed."""
 
     server = Server(("127.0.0.1", 0), Handler)
     hook.port = server.server_port
@@ -73,13 +73,13 @@ def web_hook() -> Iterator[Hook]:
 
 @dataclass
 class MailBox:
-    """A mail server's only box: from whom, to whom, and what."""
+    """The only mailbox of a mail server: the sender, the recipients and the mail."""
 
     port: int = 0
     mails: list[tuple[str, tuple[str, ...], EmailMessage]] = field(default_factory=list)
 
     async def handle_DATA(self, _server: object, _session: object, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's
-        """Take a mail."""
+        """Store a mail."""
         mail = message_from_bytes(envelope.content, policy=policy.default)
         assert isinstance(mail, EmailMessage)
         self.mails.append((envelope.mail_from, tuple(envelope.rcpt_tos), mail))
@@ -88,9 +88,9 @@ class MailBox:
 
 @contextmanager
 def mail_server() -> Iterator[MailBox]:
-    """Run a mail server that keeps what it is given."""
+    """Run a mail server that stores its mails."""
     box = MailBox()
-    with socket.create_server(("127.0.0.1", 0)) as free:  # the controller itself must know its port beforehand
+    with socket.create_server(("127.0.0.1", 0)) as free:  # the controller must know its port beforehand
         box.port = free.getsockname()[1]
     controller = Controller(
         box,

@@ -1,7 +1,7 @@
-"""How long Hypothesis looks for an order of acts that breaks something: briefly with each run, for a night by hand.
+"""How long Hypothesis searches for a breaking order of acts: briefly in each run, or for a night by hand.
 
 In a run of all tests it tries the same examples each time, so that none fails by chance. ``STATEFUL_EXAMPLES=5000``
-tries that many others, at random and longer ones; what fails is shown with the line that repeats it::
+tries that many others, at random and longer. A failure is printed with the line that repeats it::
 
     STATEFUL_EXAMPLES=5000 .venv/bin/python -m pytest --timeout 0 tests/integration/queue/test_stateful.py
 """
@@ -13,23 +13,22 @@ import os
 from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-#: The name of the variable; of none that the tests wipe.
+#: The name of the variable, which the tests do not wipe.
 VARIABLE = "STATEFUL_EXAMPLES"
-#: How many steps an example has at most, in each run and in a long one.
+#: The most steps of an example, in each run and in a long search.
 STEPS, LONG_STEPS = 30, 60
 
-#: Where what failed is kept for the next search; also on a machine of CI, where Hypothesis by itself keeps nothing.
+#: Where failures are stored for the next search. In CI, Hypothesis by itself stores nothing.
 KEPT = ".hypothesis/examples"
 
 _QUIET = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
 
 def search(examples: int, asked: str | None = None) -> settings:
-    """Return how to look: *examples* that are always the same, or as many as *asked* (the variable) at random.
+    """Return the settings of a search: *examples* fixed ones, or as many random ones as *asked* (the variable).
 
     Raises:
-        ValueError: the variable has no number.
-
+        ValueError: the variable is no number.
     """
     asked = os.environ.get(VARIABLE, "") if asked is None else asked
     if not asked:

@@ -1,4 +1,4 @@
-"""A machine with GPUs, a real one or one of the fake driver: what the same tests need to know of either."""
+"""A machine with GPUs, real or of the fake driver, for tests that run on both."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import pytest
-from contract.test_devices import HELD_BYTES, Bench
+from device_conformance import HELD_BYTES, Bench
 from fake_driver.fake_driver import JOB
 from fake_driver.far_backend import FarBackend
 
@@ -16,30 +16,36 @@ from gpuqueue.text.units import format_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """``environ`` is what a program needs on top to find the machine's driver, ``backend`` asks that driver."""
+    """A machine with GPUs.
+
+    ``environ`` is what a program needs in addition to find the machine's driver; ``backend`` reads that driver.
+    """
 
     real: bool
     environ: dict[str, str]
     backend: FarBackend
 
     def card(self, wanted_bytes: int) -> Device:
-        """Return the first device with *wanted_bytes* free; others may be at work on a real machine."""
+        """Return the first device with *wanted_bytes* free.
+
+        On a real machine other programs may use the devices.
+        """
         for device in self.backend.devices():
             if self.free_bytes(device) >= wanted_bytes:
                 return device
         return self.lacks(f"no GPU with {format_bytes(wanted_bytes)} free")
 
     def whole_cards(self, count: int) -> tuple[Device, ...]:
-        """Return *count* cards that one program can use together: MIG instances are not."""
+        """Return *count* cards that one program can use together, which MIG instances are not."""
         cards = tuple(device for device in self.backend.devices() if device.mig_parent is None)
         return cards[:count] if len(cards) >= count else self.lacks(f"{len(cards)} whole GPUs and not {count}")
 
     def free_bytes(self, device: Device) -> int:
-        """Return what is free on *device* now."""
+        """Return the free bytes of *device*."""
         return self.backend.reading(device).free_bytes
 
     def must_name_our_processes(self) -> None:
-        """Let a test go on only where the driver tells what our processes hold."""
+        """End the test unless the driver reports the memory of the tests' own processes."""
         device = self.card(2 * HELD_BYTES)
         environ = {**self.environ, "CUDA_VISIBLE_DEVICES": device.uuid}
         bench = Bench(self.backend, {DeviceKind.GPU}, code=JOB.read_text(), environ=lambda _: environ)
@@ -58,7 +64,7 @@ class Machine:
         assert held_bytes >= HELD_BYTES
 
     def lacks(self, words: str) -> NoReturn:
-        """End the test: a real machine may be without it, the fake one has all."""
+        """End the test: skip it on a real machine, fail it on the fake one, which has everything."""
         if self.real:
             pytest.skip(words)
         pytest.fail(words)

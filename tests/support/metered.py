@@ -1,4 +1,4 @@
-"""For jobs of tests: they hold something until their worker has seen it. Standard library only."""
+"""For jobs of tests that hold something until their worker has measured it. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bounded import until
 
 
 def until_seen(**least: int) -> None:
-    """Wait until the worker has noted at least so much of this run on each of its devices: ``peak_bytes=2**30``.
+    """Wait until the worker has saved at least these measurements of the run on each device: ``peak_bytes=2**30``.
 
-    The names are those of the file ``meters`` in the run's directory, which the worker writes with each beat.
+    The names are those of the file ``meters`` in the run's directory, which the worker writes with each heartbeat.
     """
     _until(lambda meter: all((meter[name] or 0) >= value for name, value in least.items()), f"{least}")
 
 
 def until_seen_last(held_bytes: int) -> None:
-    """Wait until this is what the worker's latest look has found."""
+    """Wait until the worker's latest sample is *held_bytes*."""
     _until(lambda meter: [held_bytes] == meter["trace"]["steps"][-1:], f"{held_bytes} bytes")
 
 

@@ -1,4 +1,4 @@
-"""Strange input, for property tests: what JSON, text and files can hold that nobody would write on purpose."""
+"""Strange input for property tests: what JSON, text and files can hold and no user writes on purpose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-#: For every property test with strange input: few examples and always the same, so that the gate stays quick and quiet.
+#: For every property test with strange input: few examples, always the same, so that the quick run stays quick and
+#: stable.
 gate = settings(
     max_examples=40,
     deadline=None,
@@ -20,7 +21,7 @@ gate = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
-#: Any text, with what breaks terminals, encodings and lines.
+#: Any text, including text that breaks terminals, encodings and lines.
 texts = st.one_of(
     st.text(max_size=20),
     st.sampled_from(
@@ -32,8 +33,8 @@ texts = st.one_of(
             "\x00",
             "\udcff\udc80",
             "\ud800",
-            "\u202eabc",  # written from right to left
-            "a\u200bb\ufeff",  # of no width
+            "\u202eabc",  # right to left
+            "a\u200bb\ufeff",  # zero width
             "\u2028\u2029",
             "'; DROP TABLE jobs; --",
             "$(touch /tmp/x)`id`",
@@ -44,7 +45,7 @@ texts = st.one_of(
     ),
 )
 
-#: Any value that JSON can hold, NaN and whole numbers beyond all bounds included.
+#: Any value that JSON can hold, including NaN and unbounded integers.
 values: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
         st.none(),
@@ -60,7 +61,10 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 
 def mutants(good: str) -> st.SearchStrategy[str]:
-    """Return what a good payload may become: cut off, with a piece replaced, or with a value of another kind."""
+    """Return damaged forms of a good payload.
+
+    They are cut off, partly replaced, with a value of another kind, or without a key.
+    """
     plain = json.loads(good)
 
     def with_value(path: int, value: Any) -> str:
@@ -100,18 +104,21 @@ def _places(plain: Any, so_far: tuple[Any, ...] = ()) -> Any:
 
 
 def make_huge(path: Path) -> None:
-    """Put a file of a terabyte there, without a byte on the disk."""
+    """Create a sparse file of a terabyte."""
     with path.open("wb") as file:
         file.truncate(2**40)
 
 
 def make_zeros(path: Path) -> None:
-    """Put what never ends there."""
+    """Create a link to an endless file."""
     path.symlink_to("/dev/zero")
 
 
 def make_socket(path: Path) -> None:
-    """Put a socket there; a path of it may have some 100 bytes, so it is made from inside its directory."""
+    """Create a socket.
+
+    A socket's path may have only about 100 bytes, so the socket is created from inside its directory.
+    """
     here = os.open(".", os.O_RDONLY)
     try:
         os.chdir(path.parent)
@@ -122,7 +129,7 @@ def make_socket(path: Path) -> None:
         os.close(here)
 
 
-#: What may stand in the place of a file, and is none.
+#: What may be in the place of a file and is no usable file.
 NO_FILES: dict[str, Callable[[Path], None]] = {
     "pipe": os.mkfifo,
     "directory": lambda path: path.mkdir(),

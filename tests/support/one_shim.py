@@ -1,4 +1,4 @@
-"""A real shim over a real run directory, without any worker."""
+"""A real shim over a real run directory, without a worker."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from workers.shim import supervisor
 from workers.shim.client import Shim as Started
 from workers.shim.client import Shims
 
-#: The token of the runs here. Leftovers are found by it on the whole host: of tests that run at the same time each
-#: process needs one of its own, or they end each other's jobs.
+#: The token of the runs here. The sweep searches the whole host for it, so tests that run at the same time need
+#: different tokens, or they end each other's jobs.
 RUN_TOKEN = f"1.{os.getpid():x}"
 
 
 class Process:
-    """The process of a shim that was forked for us, as :class:`subprocess.Popen` shows a child."""
+    """The process of a forked shim, with the interface of :class:`subprocess.Popen`."""
 
     def __init__(self, started: Started) -> None:
         self.pid = started.pid
@@ -41,7 +41,7 @@ class Process:
         self._over = False
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Return the exit code when it has ended, None if it was killed."""
+        """Return the exit code once the process has ended, None if it was killed."""
         poll = select.poll()
         poll.register(self._started.handle, select.POLLIN)
         if not self._over and not poll.poll(None if timeout is None else timeout * 1000):
@@ -51,32 +51,32 @@ class Process:
         return self._code
 
     def poll(self) -> int | None:
-        """Return the exit code if it has ended, None while it lives."""
+        """Return the exit code if the process has ended, else None."""
         try:
             return self.wait(timeout=0)
         except subprocess.TimeoutExpired:
             return None
 
     def kill(self) -> None:
-        """End it as the kernel would."""
+        """Send SIGKILL."""
         if self._identity is not None:
             self._identity.send(signal.SIGKILL)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the descriptors."""
         os.close(self._started.handle)
         self._started.close()
 
 
 class OldProcess(subprocess.Popen[bytes]):
-    """A shim that a worker of an older version starts: by itself, with the number of the lock in its spec."""
+    """A shim started as by a worker of an older version: as its own program, with the lock's descriptor in the spec."""
 
     def __init__(self, run_dir: Path, lock: int) -> None:
         command = [sys.executable, "-I", "-S", "-X", "utf8", supervisor.__file__, str(run_dir)]
         super().__init__(command, pass_fds=(lock,), start_new_session=True)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Do nothing: there is no descriptor to close."""
 
 
 class Shim:
@@ -116,7 +116,7 @@ class Shim:
         os.close(lock)
 
     def ended(self) -> Exit:
-        """Wait for the end and return what the shim wrote."""
+        """Wait for the end and return the shim's exit record."""
         assert 0 == self.process.wait(timeout=30)
         end = self.directory.exit()
         assert end is not None
@@ -129,7 +129,7 @@ class Shim:
 
 @pytest.fixture
 def shims(tmp_path: Path) -> Iterator[Any]:
-    """Return a way to start shims; whatever they leave is swept away."""
+    """Return a function that starts shims; all their leftovers are swept after the test."""
     started: list[Shim] = []
     forkserver = Shims()
 

@@ -1,4 +1,4 @@
-"""An outbox to fill a book with: it tells events as the queue would, with growing ids and times."""
+"""An outbox for tests of the history: it makes events as the queue would, with growing ids and times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PEAK = Peak(bytes=3 * GIB, source=PeakSource.NVML_SAMPLED, samples=9, na_samples
 
 
 class Outbox:
-    """Tells events with growing ids and times, and keeps them until the book has them."""
+    """Makes events with growing ids and times, and keeps them until the history has them."""
 
     def __init__(self, book: Book) -> None:
         self.book = book
@@ -34,34 +34,34 @@ class Outbox:
         self.cursor: Cursor | None = None
 
     def tell(self, job_id: int, act: Act, state: JobState, **given: Any) -> None:
-        """Add one event; what is no column of an event is a field of it."""
+        """Add one event; arguments that are no column of an event become its fields."""
         self.number += 1
         columns: dict[str, Any] = {name: given.pop(name) for name in ("attempt", "losses", "reason") if name in given}
         event: dict[str, Any] = {"attempt": 1, **columns, "job_id": job_id, "act": act, "state": state, "fields": given}
         self.told.append(Event(id=f"1700-{self.number}", at=T0 + timedelta(seconds=self.number), **event))
 
     def submit(self, job_id: int, spec: JobSpec | None = None) -> None:
-        """Tell that a job was submitted."""
+        """Add the submit of a job."""
         payload = encode_spec(spec or make_spec())
         self.tell(job_id, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=payload)
 
     def claim(self, job_id: int, token: str = RUN, devices: str = "GPU-0", **given: Any) -> None:
-        """Tell that a job was claimed."""
+        """Add the claim of a job."""
         fields = {"token": token, "host": "nodeA", "worker": "w0", "devices": devices, "lease": str(GIB)}
         self.tell(job_id, Act.CLAIM, JobState.STARTING, **fields, **given)
 
     def started(self, job_id: int, token: str = RUN, devices: str = "GPU-0", **given: Any) -> None:
-        """Tell that its process started."""
+        """Add the start of a job's process."""
         payload = encode_started(log_path="/log", devices=facts(devices, Peak.unknown()))
         self.tell(job_id, Act.STARTED, JobState.RUNNING, token=token, started=payload, **given)
 
     def finish(self, job_id: int, ending: Ending, state: JobState, devices: str = "GPU-0", **given: Any) -> None:
-        """Tell that its run ended."""
+        """Add the end of a job's run."""
         payload = encode_ended(ending=ending, duration_s=1.5, devices=facts(devices, PEAK))
         self.tell(job_id, Act.FINISH, state, token=given.pop("token", RUN), ended=payload, **given)
 
     def record(self, batch: int | None = None) -> None:
-        """Have the book write everything down, *batch* events at a time."""
+        """Write all events into the history, *batch* events at a time."""
         size = batch or len(self.told)
         while self.told:
             events, self.told = self.told[:size], self.told[size:]
@@ -70,7 +70,7 @@ class Outbox:
 
 
 def facts(uuids: str, peak: Peak) -> tuple[RunDevice, ...]:
-    """Return what a worker tells of its devices."""
+    """Return what a worker reports of its devices."""
     return tuple(
         RunDevice(uuid=uuid, lease_bytes=GIB, index=7, name="A10", kind=DeviceKind.GPU, total_bytes=24 * GIB, peak=peak)
         for uuid in uuids.split(",")
@@ -78,7 +78,7 @@ def facts(uuids: str, peak: Peak) -> tuple[RunDevice, ...]:
 
 
 def known(book: Book, job_id: int) -> Record:
-    """Return the record of a job that must be in the book."""
+    """Return the record of a job that must be in the history."""
     record = book.get(job_id)
     assert record is not None
     return record
@@ -90,5 +90,5 @@ def ids(book: Book, **query: Any) -> list[int]:
 
 
 def second(number: int) -> datetime:
-    """Return the time of the event of that number."""
+    """Return the time of the event with that number."""
     return T0 + timedelta(seconds=number)

@@ -1,4 +1,4 @@
-"""A person's own machine, with what ``gpuqueue up`` starts there. conftest.py names it in ``pytest_plugins``."""
+"""A user's own machine, with what ``gpuqueue up`` starts there. conftest.py names it in ``pytest_plugins``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from forked_command import BIN, command
 
 
 class Home:
-    """A person's own machine: only a state directory is given."""
+    """A user's own machine, with only a state directory set."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -27,18 +27,18 @@ class Home:
         }
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        """Run ``gpuqueue``; return its output, errors included."""
+        """Run ``gpuqueue``; return its output, including errors."""
         done = command(words, self.environ)
         assert code == done.returncode, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr
 
     def says(self, *words: str) -> str:
-        """Return what ``gpuqueue`` prints, whatever its exit code."""
+        """Return what ``gpuqueue`` prints, for any exit code."""
         return command(words, self.environ).stdout
 
     def ours(self) -> list[str]:
-        """Return the command lines of all processes that work for this state directory."""
+        """Return the command lines of all processes with this state directory."""
         mark = f"GPUQUEUE_STATE_DIR={self.state}".encode()
         found = []
         for entry in Path("/proc").iterdir():
@@ -53,7 +53,7 @@ class Home:
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    """Return a machine on which nothing runs, before and after."""
+    """Return a machine on which nothing runs, before and after the test."""
     state = Path(mkdtemp(prefix="gpuqueue-home-"))
     made = Home(state)
     yield made

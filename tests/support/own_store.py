@@ -1,4 +1,4 @@
-"""A store of one's own, that may be killed and robbed of its data. conftest.py names it in ``pytest_plugins``."""
+"""A store of the test's own, which may be killed and lose its data. conftest.py names it in ``pytest_plugins``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuqueue.system.process import ProcessIdentity
 
 
 class OwnStore:
-    """The server that users get, with its data in a directory that nobody else uses."""
+    """The server that users get, with its data in a directory of the test's own."""
 
     def __init__(self, home: Path) -> None:
         self.settings = Settings.load({"GPUQUEUE_STATE_DIR": str(home), "GPUQUEUE_CONFIG": os.devnull})
@@ -28,22 +28,22 @@ class OwnStore:
         self._server = EmbeddedStore(self.settings)
 
     def start(self) -> None:
-        """Start the server on whatever data is there."""
+        """Start the server on the data that is there."""
         self._server.start()
 
     def kill(self) -> None:
-        """End it as the kernel would."""
+        """Send it SIGKILL and wait for its end."""
         identity = ProcessIdentity.parse((self.settings.state_dir / "store" / "pid").read_text())
         assert identity is not None
         assert identity.send(signal.SIGKILL)
         assert identity.wait(30)
 
     def remove_data(self) -> None:
-        """Delete all that it ever wrote."""
+        """Delete all data that it has written."""
         shutil.rmtree(self.settings.state_dir / "store")
 
     def listen(self) -> str:
-        """Let it be reached over the network too, and return that address."""
+        """Make it reachable over the network too, and return that address."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -53,7 +53,7 @@ class OwnStore:
         return f"redis://127.0.0.1:{port}/0"
 
     def empty(self) -> None:
-        """Take the data from under the running server."""
+        """Delete all keys of the running server."""
         client = connect(self.url)
         client.flushall()
         client.close()
@@ -65,7 +65,7 @@ class OwnStore:
 
 @pytest.fixture
 def own_store() -> Iterator[OwnStore]:
-    """Return a running store of one's own."""
+    """Return a running store of the test's own."""
     home = Path(tempfile.mkdtemp(prefix="gpuqueue-own-"))
     store = OwnStore(home)
     store.start()
@@ -78,8 +78,8 @@ def own_store() -> Iterator[OwnStore]:
 def own_site(own_store: OwnStore, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
     """Return a site whose store may lose its data.
 
-    Its leases are long: no run is lost because this machine is busy. Where a test waits for one to be over, it gives
-    a shorter one as the fixture's parameter.
+    Its leases are long, so that no run is lost because this machine is busy. A test that waits for the end of a lease
+    passes a shorter one as the fixture's parameter.
     """
     made = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE=getattr(request, "param", "90s"))
     yield made

@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of our own, for the tests: private, unsafe and fast, gone when they are done.
+"""A private PostgreSQL server for the tests: unsafe and fast, and removed afterwards.
 
 ``GPUQUEUE_TEST_POSTGRES_URL`` names a server to use instead; its user must be allowed to create databases.
 """
@@ -22,7 +22,7 @@ import sqlalchemy as sa
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Read at import: the settings of the person who runs the tests are wiped before each test.
+#: Read at import: the settings of the user are wiped before each test.
 GIVEN_URL = os.environ.get("GPUQUEUE_TEST_POSTGRES_URL")
 #: Longest wait for initdb, and for the server's start and stop, in seconds.
 WAIT_S = 60
@@ -31,18 +31,18 @@ _numbers = itertools.count(1)
 
 
 class NoPostgres(Exception):
-    """No server can be had on this machine."""
+    """This machine has no server."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A running server on which databases come and go."""
+    """A running server on which databases are created and dropped."""
 
     url: str
 
     @contextmanager
     def database(self, template: str = "template0") -> Iterator[str]:
-        """Give the URL of a new database, a copy of *template*."""
+        """Yield the URL of a new database, a copy of *template*."""
         name = f"gpuqueue_test_{os.getpid()}_{next(_numbers)}"
         self.run(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         try:
@@ -51,13 +51,13 @@ class Server:
             self.run(f'DROP DATABASE "{name}" WITH (FORCE)')
 
     def remake(self, url: str) -> None:
-        """Drop the database at *url*, whoever is in it, and make it anew, empty."""
+        """Drop the database at *url*, even with open connections, and create it again, empty."""
         name = sa.make_url(url).database
         self.run(f'DROP DATABASE "{name}" WITH (FORCE)')
         self.run(f'CREATE DATABASE "{name}" TEMPLATE "template0"')
 
     def run(self, statement: str) -> None:
-        """Run *statement* as the account that may do everything."""
+        """Run *statement* as the superuser."""
         url = sa.make_url(self.url).set(drivername="postgresql+psycopg")
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with engine.connect() as connection:
@@ -66,14 +66,14 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """Whose processes the server's are: PostgreSQL refuses to run as root."""
+    """The account of the server's processes: PostgreSQL refuses to run as root."""
 
-    #: For subprocess; empty where we are no root and stay who we are.
+    #: Arguments for subprocess; empty unless the tests run as root.
     arguments: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def choose(cls) -> Account:
-        """Return the account ``postgres``, or ``nobody``, if we are root."""
+        """Return the account ``postgres``, or ``nobody``, if the tests run as root."""
         if os.geteuid() != 0:
             return cls()
         known = {entry.pw_name: entry for entry in pwd.getpwall()}
@@ -84,16 +84,15 @@ class Account:
         """Run *command* as this account.
 
         Raises:
-            NoPostgres: it cannot be run, or failed.
-
+            NoPostgres: the command cannot be run, or failed.
         """
-        # The C locale: no message or order of the server depends on the machine's language.
+        # The C locale makes messages and sort order independent of the machine's language.
         environ = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "HOME": str(cwd)}
         with (cwd / "tests.log").open("a+", encoding="utf-8", errors="replace") as log:
             log.seek(0, os.SEEK_END)
             start = log.tell()
             try:
-                # No pipes: the server inherits them, and a reader would wait for its end.
+                # No pipes: the server would inherit them, and their reader would wait for its end.
                 subprocess.run(
                     command, check=True, cwd=cwd, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                     timeout=WAIT_S, **self.arguments,
@@ -103,7 +102,7 @@ class Account:
                 raise NoPostgres(f"{error}: {log.read().strip()}") from error
 
     def own(self, directory: Path) -> None:
-        """Give *directory* to this account."""
+        """Make this account the owner of *directory*."""
         if self.arguments:
             os.chown(directory, self.arguments["user"], self.arguments["group"])
 
@@ -117,7 +116,7 @@ def wheel_directories() -> list[Path]:
 
 
 def candidates() -> list[Path]:
-    """Return the directories that hold a server's programs, the preferred first."""
+    """Return the directories that hold a server's programs, in the order of preference."""
     on_path = [Path(found).resolve().parent for name in ("pg_ctl", "initdb") if (found := shutil.which(name))]
     system = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     wheel = [directory / "bin" for directory in wheel_directories()]
@@ -130,14 +129,13 @@ def candidates() -> list[Path]:
 
 @contextmanager
 def running(binaries: Path, below: str = "/tmp") -> Iterator[Server]:
-    """Run a private server from *binaries*, its files below a directory whose path is short.
+    """Run a private server from *binaries*, with its files in a directory with a short path.
 
     Raises:
         NoPostgres: these programs do not run here.
-
     """
     account = Account.choose()
-    # A unix socket's path must be short, so not below pytest's directory.
+    # A unix socket's path must be short, so it cannot be below pytest's directory.
     home = Path(tempfile.mkdtemp(prefix="gq-pg-", dir=below))
     try:
         account.own(home)
@@ -156,11 +154,10 @@ def running(binaries: Path, below: str = "/tmp") -> Iterator[Server]:
 
 @contextmanager
 def any_server(below: str = "/tmp") -> Iterator[Server]:
-    """Give the server that was named, or a private one from the first programs that run.
+    """Yield the server that the environment names, or a private one from the first programs that run.
 
     Raises:
         NoPostgres: there is none, with the reasons.
-
     """
     if GIVEN_URL:
         yield Server(url=GIVEN_URL)
@@ -184,11 +181,10 @@ def any_server(below: str = "/tmp") -> Iterator[Server]:
 
 @contextmanager
 def copied_wheel(below: str = "/tmp") -> Iterator[Path]:
-    """Give a copy of the wheel's programs that any account can reach, also where our home is closed to others.
+    """Yield a copy of the wheel's programs that any account can reach, even where our home is closed.
 
     Raises:
         NoPostgres: the wheel is not installed.
-
     """
     directories = wheel_directories()
     if not directories:
@@ -202,7 +198,7 @@ def copied_wheel(below: str = "/tmp") -> Iterator[Path]:
         copy = place / source.parent.name / source.name
         shutil.copytree(source, copy, symlinks=True)
         libraries = source.parent.with_name(f"{source.parent.name}.libs")
-        if libraries.is_dir():  # the programs look for them at this place beside them
+        if libraries.is_dir():  # the programs search for them beside their own directory
             shutil.copytree(libraries, place / libraries.name)
         yield copy / "bin"
     finally:

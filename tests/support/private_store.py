@@ -1,4 +1,4 @@
-"""A store of a test's own, set up as badly as the test likes. conftest.py names it in ``pytest_plugins``."""
+"""A store of a test's own, with any configuration, however bad. conftest.py names it in ``pytest_plugins``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bounded import until
 from gpuqueue.embedded.store import find_server
 from gpuqueue.queue.connect import connect
 
-#: Starts a server with these words of configuration on top, and returns its address.
+#: Starts a server with these additional configuration words, and returns its address.
 StartStore = Callable[..., str]
 
 
 @pytest.fixture
 def start_store() -> Iterator[StartStore]:
-    """Start servers with any configuration; they are gone after the test."""
+    """Return a function that starts servers with any configuration; they are stopped after the test."""
     with ExitStack() as stack:
 
         def start(*words: str) -> str:
@@ -30,7 +30,7 @@ def start_store() -> Iterator[StartStore]:
             server = subprocess.Popen(
                 [str(find_server()), *where, *words],
                 stdout=subprocess.DEVNULL,
-                restore_signals=False,  # as we do, it takes a write beyond a limit for an error and not for its end
+                restore_signals=False,  # a write beyond a limit must be an error, as for gpuqueue
             )
             stack.callback(server.wait)
             stack.callback(server.kill)

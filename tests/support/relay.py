@@ -1,4 +1,4 @@
-"""A way to a store that can be made bad: it cuts answers into pieces, breaks off within one, swallows one, encrypts."""
+"""A connection to a store that can be made bad: answers split into bytes, cut off, or lost, and TLS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 
 class Relay:
-    """Carries bytes between its own port and the store's socket; with *tls*, encrypted up to here."""
+    """Carries bytes between its own port and the store's socket; with *tls*, encrypted up to this port."""
 
     def __init__(self, store_url: str, *, tls: ssl.SSLContext | None = None) -> None:
         self._store = urlsplit(store_url).path
@@ -18,11 +18,11 @@ class Relay:
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        #: Answers come one byte at a time.
+        #: Whether answers are sent one byte at a time.
         self.in_pieces = False
-        #: So many more bytes of answers pass, and then the connection breaks; None: all of them.
+        #: The bytes of answers that still pass before the connection breaks; None for no limit.
         self.left: int | None = None
-        #: How many connections were made.
+        #: The number of connections that were made.
         self.met = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -42,7 +42,7 @@ class Relay:
     def _meet(self, near: socket.socket) -> None:
         far = socket.socket(socket.AF_UNIX)
         self._sockets += [near, far]
-        with suppress(OSError):  # ssl.SSLError is one: whoever comes does not trust us
+        with suppress(OSError):  # ssl.SSLError is an OSError: the client does not trust the certificate
             if self._tls is not None:
                 near = self._tls.wrap_socket(near, server_side=True)
                 self._sockets.append(near)

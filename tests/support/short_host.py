@@ -1,4 +1,4 @@
-"""A host that runs short of something: of room on a disk, of descriptors, of processes."""
+"""A host that runs out of something: disk space, descriptors, processes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from workers.run import process_tree
 from workers.shim.forkserver import NAME
 
 MNT_DETACH = 2
-#: Where version 1 of the control groups counts processes.
+#: Where version 1 of the control groups limits processes.
 PIDS = Path("/sys/fs/cgroup/pids")
 
 
 @contextlib.contextmanager
 def own_disk(where: Path, kind: str = "tmpfs", *, options: str = "size=1m") -> Iterator[Path]:
-    """Give a file system of its own at *where*, gone afterwards; skip where none can be mounted."""
+    """Mount a file system at *where*, and unmount it afterwards; skip where none can be mounted."""
     where.mkdir(parents=True, exist_ok=True)
     said = ["-o", options] if kind == "tmpfs" else []
     done = subprocess.run(
@@ -44,9 +44,9 @@ def own_disk(where: Path, kind: str = "tmpfs", *, options: str = "size=1m") -> I
 
 @contextlib.contextmanager
 def dead_server(where: Path) -> Iterator[Path]:
-    """Mount a file server at *where* that answers nobody, as one that has died; skip where none can be mounted.
+    """Mount a file server at *where* that answers no request, as one that has died; skip where that is impossible.
 
-    Whoever goes there waits until it is killed, or until the end of this.
+    A process that uses it waits until it is killed, or until the end of this context.
     """
     where.mkdir(parents=True, exist_ok=True)
     libc = ctypes.CDLL(None, use_errno=True)
@@ -61,12 +61,12 @@ def dead_server(where: Path) -> Iterator[Path]:
     try:
         yield where
     finally:
-        os.close(server)  # now it is gone, and nobody waits for it any more
+        os.close(server)  # ends the server and all waits for it
         libc.umount2(os.fsencode(where), MNT_DETACH)
 
 
 def fill(disk: Path) -> Path:
-    """Leave no room on *disk*; return the file to delete when there shall be room again."""
+    """Fill *disk*; return the file whose deletion makes space again."""
     filler = disk / ".filler"
     with filler.open("wb", buffering=0) as file:
         for size in (65536, 4096, 1):
@@ -81,7 +81,10 @@ def fill(disk: Path) -> Path:
 
 @contextlib.contextmanager
 def no_descriptors(pid: int, *, but: int = 0) -> Iterator[None]:
-    """Let the process *pid* open nothing more, *but* so many, for a while. What it has open it keeps."""
+    """Let the process *pid* open nothing more, except *but* descriptors, for a while.
+
+    Its open descriptors stay open.
+    """
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     at_most = min(_first_free(pid, but) for _ in range(20))
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (at_most, before[1]))
@@ -92,10 +95,10 @@ def no_descriptors(pid: int, *, but: int = 0) -> Iterator[None]:
 
 
 def _first_free(pid: int, skip: int) -> int:
-    """Return the descriptor that the process would be given next, *skip* of them left out; never 0, for poll(2)."""
+    """Return the descriptor that the process would get next, after *skip* others; never 0, for poll(2)."""
     used = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     if pid == os.getpid():
-        used = {number for number in used if _is_open(number)}  # not the one that the listing itself took
+        used = {number for number in used if _is_open(number)}  # without the descriptor of the listing itself
     return [number for number in range(len(used) + skip + 1) if number not in used][skip]
 
 
@@ -109,9 +112,9 @@ def _is_open(number: int) -> bool:
 
 @contextlib.contextmanager
 def no_processes(pid: int, *, but: int = 0) -> Iterator[None]:
-    """Let the worker *pid* start no process and no thread, *but* so many, for a while; skip where that cannot be.
+    """Let the worker *pid* start no process and no thread, except *but* of them, for a while.
 
-    Nor can the fork server beside it.
+    The same limit holds for its fork server. Skips where no limit can be set.
     """
     pids = [pid, *(each for each in process_tree._children(pid) if _name(each) == NAME)]
     if os.getuid() != 0:
@@ -124,7 +127,7 @@ def no_processes(pid: int, *, but: int = 0) -> Iterator[None]:
             for each in pids:
                 resource.prlimit(each, resource.RLIMIT_NPROC, before)
         return
-    # The kernel holds root to no RLIMIT_NPROC, but to the limit of a control group.
+    # For root the kernel enforces the limit of a control group, and not RLIMIT_NPROC.
     group = PIDS / f"gpuqueue-test-{uuid.uuid4().hex}"
     try:
         group.mkdir()
@@ -151,7 +154,7 @@ def _name(pid: int) -> str:
 
 
 def _tasks_of_user() -> int:
-    """Return how many threads the user of these tests has: that is what the limit counts."""
+    """Return the number of threads of the user of these tests, which the limit counts."""
     found = 0
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ from gpuqueue.settings.settings import Settings
 
 
 class Site:
-    """Starts and stops the real processes, with beats and leases short enough for a test."""
+    """Starts and stops the real processes, with heartbeats and leases short enough for a test."""
 
     def __init__(self, state_dir: Path, store_url: str, **settings: str) -> None:
         self.environ = {
@@ -28,7 +28,7 @@ class Site:
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
             "GPUQUEUE_STATE_DIR": str(state_dir),
             "GPUQUEUE_REDIS_URL": store_url,
-            # Simulated devices are told apart by host and number: those of two tests must not be the same.
+            # Simulated devices are identified by host and number, and must differ between tests.
             "GPUQUEUE_HOST": f"test-{secrets.token_hex(4)}",
             "GPUQUEUE_DEVICES": "sim:1x8G",
             "GPUQUEUE_HEADROOM": "0",
@@ -47,7 +47,7 @@ class Site:
 
     @property
     def queue(self) -> JobQueue:
-        """Return the queue's side."""
+        """Return the client's queue."""
         return self.client.queue
 
     def cli(self, *words: str, check: bool = True, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -69,7 +69,7 @@ class Site:
         return process
 
     def start_worker(self, device: str = "0", *, plain: bool = True) -> subprocess.Popen[bytes]:
-        """Start the worker of a device and wait until it claims."""
+        """Start the worker of a device and wait until it is registered."""
         before = {each.worker for each in self.queue.devices()}
         process = self.spawn("run", "--device", device, *(["--plain"] if plain else []))
         until(
@@ -80,12 +80,12 @@ class Site:
         return process
 
     def start_recorder(self) -> subprocess.Popen[bytes]:
-        """Bring the book's tables up and start a recorder."""
+        """Update the history's tables and start a recorder."""
         self.make_tables()
         return self.spawn("record")
 
     def make_tables(self) -> None:
-        """Bring the history database's tables up to date."""
+        """Update the tables of the history database."""
         make_tables(self.settings.database_url)
 
     def end(self, process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> int:
@@ -94,7 +94,7 @@ class Site:
         return process.wait(timeout=30)
 
     def until_state(self, job_id: int, *states: JobState, timeout_s: float = 30.0) -> Job:
-        """Wait until the queue or the book says that a job is in one of *states*."""
+        """Wait until the queue or the history has the job in one of *states*."""
 
         def there() -> Job | None:
             job = self.client.get(job_id)
@@ -105,7 +105,7 @@ class Site:
         return job
 
     def until_state_in_queue(self, job_id: int, state: JobState) -> None:
-        """Wait until the queue, which the book need not answer for, has a job in *state*."""
+        """Wait until the queue has the job in *state*; the history is not asked."""
 
         def there() -> bool:
             job = self.queue.get(job_id)
@@ -114,7 +114,7 @@ class Site:
         until(there, what=f"job {job_id} {state} in the queue")
 
     def until_recorded(self, job_id: int, timeout_s: float = 60.0) -> Record:
-        """Wait until the book knows the end of a job."""
+        """Wait until the history has the end of a job."""
 
         def there() -> Record | None:
             record = self.client.book.get(job_id)
@@ -125,11 +125,11 @@ class Site:
         return record
 
     def log(self) -> str:
-        """Return what our processes have said."""
+        """Return the output of the site's processes."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def stop(self) -> None:
-        """End every process, the shims and their jobs included."""
+        """End every process, including the shims and their jobs."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()

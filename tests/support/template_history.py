@@ -1,4 +1,4 @@
-"""A history database with our tables, made once for all tests of a process and copied from then on."""
+"""A history database with gpuqueue's tables, made once for each test process and copied from then on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuqueue.history import migrate
 
 @cache
 def template() -> Path:
-    """Return a SQLite file with our tables, to copy."""
+    """Return a SQLite file with gpuqueue's tables, to copy."""
     directory = Path(tempfile.mkdtemp(prefix="gpuqueue-template-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     path = directory / "template.db"
@@ -22,7 +22,7 @@ def template() -> Path:
 
 
 def make_tables(database_url: str) -> None:
-    """Bring the tables of the database up to date; a SQLite file that is not there yet is copied from the template."""
+    """Update the tables of the database; a missing SQLite file is copied from the template."""
     path = Path(database_url.removeprefix("sqlite:///"))
     if database_url.startswith("sqlite:///") and "?" not in database_url and not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

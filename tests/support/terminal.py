@@ -1,4 +1,4 @@
-"""A program on a real pseudo-terminal, and what a person would see of it."""
+"""A program on a real pseudo-terminal, and the screen that a user would see."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from typing import Any
 import pyte
 from bounded import until
 
-#: The mode in which a program that draws on the whole screen has a screen of its own.
+#: The mode in which a full-screen program has a separate screen.
 OWN_SCREEN = 1049
 
 
 class Screen(pyte.Screen):
-    """A screen that shows again what was there before when a program that took all of it has left."""
+    """A screen that restores its content when a full-screen program exits."""
 
     def set_mode(self, *modes: int, **kwargs: bool) -> None:
-        """Obey the terminal's sequence; keep what is there aside if the program wants a screen of its own."""
+        """Set the terminal's modes; save the content if the program wants a separate screen."""
         super().set_mode(*modes, **kwargs)
         if OWN_SCREEN in modes and kwargs.get("private"):
             self._kept = (copy.deepcopy(self.buffer), self.cursor.x, self.cursor.y)
             self.erase_in_display(2)
 
     def reset_mode(self, *modes: int, **kwargs: bool) -> None:
-        """Obey the terminal's sequence; put back what was kept aside."""
+        """Reset the terminal's modes; restore the saved content."""
         super().reset_mode(*modes, **kwargs)
         if OWN_SCREEN in modes and kwargs.get("private") and self._kept is not None:
             self.buffer, self.cursor.x, self.cursor.y = self._kept
@@ -44,7 +44,7 @@ class Screen(pyte.Screen):
 
 
 class Terminal:
-    """Runs *command* on a terminal of its own, so many columns wide and rows high."""
+    """Runs *command* on a terminal of its own, with this number of columns and rows."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Terminal:
     ) -> None:
         self._screen = Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
-        #: All that was written so far, escapes included.
+        #: All output so far, including escape sequences.
         self.written = b""
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -76,11 +76,11 @@ class Terminal:
         os.close(theirs)
 
     def lines(self) -> list[str]:
-        """Return what stands on the screen now."""
+        """Return the lines on the screen."""
         while select.select([self._ours], [], [], 0)[0]:
             try:
                 written = os.read(self._ours, 65536)
-            except OSError:  # it has left, and nobody writes any more
+            except OSError:  # the program has exited and closed the terminal
                 break
             if not written:
                 break
@@ -90,15 +90,15 @@ class Terminal:
 
     @property
     def screen(self) -> Screen:
-        """Return the screen with its colours, as it was when it was last looked at."""
+        """Return the screen with its colours, as of the last read."""
         return self._screen
 
     def line_of_cursor(self) -> str:
-        """Return what stands in the line of the cursor now."""
+        """Return the line of the cursor."""
         return self.lines()[self._screen.cursor.y]
 
     def shows(self, text: str) -> str:
-        """Wait until *text* stands in one of the lines, and return that line."""
+        """Wait until *text* is in one of the lines, and return that line."""
 
         def there() -> str | None:
             return next((line for line in self.lines() if text in line), None)
@@ -108,7 +108,7 @@ class Terminal:
         return found
 
     def hides(self, text: str) -> None:
-        """Wait until *text* stands in no line."""
+        """Wait until *text* is in no line."""
         until(lambda: not any(text in line for line in self.lines()), timeout_s=60, what=f"{text!r} off the screen")
 
     def picture(self) -> str:
@@ -122,16 +122,16 @@ class Terminal:
             left = left[os.write(self._ours, left) :]
 
     def resize(self, *, columns: int, rows: int) -> None:
-        """Make it another size, as somebody does who pulls at a window."""
+        """Change the size, like a user who resizes a window."""
         self.lines()
         self._screen.resize(rows, columns)
         fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def ended(self) -> int:
-        """Wait until the program has left, and return its exit code."""
+        """Wait until the program has exited, and return its exit code."""
 
         def code() -> tuple[int] | None:
-            self.lines()  # a program that nobody reads cannot end
+            self.lines()  # a program whose output is not read cannot end
             done = self.process.poll()
             return None if done is None else (done,)
 

@@ -1,8 +1,8 @@
-"""Scripts for dry runs, each as somebody might have written it for a machine with a GPU."""
+"""Scripts for dry runs, as a user might have written them for a machine with a GPU."""
 
 from __future__ import annotations
 
-#: A small network in a loop without end: which optimizer, with which options, with which batch size.
+#: A small network in an endless loop; options choose the optimizer, its momentum and the batch size.
 NETWORK = """
 import argparse
 import torch
@@ -23,11 +23,11 @@ while True:
     nn.functional.mse_loss(net(given), wanted).backward()
     optimizer.step()
 """
-#: Numbers in the parameters of that network, and in its buffers: two means and variances of 170, and a counter.
+#: The count of that network's parameters, and the size of its buffers: two means and variances of 170, and a counter.
 NETWORK_PARAMETERS = 30 * 170 + 170 + 170 + 170 + 170 * 5 + 5
 NETWORK_BUFFER_BYTES = 2 * 170 * 4 + 8
 
-#: Asks all that scripts ask before they use a GPU, and what they do with one beside tensors.
+#: Makes all calls that scripts make before they use a GPU, and uses the GPU's API besides tensors.
 ASKS = """
 import torch
 from torch import nn
@@ -75,7 +75,7 @@ for _ in range(100):
     assert torch.cuda.memory_allocated() > 0 and torch.cuda.max_memory_allocated() >= torch.cuda.memory_allocated()
 """
 
-#: Moves tensors between host and GPU; nothing else is there. In bytes: 4000, of which 512 make 4096.
+#: Moves tensors between host and GPU, and nothing else. In bytes: 4000, which take 4096 in units of 512.
 MOVES = """
 import torch
 everything = torch.zeros(1000, 1000)
@@ -88,7 +88,7 @@ del two
 view += 1
 """
 
-#: Nothing that it does at its end may happen.
+#: None of the effects at its end may happen.
 TENACIOUS = """
 import atexit, torch
 from torch import nn
@@ -107,7 +107,7 @@ finally:
     open("finally", "w")
 """
 
-#: Needs to be what it would be without us: its name, its arguments, its path, its picklable functions.
+#: Checks that its name, arguments, path and picklable functions are the same as without a dry run.
 ITSELF = """
 import multiprocessing, os, pickle, sys
 import beside
@@ -127,7 +127,7 @@ if __name__ == "__main__":
     torch.zeros(1).cuda()
 """
 
-#: Its data come from processes of their own, through a thread that pins them.
+#: Loads its data in worker processes, through a thread that pins memory.
 LOADER = """
 import torch
 from torch import nn
@@ -144,7 +144,7 @@ if __name__ == "__main__":
         optimizer.step()
 """
 
-#: No optimizer: only the model's own passes tell how far it is.
+#: Has no optimizer: only the model's forward passes show its progress.
 INFERENCE = """
 import torch
 from torch import nn
@@ -154,7 +154,7 @@ with torch.inference_mode():
         net(torch.randn(1, 100, device="cuda"))
 """
 
-#: The backward pass makes tensors on the GPU by name, in a checkpoint and in a function of its own.
+#: Its backward pass creates tensors on the GPU by name, in a checkpoint and in a custom function.
 BACKWARD = """
 import torch
 from torch import nn

@@ -1,6 +1,6 @@
-"""A newcomer's first walk through gpuqueue, typed into a real shell on a real terminal, on simulated devices.
+"""A new user's first steps with gpuqueue, typed into a real shell on a real terminal, on simulated devices.
 
-The acceptance test takes it to see that it can be walked; docs/pictures/record.py takes pictures on the way.
+The acceptance test checks that each step works; docs/pictures/record.py takes pictures on the way.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bounded import until
 from terminal import Terminal
 
 PROMPT = "$"
-#: What the newcomer has brought along: it takes memory, tells its epochs, and stops in the middle until it may go on.
+#: The user's script: it allocates memory, prints its epochs, and stops in the middle until a file exists.
 TRAIN = """\
 import argparse, pathlib, time
 
@@ -30,7 +30,7 @@ print("saved model.pt")
 
 
 class Shell(Terminal):
-    """A shell in a directory, into which somebody types."""
+    """A shell in a directory, into which a test types."""
 
     def __init__(self, environ: Mapping[str, str], directory: Path, *, columns: int = 100, rows: int = 26) -> None:
         self._code = directory / ".code"
@@ -40,27 +40,27 @@ class Shell(Terminal):
         self.done()
 
     def types(self, line: str, *, code: int = 0) -> str:
-        """Type a line, wait until it is done, return what stands on the screen."""
+        """Type a line, wait until it is done, and return the screen."""
         self.begins(line)
         self.done()
         assert code == self.code(), f"{line}\n{self.picture()}"
         return self.picture()
 
     def begins(self, line: str) -> None:
-        """Type a line that goes on until it is interrupted or left."""
+        """Type a line that runs until it is interrupted or left."""
         self.press(line)
         self.shows(f"{PROMPT} {line}")
         self.press("\n")
 
     def ends(self, keys: str, *, code: int) -> str:
-        """End with *keys* what goes on, return what stands on the screen."""
+        """End a running command with *keys*, and return the screen."""
         self.press(keys)
         self.done()
         assert code == self.code(), self.picture()
         return self.picture()
 
     def clears(self) -> None:
-        """Leave nothing but the prompt on the screen."""
+        """Clear the screen except for the prompt."""
         self.press("\x0c")
         until(lambda: self.picture().strip() == PROMPT, what="a clear screen")
 
@@ -69,12 +69,12 @@ class Shell(Terminal):
         return int(self._code.read_text())
 
     def done(self) -> None:
-        """Wait until the shell asks for the next line."""
+        """Wait until the shell shows its prompt."""
         until(lambda: self.line_of_cursor() == PROMPT, timeout_s=100, what="the prompt")
 
 
 def walk(shell: Shell, place: Path) -> Iterator[str]:
-    """Go all the way, and say at each halt where it is; fail where something is not seen.
+    """Take all steps and yield the name of each; fail where something is not shown.
 
     *place* is the shell's directory.
     """
@@ -92,7 +92,7 @@ def walk(shell: Shell, place: Path) -> Iterator[str]:
 
 
 def _looks(shell: Shell) -> Iterator[str]:
-    """Where does it stand, and why does it wait?"""
+    """Show the state of the queue, and why a job waits."""
     seen = shell.types("gpuqueue queue")
     assert ["running", "running", "queued"] == [line.split()[3] for line in seen.rstrip().splitlines()[-4:-1]]
     assert "memory" in seen
@@ -116,7 +116,7 @@ def _looks(shell: Shell) -> Iterator[str]:
 
 
 def _ends(shell: Shell, place: Path) -> Iterator[str]:
-    """One comes to its end under the newcomer's eyes, the other is taken away."""
+    """Follow one job to its end, and cancel another."""
     shell.clears()
     shell.begins("gpuqueue logs -f 1")
     shell.shows("epoch 5/12")
@@ -132,7 +132,7 @@ def _ends(shell: Shell, place: Path) -> Iterator[str]:
 
 
 def _afterwards(shell: Shell, place: Path) -> Iterator[str]:
-    """What became of it all?"""
+    """Show the results."""
     shell.types("gpuqueue wait 2", code=130)
     shell.clears()
 

@@ -1,4 +1,4 @@
-"""One script, started as ever and by a spare: what it prints and how it ends must be the same."""
+"""Runs one script cold and by a warm interpreter: the output and the ending must be the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CARD = RunDevice(uuid="sim-here-0", lease_bytes=1)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to: its log, its ending, and what its shim says of its start."""
+    """The result of a run: its log, its ending, and how its shim started it."""
 
     log: str
     ending: str
@@ -37,7 +37,7 @@ class Outcome:
 
 
 class WarmRuns:
-    """Runs jobs without store or worker: with the fork server and the spares that a worker would have."""
+    """Runs jobs without a store or a worker, with a worker's fork server and warm interpreters."""
 
     def __init__(self, place: Path, modules: str = "json", **settings: str) -> None:
         place.mkdir(exist_ok=True)
@@ -51,26 +51,26 @@ class WarmRuns:
         self._tokens: list[str] = []
 
     def spec(self, script: str, *args: str, name: str = "train.py", **changes: object) -> JobSpec:
-        """Return the request to run a script with this text."""
+        """Return a spec that runs a script with this text."""
         (self.place / name).write_text(script)
         env = {"PATH": os.environ["PATH"], "HOME": str(self.place), "LANG": "C.UTF-8"}
         spec = make_spec(argv=(sys.executable, name, *args), cwd=str(self.place), env=env)
         return replace(spec, **changes)  # type: ignore[arg-type]
 
     def cold(self, spec: JobSpec) -> Outcome:
-        """Run it as ever."""
+        """Run the job without a warm interpreter."""
         directory, lock, _ = self.ready(spec)
         shim = self.shims.start(directory.path, lock)
         os.close(lock)
         return self.ended(directory, shim)
 
     def warm(self, spec: JobSpec) -> Outcome:
-        """Run it by a spare."""
+        """Run the job by a warm interpreter."""
         directory, shim = self.begin_warm(spec)
         return self.ended(directory, shim)
 
     def begin_warm(self, spec: JobSpec) -> tuple[RunDir, Shim]:
-        """Let a spare become it, and return its run and its shim."""
+        """Let a warm interpreter become the job, and return its run and its shim."""
         self.spare_for(spec)
         directory, lock, env = self.ready(spec)
         shim, why = self.spares.start(spec, env, directory.path, lock)
@@ -79,7 +79,7 @@ class WarmRuns:
         return directory, shim
 
     def spare_for(self, spec: JobSpec) -> None:
-        """Wait until there is a spare that could be *spec*."""
+        """Wait until there is a warm interpreter that could become *spec*."""
         env = environment(0, "1.none", spec, (CARD,), self.place)
         with self.spares._lock:
             why = self.spares._wish(image_of(spec, env), env)  # type: ignore[arg-type]
@@ -94,19 +94,19 @@ class WarmRuns:
         until(ready, timeout_s=100, what="a spare")
 
     def refusal(self, spec: JobSpec) -> str:
-        """Return why no spare becomes *spec*."""
+        """Return why no warm interpreter becomes *spec*."""
         env = environment(0, "1.none", spec, (CARD,), self.place)
         shim, why = self.spares.start(spec, env, self.place / "nowhere", -1)
         assert shim is None
         return why
 
     def ready(self, spec: JobSpec) -> tuple[RunDir, int, dict[str, str]]:
-        """Return a run directory that a shim could take, its lock, and the job's environment."""
+        """Return a run directory that is ready for a shim, its lock, and the job's environment."""
         number = next(self._numbers)
         token = f"1.{os.getpid():x}{number:x}"
         self._tokens.append(token)
         directory = RunDir.create(self.runs, Held(job_id=number, token=token, devices=(CARD,)))
-        env = environment(7, token, spec, (CARD,), self.place)  # of each run alike, but for the token
+        env = environment(7, token, spec, (CARD,), self.place)  # the same for each run, except for the token
         directory.write_spec(
             ShimSpec(
                 argv=spec.argv,
@@ -136,7 +136,7 @@ class WarmRuns:
         return Outcome(directory.log.read_text(errors="replace"), str(end.ending), directory.start())
 
     def close(self) -> None:
-        """Let go of all that is left."""
+        """End all processes that are left."""
         self.spares.close()
         self.shims.close()
         for token in self._tokens:

@@ -1,4 +1,4 @@
-"""A real worker with constants of its own: what it does once an hour a test can see at once.
+"""Runs a real worker with other constants, so that a test need not wait for what happens once an hour.
 
 python with_constant.py workers.services.prune:ROUND_S=0.2 run --device 0 --plain
 """

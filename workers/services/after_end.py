@@ -1,7 +1,7 @@
 """Runs what a job's owner wants run once it has ended: on the host where it ran, as the account that ran it.
 
 The same rights, so that a command can do no more than the job itself could. Each has so long and no longer, a few at a
-time, in threads of their own: no run, no claim and no beat waits for them. docs/adr/0009.
+time, in threads of their own: no run, no claim and no beat waits for them. docs/internals/adr/0009.
 """
 
 from __future__ import annotations

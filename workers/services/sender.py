@@ -1,4 +1,4 @@
-"""Sends the notifications about ended jobs, in the recorder's process. See docs/adr/0009.
+"""Sends the notifications about ended jobs, in the recorder's process. See docs/internals/adr/0009.
 
 The history is the queue of notifications, so none waits in memory, and the recorder is independent of the sender. One
 of a few lanes takes, sends and settles each notification. A notification is sent at least once, and twice only if its

@@ -1,1 +1,1 @@
-"""The same procedure for others: workers that run a script with ``subprocess.run`` are killed at random."""
+"""The same procedure for other queues: their workers run a script with ``subprocess.run`` and are killed at random."""

@@ -4,8 +4,8 @@ python -m benchmarks.chaos.peers [celery rq gpuqueue] [--jobs 200] [--kills 30] 
 
 A task runs a script with ``subprocess.run``. Only workers are killed here, no store. A worker that is gone is
 started again at once; with --sweep all its processes are ended before, as systemd does by default. RQ is installed
-into an environment of its own, below a temporary directory, unless --rq names one that has it. docs/reliability.md
-tells the settings.
+into an environment of its own, below a temporary directory, unless --rq names one that has it.
+docs/internals/reliability.md lists the settings.
 """
 
 from __future__ import annotations

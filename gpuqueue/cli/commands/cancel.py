@@ -15,10 +15,10 @@ from gpuqueue.client.changing import Changing
 @click.command(cls=Once)
 @chosen(stands=True)
 def cancel(**words: Any) -> None:
-    """End jobs (12), all from one to another (14-19), arrays (17), or parts of them (17_2, 17_5-9).
+    """Cancel jobs (12), ranges of jobs (14-19), arrays (17), or members of arrays (17_2, 17_5-9).
 
-    A waiting one ends at once, a running one with all its processes (TERM, then KILL). With a filter it shows what it
-    found, and asks.
+    A waiting job ends at once. All processes of a running job get TERM, then KILL. With filter options the command
+    lists the matching jobs and asks for confirmation.
 
     \b
     Examples:

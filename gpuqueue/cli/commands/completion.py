@@ -12,12 +12,12 @@ from gpuqueue.cli.completion.shells import KINDS
 @click.argument("shell", type=click.Choice(tuple(KINDS)))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes a shell complete gpuqueue's commands, options, job ids, users and devices after TAB.
+    """Print the script that lets a shell complete commands, options, job ids, users and devices.
 
     \b
     Examples:
       eval "$(gpuqueue completion bash)"        in ~/.bashrc (bash 4.4 or newer)
-      eval "$(gpuqueue completion zsh)"         in ~/.zshrc, behind compinit
+      eval "$(gpuqueue completion zsh)"         in ~/.zshrc, after compinit
       gpuqueue completion fish > ~/.config/fish/completions/gpuqueue.fish
     """  # noqa: D301 - \b is click's mark for lines to keep
     root = ctx.find_root()

@@ -11,7 +11,7 @@ from gpuqueue.settings.settings import Settings
 
 @click.group()
 def db() -> None:
-    """Look after the history's tables.
+    """Maintain the history database.
 
     \b
     Examples:
@@ -21,7 +21,7 @@ def db() -> None:
 
 @db.command()
 def upgrade() -> None:
-    """Bring the tables of GPUQUEUE_DATABASE_URL to this version.
+    """Upgrade the tables of GPUQUEUE_DATABASE_URL to this version.
 
     \b
     Examples:

@@ -34,14 +34,14 @@ BESIDE, LEAST = LABEL + 6, 20
 
 
 @click.command()
-@click.option("--deep", is_flag=True, help="Also try what takes long: import torch, look through the whole book.")
-@click.option("--fix", is_flag=True, help="First make the repairs that are safe, and tell each.")
-@click.option("-q", "--quiet", is_flag=True, help="Tell only what is wrong.")
+@click.option("--deep", is_flag=True, help="Include slow checks: import torch, check the whole history database.")
+@click.option("--fix", is_flag=True, help="Make safe repairs before the checks, and report each.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only problems, warnings and unknowns.")
 @json_option
 def doctor(*, deep: bool, fix: bool, quiet: bool, as_json: bool) -> None:
-    """Tell what is wrong on this site, and what to do about it.
+    """Find problems on this site, and suggest fixes.
 
-    Exit code 0 if all is well, 6 if there are warnings or something could not be looked at, 1 if there is a problem.
+    Exit code: 0 if all is well, 6 for warnings or checks that could not run, 1 for problems.
 
     \b
     Examples:

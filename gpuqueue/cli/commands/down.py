@@ -16,10 +16,12 @@ from gpuqueue.settings.settings import Settings
 
 
 @click.command()
-@click.option("--leave-jobs", is_flag=True, help="Do not wait: running jobs go on, the next `up` takes them over.")
+@click.option(
+    "--leave-jobs", is_flag=True, help="Do not wait: running jobs continue, and the next `up` takes them over."
+)
 @click.option("--cancel-jobs", is_flag=True, help="Cancel the running jobs, and wait until they are gone.")
 def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
-    """Let the running jobs end, then stop workers, recorder and store. Waiting jobs stay in the queue.
+    """Wait for the running jobs, then stop workers, recorder and store. Waiting jobs stay in the queue.
 
     \b
     Examples:

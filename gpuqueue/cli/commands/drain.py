@@ -14,11 +14,11 @@ devices_argument = click.argument("devices", metavar="DEVICE…", nargs=-1, shel
 @click.command()
 @devices_argument
 @click.option("--all", "all_here", is_flag=True, help="All devices of this host.")
-@click.option("--reason", metavar="TEXT", default="", help="Why; gpuqueue gpus shows it to everybody.")
+@click.option("--reason", metavar="TEXT", default="", help="Reason, which gpuqueue gpus shows to all users.")
 def drain(devices: tuple[str, ...], reason: str, *, all_here: bool) -> None:
-    """Let devices take no new job until somebody resumes them. What runs there goes on.
+    """Stop devices from taking new jobs until gpuqueue resume. Running jobs continue.
 
-    DEVICE is an index on this host, HOST:INDEX, or a UUID or its start.
+    DEVICE is an index on this host, HOST:INDEX, or a UUID or its first characters.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ _CALLED = {"time_limit": "time", "preference": "placement"}
 @click.command()
 @click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids("queued", "held"))
 @click.option("-m", "--mem", metavar="SIZE", help="Memory on each device.")
-@click.option("-g", "--gpus", metavar="N", type=int, help="Devices, all on one host.")
+@click.option("-g", "--gpus", metavar="N", type=int, help="Number of devices, all on one host.")
 @placement.new_device
 @placement.new_device_type
 @placement.alone
@@ -29,20 +29,22 @@ _CALLED = {"time_limit": "time", "preference": "placement"}
 @placement.spread
 @placement.pack
 @placement.no_preference
-@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit; none takes it back.")
-@click.option("--signal", metavar="SIG@TIME", help="Sent that long before the time limit; none takes it back.")
-@click.option("-n", "--name", help="What to call the job.")
-@click.option("-p", "--priority", type=click.Choice([str(level) for level in Level]), help="Higher goes first.")
-@click.option("--pool", help="Only devices of this pool; '' for any.", shell_complete=pools)
+@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit; none removes it.")
+@click.option("--signal", metavar="SIG@TIME", help="Signal sent this long before the time limit; none removes it.")
+@click.option("-n", "--name", help="Name of the job.")
+@click.option(
+    "-p", "--priority", type=click.Choice([str(level) for level in Level]), help="Jobs of higher priority start first."
+)
+@click.option("--pool", help="Only devices of this pool; '' for any pool.", shell_complete=pools)
 @dependencies.new_after
 @dependencies.new_begin
 @dependencies.new_retries
 @dependencies.new_retry_on
-@click.option("--at-once", metavar="N", help="Members of an array at once, also of one that has begun; none for all.")
+@click.option("--at-once", metavar="N", help="Concurrent members of an array, even if it has started; none: no limit.")
 def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
-    """Change what a waiting job asks for: all that is said, or nothing where one thing is refused.
+    """Change the request of a waiting job. If one change is refused, nothing is changed.
 
-    It keeps its place, and what is not said stays as it is.
+    The job keeps its place. Omitted options change nothing.
 
     \b
     Examples:

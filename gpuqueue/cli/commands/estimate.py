@@ -56,26 +56,31 @@ SHOWN = 5
 
 @click.command(cls=WithRest)
 @click.argument("script", shell_complete=files)
-@click.option("--history-only", is_flag=True, help="Only ask the history: never run the script.")
-@click.option("--no-history", is_flag=True, help="Do not ask the history.")
-@click.option("--dry-run", is_flag=True, help="Also run it for a few steps where the history answers.")
+@click.option("--history-only", is_flag=True, help="Use only the history: never run the script.")
+@click.option("--no-history", is_flag=True, help="Do not use the history.")
+@click.option("--dry-run", is_flag=True, help="Run the script for a few steps even if the history has an answer.")
 @click.option(
-    "--steps", metavar="N", type=click.IntRange(1, 1000), default=3, show_default=True, help="Optimizer steps to make."
+    "--steps",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    default=3,
+    show_default=True,
+    help="Optimizer steps of a dry run.",
 )
-@click.option("--timeout", metavar="TIME", default="10m", show_default=True, help="Most time for a dry run.")
-@click.option("--ram", metavar="SIZE", help="Most memory of this machine for it. Default: 80 % of what is free.")
-@click.option("--batch-sizes", metavar="LIST", help="A dry run for each size of a batch too, such as 1,8,64.")
+@click.option("--timeout", metavar="TIME", default="10m", show_default=True, help="Time limit of a dry run.")
+@click.option("--ram", metavar="SIZE", help="Host memory limit of a dry run. Default: 80 % of the available memory.")
+@click.option("--batch-sizes", metavar="LIST", help="Additional dry runs with these batch sizes: 1,8,64.")
 @click.option(
     "--batch-option",
     metavar="NAME",
     default="--batch-size",
     show_default=True,
-    help="What the script calls the batch size.",
+    help="The script's option for the batch size.",
 )
 @click.option(
     "--python",
     metavar="PATH",
-    help="Interpreter of the script; the active environment's by default.",
+    help="Interpreter of the script. Default: the active environment's.",
     shell_complete=files,
 )
 @json_option
@@ -92,10 +97,10 @@ def estimate(
     as_json: bool,
     **asked: Any,
 ) -> None:
-    """Tell how much GPU memory a script will need, before it runs.
+    """Estimate how much GPU memory a script needs, before you submit it.
 
-    Earlier runs of the script are asked first. Where there are none, it runs unmodified for a few steps on this
-    machine's CPU, and what it would hold on a GPU is counted. What it writes in these steps is written.
+    Uses earlier runs of the script. If there are none, the script runs unmodified for a few steps on this machine's
+    CPU, and gpuqueue counts the memory that it would use on a GPU. Files that the script writes then are real.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ from gpuqueue.client import Client
 @click.command()
 @json_option
 def gpus(*, as_json: bool) -> None:
-    """List the devices: what is promised on each, what strangers hold, what a new job could get, for whom it is kept.
+    """List the devices with allocated memory, memory of external processes, free memory and reservations.
 
     \b
     Examples:

@@ -40,7 +40,7 @@ _ID = Count(most=MAX_ID)
 _MOST = 10**9
 _WHICH = (
     click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users),
-    click.option("-n", "--name", help="Only jobs of this name: train, or a pattern such as 'train*'."),
+    click.option("-n", "--name", help="Only jobs of this name or pattern: train, 'train*'."),
     click.option(
         "-s",
         "--state",
@@ -48,7 +48,7 @@ _WHICH = (
         multiple=True,
         metavar="STATE",
         type=click.Choice([str(s) for s in JobState]),
-        help=f"In this state: {', '.join(JobState)}.",
+        help=f"Only jobs in this state: {', '.join(JobState)}.",
     ),
     click.option(
         "--ending",
@@ -56,40 +56,43 @@ _WHICH = (
         multiple=True,
         metavar="ENDING",
         type=click.Choice([str(e) for e in EndingKind]),
-        help=f"That ended so: {', '.join(EndingKind)}.",
+        help=f"Only jobs with this ending: {', '.join(EndingKind)}.",
     ),
     click.option(
         "--exit-code",
         type=click.IntRange(0, 255),
         metavar="N",
-        help="With this exit code; 128 + n: also by signal n; 124: also out of time; 130: also cancelled.",
+        help="Only jobs with this exit code; 128 + n: also signal n; 124: also timed out; 130: also cancelled.",
     ),
     click.option("--array", type=_ID, metavar="ID", help="Only the members of this array."),
     click.option(
-        "--tag", "tags", multiple=True, metavar="WORD", help="With this tag; may be repeated.", shell_complete=tags
+        "--tag", "tags", multiple=True, metavar="WORD", help="Only jobs with this tag. Repeatable.", shell_complete=tags
     ),
     click.option(
         "-d",
         "--device",
         metavar="WHICH",
-        help="On this device: HOST:INDEX, an index on this host, a UUID or its start.",
+        help="Only jobs on this device: HOST:INDEX, an index on this host, or a UUID (or its start).",
         shell_complete=device_names,
     ),
     click.option(
-        "--model", metavar="TEXT", help="On devices with this in their name, such as A100.", shell_complete=models
+        "--model",
+        metavar="TEXT",
+        help="Only jobs on devices with this text in their name: A100.",
+        shell_complete=models,
     ),
-    click.option("--host", help="On this host.", shell_complete=hosts),
-    click.option("--since", metavar="WHEN", help="Submitted since: 7d, 12h, 2026-11-01, 2026-11-01T09:00."),
-    click.option("--until", metavar="WHEN", help="Submitted before."),
-    click.option("--min-peak", metavar="SIZE", help="That took this much memory or more."),
-    click.option("--min-duration", metavar="TIME", help="That took this long or longer."),
-    click.option("--max-duration", metavar="TIME", help="That took no longer than this."),
+    click.option("--host", help="Only jobs on this host.", shell_complete=hosts),
+    click.option("--since", metavar="WHEN", help="Only jobs submitted since: 7d, 12h, 2026-11-01, 2026-11-01T09:00."),
+    click.option("--until", metavar="WHEN", help="Only jobs submitted before."),
+    click.option("--min-peak", metavar="SIZE", help="Only jobs with this peak memory or more."),
+    click.option("--min-duration", metavar="TIME", help="Only jobs that ran this long or longer."),
+    click.option("--max-duration", metavar="TIME", help="Only jobs that ran no longer than this."),
     click.option(
         "-c",
         "--command",
         "text",
         metavar="TEXT",
-        help="With this in the command, as show prints it, quotes and all, or in the note; in any case.",
+        help="Only jobs with this text in the command or the note. Ignores case.",
     ),
 )
 
@@ -112,24 +115,24 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Choice([str(s) for s in Sort]),
     default="id",
     show_default=True,
-    help="By what, largest or newest first.",
+    help="Order, largest or newest first.",
 )
-@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
-@click.option("-l", "--limit", type=Count(most=_MOST), default=50, show_default=True, help="How many.")
-@click.option("--after", "after_id", type=_ID, metavar="ID", help="Go on after this job: the next page.")
+@click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
+@click.option("-l", "--limit", type=Count(most=_MOST), default=50, show_default=True, help="Maximum number of jobs.")
+@click.option("--after", "after_id", type=_ID, metavar="ID", help="Continue after this job: the next page.")
 @click.option("--before", "before_id", type=_ID, metavar="ID", help="Only jobs older than this one.")
 @click.option(
     "--columns",
     metavar="LIST",
-    help="Which columns, such as id,user,peak: for table and CSV.",
+    help="Columns of the table or the CSV: id,user,peak.",
     shell_complete=listed(one_of(COLUMNS)),
 )
 @json_option
-@click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a job.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one line per job.")
 def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **asked: Any) -> None:
-    """Show who ran what, where, for how long, and how much memory it really took. Newest first.
+    """List past and present jobs, newest first: user, device, duration and peak memory.
 
-    What a narrow terminal has no room for is left out, but no column that --columns names; a pipe gets all of it.
+    A narrow terminal omits columns, but never those of --columns. A pipe gets all columns.
 
     \b
     Examples:

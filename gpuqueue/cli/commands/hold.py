@@ -16,7 +16,7 @@ from gpuqueue.client.choosing import Stand
 @click.command(cls=Once)
 @chosen("queued")
 def hold(**words: Any) -> None:
-    """Keep waiting jobs, arrays or parts of them from being started.
+    """Keep waiting jobs, arrays or members of arrays from starting.
 
     \b
     Examples:

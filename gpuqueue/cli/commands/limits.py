@@ -18,7 +18,7 @@ from gpuqueue.text.units import format_bytes, format_duration
 @click.command()
 @json_option
 def limits(*, as_json: bool) -> None:
-    """Tell what users, groups and pools may have at a time here, and what is used of it.
+    """Show the limits of users, groups and pools, and how much of each is used.
 
     \b
     Examples:

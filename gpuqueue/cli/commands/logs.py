@@ -17,14 +17,14 @@ from gpuqueue.system.logs import LOG, STDERR, LogTail
 
 @click.command()
 @job_id
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-@click.option("-n", "--tail", "lines", metavar="N", type=Count(0), help="Begin with the last N lines.")
-@click.option("--since", metavar="TIME", help=f"Begin with what was written then: {EXAMPLES}.")
-@click.option("--stderr", is_flag=True, help="Print standard error, of a job that keeps it apart.")
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the job has ended.")
+@click.option("-n", "--tail", "lines", metavar="N", type=Count(0), help="Start with the last N lines.")
+@click.option("--since", metavar="TIME", help=f"Start with the output of this time: {EXAMPLES}.")
+@click.option("--stderr", is_flag=True, help="Print standard error of a job with --separate-stderr.")
 def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, stderr: bool) -> None:
-    """Print what the job wrote: standard output and standard error, in the order of writing.
+    """Print the output of a job: standard output and standard error, in the order of writing.
 
-    Where the job was submitted with --separate-stderr, standard output alone; --stderr prints the other.
+    If the job was submitted with --separate-stderr, print standard output only; --stderr prints standard error.
 
     \b
     Examples:

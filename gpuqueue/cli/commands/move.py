@@ -14,12 +14,12 @@ from gpuqueue.errors import BadRequest
 
 @click.command()
 @ids("queued", "held")
-@click.option("--front", is_flag=True, help="Before all your other jobs that wait.")
-@click.option("--undo", is_flag=True, help="Back to the place by arrival.")
+@click.option("--front", is_flag=True, help="Move before all your other waiting jobs.")
+@click.option("--undo", is_flag=True, help="Move back to the place by arrival.")
 def move(ids: tuple[str, ...], *, front: bool, undo: bool) -> None:
-    """Let waiting jobs go before all others of your own, in the order in which you name them.
+    """Move waiting jobs before all your other jobs, in the order in which you name them.
 
-    Among users it changes nothing: who has used less goes first, as ever; and a job stays on its level.
+    The order between users and the priority of the job do not change.
 
     \b
     Examples:

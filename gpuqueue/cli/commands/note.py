@@ -16,9 +16,9 @@ from gpuqueue.client.choosing import Which
 @job_id_argument
 @click.argument("text", metavar="TEXT")
 def note(job_id: str, text: str) -> None:
-    """Write down what there is to say of a job, also when it has ended, in place of what was noted before.
+    """Write a note on a job in any state. A new note replaces the old one.
 
-    An empty text takes the note away. ID may be a range of ids (12-19), an array (17) or a member of one (17_2).
+    An empty text removes the note. ID may be a range of ids (12-19), an array (17) or a member of one (17_2).
 
     \b
     Examples:

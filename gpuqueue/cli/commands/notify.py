@@ -29,12 +29,12 @@ COLUMNS: tuple[Column[dict[str, Any]], ...] = (
 
 
 @click.command()
-@click.option("--test", "to", metavar="WHAT", help="Send a message there now, from here.", shell_complete=targets)
+@click.option("--test", "to", metavar="WHAT", help="Send a test message to this target now.", shell_complete=targets)
 @json_option
 def notify(to: str | None, *, as_json: bool) -> None:
-    """List the targets that jobs may name with --on-end, or send a test message to one.
+    """List the notification targets of --on-end, or send a test message to one.
 
-    A test is sent from this machine, by its settings; messages about jobs are sent from where the recorder runs.
+    A test message uses the settings of this machine. Messages about jobs are sent by the recorder's machine.
 
     \b
     Examples:

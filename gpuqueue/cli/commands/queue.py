@@ -25,13 +25,15 @@ else:
 
 @click.command(cls=Once)
 @click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users)
-@click.option("-l", "--limit", type=Count(), default=1000, show_default=True, help="How many, oldest first.")
+@click.option(
+    "-l", "--limit", type=Count(), default=1000, show_default=True, help="Maximum number of jobs, oldest first."
+)
 @json_option
 def queue(user: str | None, limit: int, *, as_json: bool) -> None:
     """List the jobs that have not ended, in the order of their ids.
 
-    How far a job is stands in its log (tqdm, Keras, "epoch 3/10"), and is seen on the host where that lies. What a
-    narrow terminal has no room for is left out; a pipe gets all of it.
+    Progress is read from the job's log (tqdm, Keras, "epoch 3/10"), and is shown only on the host of the log. A narrow
+    terminal omits columns; a pipe gets all columns.
 
     \b
     Examples:

@@ -16,7 +16,7 @@ from gpuqueue.client.choosing import Stand
 @click.command(cls=Once)
 @chosen("held")
 def release(**words: Any) -> None:
-    """Let held jobs, arrays or parts of them be started again, at their old place in the order.
+    """Let held jobs, arrays or members of arrays start, at their old place in the order.
 
     \b
     Examples:

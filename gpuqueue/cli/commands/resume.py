@@ -16,9 +16,9 @@ from gpuqueue.errors import Refused
 @devices_argument
 @click.option("--all", "all_here", is_flag=True, help="All devices of this host.")
 def resume(devices: tuple[str, ...], *, all_here: bool) -> None:
-    """Let devices take jobs again that people or quick deaths have drained.
+    """Let devices take jobs again that a user or repeated quick failures drained.
 
-    DEVICE is an index on this host, HOST:INDEX, or a UUID or its start.
+    DEVICE is an index on this host, HOST:INDEX, or a UUID or its first characters.
 
     \b
     Examples:

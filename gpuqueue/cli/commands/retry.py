@@ -16,14 +16,16 @@ from gpuqueue.model.job import Level
 
 @click.command()
 @click.argument("ids", metavar="ID…", nargs=-1, required=True, shell_complete=ended_ids)
-@click.option("-m", "--mem", metavar="SIZE", help="Memory on each device; as before if not said.")
-@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit; as before if not said.")
-@click.option("-p", "--priority", type=click.Choice([str(level) for level in Level]), help="As before if not said.")
+@click.option("-m", "--mem", metavar="SIZE", help="Memory on each device. Default: as before.")
+@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit. Default: as before.")
+@click.option(
+    "-p", "--priority", type=click.Choice([str(level) for level in Level]), help="Priority. Default: as before."
+)
 def retry(ids: tuple[str, ...], mem: str | None, time_limit: str | None, priority: str | None) -> None:
-    """Submit again what ended jobs asked for, as new jobs; print their ids.
+    """Submit ended jobs again, as new jobs, and print their ids.
 
-    The environment and the directory are those of the first submission, not of now. Of an array (17) or of a range of
-    ids (12-19) only what failed or was lost is tried again; a job or a member (17_2) by its name in any case.
+    The new job uses the environment and the directory of the first submission. For an array (17) or a range of ids
+    (12-19), only failed and lost jobs are submitted again. A job (12) or a member (17_2) is always submitted again.
 
     \b
     Examples:

@@ -29,10 +29,10 @@ def _one_job_only(ctx: click.Context, param: click.Parameter, value: object) -> 
 def run(ctx: click.Context, /, **options: Any) -> None:
     """Submit a job, show its output while it runs, and return its exit code.
 
-    Ctrl-C asks: cancel the job, leave it running, or go on. A second Ctrl-C cancels it. What it writes goes to
-    standard output, what gpuqueue says to standard error: while it waits, why it does.
+    Ctrl-C asks whether to cancel the job, leave it running, or continue. A second Ctrl-C cancels it. The job's output
+    goes to standard output. Messages of gpuqueue, such as why the job waits, go to standard error.
 
-    With --pty you sit at the job's own terminal while it runs: keys go there, Ctrl-C too. Enter ~ . leaves it running.
+    With --pty your terminal is attached to the job: it gets all keys, including Ctrl-C. Enter ~ . detaches.
 
     \b
     Examples:

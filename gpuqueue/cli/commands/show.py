@@ -35,9 +35,9 @@ SHOWN_LINES, PIPE_WIDTH = 8, 200
 @click.command()
 @job_id
 @json_option
-@image_file.picture_option("how its memory went")
+@image_file.picture_option("a chart of the memory use")
 def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
-    """Tell all about one job: what was asked, each run with device, ending and peak memory, and the end of its log.
+    """Show the request of a job, each run with device, ending and peak memory, and the end of the log.
 
     \b
     Examples:

@@ -37,22 +37,26 @@ _NAMED = re.compile(r"(\w+) \(environment \w+\)")
 
 @click.command()
 @click.argument("file", required=False, metavar="[TRACE.csv]", shell_complete=files)
-@click.option("--devices", metavar="LIST", help="The site: 4x24G,2x80G; a slash between hosts: 4x24G/2x80G.")
-@click.option("--headroom", metavar="SIZE", help="Memory kept free on each device.")
-@click.option("--slots", metavar="N", help="Most jobs at a time on one device.")
-@click.option("--reserve-after", metavar="TIME", help="Keep devices for a job after this wait, or none.")
-@click.option("--reservations", metavar="N", help="Keep devices for so many jobs on each host at a time.")
-@click.option("--age-after", metavar="TIME", help="Lift a job by a level after this wait, or none.")
-@click.option("--half-life", metavar="TIME", help="After this time usage counts half.")
-@click.option("--placement", metavar="WORD", help="Where a job on one device goes: spread or pack.")
-@click.option("--shares", metavar="LIST", help="Shares, such as ann=2,@vision=3.")
-@click.option("--limits", metavar="LIST", help='Limits, such as "*: running_gpus=2": what is beyond waits.')
-@click.option("--groups", metavar="LIST", help="Who is in which group. Default: the trace's column group.")
-@click.option("--seed", type=Count(0), default=0, show_default=True, help="Another run of chance.")
+@click.option(
+    "--devices", metavar="LIST", help="Devices of the site: 4x24G,2x80G; with a slash between hosts: 4x24G/2x80G."
+)
+@click.option("--headroom", metavar="SIZE", help="Headroom on each device.")
+@click.option("--slots", metavar="N", help="Maximum number of jobs on one device.")
+@click.option("--reserve-after", metavar="TIME", help="Reserve devices for a job after this wait, or none.")
+@click.option("--reservations", metavar="N", help="Maximum number of reservations per host.")
+@click.option("--age-after", metavar="TIME", help="Raise the priority of a job after this wait, or none.")
+@click.option("--half-life", metavar="TIME", help="Half-life of usage.")
+@click.option("--placement", metavar="WORD", help="Placement of a job on one device: spread or pack.")
+@click.option("--shares", metavar="LIST", help="Shares of users and groups: ann=2,@vision=3.")
+@click.option("--limits", metavar="LIST", help='Limits; jobs beyond them wait: "*: running_gpus=2".')
+@click.option("--groups", metavar="LIST", help="Members of the groups. Default: the trace's column group.")
+@click.option("--seed", type=Count(0), default=0, show_default=True, help="Seed of the random numbers.")
 @json_option
-@image_file.picture_option("charts of the waits and of the memory in use")
-@click.option("--example", is_flag=True, help="Print a small trace, to begin with.")
-@click.option("--make", "count", type=click.IntRange(1, trace.MOST_JOBS), metavar="N", help="Print a trace of N jobs.")
+@image_file.picture_option("charts of waits and memory use")
+@click.option("--example", is_flag=True, help="Print a small example trace.")
+@click.option(
+    "--make", "count", type=click.IntRange(1, trace.MOST_JOBS), metavar="N", help="Print a generated trace of N jobs."
+)
 def simulate(
     *,
     file: str | None,
@@ -64,11 +68,10 @@ def simulate(
     count: int | None,
     **knobs: str | None,
 ) -> None:
-    """Replay a trace of jobs on devices that need not exist, and compare policies.
+    """Replay a trace of jobs on imaginary devices, and compare policies.
 
-    TRACE.csv is one of your own, with the columns arrival_s, user, mem and duration_s at least (see --example), or
-    what gpuqueue history --csv printed; - reads it from the standard input. What no option says is as in this account's
-    settings.
+    TRACE.csv is your own file, with at least the columns arrival_s, user, mem and duration_s (see --example), or the
+    output of gpuqueue history --csv. - reads standard input. Omitted options use the settings of this account.
 
     \b
     Examples:

@@ -54,12 +54,14 @@ _COLUMNS: tuple[tuple[str, int | None, Callable[[Figures], str]], ...] = (
 
 
 @click.command(cls=Once)
-@click.option("--by", type=click.Choice([str(by) for by in By]), default="user", show_default=True, help="Group by it.")
-@click.option("--since", metavar="WHEN", default="30d", show_default=True, help="From 7d, 12h, 2026-11-01 on.")
-@click.option("--until", metavar="WHEN", help="Up to then. Default: now.")
+@click.option("--by", type=click.Choice([str(by) for by in By]), default="user", show_default=True, help="Grouping.")
+@click.option(
+    "--since", metavar="WHEN", default="30d", show_default=True, help="Start of the period: 7d, 12h, 2026-11-01."
+)
+@click.option("--until", metavar="WHEN", help="End of the period. Default: now.")
 @click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users)
 @json_option
-@click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a group.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one line per group.")
 @image_file.picture_option("charts of usage, memory, waits and devices")
 def stats(
     by: str,
@@ -71,7 +73,7 @@ def stats(
     as_csv: bool,
     plot: str | None,
 ) -> None:
-    """Sum up a period: who held how many GPU-hours, asked against used, waits, failures.
+    """Show GPU-hours, requested and used memory, waits and failures of a period.
 
     \b
     Examples:

@@ -20,7 +20,7 @@ from gpuqueue.text.units import format_duration
 @click.command()
 @json_option
 def status(*, as_json: bool) -> None:
-    """Tell what runs here. Exit code 4 if the store does not answer.
+    """Show the services and devices. Exit code 4 if the store does not answer.
 
     \b
     Examples:

@@ -20,10 +20,10 @@ from gpuqueue.client.submitting import Submitting
 @array_options
 @click.pass_context
 def submit(ctx: click.Context, /, **options: Any) -> None:
-    """Put a job into the queue and print its id.
+    """Submit a job and print its id.
 
-    A .py SCRIPT runs with the Python of your active environment; what stands after -- goes to the script.
-    Without a SCRIPT, what stands after -- is the command. Your environment and working directory go along.
+    A .py SCRIPT runs with the Python of your active environment. The words after -- are its arguments.
+    Without a SCRIPT, the words after -- are the command. The job gets your environment and working directory.
 
     \b
     Examples:

@@ -17,9 +17,9 @@ job_id_argument = click.argument("job_id", metavar="ID", shell_complete=live_ids
 @click.command()
 @job_id_argument
 @click.argument("words", metavar="WORD…", nargs=-1, required=True)
-@click.option("-r", "--remove", is_flag=True, help="Take the words away.")
+@click.option("-r", "--remove", is_flag=True, help="Remove the tags.")
 def tag(job_id: str, words: tuple[str, ...], *, remove: bool) -> None:
-    """Give a job words to find it by, also when it has ended: gpuqueue history --tag WORD.
+    """Add tags to a job in any state. gpuqueue history --tag WORD finds it.
 
     ID may be a range of ids (12-19), an array (17) or a member of one (17_2).
 

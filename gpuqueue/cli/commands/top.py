@@ -27,12 +27,12 @@ from gpuqueue.errors import BadRequest
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between two looks.",
+    help="Time between two updates.",
 )
-@click.option("--once", is_flag=True, help="Print one picture as text and leave; so does a pipe.")
+@click.option("--once", is_flag=True, help="Print one snapshot as text and exit; default in a pipe.")
 @json_option
 def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None:
-    """Show devices and jobs live, with bars of memory and progress; cancel, hold and look into logs with a key.
+    """Show devices and jobs live, with memory and progress. Keys cancel or hold jobs and show their logs.
 
     \b
     Examples:

@@ -24,18 +24,18 @@ from gpuqueue.text.units import format_duration
 @click.option(
     "--devices",
     metavar="SPEC",
-    help="auto, gpu, cpu, or simulated ones such as sim:4x24G or sim:1x8G+1x16G; gpu,cpu serves both.",
+    help="auto, gpu, cpu, gpu,cpu (both), or simulated devices: sim:4x24G, sim:1x8G+1x16G.",
     shell_complete=listed(one_of(("auto", "gpu", "cpu"))),
 )
-@click.option("--foreground", is_flag=True, help="Stay here until SIGTERM or Ctrl-C, for systemd and containers.")
+@click.option("--foreground", is_flag=True, help="Run in the foreground until SIGTERM or Ctrl-C.")
 def up(devices: str | None, *, foreground: bool) -> None:
-    """Start all that this machine needs: the store, the history's tables, a worker for each device, the recorder.
+    """Start the services of this machine: store, history database, recorder, and a worker for each device.
 
     \b
     Examples:
       gpuqueue up
-      gpuqueue up --devices sim:2x24G              to try things out without a GPU
-      gpuqueue up --devices sim:1x8G+1x16G         the same, of two kinds
+      gpuqueue up --devices sim:2x24G              without a GPU
+      gpuqueue up --devices sim:1x8G+1x16G         two device kinds, without a GPU
       gpuqueue up --foreground                     for systemd and containers
     """  # noqa: D301 - \b is click's mark for lines to keep
     if devices is not None and not devices.strip():

@@ -32,15 +32,15 @@ NOW = frozenset({"0", "0s"})
 @click.argument(
     "ids", metavar="ID…", type=JobNameType(several=True), nargs=-1, required=True, shell_complete=live_ids()
 )
-@click.option("--any", "first", is_flag=True, help="For the first of them to end.")
-@click.option("--all", "every", is_flag=True, help="For all of them, as if nothing is said.")
-@click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); 0s: only look.")
+@click.option("--any", "first", is_flag=True, help="Wait until the first job has ended.")
+@click.option("--all", "every", is_flag=True, help="Wait until all jobs have ended (default).")
+@click.option("--timeout", metavar="TIME", help="Stop waiting after this time (exit code 124); 0s: only check.")
 @json_option
 def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool, as_json: bool) -> None:
-    """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else the first bad one's.
+    """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else that of the first job that did not.
 
-    Of an array, or a part of one, it is the highest of its members'. With --any it
-    is that of the job that ends first, whose name is printed.
+    For an array or a part of one, the exit code is the highest of its members. With --any it is that of the job that
+    ends first, and the name of this job is printed.
 
     \b
     Examples:

@@ -19,7 +19,7 @@ from gpuqueue.client.looking import Looking
 @click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids("queued", "held"))
 @json_option
 def why(job_id: str, *, as_json: bool) -> None:
-    """Tell why a job waits: which device lacks how much, because of whom, and when it may start.
+    """Explain why a job waits: what each device lacks, which jobs block it, and when it may start.
 
     \b
     Examples:

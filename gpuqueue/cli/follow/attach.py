@@ -27,11 +27,11 @@ from gpuqueue.system.logs import STDERR, TTY, LogTail
 @click.command()
 @click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids())
 def attach(job_id: str) -> None:
-    """Show a job's output while it runs, and return its exit code: as run does, for a job that is there already.
+    """Show the output of a job until it ends, and return its exit code, like run.
 
-    It begins with the beginning of the newest run. Ctrl-C asks whether to cancel the job or to leave it running. Of a
-    job that was started with run --pty, on its host, you sit at its terminal: keys go there; Enter ~ . leaves it.
-    Exit code 7 says that you left, and the job runs on.
+    The output starts at the beginning of the newest run. Ctrl-C asks whether to cancel the job or leave it running. On
+    the host of a job of run --pty your terminal is attached to the job: it gets all keys; Enter ~ . detaches.
+    Exit code 7 means that you detached and the job continues.
 
     \b
     Examples:

@@ -16,8 +16,8 @@ from gpuqueue.text.sanitize import plain
 
 Option = Callable[[Any], Any]
 
-_AFTER = "Wait until that job has ended: well (ok, the default), in any way, or badly. Repeat it, or use commas."
-_RETRY_ON = f"After which endings: {', '.join(map(str, RetryOn))}."
+_AFTER = "Wait until this job has succeeded (ok, default), ended (any) or failed (fail). Repeatable, or use commas."
+_RETRY_ON = f"Endings after which to retry: {', '.join(map(str, RetryOn))}."
 
 
 def _after(help_text: str) -> Option:
@@ -39,20 +39,20 @@ def _retry_on(help_text: str) -> Option:
 
 
 #: Options of ``edit``: without defaults, since an omitted option changes nothing.
-new_after = _after(f"{_AFTER} In place of those before; none for none.")
-new_begin = _begin(f"Not before: {TIMES}; now for at once.")
-new_retries = _retries("Run it again after a failure, at most N times, counting those that it had.")
+new_after = _after(f"{_AFTER} Replaces all earlier ones; none removes them.")
+new_begin = _begin(f"Earliest start: {TIMES}; now: at once.")
+new_retries = _retries("Retry after a failure, at most N times, including past retries.")
 new_retry_on = _retry_on(_RETRY_ON)
 
 #: Options of ``submit`` and ``run``.
 WAIT_OPTIONS: list[Option] = [
     _after(_AFTER),
-    _begin(f"Not before: {TIMES}."),
-    click.option("--hold", is_flag=True, help="Queue it held: it waits for gpuqueue release."),
+    _begin(f"Earliest start: {TIMES}."),
+    click.option("--hold", is_flag=True, help="Submit the job as held: it waits for gpuqueue release."),
     click.option(
-        "--dedupe", metavar="KEY", help="If a job of yours with this key waits or runs, print its id, queue nothing."
+        "--dedupe", metavar="KEY", help="If your job with this key waits or runs, print its id and submit nothing."
     ),
-    _retries("Run it again after a failure, at most N times."),
+    _retries("Retry after a failure, at most N times."),
     _retry_on(f"{_RETRY_ON} [default: {','.join(map(str, DEFAULT_ON))}]"),
 ]
 

@@ -70,15 +70,15 @@ def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
     """Return a decorator that adds the job argument and the filter options; *stands* adds ``--state``."""
     options = [
         ids(*states),
-        click.option("-u", "--user", metavar="NAME", help="This user's jobs.", shell_complete=users),
-        click.option("-n", "--name", metavar="TEXT", help="Jobs of this name: train, or a pattern such as 'train*'."),
+        click.option("-u", "--user", metavar="NAME", help="Jobs of this user.", shell_complete=users),
+        click.option("-n", "--name", metavar="TEXT", help="Jobs of this name or pattern: train, 'train*'."),
         click.option("--tag", metavar="WORD", help="Jobs with this tag.", shell_complete=tags),
-        click.option("--all", "all_jobs", is_flag=True, help="All your jobs; with --user all of theirs."),
-        click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+        click.option("--all", "all_jobs", is_flag=True, help="All your jobs; with --user, all jobs of that user."),
+        click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation."),
     ]
     if stands:
         which = click.Choice([Stand.WAITING.value, Stand.RUNNING.value])
-        options.insert(3, click.option("-s", "--state", "stand", type=which, help="Only jobs that wait, or run."))
+        options.insert(3, click.option("-s", "--state", "stand", type=which, help="Only waiting or only running jobs."))
 
     def add(command: F) -> F:
         for option in reversed(options):

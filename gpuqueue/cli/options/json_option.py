@@ -7,4 +7,4 @@ from __future__ import annotations
 
 import click
 
-json_option = click.option("--json", "as_json", is_flag=True, help='As JSON ("JSON and CSV" in the documentation).')
+json_option = click.option("--json", "as_json", is_flag=True, help='Print JSON ("JSON and CSV" in the documentation).')

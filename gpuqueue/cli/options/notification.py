@@ -38,10 +38,8 @@ def _option(name: str, when: str) -> Callable[[Any], Any]:
 
 #: Options of ``submit`` and ``run``.
 NOTICE_OPTIONS: list[Callable[[Any], Any]] = [
-    _option(
-        "--on-end", "Told of its end: a target of the site, a mail address, a URL, command:WORDS. May be repeated."
-    ),
-    _option("--on-fail", "As --on-end, unless it succeeds."),
+    _option("--on-end", "Notify when the job ends: a target, a mail address, a URL, or command:WORDS. Repeatable."),
+    _option("--on-fail", "As --on-end, but only if the job does not succeed."),
 ]
 
 

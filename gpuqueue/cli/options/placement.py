@@ -50,8 +50,8 @@ def _preference(name: str, help_text: str) -> Option:
     return click.option(f"--{name}", is_flag=True, expose_value=False, callback=_prefer, help=help_text)
 
 
-_DEVICE = "gpu, cpu or any; or a device by UUID, its start, INDEX or HOST:INDEX, several by commas."
-_MODEL = "Only devices of this model, by words of its name: A100. May be repeated: any of these"
+_DEVICE = "gpu, cpu, any; or devices by INDEX, HOST:INDEX or UUID (or its start), separated by commas."
+_MODEL = "Only devices with these words in their name: A100. Repeatable: any of these"
 
 
 def _device(help_text: str) -> Option:
@@ -62,26 +62,28 @@ def _device_type(help_text: str) -> Option:
     return click.option("--device-type", multiple=True, metavar="MODEL", help=help_text, shell_complete=models)
 
 
-device = _device(f"{_DEVICE} Nothing said: a GPU, unless the queue knows of none.")
+device = _device(f"{_DEVICE} Default: gpu; cpu if the queue knows no GPU.")
 device_type = _device_type(f"{_MODEL}.")
 #: Options of ``edit``, where an omitted option changes nothing.
 new_device = _device(_DEVICE)
-new_device_type = _device_type(f"{_MODEL}; none takes it back.")
-spread = _preference("spread", "On the device with the most free memory.")
-pack = _preference("pack", "On the device with the least that is enough.")
+new_device_type = _device_type(f"{_MODEL}; none removes it.")
+spread = _preference("spread", "Prefer the device with the most free memory.")
+pack = _preference("pack", "Prefer the device with the least sufficient memory.")
 #: Options of ``edit`` only.
 alone = click.option(
-    "--exclusive", "alone", is_flag=True, expose_value=False, callback=_alone, help="Alone on each device."
+    "--exclusive", "alone", is_flag=True, expose_value=False, callback=_alone, help="Run alone on each device."
 )
-shared = click.option("--shared", is_flag=True, expose_value=False, callback=_alone, help="Beside others.")
+shared = click.option(
+    "--shared", is_flag=True, expose_value=False, callback=_alone, help="Share the devices with other jobs."
+)
 no_preference = click.option(
-    "--no-preference", "none", is_flag=True, expose_value=False, callback=_prefer, help="On which, the site says."
+    "--no-preference", "none", is_flag=True, expose_value=False, callback=_prefer, help="Use the site's placement."
 )
 #: Options of ``submit`` and ``run``.
 OPTIONS = (
     device,
     device_type,
-    click.option("--exclusive", is_flag=True, help="Alone on each device. Without --mem: all of its memory."),
+    click.option("--exclusive", is_flag=True, help="Run alone on each device. Without --mem: all of its memory."),
     spread,
     pack,
 )

@@ -26,15 +26,15 @@ SHOWN = 40
 
 _OPTIONS = (
     click.option(
-        "--array", metavar="INDEXES", help="Many such jobs, told apart by an index: 0-99, 0-99%8 (8 at once)."
+        "--array", metavar="INDEXES", help="Submit an array of jobs with these indexes: 0-99, 0-99%8 (8 at a time)."
     ),
     click.option(
         "--sweep",
         metavar="NAME=VALUES",
         multiple=True,
-        help="Every combination: --sweep lr=1e-3,1e-4 --sweep seed=0..4.",
+        help="Array over all combinations of values: --sweep lr=1e-3,1e-4 --sweep seed=0..4.",
     ),
-    click.option("--at-once", type=int, metavar="N", help="How many of an array or a sweep at most at once."),
+    click.option("--at-once", type=int, metavar="N", help="Maximum number of concurrent array members."),
 )
 
 

@@ -1,4 +1,4 @@
-"""The benchmark of claims measures what its cases say."""
+"""The claim benchmark measures what its cases describe."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WAITING, CLAIMS = 300, 40
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Store]:
-    """Return a store of the benchmark's."""
+    """Return a store as the benchmark uses it."""
     with private_store(durable=False) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def line(store: Store) -> Line:
-    """Return a queue in it that is as long as it says, though jobs are sent by the thousand."""
+    """Return a queue of the described length in that store. Jobs are submitted in batches of a thousand."""
     made = Line(store, CLAIMS)
     made.fill(WAITING)
     assert WAITING == store.client.zcard(keys.LIVE)
@@ -32,7 +32,11 @@ def line(store: Store) -> Line:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_each_case_is_what_it_says_from_the_first_claim_to_the_last(store: Store, line: Line, case: Case) -> None:
-    """Once the device was kept for a job that fitted: the first claim took it, and nothing was kept for the others."""
+    """Each case holds for all of its claims.
+
+    Once, the reserved device fitted the job with the reservation: the first claim took it, and the others met no
+    reservation.
+    """
     with on_device(store, case) as offer:
         waiting = store.client.zcard(keys.LIVE)
         (cost,) = costs_of(store.client, [claims_in_log()], lambda: line.claim(offer, finds=case.finds), CLAIMS)
@@ -43,7 +47,7 @@ def test_each_case_is_what_it_says_from_the_first_claim_to_the_last(store: Store
 
 
 def test_a_case_that_is_not_what_it_says_ends_the_benchmark(store: Store, line: Line) -> None:
-    """Else the figures of an empty look stood for those of a claim."""
+    """A claim that finds no job ends the benchmark, so that a cost of an empty check is not reported as a claim's."""
     nothing = next(case for case in CASES if not case.finds)
 
     with on_device(store, nothing) as offer, pytest.raises(RuntimeError, match="should have found a job: None"):

@@ -1,4 +1,4 @@
-"""A short soak of what benchmarks/soak_memory.py does for ten thousand claims."""
+"""A short version of benchmarks/soak_memory.py, which makes ten thousand claims."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ CLAIMS = 300
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
 def test_no_card_is_ever_promised_twice(tmp_path: Path, store_url: str) -> None:
-    """Two workers race on each of four cards; strangers move, jobs lie, and the fake driver keeps the truth.
+    """No card's memory is allocated twice while two workers compete for each of four cards.
 
-    No claim promises more than there is, no honest job is refused memory, every liar is ended, every end is in the
-    book, and no peak there is above the truth.
+    External processes change their memory, jobs exceed their requests, and the fake driver knows the real use. No claim
+    allocates more than there is, no honest job is refused memory, every job that exceeds its request is ended, the
+    history has every end, and no recorded peak is above the real use.
     """
     soak = Soak(tmp_path, store_url, claims=CLAIMS, seed=11, hold_ms=(700, 900))
     try:
@@ -28,7 +29,7 @@ def test_no_card_is_ever_promised_twice(tmp_path: Path, store_url: str) -> None:
         soak.close()
 
     assert [] == outcome.violations()
-    # That there was something to go wrong:
+    # The soak exercised every case:
     assert CLAIMS <= outcome.promises.claims
     assert min(outcome.kinds[kind.value] for kind in Kind) >= 2, "every kind of job"
     assert min(outcome.moves[move] for move in ("come", "grow", "shrink", "go")) >= 2, "every move of a stranger"

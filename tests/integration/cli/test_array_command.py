@@ -1,4 +1,4 @@
-"""Arrays and sweeps as people use them: submitted, watched, waited for, changed in part, and asked about afterwards."""
+"""Arrays and sweeps on the command line and in Python: submit, show, wait, changes to parts, and history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from workers.services.recorder import Recorder
 
 
 def quiet(site: Site) -> Client:
-    """Return the client of a site whose device nobody works for: what is claimed, the test itself claims."""
+    """Return the client of a site whose device has no worker. The tests claim jobs themselves."""
     site.make_tables()
     serve(site.queue, make_offer())
     return site.client
@@ -29,7 +29,7 @@ def quiet(site: Site) -> Client:
 
 @pytest.mark.full
 def test_a_sweep_goes_its_whole_way(site: Site) -> None:
-    """Each member runs with its own values, writes a log of its own, and the worst of them is the exit code."""
+    """Each member runs with its own values and log. The array's exit code is that of the worst member."""
     site.start_recorder()
     site.start_worker()
     script = (
@@ -60,7 +60,7 @@ def test_a_sweep_goes_its_whole_way(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_device_names_the_members_that_it_has(site: Site) -> None:
-    """As every other command does: it gave the ids of their jobs, and `why` called them otherwise."""
+    """``gpus``, ``status`` and ``drain`` use member names, as other commands do. They used to print job ids."""
     client = quiet(site)
     array = client.submit(["true"], mem="64M", array="0-3").id
     claimed = [must_claim(site.queue).job_id for _ in range(2)]
@@ -79,17 +79,17 @@ def test_a_device_names_the_members_that_it_has(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_member_that_never_was_a_job_has_no_number(site: Site) -> None:
-    """It was shown as `job 3`, which no command knew."""
+    """A member that never started is shown without a job id, because it has none."""
     client = quiet(site)
     array = client.submit(["true"], mem="64M", array="0-3").id
     site.cli("cancel", f"{array}_1")
 
-    for index in (1, 2):  # cancelled, and waiting
+    for index in (1, 2):  # one is cancelled, one waits
         assert f"  member     {index} of array {array}\n" in site.cli("show", f"{array}_{index}").stdout
 
 
 def test_the_list_shows_what_is_left(site: Site) -> None:
-    """One line for all that waits, one for what is held, and one for each member that a device has."""
+    """The list has one line for the waiting part, one for the held part, and one for each member on a device."""
     client = quiet(site)
     array = int(site.cli("submit", "--mem", "64M", "--array", "0-99%2", "--", "true").stdout)
     must_claim(site.queue)
@@ -111,7 +111,7 @@ def test_the_list_shows_what_is_left(site: Site) -> None:
 
 
 def test_members_are_known_before_and_after(site: Site) -> None:
-    """Whether they wait, are held, run or were cancelled, by the name that people give them."""
+    """A member can be named whether it waits, is held, runs or was cancelled."""
     client = quiet(site)
     array = client.submit(["true"], mem="64M", array="0-9").id
     must_claim(site.queue)
@@ -132,7 +132,7 @@ def test_members_are_known_before_and_after(site: Site) -> None:
 
 
 def test_members_that_never_began_are_named(site: Site) -> None:
-    """They have no line in the history: without a word they would be missing."""
+    """The history lists cancelled members that never started in a message, because they have no entry."""
     client = quiet(site)
     array = client.submit(["true"], mem="64M", array="0-9").id
     client.cancel(f"{array}_5-6")
@@ -150,7 +150,7 @@ def test_members_that_never_began_are_named(site: Site) -> None:
 
 
 def test_an_array_stands_as_the_last_of_its_members_do(site: Site) -> None:
-    """It does not run where what is left of it is held, or waits to run again."""
+    """An array is not running if its remaining members are held or wait for a retry."""
     client = quiet(site)
     array = client.submit(["true"], mem="64M", array="0-1", retries=1).id
     runs = [must_claim(site.queue) for _ in range(2)]
@@ -172,7 +172,7 @@ def test_an_array_stands_as_the_last_of_its_members_do(site: Site) -> None:
 
 
 def test_parts_are_cancelled_held_and_released(site: Site) -> None:
-    """What there is nothing to do about says so, with the documented code."""
+    """An action that has nothing to do says so, with the documented exit code."""
     client = quiet(site)
     array = client.submit(["true"], mem="64M", array="0-9").id
     run = must_claim(site.queue)
@@ -198,7 +198,7 @@ def test_parts_are_cancelled_held_and_released(site: Site) -> None:
 
 
 def test_a_program_asks_for_arrays_as_well(site: Site) -> None:
-    """In the types of Python; and what makes no sense is refused before anything is queued."""
+    """The Python API takes arrays and sweeps as Python types. Invalid ones are refused before anything is queued."""
     client = quiet(site)
 
     job = client.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1e-3, 1e-4], "seed": range(3)}, at_once=4)
@@ -212,7 +212,7 @@ def test_a_program_asks_for_arrays_as_well(site: Site) -> None:
 
 
 def test_a_member_is_no_job_to_edit(site: Site) -> None:
-    """Python reads 1_2 as 12: that was the job which was changed."""
+    """``edit 1_2`` is refused. Python reads 1_2 as 12, and job 12 used to be changed."""
     client = quiet(site)
     for _ in range(12):
         client.submit(["true"], mem="1G", hold=True)
@@ -226,7 +226,7 @@ def test_a_member_is_no_job_to_edit(site: Site) -> None:
 
 @pytest.mark.full
 def test_one_waits_for_a_part_and_hears_of_a_cancel(site: Site) -> None:
-    """All of the part must have ended; a cancelled array is told as a cancelled job is."""
+    """``wait`` on a part needs the ends of all its members. A cancelled array returns the code of a cancelled job."""
     client = quiet(site)
     site.start_recorder()
     array = int(site.cli("submit", "--mem", "64M", "--hold", "--array", "0-3", "--", "true").stdout)

@@ -1,4 +1,4 @@
-"""``run`` and ``attach``: the output, why it waits, Ctrl-C on a real terminal, and the exit code."""
+"""``run`` and ``attach``: the output, the reason for a wait, Ctrl-C on a real terminal, and the exit code."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ def full(site: Site) -> Site:
 
 @pytest.fixture
 def working(site: Site) -> Site:
-    """Return a site with a worker."""
+    """Return a site with a recorder and a worker."""
     site.start_recorder()
     site.start_worker()
     return site
 
 
 def looper(site: Site, done: Path) -> int:
-    """Submit a job that says so when it has started, and ends with 3 when *done* is there."""
+    """Submit a job that prints a line when it starts, and ends with 3 once *done* exists."""
     script = f"echo begun; until [ -e {done} ]; do sleep 0.05; done; echo over; exit 3"
     return int(site.cli("submit", "--mem", "1M", "--", "sh", "-c", script).stdout)
 
 
 def piped(site: Site, directory: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Start a command whose output goes into the files ``out`` and ``err`` of *directory*."""
+    """Start a command whose output goes to the files ``out`` and ``err`` in *directory*."""
     with (directory / "out").open("wb") as out, (directory / "err").open("wb") as err:
         return subprocess.Popen([GPUQUEUE, *words], env=site.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
 
@@ -61,7 +61,7 @@ def piped(site: Site, directory: Path, *words: str) -> subprocess.Popen[bytes]:
 
 
 def told_with(site: Site, stdin: int) -> str:
-    """Return what ``run`` says beside the job's output, with *stdin* as its standard input."""
+    """Return the stderr of ``run`` with *stdin* as its standard input."""
     words = [GPUQUEUE, "run", "--mem", "1M", "--", "cat"]
     done = subprocess.run(words, env=site.environ, stdin=stdin, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == ""
@@ -70,13 +70,13 @@ def told_with(site: Site, stdin: int) -> str:
 
 @pytest.mark.full
 def test_what_is_piped_to_it_is_not_lost_in_silence(working: Site, tmp_path: Path) -> None:
-    """``cat data | gpuqueue run …`` gave the job nothing, and said nothing."""
+    """``run`` warns about data on standard input, which the job does not get. It used to be dropped silently."""
     said = "gpuqueue: what is on standard input does not go to the job, which reads nothing there: put it into a file"
     reader, writer = os.pipe()
     os.write(writer, b"data")
     assert said in told_with(working, reader)
     os.read(reader, 10)
-    assert said not in told_with(working, reader)  # a pipe that is only there, as cron and ssh give one
+    assert said not in told_with(working, reader)  # an open pipe without data, as from cron and ssh
     os.close(writer)
     assert said not in told_with(working, reader)
     os.close(reader)
@@ -94,11 +94,11 @@ def test_what_is_piped_to_it_is_not_lost_in_silence(working: Site, tmp_path: Pat
 
 @pytest.mark.full
 def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
-    """One line, written anew; it is gone when the job goes on."""
+    """One line on the terminal is updated with the reason for the wait, and removed when it ends."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=80) as terminal:
         line = terminal.shows("waits for memory")
         assert "job 2 waits for memory, " in line
-        # When it starts comes first, without the day if that is today: 80 columns had no room left for it.
+        # The expected start comes early in the line, without today's date, so that it fits 80 columns.
         assert re.search(r" so far; by (\d{4}-\d\d-\d\d )?\d\d:\d\d ", line), line
         until(lambda: line not in terminal.lines(), what="a newer line")
         assert 1 == sum("waits for memory" in each for each in terminal.lines())
@@ -111,7 +111,7 @@ def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
 
 @pytest.mark.full
 def test_a_narrow_terminal_keeps_it_on_one_line(full: Site) -> None:
-    """A line that breaks could not be written anew."""
+    """On a narrow terminal the line is shortened, because a wrapped line cannot be updated."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=32) as terminal:
         terminal.shows("job 2 waits for memory, ")
         first = terminal.shows("waits for memory")
@@ -121,7 +121,7 @@ def test_a_narrow_terminal_keeps_it_on_one_line(full: Site) -> None:
 
 @pytest.mark.full
 def test_a_pipe_gets_a_line_a_change(full: Site, tmp_path: Path) -> None:
-    """Not one a second: somebody reads it tomorrow. And no escapes."""
+    """A pipe gets one line per change, not one per second, and no escapes. It may be a log file."""
     process = piped(full, tmp_path, "run", "--mem", "10G", "--", "true")
     err = tmp_path / "err"
     until(lambda: "waits for memory" in err.read_text(), what="the reason")
@@ -139,7 +139,7 @@ def test_a_pipe_gets_a_line_a_change(full: Site, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_what_starts_at_once_has_not_waited(working: Site) -> None:
-    """No word about a wait."""
+    """A job that starts at once gives no message about a wait."""
     said = working.cli("run", "--mem", "1M", "--", "true")
 
     assert "gpuqueue: job 1 queued\ngpuqueue: job 1 succeeded (exit 0)\n" == said.stderr
@@ -150,13 +150,16 @@ def test_what_starts_at_once_has_not_waited(working: Site) -> None:
 
 @pytest.mark.full
 def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> None:
-    """Go on; detach, and attach again; cancel. A script can tell the last two apart: both were 130."""
+    """Ctrl-C offers to go on, detach or cancel.
+
+    Detach and cancel have different exit codes, so that scripts can distinguish them. Both used to be 130.
+    """
     job_id = looper(working, tmp_path / "done")
     with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
         terminal.shows("begun")
         terminal.press(CTRL_C)
         terminal.shows(QUESTION)
-        terminal.press("x\r")  # it went on, as if that had been said
+        terminal.press("x\r")  # an invalid answer used to mean: go on
         terminal.shows("answer c, d or g")
         terminal.press("\r")
         terminal.shows(f"job {job_id} goes on")
@@ -178,7 +181,7 @@ def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> 
 
 @pytest.mark.full
 def test_the_question_is_taken_back_when_the_job_ends(working: Site, tmp_path: Path) -> None:
-    """Nobody has to answer for a job that is over: its exit code comes back, with the rest of its output."""
+    """If the job ends while the question is open, ``attach`` prints the remaining output and returns the exit code."""
     job_id = looper(working, tmp_path / "done")
     with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
         terminal.shows("begun")
@@ -192,10 +195,11 @@ def test_the_question_is_taken_back_when_the_job_ends(working: Site, tmp_path: P
 
 @pytest.mark.full
 def test_a_ctrl_c_between_the_submit_and_the_first_look_leaves_no_job_behind(working: Site) -> None:
-    """It said no more than "interrupted", and the job ran."""
+    """A Ctrl-C right after the submit cancels the job. It used to print only "interrupted", and the job ran."""
     early = (
-        "import os, signal; from gpuqueue.cli import main, submit\n"
-        "submit.warn_if_nobody_sends = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "import os, signal; from gpuqueue.cli import main\n"
+        "from gpuqueue.cli.commands import run\n"
+        "run.warn_if_nobody_sends = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
         "main.main()"
     )
     command = [sys.executable, "-c", early, "run", "--mem", "1M", "--", "sleep", "600"]
@@ -209,7 +213,7 @@ def test_a_ctrl_c_between_the_submit_and_the_first_look_leaves_no_job_behind(wor
 
 @pytest.mark.full
 def test_who_cancels_what_waits_is_told_in_one_line(full: Site) -> None:
-    """That it has no log, because it has not run, is no news to them; and the waiting line is gone, ^C and all."""
+    """Cancelling a waiting job gives one line, without a message about a missing log. The waiting line is removed."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=85) as terminal:
         terminal.shows("waits for memory")
         terminal.press(CTRL_C)
@@ -224,7 +228,7 @@ def test_who_cancels_what_waits_is_told_in_one_line(full: Site) -> None:
 
 @pytest.mark.full
 def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:
-    """As everybody tries."""
+    """A second Ctrl-C cancels the job, as users expect."""
     job_id = looper(working, tmp_path / "done")
     with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
         terminal.shows("begun")
@@ -237,7 +241,7 @@ def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_ctrl_d_at_the_question_leaves_the_job_as_well(full: Site) -> None:
-    """As it leaves a shell; the code says that the job goes on."""
+    """Ctrl-D at the question detaches, and the exit code says that the job goes on."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
         terminal.shows("waits for memory")
         terminal.press(CTRL_C)
@@ -250,7 +254,7 @@ def test_ctrl_d_at_the_question_leaves_the_job_as_well(full: Site) -> None:
 
 @pytest.mark.full
 def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
-    """The question takes the place of the waiting line."""
+    """For a waiting job the question replaces the waiting line."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
         terminal.shows("waits for memory")
         terminal.press(CTRL_C)
@@ -263,12 +267,12 @@ def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_no_byte_is_lost_or_doubled_by_a_ctrl_c_in_the_flood(working: Site, tmp_path: Path, unbuffered: str) -> None:
-    """The question comes between two pieces of output, never inside one."""
+    """A Ctrl-C during heavy output loses and repeats no byte. The question comes between two pieces of output."""
     working.environ["PYTHONUNBUFFERED"] = unbuffered
     out = tmp_path / "out"
     slow = tmp_path / "slow.py"
     slow.write_text("import os, time\nwhile some := os.read(0, 65536):\n    os.write(1, some)\n    time.sleep(0.02)\n")
-    reader = f"(trap '' INT; exec python3 {slow} > {out})"  # so slow that whoever writes is always in a write
+    reader = f"(trap '' INT; exec python3 {slow} > {out})"  # so slow that the writer is always in a write call
     words = f"set -o pipefail; {GPUQUEUE} run --mem 1M -- seq 1 1000000 | {reader}"
     with Terminal(["/bin/bash", "-c", words], working.environ) as terminal:
         for count in (1, 2, 3):
@@ -295,7 +299,7 @@ def test_no_byte_is_lost_or_doubled_by_a_ctrl_c_in_the_flood(working: Site, tmp_
 
 @pytest.mark.full
 def test_an_attached_job_is_not_cancelled_where_nobody_can_be_asked(working: Site, tmp_path: Path) -> None:
-    """Whoever only looks on must not end it by leaving; and their script is not told that it was cancelled."""
+    """Without a terminal a SIGINT to ``attach`` does not cancel the job, and the exit code does not say so."""
     job_id = looper(working, tmp_path / "done")
     process = piped(working, tmp_path, "attach", str(job_id))
     until(lambda: "begun" in (tmp_path / "out").read_text(), what="output")
@@ -313,7 +317,7 @@ def test_an_attached_job_is_not_cancelled_where_nobody_can_be_asked(working: Sit
     ("script", "code"), [("exit 7", 7), ("kill -SEGV $$", 139), ("kill -KILL $$", 137), ("true", 0)]
 )
 def test_the_exit_code_or_signal_comes_back(working: Site, script: str, code: int) -> None:
-    """From `run`, from `wait`, and from `attach` afterwards."""
+    """``run``, ``wait`` and a later ``attach`` return the job's exit code or signal."""
     done = working.cli("run", "--mem", "1M", "--", "sh", "-c", f"echo out; {script}", check=False)
 
     assert (code, "out\n") == (done.returncode, done.stdout)
@@ -324,7 +328,7 @@ def test_the_exit_code_or_signal_comes_back(working: Site, script: str, code: in
 
 @pytest.mark.full
 def test_a_worker_that_dies_is_no_reason_to_stop_showing(working: Site, tmp_path: Path) -> None:
-    """The next worker takes over; whoever looks on sees nothing of it."""
+    """``attach`` continues without a message when the worker dies and the next one adopts the job."""
     job_id = looper(working, tmp_path / "done")
     process = piped(working, tmp_path, "attach", str(job_id))
     until(lambda: "begun" in (tmp_path / "out").read_text(), what="output")
@@ -339,7 +343,7 @@ def test_a_worker_that_dies_is_no_reason_to_stop_showing(working: Site, tmp_path
 
 @pytest.mark.full
 def test_a_second_run_is_told_and_shown_from_its_beginning(working: Site, tmp_path: Path) -> None:
-    """The first was lost with its shim; what both wrote is shown, in order, and the notice is not in the output."""
+    """When a lost job runs again, the output has both runs in order. The message about it is only on stderr."""
     mark = tmp_path / "mark"
     script = f"if [ -e {mark} ]; then echo two; exit 5; fi; touch {mark}; echo one; kill -9 $PPID; sleep 60"
     done = working.cli("run", "--mem", "1M", "--", "sh", "-c", script, check=False)
@@ -350,7 +354,10 @@ def test_a_second_run_is_told_and_shown_from_its_beginning(working: Site, tmp_pa
 
 @pytest.mark.full
 def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_path: Path) -> None:
-    """Its log lies on another host, or is somebody else's: nothing more was said up to the end."""
+    """Without access to the log, such as one on another host, ``attach`` reports the job's state changes.
+
+    It used to print nothing until the end.
+    """
     site.start_recorder()
     serve(site.queue, make_offer(host="elsewhere"))
     job_id = site.queue.submit(make_spec()).id
@@ -370,7 +377,7 @@ def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_pa
 
 
 def test_nobody_attaches_to_what_is_not_there(site: Site) -> None:
-    """The same line and code as everywhere."""
+    """An unknown job gives the same message and exit code as in other commands."""
     site.make_tables()
     done = site.cli("attach", "77", check=False)
 
@@ -380,7 +387,7 @@ def test_nobody_attaches_to_what_is_not_there(site: Site) -> None:
 
 @pytest.mark.full
 def test_the_tail_of_a_log_and_what_comes_after_it(site: Site, tmp_path: Path) -> None:
-    """`--tail` alone, with `-f` before the job has run, and with a reader that leaves."""
+    """``logs --tail`` works alone, with ``-f`` before the job has run, and with a reader that closes the pipe."""
     site.start_recorder()
     site.cli("hold", str(site.client.submit(["sh", "-c", "seq 100000"], mem="1M").id))
     process = piped(site, tmp_path, "logs", "-f", "-n", "3", "1")
@@ -405,7 +412,7 @@ def test_the_tail_of_a_log_and_what_comes_after_it(site: Site, tmp_path: Path) -
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_who_is_ended_says_that_the_job_runs_on(working: Site, tmp_path: Path, number: signal.Signals) -> None:
-    """A connection that broke left a job behind that nobody was told of."""
+    """A ``run`` that is terminated, as by a broken connection, says that the job runs on."""
     said = tmp_path / "said"
     with said.open("wb") as file:
         command = [str(BIN / "gpuqueue"), "run", "--mem", "1M", "--", "sh", "-c", "echo on; sleep 60"]
@@ -422,7 +429,7 @@ def test_who_is_ended_says_that_the_job_runs_on(working: Site, tmp_path: Path, n
 
 @pytest.mark.full
 def test_a_reader_that_goes_is_told_of_the_job_that_stays(working: Site) -> None:
-    """``run … | head`` left it running without a word."""
+    """If the reader of ``run … | head`` ends, a message says that the job runs on."""
     command = f'"{BIN / "gpuqueue"}" run --mem 1M -- yes | head -1'
 
     done = subprocess.run(["/bin/sh", "-c", command], env=working.environ, capture_output=True, text=True, check=False)
@@ -438,7 +445,7 @@ def test_a_reader_that_goes_is_told_of_the_job_that_stays(working: Site) -> None
 @pytest.mark.full
 @pytest.mark.parametrize("more", [(), ("--pty",)])
 def test_our_line_stands_by_itself_and_in_our_colours(working: Site, more: tuple[str, ...]) -> None:
-    """What a job had left unfinished went on in it: red, behind the last word, with the cursor hidden."""
+    """The last message is on its own line in default colours with a visible cursor, whatever the job printed last."""
     script = r"printf '\033[?25l\033[31mred no newline'"
     command = [GPUQUEUE, "run", *more, "--mem", "1M", "--", "sh", "-c", script]
     with Terminal(command, working.environ, columns=100) as terminal:
@@ -453,7 +460,7 @@ def test_our_line_stands_by_itself_and_in_our_colours(working: Site, more: tuple
 
 @pytest.mark.full
 def test_output_that_is_whole_gets_nothing_added(working: Site) -> None:
-    """No line of ours more than there was, and nothing for a pipe."""
+    """After complete output no extra line or escape is printed."""
     with Terminal([GPUQUEUE, "run", "--mem", "1M", "--", "echo", "hello"], working.environ) as terminal:
         assert 0 == terminal.ended()
         terminal.shows("gpuqueue: job 1 succeeded")

@@ -1,4 +1,4 @@
-"""``run --pty`` and ``attach`` at a terminal that one types on: a real one here, a real one there."""
+"""``run --pty`` and ``attach`` with a user at an attached terminal, with real terminals on both sides."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ TALKS = 'echo ready; while read line; do echo "got <$line>"; [ "$line" = over ] 
 
 @pytest.fixture
 def working(site: Site) -> Site:
-    """Return a site with a worker."""
+    """Return a site with a recorder and a worker."""
     site.start_recorder()
     site.start_worker()
     return site
 
 
 def run(script: str) -> list[str]:
-    """Return the command that runs *script* at a terminal."""
+    """Return the command that runs *script* with a terminal."""
     return [GPUQUEUE, "run", "--pty", "--mem", "1M", "--", "sh", "-c", script]
 
 
@@ -54,14 +54,14 @@ def odd_guest(path: Path) -> socket.socket:
 
 
 def is_cooked(terminal: Terminal) -> bool:
-    """Return whether the terminal shows and gathers what is typed by itself, as where nobody sits at a job's."""
+    """Return whether the terminal echoes, edits lines and handles signal keys itself, as without an attached job."""
     wanted = termios.ECHO | termios.ICANON | termios.ISIG
     return termios.tcgetattr(terminal._ours)[3] & wanted == wanted
 
 
 @pytest.mark.full
 def test_keys_go_to_the_job_and_its_exit_code_comes_back(working: Site) -> None:
-    """It echoes as any terminal does; afterwards ours is what it was."""
+    """Keys go to the job, whose terminal echoes them. Afterwards the user's terminal has its old settings."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
         seat_at(terminal)
         terminal.shows("ready")
@@ -77,7 +77,7 @@ def test_keys_go_to_the_job_and_its_exit_code_comes_back(working: Site) -> None:
 
 @pytest.mark.full
 def test_ctrl_c_is_the_jobs_own(working: Site) -> None:
-    """Nobody is asked; what it makes of it is its own affair."""
+    """A Ctrl-C goes to the job without a question, and the job decides what it does."""
     script = "trap 'echo caught' INT; echo ready; while :; do read line && break; done; echo bye"
     with Terminal(run(script), working.environ, columns=100) as terminal:
         seat_at(terminal)
@@ -92,7 +92,10 @@ def test_ctrl_c_is_the_jobs_own(working: Site) -> None:
 
 @pytest.mark.full
 def test_what_is_said_of_the_keys_is_true_when_it_is_said(working: Site) -> None:
-    """It was said while a Ctrl-C was still ours, and who pressed it in that moment was asked about the job."""
+    """When the message about the keys appears, a Ctrl-C already goes to the job.
+
+    In that moment it used to open the question about the job.
+    """
     script = "trap 'echo caught' INT; while :; do read line && break; done"
     with Terminal(run(script), working.environ, columns=100) as terminal:
         terminal.shows("this is the terminal")
@@ -106,9 +109,9 @@ def test_what_is_said_of_the_keys_is_true_when_it_is_said(working: Site) -> None
 
 @pytest.mark.full
 def test_a_ctrl_c_right_before_is_ours_and_is_asked_about_at_once(working: Site) -> None:
-    """It was kept until the job had ended, and then asked what to do with it."""
+    """A Ctrl-C just before the keys go to the job opens the question at once, not after the job's end."""
     early = (
-        "import os, signal, sys, tty; from gpuqueue.cli import main, seat; raw = tty.setraw\n"
+        "import os, signal, sys, tty; from gpuqueue.cli import main; raw = tty.setraw\n"
         "def slow(*words):\n"
         "    tty.setraw = raw; os.kill(os.getpid(), signal.SIGINT); raw(*words)\n"
         "tty.setraw = slow; main.main()"
@@ -126,7 +129,10 @@ def test_a_ctrl_c_right_before_is_ours_and_is_asked_about_at_once(working: Site)
 
 @pytest.mark.full
 def test_what_is_said_of_the_keys_comes_before_the_jobs_first_prompt(working: Site) -> None:
-    """A job that was last seen as starting showed its prompt first, and one typed behind our line."""
+    """The message about the keys comes before the job's first prompt, even if the job was last seen as starting.
+
+    It used to come after the prompt, and the user typed behind it.
+    """
     late = (
         "from dataclasses import replace; from gpuqueue.cli import main; from gpuqueue.cli.follow import attach\n"
         "from gpuqueue.model.job import JobState\n"
@@ -145,7 +151,7 @@ def test_what_is_said_of_the_keys_comes_before_the_jobs_first_prompt(working: Si
 
 @pytest.mark.full
 def test_the_size_follows_ours(working: Site) -> None:
-    """The job is told as any program at a resized terminal is."""
+    """The job's terminal follows the size of the user's, and the job gets SIGWINCH."""
     script = "trap 'stty size' WINCH; stty size; echo ready; while :; do sleep 0.05; done"
     with Terminal(run(script), working.environ, columns=97, rows=31) as terminal:
         seat_at(terminal)
@@ -159,7 +165,7 @@ def test_the_size_follows_ours(working: Site) -> None:
 
 @pytest.mark.full
 def test_one_leaves_comes_back_and_types_on(working: Site) -> None:
-    """It runs on meanwhile; attach shows what it wrote before."""
+    """A user can leave a job, which runs on, and attach again. ``attach`` shows the earlier output."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
         terminal.shows("ready")
         terminal.press("first\r")
@@ -180,7 +186,7 @@ def test_one_leaves_comes_back_and_types_on(working: Site) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_our_terminal_as_it_was(working: Site, number: signal.Signals) -> None:
-    """A shell in which nothing is echoed any more would be all that is left of a kill."""
+    """A signal restores the terminal's settings, so that the shell echoes again."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
         seat_at(terminal)
         terminal.shows("ready")
@@ -193,7 +199,7 @@ def test_a_signal_leaves_our_terminal_as_it_was(working: Site, number: signal.Si
 
 @pytest.mark.full
 def test_what_is_written_fast_is_all_there(working: Site) -> None:
-    """Nobody who reads slowly loses anything; nor does the log."""
+    """Fast output is complete on a slow terminal and in the log."""
     with Terminal(run("read go; seq 200000; echo the end"), working.environ, columns=100) as terminal:
         seat_at(terminal)
         terminal.press("\r")
@@ -204,7 +210,7 @@ def test_what_is_written_fast_is_all_there(working: Site) -> None:
 
 @pytest.mark.full
 def test_a_paste_that_is_larger_than_any_buffer_arrives(working: Site) -> None:
-    """The job reads it when it likes; nothing of it is lost on the way."""
+    """A paste larger than all buffers arrives complete, although the job reads it late."""
     script = "stty raw -echo; echo ready; sleep 1; head -c 300000 | cksum"
     with Terminal(run(script), working.environ, columns=100) as terminal:
         seat_at(terminal)
@@ -218,14 +224,14 @@ def test_a_paste_that_is_larger_than_any_buffer_arrives(working: Site) -> None:
 
 
 def cksum(text: str) -> int:
-    """Return the checksum that a job can make as well, without any Python."""
+    """Return the checksum of *text* by the ``cksum`` program, which a job can run without Python."""
     said = subprocess.run(["cksum"], input=text.encode(), capture_output=True, check=True).stdout  # noqa: S607
     return int(said.split()[0])
 
 
 @pytest.mark.full
 def test_without_a_terminal_nobody_types(working: Site) -> None:
-    """In a script standard input stays empty: nothing waits there for somebody who will never come."""
+    """Without a terminal the job's standard input is at its end, so a job in a script does not wait for input."""
     shown = working.cli("run", "--pty", "--mem", "1M", "--", "sh", "-c", "cat; tty <&1; echo end", stdin="typed\n")
 
     assert "typed" not in shown.stdout
@@ -234,7 +240,7 @@ def test_without_a_terminal_nobody_types(working: Site) -> None:
 
 @pytest.mark.full
 def test_the_socket_is_for_its_account_alone_and_goes_with_the_job(working: Site, tmp_path: Path) -> None:
-    """What sits there without sense is sent away, and the job goes on."""
+    """Only its account can use the socket, which ends with the job. A client with invalid data is disconnected."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
         seat_at(terminal)
         (socket_path,) = working.settings.runs_dir.glob("1/*/tty")
@@ -251,7 +257,7 @@ def test_the_socket_is_for_its_account_alone_and_goes_with_the_job(working: Site
 
 @given(st.lists(st.sampled_from([b"a", b"~", b"\r", b"\n", b".", b"~.", b"b~"]), max_size=12))
 def test_leaving_does_not_depend_on_how_keys_arrive(parts: list[bytes]) -> None:
-    """One at a time, or all in one paste; what was not meant for us reaches the job."""
+    """The escape sequence works key by key and in one paste. All other keys reach the job."""
     whole = Leaving().take(b"".join(parts))
     one, out, left = Leaving(), b"", False
     for part in parts:
@@ -264,7 +270,7 @@ def test_leaving_does_not_depend_on_how_keys_arrive(parts: list[bytes]) -> None:
 
 
 def test_a_tilde_is_one_where_it_is_none_of_ours() -> None:
-    """As ssh has it."""
+    """A tilde that starts no escape sequence reaches the job, as with ssh."""
     assert (b"ls ~.\r", False) == Leaving().take(b"ls ~.\r")
     assert (b"ls\r", True) == Leaving().take(b"ls\r~.more")
     assert (b"~.\r", False) == Leaving().take(b"~~.\r")

@@ -16,12 +16,12 @@ from gpuqueue.cli.main import COMMANDS, commands
 from gpuqueue.errors import StoreUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 
-#: What may stand anywhere. The kernel hands over no NUL, and undecodable bytes as escaped surrogates.
+#: Arguments for any position. The kernel passes no NUL, and Python turns undecodable bytes into surrogates.
 words = st.one_of(
     odd.texts.filter(lambda text: "\0" not in text and "\ud800" not in text),
     st.sampled_from(["1", "2", "3", "99", "-1", "--", "-", "--json", "--csv", "-h", "5s", "1G", "GPU-0", "nodeA:0"]),
 )
-#: Command -> the options that it has and which end at once, each with the words that it takes.
+#: Command -> its options that do not run for long.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "submit": (
         *("-m", "-g", "-t", "-n", "-e", "-C", "-p", "--pool", "--no-requeue", "--no-cap", "--pty", "--python"),
@@ -54,15 +54,15 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "drain": ("--all", "--reason"),
     "resume": ("--all",),
 }
-#: They do the same to each word: a line for each that was bad, and what could be done is done.
+#: Commands that process each word: each bad word gives a line, and the others are processed.
 EACH_WORD = {"cancel", "hold", "release", "retry", "move", "tag", "note"}
-#: They wait for something, run something, or start and stop the machine: not here.
+#: Commands that wait, run something, or start and stop the machine, and are tested elsewhere.
 ELSEWHERE = {"run", "attach", "estimate", "simulate", "up", "down", "status", "db", "doctor", "completion"}
 
 
 @pytest.fixture
 def here(here: JobQueue) -> JobQueue:
-    """Return a queue with a waiting, a running and a cancelled job, and let the command line use it."""
+    """Return a queue with a running, a waiting and a cancelled job, which the command line uses."""
     here.submit(make_spec(name="\x1b]0;owned\x07\n\u202e"))
     must_claim(here)
     here.submit(make_spec())
@@ -71,7 +71,7 @@ def here(here: JobQueue) -> JobQueue:
 
 
 def test_every_command_is_tried_here_or_elsewhere() -> None:
-    """A new command must say which of its options may be tried."""
+    """Each command is listed with the options to test, or as tested elsewhere."""
     assert set(OPTIONS) <= set(COMMANDS) <= set(OPTIONS) | ELSEWHERE
 
 
@@ -79,7 +79,7 @@ def test_every_command_is_tried_here_or_elsewhere() -> None:
 @odd.gate
 @given(given_words=st.lists(st.one_of(words, st.integers(0, 50)), max_size=6))
 def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str, given_words: list[str | int]) -> None:
-    """Options with garbage behind them, garbage in front, in any order."""
+    """Options with invalid values in any order give at most one error line and a documented exit code."""
     options = OPTIONS[command]
     typed = [options[each % len(options)] if isinstance(each, int) and options else str(each) for each in given_words]
     patience = ["--timeout", "0.001s"] if command == "wait" else []
@@ -95,7 +95,7 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
         assert lines == 1 or (command in EACH_WORD and 1 <= lines <= len(typed)), said.stderr
         assert said.stderr.startswith("gpuqueue: ")
         assert b"" == said.stdout or command in EACH_WORD
-    elif said.code and not (command == "wait" and said.code == 1):  # it waited, and the job was cancelled
+    elif said.code and not (command == "wait" and said.code in {1, 130}):  # the exit code of wait is that of the job
         assert said.stderr.startswith("gpuqueue: ")
     assert here.counts()[0] >= 0
 
@@ -139,7 +139,7 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
 )
 @pytest.mark.usefixtures("here")
 def test_a_mistake_is_one_line_that_a_terminal_survives(typed: list[str], code: int, line: str) -> None:
-    """What was typed is quoted, but not obeyed; and a megabyte of it is not repeated."""
+    """Messages quote the input with control characters replaced, and shorten long input."""
     said = speak(typed)
 
     assert (code, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
@@ -149,7 +149,7 @@ def test_a_mistake_is_one_line_that_a_terminal_survives(typed: list[str], code: 
 
 
 def _of_choice() -> list[tuple[str, str]]:
-    """Return each command's options that take one of some words, or a number."""
+    """Return the options of each command that take a choice or a number."""
     kinds = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
     return [
         (name, option.opts[-1])
@@ -162,7 +162,10 @@ def _of_choice() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("command", "option"), _of_choice())
 @pytest.mark.usefixtures("here")
 def test_what_an_option_does_not_take_is_told_alike_everywhere(command: str, option: str) -> None:
-    """``history --limit abc`` had click's words: ``Invalid value for '--limit': … is not a valid integer range``."""
+    """Invalid option values give the same message everywhere, not click's text.
+
+    For ``history --limit abc`` that text was ``Invalid value for '--limit': … is not a valid integer range``.
+    """
     said = speak([command, option, "a is not b"])
 
     assert (2, b"") == (said.code, said.stdout)
@@ -171,7 +174,7 @@ def test_what_an_option_does_not_take_is_told_alike_everywhere(command: str, opt
 
 
 def test_a_terminal_that_knows_few_characters_is_no_mistake(here: JobQueue) -> None:
-    """A Latin-1 terminal, an ASCII pipe: what they cannot say is replaced."""
+    """Characters that the output encoding lacks are replaced, as on a Latin-1 terminal or an ASCII pipe."""
     here.submit(make_spec(name="моя работа"))
 
     assert b"??? ??????" in speak(["queue"], "latin-1").stdout
@@ -181,7 +184,10 @@ def test_a_terminal_that_knows_few_characters_is_no_mistake(here: JobQueue) -> N
 
 @pytest.mark.usefixtures("here")
 def test_what_is_wrong_with_the_environment_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 100 000 variables, of a value too long for the kernel, of a variable of ours with something else in it."""
+    """A damaged variable of gpuqueue is ignored.
+
+    Too many variables, or one that is too long for the kernel, are reported.
+    """
     monkeypatch.setenv("GPUQUEUE_CHANGED", '[{"}')
     assert 0 == speak(["submit", "--mem", "1G", "--", "true"]).code
     with pytest.MonkeyPatch.context() as patch:
@@ -198,7 +204,7 @@ def test_what_is_wrong_with_the_environment_is_said(monkeypatch: pytest.MonkeyPa
 def test_a_broken_settings_file_is_one_line_of_every_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes
 ) -> None:
-    """Also of `up` and `down`, which then have done nothing."""
+    """A broken settings file gives one line in every command. ``up`` and ``down`` then have done nothing."""
     (tmp_path / "config.toml").write_bytes(content)
     monkeypatch.setenv("GPUQUEUE_CONFIG", str(tmp_path / "config.toml"))
 
@@ -209,7 +215,7 @@ def test_a_broken_settings_file_is_one_line_of_every_command(
 
 
 def test_a_store_that_belongs_to_somebody_else_is_said_so(tmp_path: Path) -> None:
-    """Not "is it running?": it is, and starting another would not help."""
+    """The message for a store of another account does not suggest to start one, which would not help."""
     if os.getuid() == 0:
         pid = os.fork()
         if pid == 0:
@@ -222,7 +228,7 @@ def test_a_store_that_belongs_to_somebody_else_is_said_so(tmp_path: Path) -> Non
 
 
 def _refused_as_nobody(tmp_path: Path) -> int:
-    """Ask as an account without rights; return 0 if that is said in words."""
+    """Query the store as an account without rights. Return 0 if the error says so."""
     queue = JobQueue(f"unix://{tmp_path / 'store.sock'}")
     os.setuid(65534)
     try:
@@ -235,7 +241,7 @@ def _refused_as_nobody(tmp_path: Path) -> int:
 
 
 def test_one_damaged_job_hides_no_other_on_the_command_line(here: JobQueue, store_url: str) -> None:
-    """`queue` shows the rest and says which one it cannot read; `show` says why, in one line."""
+    """``queue`` shows a damaged job as unreadable beside the others. ``show`` says in one line why."""
     from gpuqueue.queue import keys  # noqa: PLC0415 - next to its one use
     from gpuqueue.queue.connect import connect  # noqa: PLC0415 - as above
 

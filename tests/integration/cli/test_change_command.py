@@ -1,4 +1,4 @@
-"""Several jobs at once: words that name them, filters that choose them, and the question before."""
+"""Commands that change several jobs: words that name jobs, filters that choose them, and the confirmation."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ ME = current_account("laptop")
 
 
 def put(queue: JobQueue, *names: str, account: Account = ME) -> list[int]:
-    """Queue a job of each name."""
+    """Queue one job for each name."""
     return [queue.submit(make_spec(name=name, account=account)).id for name in names]
 
 
 def states(queue: JobQueue) -> dict[int, str]:
-    """Return where each job stands that has not ended."""
+    """Return the state of each job that has not ended."""
     return {job.id: job.state.value for job in queue.live() if not job.state.is_end}
 
 
 def test_words_name_jobs_ranges_and_parts(here: JobQueue) -> None:
-    """`1-3` are the jobs that there are from 1 to 3; a line for each, in the order of the words."""
+    """``1-3`` means the existing jobs from 1 to 3. Each job gives a line, in the order of the words."""
     put(here, "a", "b", "c", "d")
     array = here.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
 
@@ -45,7 +45,7 @@ def test_words_name_jobs_ranges_and_parts(here: JobQueue) -> None:
 
 
 def test_one_bad_word_does_not_keep_the_others_from_it(here: JobQueue) -> None:
-    """Malformed, unknown, ended, an empty range: each is told, the rest is done, and the worst code is the end."""
+    """Each bad word is reported, the other words are processed, and the exit code is the worst one."""
     put(here, "a", "b")
 
     said = speak(["cancel", "1", "99", "xyz", "50-60", "2"])
@@ -57,7 +57,7 @@ def test_one_bad_word_does_not_keep_the_others_from_it(here: JobQueue) -> None:
 
 
 def test_the_worst_code_is_the_end(here: JobQueue) -> None:
-    """Also where the last word was good: 5 for one that has ended outweighs 3 for one that never was."""
+    """The worst exit code counts, also if the last word succeeds: 5 (wrong state) is worse than 3 (unknown job)."""
     running, waiting = put(here, "a", "b")
     must_claim(here)
 
@@ -68,7 +68,7 @@ def test_the_worst_code_is_the_end(here: JobQueue) -> None:
 
 
 def test_of_a_part_it_says_what_was_held_and_what_was_not(here: JobQueue) -> None:
-    """What runs, what is over and what never was: each is told, and the rest is held."""
+    """For a part of an array, running, ended and unknown members are reported, and the others are held."""
     array = here.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
     over, _, _ = (must_claim(here) for _ in range(3))
     here.lose(over.job_id, over.token, loss_limit=1, detail="gone")
@@ -96,7 +96,10 @@ def test_of_a_part_it_says_what_was_held_and_what_was_not(here: JobQueue) -> Non
 
 @pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
 def test_what_never_was_is_not_said_to_be_done(here: JobQueue, verb: str) -> None:
-    """Of `2-9` where there is `0-3` the two that there are; of `7-9` there is no job; and 3 cannot be told from 4."""
+    """Members that do not exist are reported, and the existing ones are changed.
+
+    A part without existing members is an unknown job.
+    """
     array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
     if verb == "release":
         here.part(array, "hold")
@@ -112,7 +115,7 @@ def test_what_never_was_is_not_said_to_be_done(here: JobQueue, verb: str) -> Non
 
 
 def fail(queue: JobQueue) -> int:
-    """Let the next job fail; return which it was."""
+    """Claim the next job, let it fail and return its id."""
     run = must_claim(queue)
     queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     failed = {"state": JobState.FAILED, "ending": Ending.from_status(256), "duration_s": 1.0, "devices": ()}
@@ -121,7 +124,7 @@ def fail(queue: JobQueue) -> int:
 
 
 def test_a_range_passes_over_what_is_over_and_what_lies_between(here: JobQueue) -> None:
-    """It means what is there; and what was done is said of that alone."""
+    """A range skips ended members and missing indexes, and the output names only the changed members."""
     array = here.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
     fail(here)
     assert 0 == speak(["cancel", f"{array}_2"]).code
@@ -133,7 +136,7 @@ def test_a_range_passes_over_what_is_over_and_what_lies_between(here: JobQueue) 
 
 
 def test_a_part_of_many_ranges_is_told_in_one_short_line(here: JobQueue) -> None:
-    """What was left of a large array in which every second member had ended took thousands of characters."""
+    """A part of many ranges is shortened in the output, which used to have thousands of characters."""
     array = here.submit(make_spec(array=Array.parse("0-99"), account=ME)).id
     assert 0 == speak(["cancel", f"{array}_" + ",".join(map(str, range(1, 100, 2)))]).code
 
@@ -144,7 +147,7 @@ def test_a_part_of_many_ranges_is_told_in_one_short_line(here: JobQueue) -> None
 
 
 def test_what_has_ended_of_an_array_is_not_cancelled_again(here: JobQueue) -> None:
-    """As a single job that has ended. It said `cancelled` of a member that had failed, as often as one asked."""
+    """A failed member is not reported as cancelled, just as a failed single job is not."""
     array = here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
     first, second = fail(here), fail(here)
     assert (array + 1, array + 2) == (first, second)
@@ -160,7 +163,10 @@ def test_what_has_ended_of_an_array_is_not_cancelled_again(here: JobQueue) -> No
 
 
 def test_a_part_all_of_which_was_cancelled_says_so(here: JobQueue) -> None:
-    """As one member does: it was refused where a single one was not. What failed beside it does not count."""
+    """A part whose members are all cancelled is reported as such, as one member is.
+
+    Failed members beside it do not matter.
+    """
     array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
     part = f"{array}_1-2"
     speak(["cancel", part])
@@ -173,7 +179,7 @@ def test_a_part_all_of_which_was_cancelled_says_so(here: JobQueue) -> None:
 
 
 def test_a_range_that_has_ended_is_not_one_that_never_was(here: JobQueue) -> None:
-    """A script tells "too late" from "wrong id" by the code: 5 and 3. Both gave 3."""
+    """A range of ended jobs gives 5 and one of unknown jobs gives 3, so that scripts can tell them apart."""
     put(here, "a", "b")
     fail(here)
     fail(here)
@@ -185,7 +191,7 @@ def test_a_range_that_has_ended_is_not_one_that_never_was(here: JobQueue) -> Non
 
 
 def test_what_is_cancelled_is_said_to_be_so_however_often_one_asks(here: JobQueue) -> None:
-    """Of a job, an array and a member alike: a script may ask twice, and is told that nothing was done again."""
+    """A second cancel succeeds and says that nothing changed, for a job, an array and a member."""
     (single,) = put(here, "single")
     array, other = (here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id for _ in range(2))
     names = [str(single), str(array), f"{other}_1"]
@@ -202,7 +208,7 @@ def test_what_is_cancelled_is_said_to_be_so_however_often_one_asks(here: JobQueu
 
 
 def test_a_member_that_cannot_be_moved_has_the_name_that_one_gave_it(here: JobQueue) -> None:
-    """Not the id that it has within: nobody saw that."""
+    """A refused move names the member as typed, not by its job id."""
     array = here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
     must_claim(here)
 
@@ -213,7 +219,7 @@ def test_a_member_that_cannot_be_moved_has_the_name_that_one_gave_it(here: JobQu
 
 
 def test_a_filter_without_a_terminal_wants_a_yes(here: JobQueue) -> None:
-    """Nothing is done, and the one line says what to add."""
+    """Without a terminal a filter requires ``--yes``. Otherwise nothing is done, and one line says so."""
     put(here, "a", "b")
 
     said = speak(["cancel", "--all"])
@@ -224,7 +230,7 @@ def test_a_filter_without_a_terminal_wants_a_yes(here: JobQueue) -> None:
 
 
 def test_filters_choose_among_ones_own_jobs(here: JobQueue) -> None:
-    """By name and pattern, by where they stand; another's only where that is asked for."""
+    """Filters by name, pattern and state choose the user's own jobs, and other users' jobs only with ``--user``."""
     put(here, "train", "train-2", "eval")
     first = must_claim(here).job_id
     theirs = put(here, "train", account=BOB)
@@ -239,7 +245,7 @@ def test_filters_choose_among_ones_own_jobs(here: JobQueue) -> None:
 
 
 def test_what_waits_of_an_array_is_chosen_without_what_runs(here: JobQueue) -> None:
-    """`--state waiting` must not end the member that runs; `--all` names the array once, not its members again."""
+    """``--state waiting`` does not cancel a running member. ``--all`` names the array once, not its members."""
     array = here.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
     member = must_claim(here).job_id
 
@@ -252,7 +258,7 @@ def test_what_waits_of_an_array_is_chosen_without_what_runs(here: JobQueue) -> N
 
 
 def test_nothing_that_matches_is_no_mistake(here: JobQueue) -> None:
-    """A script that cleans up may do so twice."""
+    """A filter without a match succeeds, so that clean-up scripts can run twice."""
     put(here, "a")
 
     said = speak(["cancel", "--name", "b*", "--yes"])
@@ -271,7 +277,7 @@ def test_nothing_that_matches_is_no_mistake(here: JobQueue) -> None:
 )
 @pytest.mark.usefixtures("here")
 def test_words_that_may_mean_two_things_are_refused(typed: list[str], line: str) -> None:
-    """One line that says what to type instead."""
+    """Ambiguous words are refused in one line that says what to type instead."""
     said = speak(typed)
 
     assert (2, b"", f"gpuqueue: {line}\n") == (said.code, said.stdout, said.stderr)
@@ -279,7 +285,7 @@ def test_words_that_may_mean_two_things_are_refused(typed: list[str], line: str)
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 7), ("", 1, 7)])
 def test_on_a_terminal_it_shows_what_it_found_and_asks(here: JobQueue, answer: str, code: int, left: int) -> None:
-    """The first few, how many more, and nothing is done without a yes."""
+    """On a terminal the first jobs and the number of others are shown. Nothing is done without a yes."""
     put(here, *["train"] * 7)
 
     with Terminal([str(Path(sys.executable).parent / "gpuqueue"), "cancel", "--all"], os.environ) as terminal:
@@ -294,7 +300,7 @@ def test_on_a_terminal_it_shows_what_it_found_and_asks(here: JobQueue, answer: s
 
 
 def test_what_is_no_answer_is_asked_again_and_ctrl_c_has_a_line_of_its_own(here: JobQueue) -> None:
-    """It said "Error: invalid input", and `^Cgpuqueue: interrupted`."""
+    """An invalid answer is asked again, and the message after Ctrl-C is on its own line."""
     put(here, "a")
 
     with Terminal([str(Path(sys.executable).parent / "gpuqueue"), "cancel", "--all"], os.environ) as terminal:
@@ -309,7 +315,7 @@ def test_what_is_no_answer_is_asked_again_and_ctrl_c_has_a_line_of_its_own(here:
 
 
 def test_who_is_asked_knows_how_many_members_that_means(here: JobQueue) -> None:
-    """An array of a thousand was one job of two; what is not chosen of it does not count."""
+    """The confirmation has the number of array members that are chosen. An array used to count as one job."""
     put(here, "single")
     array = here.submit(make_spec(name="sweep", array=Array.parse("0-1199"), account=ME)).id
     gpuqueue = str(Path(sys.executable).parent / "gpuqueue")
@@ -320,7 +326,7 @@ def test_who_is_asked_knows_how_many_members_that_means(here: JobQueue) -> None:
         terminal.press("n\n")
         terminal.ended()
     speak(["hold", "1", f"{array}_0-9"])
-    must_claim(here)  # one of its members runs, and does not wait
+    must_claim(here)  # one member is running
     with Terminal([gpuqueue, "cancel", "--name", "sweep", "--state", "waiting"], os.environ) as terminal:
         terminal.shows("cancel 1 job (an array with 1 199 members)? [y/N]")
         terminal.press("n\n")
@@ -329,7 +335,7 @@ def test_who_is_asked_knows_how_many_members_that_means(here: JobQueue) -> None:
 
 
 def test_what_is_named_first_goes_first(here: JobQueue) -> None:
-    """`move 4 2-3 --front` leads to 4, 2, 3, 1; `why` says so, and `--undo` takes it back."""
+    """``move 4 2-3 --front`` gives the order 4, 2, 3, 1. ``why`` shows it, and ``--undo`` reverts it."""
     put(here, "a", "b", "c", "d")
     array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
 

@@ -17,7 +17,7 @@ from gpuqueue.model.device import DeviceKind, DeviceWish
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(site: Site, command: str) -> None:
-    """`--help` works for each, and each stands in the list."""
+    """Each command has ``--help`` and is in the list of commands."""
     assert "Usage: gpuqueue" in site.cli(command, "--help").stdout
     assert f"  {command} " in site.cli("--help").stdout
 
@@ -101,7 +101,7 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
     ],
 )
 def test_a_mistake_gets_a_clear_line_and_a_documented_code(site: Site, words: list[str], code: int, line: str) -> None:
-    """What is wrong and what to do, on stderr; nothing on stdout; nothing queued."""
+    """A mistake gets a line on stderr with the fault and the remedy, no stdout, and queues nothing."""
     site.cli("db", "upgrade")
     serve(site.queue, make_offer(host="far"))
 
@@ -113,7 +113,7 @@ def test_a_mistake_gets_a_clear_line_and_a_documented_code(site: Site, words: li
 
 
 def test_without_tables_the_history_says_what_to_do(site: Site) -> None:
-    """Not a traceback of some library."""
+    """A history without tables gives a message that says what to do, and no traceback."""
     done = site.cli("history", check=False)
 
     assert 4 == done.returncode
@@ -138,7 +138,10 @@ def test_without_tables_the_history_says_what_to_do(site: Site) -> None:
     ],
 )
 def test_whoever_reads_leaves_nothing_where_nothing_is(site: Site, tmp_path: Path, words: str) -> None:
-    """A typing error in GPUQUEUE_STATE_DIR made a directory with an empty database in it."""
+    """Commands that only read create nothing in a missing state directory.
+
+    A typing error in GPUQUEUE_STATE_DIR used to create a directory with an empty database.
+    """
     wrong = tmp_path / "stat"
     environ = {name: value for name, value in site.environ.items() if name != "GPUQUEUE_REDIS_URL"}
     environ["GPUQUEUE_STATE_DIR"] = str(wrong)
@@ -148,14 +151,14 @@ def test_whoever_reads_leaves_nothing_where_nothing_is(site: Site, tmp_path: Pat
 
     assert done.returncode in {1, 4}
     assert not wrong.exists()
-    if words not in {"doctor", "status"}:  # they tell more
+    if words not in {"doctor", "status"}:  # these two print a report
         (line,) = done.stderr.splitlines()
         assert "gpuqueue up" in line
         assert "GPUQUEUE_STATE_DIR" in line
 
 
 def test_with_nobody_to_serve_it_a_job_waits_and_the_user_is_told(site: Site) -> None:
-    """The id is on stdout alone, so that scripts can read it."""
+    """Without a worker a submitted job waits, with a message on stderr. Stdout has only the id, for scripts."""
     done = site.cli("submit", "--mem", "1G", "--", "true")
 
     assert "1\n" == done.stdout
@@ -179,7 +182,10 @@ def test_with_nobody_to_serve_it_a_job_waits_and_the_user_is_told(site: Site) ->
 def test_a_job_whose_kind_nobody_serves_waits_and_the_user_is_told(
     site: Site, kind: DeviceKind, words: list[str], line: str | None
 ) -> None:
-    """On a laptop one learns why nothing happens; where the GPU host is away for an hour, nobody is sent away."""
+    """A job for a device kind without a worker is accepted with a message.
+
+    On a laptop the user learns why nothing starts. Where the GPU host is down for an hour, the job is not refused.
+    """
     serve(site.queue, make_offer("dev", host="far", device=make_device("dev", kind=kind), pool="lab"))
 
     done = site.cli("submit", "--mem", "1G", *words, "--", "true")
@@ -195,7 +201,7 @@ def test_a_job_whose_kind_nobody_serves_waits_and_the_user_is_told(
 
 @pytest.mark.full
 def test_a_site_says_on_what_jobs_run_and_a_job_says_otherwise(site: Site) -> None:
-    """The setting stands in for what a submitter did not say."""
+    """The setting for the default device applies unless the submitter names a device kind."""
     site.environ["GPUQUEUE_DEFAULT_DEVICE"] = "gpu"
     for words in ([], ["--device", "any"]):
         site.cli("submit", "--mem", "1G", *words, "--", "true")
@@ -206,7 +212,10 @@ def test_a_site_says_on_what_jobs_run_and_a_job_says_otherwise(site: Site) -> No
 
 
 def test_a_program_says_on_what_it_runs_in_words(site: Site) -> None:
-    """As on the command line; what is no kind is refused before anything is queued."""
+    """The Python API takes the device kinds of the command line.
+
+    An unknown kind is refused before anything is queued.
+    """
     assert DeviceWish.CPU is site.client.submit(["true"], mem="1G", device="cpu").spec.device
     assert DeviceWish.ANY is site.client.submit(["true"], mem="1G", device=DeviceWish.ANY).spec.device
     with pytest.raises(BadRequest, match="or say gpu, cpu or any"):
@@ -221,7 +230,7 @@ def shown(site: Site, job_id: int) -> str:
 
 @pytest.mark.full
 def test_csv_is_stable_and_injects_nothing(site: Site) -> None:
-    """One header, one line a job; a name that looks like a formula is none."""
+    """The CSV has one header and one line per job. A name that looks like a formula is escaped."""
     site.start_recorder()
     site.queue.submit(make_spec(name="=cmd()", argv=("a\nb", "\x1b[31m")))
     site.cli("cancel", "1")
@@ -234,7 +243,7 @@ def test_csv_is_stable_and_injects_nothing(site: Site) -> None:
 
 
 def test_a_reader_that_leaves_is_no_mistake(site: Site) -> None:
-    """`| head -0` ends quietly."""
+    """A reader that closes the pipe causes no error message."""
     for _ in range(3):
         site.queue.submit(make_spec())
     done = subprocess.run(
@@ -251,7 +260,7 @@ def test_a_reader_that_leaves_is_no_mistake(site: Site) -> None:
 
 
 def test_a_directory_that_is_gone_is_said_and_not_traced(site: Site, tmp_path: Path) -> None:
-    """Submitted from a directory that somebody removed."""
+    """A submit from a deleted directory gives a message and no traceback."""
     gone = tmp_path / "gone"
     gone.mkdir()
     script = f"cd {gone} && rmdir {gone} && exec gpuqueue submit --mem 1M -- pwd"
@@ -267,7 +276,7 @@ def test_a_directory_that_is_gone_is_said_and_not_traced(site: Site, tmp_path: P
 
 
 def test_an_id_that_cannot_be_printed_is_said_elsewhere(site: Site) -> None:
-    """The job is queued: its id must reach somebody."""
+    """If stdout cannot be written, stderr has the id, because the job is queued."""
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [str(BIN / "gpuqueue"), "submit", "--mem", "1M", "--", "true"],
@@ -286,7 +295,10 @@ def test_an_id_that_cannot_be_printed_is_said_elsewhere(site: Site) -> None:
 
 @pytest.mark.full
 def test_the_history_goes_on_page_by_page_in_the_columns_asked_for(site: Site) -> None:
-    """The first page says how to come to the next, and nothing follows the last."""
+    """The first page says how to get the next one, and the last page has no such line.
+
+    An empty result names the filter that matched nothing.
+    """
     site.start_recorder()
     for number in (1, 2, 3):
         site.cli("submit", "--mem", "1G", "--name", f"n{number}", "--", "true")
@@ -348,7 +360,10 @@ def _csv(site: Site, *words: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_closed_stream_changes_nothing_that_is_done(site: Site, closed: int) -> None:
-    """``submit >&-`` queued its job, and ended with a traceback and exit code 1: whoever tries again has two."""
+    """With any closed standard stream ``submit`` succeeds.
+
+    ``submit >&-`` used to queue its job and fail with a traceback, so that a user who tried again had two jobs.
+    """
     site.queue.open(0)
     command = f'"{BIN / "gpuqueue"}" submit --mem 64M -- true {closed}>&-'
 

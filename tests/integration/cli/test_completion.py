@@ -1,4 +1,4 @@
-"""TAB: what a shell is offered, from a real store, and that it stays silent where there is none."""
+"""Shell completion: what is offered with a real store, and that it prints nothing without one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ GPUQUEUE = str(BIN / "gpuqueue")
 
 
 def asked(site: Site, line: str, shell: str = "bash", **environ: str) -> subprocess.CompletedProcess[str]:
-    """Ask as the shell does when TAB is pressed at the end of *line*."""
+    """Complete *line* as the shell does when TAB is pressed at its end."""
     words = line.split(" ")
     said = {
-        "bash": {"COMP_LINE": line, "COMP_WORD": re.split("[ =:]", line)[-1]},  # bash ends words there
+        "bash": {"COMP_LINE": line, "COMP_WORD": re.split("[ =:]", line)[-1]},  # bash splits words there
         "zsh": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
         "fish": {"COMP_WORDS": " ".join(words[:-1]), "COMP_CWORD": words[-1]},
     }[shell]
@@ -34,7 +34,7 @@ def asked(site: Site, line: str, shell: str = "bash", **environ: str) -> subproc
 
 
 def tell(site: Site, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Start gpuqueue with nothing but what a shell says in variables."""
+    """Start gpuqueue with the variables of a shell and no arguments."""
     return subprocess.run(
         [GPUQUEUE],
         env={**site.environ, **environ},
@@ -46,7 +46,7 @@ def tell(site: Site, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 def offered(site: Site, line: str) -> list[str]:
-    """Return what bash would be offered."""
+    """Return what bash is offered."""
     said = asked(site, line)
     assert (0, "") == (said.returncode, said.stderr)
     return said.stdout.splitlines()
@@ -54,7 +54,7 @@ def offered(site: Site, line: str) -> list[str]:
 
 @pytest.fixture
 def three(site: Site) -> Site:
-    """Return a site where job 1 runs, 2 waits and 3, of somebody else, is held."""
+    """Return a site where job 1 runs, job 2 waits and job 3, another user's, is held."""
     serve(site.queue, make_offer(host=site.settings.host, pool="lab"))
     site.queue.submit(make_spec())
     must_claim(site.queue, host=site.settings.host)
@@ -117,15 +117,15 @@ def three(site: Site) -> Site:
     ],
 )
 def test_what_lives_is_offered(three: Site, line: str, items: list[str]) -> None:
-    """Each place gets what may stand there, and no more."""
+    """Each position offers what is valid there, and nothing else."""
     found = offered(three, line)
     assert items == found or (items == [] and not any(item.startswith("plain,1") for item in found))
 
 
 @pytest.mark.full
 def test_retry_is_offered_what_ended_badly(three: Site) -> None:
-    """The one command that is for jobs that are over."""
-    assert not any(offered(three, "gpuqueue retry "))  # no book yet
+    """Only ``retry`` offers ended jobs, and only those that failed."""
+    assert not any(offered(three, "gpuqueue retry "))  # there is no history yet
     three.queue.cancel(2)
     migrate.upgrade(three.settings.database_url)
     book = Book(three.settings.database_url)
@@ -138,7 +138,7 @@ def test_retry_is_offered_what_ended_badly(three: Site) -> None:
 
 @pytest.mark.full
 def test_a_device_goes_on_as_it_was_begun(site: Site) -> None:
-    """An index means this host's. Behind a host stand its devices; bash has broken the word at the colon."""
+    """An index alone is one of this host, and after a host come its devices. Bash splits the word at the colon."""
     here = site.settings.host
     serve(site.queue, make_offer("GPU-near", host=here, device=make_device("GPU-near")))
     serve(site.queue, make_offer("GPU-far", host="far", device=make_device("GPU-far")))
@@ -154,39 +154,39 @@ def test_a_device_goes_on_as_it_was_begun(site: Site) -> None:
 
 
 def test_a_bash_with_the_script_of_an_older_version_is_answered(three: Site) -> None:
-    """It stands in a file that nobody has written anew, and says which words there are."""
+    """The completion script of an older version, which may be in a file, still works. It passes other variables."""
     said = {"COMP_WORDS": "gpuqueue\nhold\n", "COMP_CWORD": "2"}
 
     assert "plain,2\n" == tell(three, **said, **{VARIABLE: "bash_complete"}).stdout
 
 
 def test_zsh_and_fish_are_told_the_whole_word(three: Site) -> None:
-    """They put it in the place of what was typed, the option's name included."""
+    """Zsh and fish get the whole word with the option's name, because they replace what was typed."""
     assert "plain\n--user=bob\n_\n" == asked(three, "gpuqueue history --user=b", "zsh").stdout
     assert "plain,--user=bob\n" == asked(three, "gpuqueue history --user=b", "fish").stdout
 
 
 def test_zsh_and_fish_say_whose_job_it_is(three: Site) -> None:
-    """An id alone tells nobody anything."""
+    """Zsh and fish show state, user and name beside an id, which alone says little."""
     assert "plain\n3\nheld, bob, job\n" in asked(three, "gpuqueue show ", "zsh").stdout
     assert "held, bob, job" in asked(three, "gpuqueue show ", "fish").stdout
 
 
 @pytest.mark.full
 def test_a_store_that_is_silent_offers_nothing_soon(site: Site) -> None:
-    """Away, or there and saying nothing: no line, no traceback, and nobody waits."""
+    """A store that is away or does not answer gives no candidates, no traceback and no long wait."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for url in ("redis://127.0.0.1:1/0", f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "nonsense"):
             began = time.monotonic()
             said = asked(site, "gpuqueue show ", GPUQUEUE_REDIS_URL=url)
             took_s = time.monotonic() - began
             assert ("", "") == (said.stdout.strip(), said.stderr)
-            # The store's part is LIMIT_S; the rest is Python's start on a machine that may have much to do.
+            # The store gets LIMIT_S. The rest is for Python's start on a busy machine.
             assert took_s < LIMIT_S + 4
 
 
 def test_a_strange_question_is_no_traceback(site: Site) -> None:
-    """Whatever the variable holds."""
+    """Any value of the completion variable gives no traceback."""
     for instruction in ("bash_complete", "nonsense", "tcsh_complete", ""):
         said = subprocess.run(
             [GPUQUEUE],
@@ -200,7 +200,7 @@ def test_a_strange_question_is_no_traceback(site: Site) -> None:
 
 
 def test_a_name_that_a_shell_would_obey_is_not_offered(site: Site) -> None:
-    """What stands in a job's name is shown as words, and never typed."""
+    """Job names are only shown as descriptions. They are never inserted into the command line."""
     site.queue.submit(make_spec(name="$(reboot)\x1b[31m\n"))
 
     assert ["plain,1"] == offered(site, "gpuqueue show ")
@@ -209,7 +209,7 @@ def test_a_name_that_a_shell_would_obey_is_not_offered(site: Site) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_names_what_the_program_listens_to(site: Site, shell: str) -> None:
-    """It needs neither a store nor the shell itself to be printed."""
+    """The completion script sets the program's variable. Printing it needs neither a store nor the shell."""
     script = site.cli("completion", shell).stdout
 
     assert f"{VARIABLE}={shell}_complete" in script
@@ -217,7 +217,7 @@ def test_the_script_names_what_the_program_listens_to(site: Site, shell: str) ->
 
 
 def test_tab_works_in_a_real_bash(three: Site, tmp_path: Path) -> None:
-    """Typed on a terminal: a command, then an id."""
+    """A real bash completes a command, then an id."""
     start = tmp_path / "rc"
     start.write_text('PS1="ready> "\neval "$(gpuqueue completion bash)"\nbind "set bell-style none"\n')
 
@@ -233,7 +233,10 @@ def test_tab_works_in_a_real_bash(three: Site, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_tab_goes_on_behind_an_equals_sign_a_comma_and_a_colon(three: Site, tmp_path: Path) -> None:
-    """Words break at two of these in bash, which replaces the last piece alone."""
+    """Completion works after ``=``, a comma and a colon.
+
+    Bash splits words at two of these and replaces only the last part.
+    """
     start = tmp_path / "rc"
     start.write_text('PS1="> "\neval "$(gpuqueue completion bash)"\nbind "set bell-style none"\n')
     host = three.settings.host
@@ -257,7 +260,7 @@ def test_tab_goes_on_behind_an_equals_sign_a_comma_and_a_colon(three: Site, tmp_
         for begun, whole in typed.items():
             bash.press(f"{begun}\t")
             bash.shows(whole)
-            bash.press("\x15")  # the line is gone
+            bash.press("\x15")  # Ctrl-U clears the line
             bash.hides(whole)
 
 
@@ -274,7 +277,7 @@ def test_tab_goes_on_behind_an_equals_sign_a_comma_and_a_colon(three: Site, tmp_
     ],
 )
 def test_a_real_fish_completes_the_whole_word(three: Site, tmp_path: Path, typed: str, whole: str) -> None:
-    """It asks as it would for a person."""
+    """A real fish completes whole words, asked as on a key press."""
     (tmp_path / "place").mkdir()
     host = three.settings.host
     script = f"gpuqueue completion fish | source; complete --do-complete 'gpuqueue {typed.replace('HOST', host)}'"
@@ -288,7 +291,7 @@ def test_a_real_fish_completes_the_whole_word(three: Site, tmp_path: Path, typed
 
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
 def test_a_real_zsh_completes_the_whole_word(three: Site, tmp_path: Path) -> None:
-    """Typed on a terminal, files behind an option included."""
+    """A real zsh completes whole words, also files after an option."""
     (tmp_path / ".zshrc").write_text(
         'PS1="> "\nautoload -Uz compinit; compinit -u -D\neval "$(gpuqueue completion zsh)"\nunsetopt beep\n'
     )

@@ -1,4 +1,4 @@
-"""What people see of jobs that wait for something else than a device."""
+"""The command line for jobs that wait for another job, a time or a retry."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ TRUE = ["--mem", "1G", "--", "true"]
 
 @pytest.fixture
 def open_site(site: Site) -> Site:
-    """Return a site with a history and a card that nobody works for."""
+    """Return a site with a history and a device without a worker."""
     site.make_tables()
     serve(site.queue)
     return site
 
 
 def submit(site: Site, *words: str) -> int:
-    """Submit by the command line and return the id."""
+    """Submit on the command line and return the id."""
     return int(site.cli("submit", *words, *TRUE).stdout)
 
 
 def end(site: Site, code: int = 0) -> None:
-    """End the job that comes next."""
+    """Claim the next job and end it."""
     claimed = must_claim(site.queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
@@ -42,7 +42,7 @@ def end(site: Site, code: int = 0) -> None:
 
 @pytest.mark.full
 def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site) -> None:
-    """It was accepted, and the job ran once more all the same."""
+    """Fewer retries are refused once the retry waits. The edit used to be accepted, and the job still ran again."""
     job_id = submit(open_site, "--retries", "2")
     end(open_site, 256)
 
@@ -56,7 +56,10 @@ def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site
 
 @pytest.mark.full
 def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site) -> None:
-    """It was taken by that number, and shown as a job that no list has; by its name it was refused."""
+    """A job cannot wait for an array member, neither by its name nor by its job id.
+
+    The id used to be accepted, and the job was then shown as one that no list has.
+    """
     array = submit(open_site, "--array", "0-3")
     other = submit(open_site)
     end(open_site)
@@ -79,7 +82,7 @@ def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site)
 
 
 def test_why_says_drained_once(open_site: Site) -> None:
-    """`drained: drained by ann` says it twice."""
+    """``why`` says ``drained: by ann``, not ``drained: drained by ann``."""
     job_id = submit(open_site)
     open_site.queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ann")
 
@@ -90,7 +93,10 @@ def test_why_says_drained_once(open_site: Site) -> None:
 
 @pytest.mark.full
 def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
-    """`queue` and `show` said low where `why` said high, and nothing said since when."""
+    """``queue``, ``show`` and ``why`` agree on the priority of a promoted job, and ``show`` records the promotion.
+
+    ``queue`` and ``show`` used to say low where ``why`` said high.
+    """
     job_id = submit(open_site, "--priority", "low")
     store = connect(open_site.queue.url)
     store.hset(keys.job(job_id), "ts", open_site.queue.now_ms() - 90 * 1000)
@@ -111,7 +117,7 @@ def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
 
 @pytest.mark.full
 def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:
-    """The other job and where it stands, the time, the retry."""
+    """Each command names the other job and its state, the begin time or the retry."""
     first = submit(open_site, "--name", "first")
     second = submit(open_site, "--after", str(first), "--retries", "2")
     third = submit(open_site, "--begin", "2h", "--hold")
@@ -138,7 +144,7 @@ def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:
 
 @pytest.mark.full
 def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Site) -> None:
-    """Its exit code is that of a job that did not succeed."""
+    """A job cancelled because of a dependency names it, and has the exit code of a cancelled job."""
     first = submit(open_site)
     second = submit(open_site, "--after", f"{first}")
     end(open_site, 1)
@@ -157,7 +163,7 @@ def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Sit
 
 @pytest.mark.full
 def test_what_ended_long_ago_is_looked_up_in_the_history(open_site: Site) -> None:
-    """The queue has forgotten it."""
+    """A dependency on a job that the queue has deleted is looked up in the history."""
     first, second = submit(open_site), submit(open_site)
     end(open_site)
     end(open_site, 1)
@@ -174,7 +180,7 @@ def test_what_ended_long_ago_is_looked_up_in_the_history(open_site: Site) -> Non
 
 
 def test_a_second_job_with_a_key_is_the_first(open_site: Site) -> None:
-    """It says so, and all is well."""
+    """A submit with the dedupe key of a waiting job returns that job and says so."""
     first = submit(open_site, "--dedupe", "nightly")
 
     done = open_site.cli("submit", "--dedupe", "nightly", *TRUE)
@@ -203,7 +209,7 @@ def test_a_second_job_with_a_key_is_the_first(open_site: Site) -> None:
     ],
 )
 def test_a_mistake_gets_a_clear_line_and_nothing_is_queued(open_site: Site, words: list[str], line: str) -> None:
-    """What is wrong, and what to write."""
+    """A mistake gets one line that says what to write instead."""
     open_site.queue.submit(make_spec())
 
     _is_refused(open_site, words, 2, line)
@@ -212,7 +218,7 @@ def test_a_mistake_gets_a_clear_line_and_nothing_is_queued(open_site: Site, word
 @pytest.mark.full
 @pytest.mark.parametrize(("ids", "line"), [("77", "no job 77 to wait for"), ("77,78", "no job 77, 78 to wait for")])
 def test_a_job_that_nobody_knows_cannot_be_waited_for(open_site: Site, ids: str, line: str) -> None:
-    """The exit code is that of a job which nobody knows, as from all other commands; it was 2."""
+    """A dependency on an unknown job ends with 3, as in all other commands. It used to be 2."""
     open_site.queue.submit(make_spec())
 
     _is_refused(open_site, ["--after", ids], 3, line)

@@ -1,4 +1,4 @@
-"""`gpuqueue drain` and `resume`, as people and programs use them."""
+"""The ``drain`` and ``resume`` commands, and the same in Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bounded import until
 from factories import make_device, make_offer, serve
 from site_of_one import Site
 
-from gpuqueue.cli.output.drains import _going_on
+from gpuqueue.cli.output.drains import going_on
 from gpuqueue.client.changing import MAX_REASON
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.job import JobState
@@ -23,14 +23,14 @@ ME = current_account("h").name
 
 @pytest.fixture
 def two(store_url: str, tmp_path: Path) -> Iterator[Site]:
-    """Return a site with two small devices and no worker yet."""
+    """Return a site with two small devices and no worker."""
     made = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:2x1G")
     yield made
     made.stop()
 
 
 def announce(site: Site) -> None:
-    """Let two devices of this host, and one of another, be known."""
+    """Register two devices of this host and one of another host."""
     for index in (0, 1):
         device = make_device(f"sim-{site.settings.host}-{index}", index=index)
         serve(site.queue, make_offer(device.uuid, device=device, host=site.settings.host))
@@ -39,12 +39,15 @@ def announce(site: Site) -> None:
 
 @pytest.mark.parametrize(("jobs", "words"), [((), ""), ((4,), "; job 4 goes on"), ((4, 5), "; jobs 4, 5 go on")])
 def test_it_is_said_what_goes_on(jobs: tuple[int, ...], words: str) -> None:
-    """It said "job 94, 95, 96 goes on"."""
-    assert words == _going_on(jobs, {})
+    """The running jobs are listed with correct grammar. The text used to be "job 94, 95, 96 goes on"."""
+    assert words == going_on(jobs, {})
 
 
 def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site, tmp_path: Path) -> None:
-    """The whole way with a real worker: drain, wait, look, resume; its log tells it, too."""
+    """With a real worker a drained device finishes its job and takes no other until it is resumed.
+
+    The worker's log reports both changes.
+    """
     two.start_recorder()
     two.start_worker("0")
     gate = tmp_path / "gate"
@@ -67,7 +70,7 @@ def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site
     assert [("person", ME)] == [(each["origin"], each["by"]) for each in device["drains"]]
     gate.touch()
     assert JobState.SUCCEEDED is two.until_recorded(running).job.state
-    assert JobState.QUEUED is two.client.get(waiting).state  # the end of a run rings for the next claim
+    assert JobState.QUEUED is two.client.get(waiting).state  # although the end of the run triggers a claim
 
     assert f"device 0 of {two.settings.host} ({uuid}): takes jobs again\n" == two.cli("resume", uuid).stdout
 
@@ -76,7 +79,7 @@ def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site
 
 
 def test_all_is_this_host_s_and_nobody_else_s(site: Site) -> None:
-    """And `resume` may name what `drain --all` took."""
+    """``--all`` means the devices of this host. ``resume`` can name one of them."""
     announce(site)
 
     site.cli("drain", "--all")
@@ -88,7 +91,7 @@ def test_all_is_this_host_s_and_nobody_else_s(site: Site) -> None:
 
 
 def test_resume_says_when_a_machine_is_going_down(site: Site) -> None:
-    """The person's own word is taken back; the rest is for `up`."""
+    """``resume`` ends a user's drain and says that ``up`` will end the one by ``down``."""
     announce(site)
     uuid = f"sim-{site.settings.host}-0"
     site.cli("drain", "0")
@@ -115,7 +118,7 @@ def test_resume_says_when_a_machine_is_going_down(site: Site) -> None:
     ],
 )
 def test_a_mistake_changes_nothing(site: Site, words: list[str], line: str) -> None:
-    """Not even the devices that were named well beside a wrong one."""
+    """A wrong device name changes nothing, not even the valid devices beside it."""
     announce(site)
 
     done = site.cli(*words, check=False)
@@ -127,7 +130,7 @@ def test_a_mistake_changes_nothing(site: Site, words: list[str], line: str) -> N
 
 
 def test_a_python_program_can_do_the_same(site: Site) -> None:
-    """`Client.drain` and `Client.resume` return the devices as they are then, in the order of the names."""
+    """`Client.drain` and `Client.resume` return the changed devices in the order of the names."""
     announce(site)
 
     drained = site.client.drain("far:0", "1", reason="bytes \udce9 of a wrong encoding")

@@ -1,4 +1,4 @@
-"""A Ctrl-C before the command line has been imported: somebody changed their mind, and wants no traceback for it."""
+"""A Ctrl-C before the command line is imported ends without a traceback."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-#: Stands where click would be found, as the first large import: there the Ctrl-C comes.
+#: Replaces click, the first large import, and sends the Ctrl-C there.
 INTERRUPTS = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nprint('and it went on')\n"
 ROOT = Path(__file__).parents[3]
 
@@ -28,7 +28,10 @@ def test_while_importing_it_ends_quietly_with_130(environ: dict[str, str]) -> No
 
 
 def test_where_it_is_ignored_it_stays_so(environ: dict[str, str]) -> None:
-    """Else nohup and the background of a script would protect a command only once it has been imported."""
+    """An ignored SIGINT stays ignored.
+
+    Else nohup and background jobs of scripts would protect a command only after its import.
+    """
     code = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.executable, sys.argv)"
     words = [sys.executable, "-c", code, "-m", "gpuqueue", "history"]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60, check=False)

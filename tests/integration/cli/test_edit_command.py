@@ -1,4 +1,4 @@
-"""``edit`` as people use it: where a job goes, when it is warned, and how many of an array run at once."""
+"""The ``edit`` command: placement, warning signals, time limits and the concurrency limit of arrays."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from gpuqueue.text.units import MIB
 
 @pytest.fixture
 def client(site: Site) -> Client:
-    """Return the client of a site whose device nobody works for: what is claimed, the test itself claims."""
+    """Return the client of a site whose device has no worker. The tests claim jobs themselves."""
     site.make_tables()
     serve(site.queue, make_offer())
     return site.client
 
 
 def submit(site: Site, *words: str) -> int:
-    """Queue a job and return its id."""
+    """Submit a job and return its id."""
     return int(site.cli("submit", *words, "--", "true").stdout)
 
 
 @pytest.mark.full
 def test_where_a_job_goes_can_be_changed(site: Site, client: Client) -> None:
-    """All that submit takes of devices edit takes as well, and takes it back."""
+    """``edit`` takes all placement options of ``submit``, and can reset each."""
     job = submit(site, "--mem", "64M")
     uuid = make_offer().device.uuid
 
@@ -48,7 +48,7 @@ def test_where_a_job_goes_can_be_changed(site: Site, client: Client) -> None:
 
 @pytest.mark.full
 def test_who_wanted_the_whole_card_must_say_how_much_is_enough(site: Site, client: Client) -> None:
-    """Nobody knows how much memory such a job needs beside others."""
+    """``--shared`` for an exclusive job requires ``--mem``, because its memory need beside others is unknown."""
     job = submit(site, "--exclusive")
 
     refused = site.cli("edit", str(job), "--shared", check=False)
@@ -62,7 +62,7 @@ def test_who_wanted_the_whole_card_must_say_how_much_is_enough(site: Site, clien
 
 @pytest.mark.full
 def test_a_device_that_never_fits_changes_nothing(site: Site, client: Client) -> None:
-    """As at submit: refused with what there is."""
+    """A placement that no device satisfies is refused with the available types, as at submit."""
     job = submit(site, "--mem", "64M")
 
     refused = site.cli("edit", str(job), "--device-type", "H100", check=False)
@@ -75,7 +75,7 @@ def test_a_device_that_never_fits_changes_nothing(site: Site, client: Client) ->
 @pytest.mark.full
 @pytest.mark.parametrize("words", [("--spread", "--pack"), ("--pack", "--no-preference")])
 def test_contradictions_are_refused(site: Site, client: Client, words: tuple[str, str]) -> None:
-    """The last one said used to win, silently; so it did at submit."""
+    """Contradicting options are refused. The last one used to win silently, at submit too."""
     job = submit(site, "--mem", "64M")
 
     refused = site.cli("edit", str(job), *words, check=False)
@@ -86,7 +86,7 @@ def test_contradictions_are_refused(site: Site, client: Client, words: tuple[str
 
 
 def test_submit_refuses_both_preferences(site: Site, client: Client) -> None:
-    """Nothing is queued."""
+    """``submit`` with both ``--pack`` and ``--spread`` is refused, and nothing is queued."""
     refused = site.cli("submit", "--mem", "64M", "--pack", "--spread", "--", "true", check=False)
 
     assert 2 == refused.returncode
@@ -95,7 +95,7 @@ def test_submit_refuses_both_preferences(site: Site, client: Client) -> None:
 
 @pytest.mark.full
 def test_a_warning_can_be_had_and_taken_back(site: Site, client: Client) -> None:
-    """It must still come before the time limit."""
+    """A warning signal can be set and removed. It needs a time limit that it comes before."""
     job = submit(site, "--mem", "64M")
 
     refused = site.cli("edit", str(job), "--signal", "USR1@120", check=False)
@@ -109,7 +109,10 @@ def test_a_warning_can_be_had_and_taken_back(site: Site, client: Client) -> None
 
 @pytest.mark.full
 def test_an_array_that_runs_can_be_given_more_room_and_less(site: Site, client: Client) -> None:
-    """What Slurm's users do with ArrayTaskThrottle: members that run go on, and the next ones come as is said now."""
+    """The concurrency limit of a running array can be changed, as with Slurm's ArrayTaskThrottle.
+
+    Running members go on, and the next ones follow the new limit.
+    """
     array = submit(site, "--mem", "64M", "--array", "0-9%1")
     first = must_claim(site.queue)
     assert (first.job_id, claim(site.queue)) == (array + 1, None)
@@ -134,7 +137,7 @@ def test_an_array_that_runs_can_be_given_more_room_and_less(site: Site, client: 
 
 
 def test_of_an_array_that_runs_nothing_else_can_be_changed(site: Site, client: Client) -> None:
-    """Its members have its request: also those that run."""
+    """A running array's other options cannot be changed, because all members, even running ones, share them."""
     array = submit(site, "--mem", "64M", "--array", "0-9%2")
     must_claim(site.queue)
 
@@ -154,7 +157,10 @@ def test_of_an_array_that_runs_nothing_else_can_be_changed(site: Site, client: C
 def test_what_an_array_that_runs_asked_for_already_is_not_changed_in_silence(
     site: Site, client: Client, words: tuple[str, ...]
 ) -> None:
-    """It has begun: what is said of its begin does nothing, and was taken with a nod."""
+    """An edit of a running array that changes nothing is refused too.
+
+    The array has begun, so an edit of its begin has no effect. Such edits used to be accepted.
+    """
     array = submit(site, "--mem", "64M", "--array", "0-9%2")
     must_claim(site.queue)
 
@@ -169,7 +175,7 @@ def test_what_an_array_that_runs_asked_for_already_is_not_changed_in_silence(
 
 @pytest.mark.full
 def test_how_many_at_once_is_said_of_arrays_only(site: Site, client: Client) -> None:
-    """And is a number, from 1 up."""
+    """``--at-once`` is only for arrays, and takes a number from 1 up."""
     single, array = submit(site, "--mem", "64M"), submit(site, "--mem", "64M", "--array", "0-9")
 
     refused = [
@@ -196,7 +202,10 @@ def test_how_many_at_once_is_said_of_arrays_only(site: Site, client: Client) -> 
 def test_what_was_edited_is_still_claimed(
     site: Site, client: Client, submitted: tuple[str, ...], edited: tuple[str, ...]
 ) -> None:
-    """The word that it is meant for a GPU was put behind what else it says of devices: no device ever took it."""
+    """A device still claims an edited job.
+
+    The edit used to put the default device kind after the placement, and no device matched.
+    """
     job = submit(site, *submitted)
 
     site.cli("edit", str(job), *edited)
@@ -207,7 +216,7 @@ def test_what_was_edited_is_still_claimed(
 
 @pytest.mark.full
 def test_who_does_not_ask_for_time_is_not_refused_for_it(site: Site, client: Client) -> None:
-    """It was submitted before there was a limit on time, and something else is edited."""
+    """A new time limit of the pool does not block edits of other options of an older job."""
     job = submit(site, "--mem", "64M")
     site.queue.set_limits(Limits.parse("", "*: max_time=1s", {}))
 
@@ -222,7 +231,7 @@ POOLS = "big: default_time=30s max_time=1m; *: max_time=7d"
 
 @pytest.fixture
 def big(site: Site, client: Client) -> Site:
-    """Return a site with a pool that allows less time than what is outside it, and a device there."""
+    """Return a site with a device in a pool that allows less time than outside of it."""
     serve(client.queue, make_offer(), make_offer("GPU-big", pool="big"))
     client.queue.set_limits(Limits.parse("", POOLS, {}))
     return site
@@ -231,7 +240,10 @@ def big(site: Site, client: Client) -> Site:
 @pytest.mark.full
 @pytest.mark.parametrize("said", [("--time", "2h"), ()])
 def test_a_job_that_comes_to_a_pool_is_held_to_its_time(big: Site, client: Client, said: tuple[str, ...]) -> None:
-    """It was held, edited, released, and ran there for days: its time limit was not judged, as it was the same."""
+    """A job that is moved to a pool must satisfy the pool's time limit.
+
+    Its own limit used not to be checked if it was unchanged, so a job moved while held could run there for days.
+    """
     job = submit(big, "--hold", "--mem", "64M", *said)
     before = client.get(job).spec
 
@@ -249,7 +261,10 @@ def test_a_job_that_comes_to_a_pool_is_held_to_its_time(big: Site, client: Clien
 
 @pytest.mark.full
 def test_a_job_without_a_time_limit_gets_that_of_the_pool_it_comes_to(big: Site, client: Client) -> None:
-    """As at submit, so that others can plan with its end; an array as well. Who says that there be none is refused."""
+    """A job or array without a time limit gets the pool's default when it is moved, as at submit.
+
+    Others can then plan with its end. An explicit ``--time none`` is refused.
+    """
     big.queue.set_limits(Limits.parse("", POOLS.partition(";")[0], {}))
     jobs = [submit(big, "--hold", "--mem", "64M", *more) for more in ((), ("--array", "0-3"), ())]
 
@@ -271,7 +286,10 @@ def test_a_job_without_a_time_limit_gets_that_of_the_pool_it_comes_to(big: Site,
 
 @pytest.mark.full
 def test_a_time_limit_that_is_said_is_judged_also_where_it_is_the_same(site: Site, client: Client) -> None:
-    """Six days were refused, and the seven that it had already were not."""
+    """An explicit time limit is checked even if it equals the old one.
+
+    Six days used to be refused where the job's own seven were accepted.
+    """
     job = submit(site, "--mem", "64M", "--time", "7d")
     site.queue.set_limits(Limits.parse("", "*: max_time=2d", {}))
 
@@ -282,7 +300,7 @@ def test_a_time_limit_that_is_said_is_judged_also_where_it_is_the_same(site: Sit
 
 
 def test_alone_and_beside_others_is_not_both(site: Site, client: Client) -> None:
-    """The last word would win unseen."""
+    """``--exclusive`` with ``--shared`` is refused, so that the last one does not win silently."""
     job = submit(site, "--mem", "64M")
 
     for words in (["--exclusive", "--shared"], ["--shared", "--exclusive"]):
@@ -293,7 +311,7 @@ def test_alone_and_beside_others_is_not_both(site: Site, client: Client) -> None
 
 
 def test_who_is_sent_where_nobody_serves_is_told(site: Site, client: Client) -> None:
-    """As at submit: the job waits for a device that may never come."""
+    """An edit to a device kind without a worker gives a warning, as at submit."""
     job = submit(site, "--mem", "64M")
 
     done = site.cli("edit", str(job), "--device", "cpu")
@@ -306,7 +324,7 @@ def test_who_is_sent_where_nobody_serves_is_told(site: Site, client: Client) -> 
 
 @pytest.mark.full
 def test_who_names_a_device_is_not_said_to_want_either_kind(site: Site, client: Client) -> None:
-    """A device that is named is a GPU, or it is none."""
+    """A job for a named device is not shown as one for GPU or CPU."""
     uuid = make_offer().device.uuid
     job = submit(site, "--mem", "64M", "--device", uuid)
     either = submit(site, "--mem", "64M", "--device", "any")

@@ -13,7 +13,7 @@ from gpuqueue.system.account import current_umask
 
 @pytest.mark.parametrize("umask", [0o000, 0o027, 0o077])
 def test_the_umask_is_read_without_changing_it(umask: int) -> None:
-    """To read it the old way means to set it: for all threads of the process, and for a moment."""
+    """The umask is read without setting it, which would affect all threads of the process for a moment."""
     before = os.umask(umask)
     try:
         assert [umask, umask] == [current_umask(), current_umask()]
@@ -23,7 +23,7 @@ def test_the_umask_is_read_without_changing_it(umask: int) -> None:
 
 @pytest.mark.parametrize("text", ["Name:\tpython\n", "Umask:\n", "Umask:\tzzz\n", None])
 def test_a_kernel_that_does_not_tell_gives_the_usual_one(tmp_path: Path, text: str | None) -> None:
-    """As every job had it before."""
+    """If /proc does not have the umask, the result is 022, which all jobs had before the umask was recorded."""
     status = tmp_path / "status"
     if text is not None:
         status.write_text(text)
@@ -33,14 +33,17 @@ def test_a_kernel_that_does_not_tell_gives_the_usual_one(tmp_path: Path, text: s
 
 @pytest.mark.parametrize("umask", [-1, 0o1000, "022", 2.0, True])
 def test_what_is_no_umask_is_refused(umask: object) -> None:
-    """Before it stands in the queue."""
+    """An invalid umask is refused before the job is queued."""
     with pytest.raises(BadRequest, match="umask"):
         make_spec(umask=umask)
 
 
 @pytest.mark.full
 def test_a_job_makes_files_as_its_submitter_would(site: Site) -> None:
-    """A team that shares a directory by its group found files there that the group could not write."""
+    """A job runs with its submitter's umask.
+
+    In directories shared by a group, jobs used to create files that the group could not write.
+    """
     site.start_recorder()
     site.start_worker()
     before = os.umask(0o007)

@@ -1,4 +1,4 @@
-"""``estimate`` as people use it: the real command, a real book, a real torch."""
+"""The ``estimate`` command with a real history and a real torch."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gpuqueue.model.run import Ending
 from gpuqueue.system.account import current_account
 from gpuqueue.text.units import GIB, MIB, format_bytes
 
-#: Kept from before the tests wipe the environment.
+#: Read at import, because the tests clear the environment.
 IN_CI = bool(os.environ.get("CI"))
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
-    """Return a script for the real torch; skip where there is none, but never in CI."""
+    """Return a script for the real torch. Skip the test if torch is not installed, but fail in CI."""
     if importlib.util.find_spec("torch") is None:
         if IN_CI:
             pytest.fail("CI must make dry runs, and there is no torch")
@@ -40,7 +40,7 @@ def script(tmp_path: Path) -> Path:
 
 
 def remember(site: Site, path: Path, *sizes: int, account: Account | None = None) -> None:
-    """Let the book know runs of the script at *path* with these peaks, without arguments."""
+    """Record runs of the script at *path* with these peaks, without arguments."""
     site.make_tables()
     outbox = Outbox(site.client.book)
     for job_id, size in enumerate(sizes, start=1):
@@ -62,7 +62,7 @@ def remember(site: Site, path: Path, *sizes: int, account: Account | None = None
 
 @pytest.mark.full
 def test_history_answers_and_nothing_is_run(site: Site, tmp_path: Path) -> None:
-    """The script would fail: it is not even looked into."""
+    """If the history has runs of the script, it is neither run nor read. This script would fail."""
     path = tmp_path / "train.py"
     path.write_text("raise SystemExit('it was run')")
     remember(site, path, 3 * GIB, 2 * GIB)
@@ -84,7 +84,7 @@ def test_history_answers_and_nothing_is_run(site: Site, tmp_path: Path) -> None:
 def test_runs_of_others_help_where_there_are_none_of_ones_own(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the same file, and not of years ago."""
+    """Without own runs, recent runs of the same file by other users count."""
     path = tmp_path / "train.py"
     path.write_text("")
     now = datetime.now(timezone.utc)
@@ -99,7 +99,7 @@ def test_runs_of_others_help_where_there_are_none_of_ones_own(
 @pytest.mark.full
 @pytest.mark.parametrize("words", [(), ("--json",)])
 def test_a_history_that_has_no_answer_is_no_success(site: Site, script: Path, words: tuple[str, ...]) -> None:
-    """It was a note and exit code 0: a script that asked went on without a figure."""
+    """``--history-only`` without a result ends with 1. It used to be 0, and scripts went on without a figure."""
     site.make_tables()
 
     done = site.cli("estimate", str(script), "--history-only", *words, check=False)
@@ -112,7 +112,7 @@ def test_a_history_that_has_no_answer_is_no_success(site: Site, script: Path, wo
 
 @pytest.mark.full
 def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Path) -> None:
-    """With the formula, the limits and what to ask for; and the same as JSON."""
+    """Without a history, the output shows the parts, formula and limits of a dry run, and a ``--mem`` value."""
     site.make_tables()
 
     told = site.cli("estimate", str(script), "--python", sys.executable, "--", "--optimizer", "Adam").stdout
@@ -127,7 +127,7 @@ def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Pa
 
 @pytest.mark.full
 def test_batches_are_compared(site: Site, script: Path) -> None:
-    """Even where the history answers, because they are asked for; the book need not be there."""
+    """Batch sizes are compared even if the history has a result, because the user asks for it. No history is needed."""
     done = site.cli("estimate", str(script), "--python", sys.executable, "--batch-sizes", "4,256", "--json")
 
     plain = json.loads(done.stdout)
@@ -139,7 +139,7 @@ def test_batches_are_compared(site: Site, script: Path) -> None:
 
 @pytest.mark.full
 def test_a_script_that_fails_shows_its_own_end(site: Site, tmp_path: Path, script: Path) -> None:
-    """Its traceback on stderr, then one line of ours, nothing on stdout, exit code 1."""
+    """A failing script gives its traceback and one line on stderr, no stdout, and exit code 1."""
     script.write_text("import torch\nopen('no-such-data')\n")
 
     done = site.cli("estimate", str(script), "--python", sys.executable, "--no-history", check=False)
@@ -166,7 +166,7 @@ def test_a_script_that_fails_shows_its_own_end(site: Site, tmp_path: Path, scrip
     ],
 )
 def test_what_goes_wrong_is_one_line(site: Site, tmp_path: Path, words: tuple[str, ...], code: int, said: str) -> None:
-    """And a documented exit code."""
+    """Each error is one line with a documented exit code."""
     (tmp_path / "job.py").write_text("import time; time.sleep(600)")
     given = [str(tmp_path / word) if word == "job.py" else word for word in words]
 

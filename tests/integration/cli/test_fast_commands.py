@@ -1,4 +1,4 @@
-"""A person feels imports: what the commands that are typed all day load, and what they ask the store for."""
+"""Start-up cost of the frequent commands: the modules that they import and the requests to the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuqueue.queue.resp.client import Door
 from gpuqueue.queue.resp.protocol import Word
 from workers.services.recorder import Recorder
 
-#: None of these is for somebody who waits. Each costs as much as one of our own modules, most as much as all of them.
+#: Modules that are too slow for frequent commands. Most take as long to import as all modules of gpuqueue.
 HEAVY = frozenset(
     {
         "alembic",
@@ -56,11 +56,11 @@ HEAVY = frozenset(
         "workers",
     }
 )
-#: Modules that a command may load on top of those of click and of Python itself; fewer than the first is a test that
-#: measures nothing.
+#: Number of modules that a command may import beyond those of click and of Python's start. With fewer than the first
+#: number the test measures nothing.
 RANGE = range(40, 123)
 
-#: Runs a command line and tells, on the last line of stderr, which modules click alone would not have loaded.
+#: Runs a command line. The last line of stderr lists the imported modules that click alone does not import.
 TELLING = """
 import atexit, json, sys
 import click
@@ -74,7 +74,7 @@ main()
 
 @pytest.fixture
 def queue(own_store: OwnStore) -> JobQueue:
-    """Return the queue of a store that one device is served on."""
+    """Return the queue of a store with one device."""
     opened = JobQueue(own_store.url)
     opened.open(0)
     serve(opened, make_offer())
@@ -83,7 +83,7 @@ def queue(own_store: OwnStore) -> JobQueue:
 
 @pytest.fixture
 def running(queue: JobQueue, own_store: OwnStore) -> Job:
-    """Return a job that runs here and has written a line; the job after it waits."""
+    """Return a job that runs here and has written a line. The next job waits."""
     job = queue.submit(make_spec())
     queue.submit(make_spec())
     claim = queue.claim(make_offer(), worker="w", lease_s=300, nonce="n")
@@ -102,7 +102,7 @@ def running(queue: JobQueue, own_store: OwnStore) -> Job:
 
 @pytest.fixture
 def ended(running: Job, queue: JobQueue, own_store: OwnStore, migrated_sqlite: Path) -> Job:
-    """Return a job that has failed, of which only the book still knows."""
+    """Return a failed job that only the history still has."""
     shutil.copy(migrated_sqlite, own_store.settings.state_dir / "book.db")
     known = queue.record(running.id)
     assert known is not None
@@ -125,7 +125,7 @@ def ended(running: Job, queue: JobQueue, own_store: OwnStore, migrated_sqlite: P
 
 
 def loaded_by(store: OwnStore, *words: str, code: int = 0) -> tuple[str, set[str]]:
-    """Return what the command says, which ends with *code*, and which modules it loads."""
+    """Return the output of a command that ends with *code*, and the modules that it imports."""
     environ = {**os.environ, "GPUQUEUE_STATE_DIR": str(store.settings.state_dir)}
     environ["GPUQUEUE_HOST"] = make_offer().host
     command = [sys.executable, "-c", TELLING, *words]
@@ -150,7 +150,10 @@ def loaded_by(store: OwnStore, *words: str, code: int = 0) -> tuple[str, set[str
     ids=" ".join,
 )
 def test_what_is_typed_all_day_loads_nothing_heavy(running: Job, own_store: OwnStore, words: tuple[str, ...]) -> None:
-    """Also no more of our own than it needs; a number would depend on the machine, so modules are counted."""
+    """Frequent commands import no heavy module, and no more modules than they need.
+
+    The test counts modules, because a time would depend on the machine.
+    """
     assert 1 == running.id
 
     said, loaded = loaded_by(own_store, *words)
@@ -161,7 +164,10 @@ def test_what_is_typed_all_day_loads_nothing_heavy(running: Job, own_store: OwnS
 
 
 def test_the_log_of_a_running_job_needs_no_history(running: Job, own_store: OwnStore) -> None:
-    """The store knows where it is; SQL would take longer to import than all the rest."""
+    """The log of a running job needs no SQL library, whose import takes longer than all the rest.
+
+    The store has its path.
+    """
     said, _ = loaded_by(own_store, "logs", str(running.id))
 
     assert "one line\n" == said
@@ -181,7 +187,10 @@ def test_the_log_of_a_running_job_needs_no_history(running: Job, own_store: OwnS
 def test_of_an_ended_job_the_book_tells_without_its_library(
     ended: Job, own_store: OwnStore, words: tuple[str, ...], code: int, says: str
 ) -> None:
-    """One looks at a log once its job has ended, most of the time: then only the book knows where it lies."""
+    """The history of an ended job is read without the SQL library.
+
+    Most logs are read after the job has ended, when only the history has the path.
+    """
     assert 1 == ended.id
 
     said, loaded = loaded_by(own_store, *words, code=code)
@@ -194,7 +203,7 @@ def test_of_an_ended_job_the_book_tells_without_its_library(
 def test_a_list_is_two_questions_to_the_store(
     running: Job, own_store: OwnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It once was a dozen: each is a journey through the network, and `top` asks every second."""
+    """A listing takes two requests to the store. Each is a network round trip, and `top` lists every second."""
     asked: list[int] = []
     ask = Door.ask
 

@@ -1,4 +1,4 @@
-"""What the command line teaches: its help, its guesses at what was meant, its answers to programs."""
+"""The help texts, the suggestions for typing errors, and the output for programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from terminal import Terminal
 from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
 from workers.cli import worker_commands
 
-#: Commands that only tell something: what to type for an answer as JSON, once job 1 has ended.
+#: Commands that only read, with the arguments for a JSON output once job 1 has ended.
 READ = {
     "queue": [],
     "show": ["1"],
@@ -33,7 +33,7 @@ READ = {
     "status": [],
     "doctor": [],
 }
-#: Their output is the job's own bytes, or a script for a shell.
+#: Commands whose output is the job's own bytes or a shell script.
 RAW = {"logs", "completion"}
 ACT = {
     "submit",
@@ -56,12 +56,12 @@ ACT = {
     "db",
 }
 DOCS = Path(__file__).parents[3] / "docs"
-#: What a terminal takes for a colour or a weight.
+#: Escape sequences for colours and weights.
 STYLE = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 def every_command() -> Iterator[tuple[str, click.Command]]:
-    """Yield each command, those of groups included, by what one types behind ``gpuqueue``."""
+    """Yield the words after ``gpuqueue`` and the command, for each command and subcommand."""
     context = click.Context(commands)
     for name in commands.list_commands(context):
         command = commands.get_command(context, name)
@@ -73,7 +73,7 @@ def every_command() -> Iterator[tuple[str, click.Command]]:
 
 @pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
 def test_every_help_has_examples_that_can_be_typed(name: str, command: click.Command) -> None:
-    """At least one line to copy, with this very command in it, and options that exist."""
+    """Each help text has an example with this command and existing options."""
     text = command.get_help(click.Context(command, info_name=f"gpuqueue {name}"))
 
     _, _, below = text.partition("Examples:\n")
@@ -90,7 +90,7 @@ def test_every_help_has_examples_that_can_be_typed(name: str, command: click.Com
     ("name", "command"), [("", commands), *every_command()], ids=["", *(name for name, _ in every_command())]
 )
 def test_every_help_fits_a_terminal_of_80_columns(name: str, command: click.Command) -> None:
-    """Lines that click shall keep are as long as they were written: the exit codes and one example were broken."""
+    """Help texts fit 80 columns. Click does not wrap lines that are marked as preformatted."""
     context = click.Context(command, info_name=f"gpuqueue {name}".strip(), terminal_width=80)
 
     assert [] == [line for line in command.get_help(context).splitlines() if len(line) > 80]
@@ -100,7 +100,7 @@ def test_every_help_fits_a_terminal_of_80_columns(name: str, command: click.Comm
     ("name", "command"), [("", commands), *every_command(), ("", worker_commands), *worker_commands.commands.items()]
 )
 def test_no_help_names_a_file_that_only_a_checkout_has(name: str, command: click.Command) -> None:
-    """``--json`` pointed to docs/reference/json.md, which no installed user has: a page is named by its title."""
+    """Help texts name documentation pages by title, because an installation does not have the files."""
     text = " ".join(command.get_help(click.Context(command, info_name=name)).split())
     titles = {path.read_text().splitlines()[0].removeprefix("# ") for path in DOCS.rglob("*.md")}
 
@@ -110,43 +110,43 @@ def test_no_help_names_a_file_that_only_a_checkout_has(name: str, command: click
 
 @pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
 def test_no_help_tells_a_bound_that_nobody_meets(name: str, command: click.Command) -> None:
-    """``[default: 50; 1<=x<=1000000000]`` tells how large a number is that a database takes; INTEGER RANGE nothing."""
+    """Help texts have no technical bounds such as ``[default: 50; 1<=x<=1000000000]`` or INTEGER RANGE."""
     text = command.get_help(click.Context(command, info_name=name))
 
     assert not re.search(r"\d{7}|INTEGER", text), text
 
 
 def test_the_help_of_edit_tells_what_edit_does() -> None:
-    """It had those of submit: a device that nobody said, and after which endings a job is tried if nothing is said."""
+    """The help of ``edit`` describes ``edit``. It used to have the defaults of ``submit``, which do not apply."""
     edit, submit = (
         " ".join((commands.get_command(click.Context(commands), name) or commands).get_help(context).split())
         for name in ("edit", "submit")
         for context in [click.Context(commands, terminal_width=80)]
     )
 
-    for words in ("Nothing said: a GPU", "[default: failed,signalled,lost]"):
+    for words in ("Default: gpu; cpu if the queue knows no GPU", "[default: failed,signalled,lost]"):
         assert words in submit
         assert words not in edit
-    for words in ("none for none", "now for at once", "none takes it back", "what is not said stays as it is"):
+    for words in ("none removes them", "now: at once", "none removes it", "Omitted options change nothing"):
         assert words in edit
 
 
 @pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
 def test_every_example_is_understood(name: str, command: click.Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line is read as a shell and the command would read it: every value is one, and nothing is missing."""
+    """Each example is parsed as by a shell and the command: all values are valid and none is missing."""
     monkeypatch.chdir("/")
     text = command.get_help(click.Context(command, info_name=f"gpuqueue {name}"))
     lines = text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
 
     for line in lines:
         typed = line[line.index(f"gpuqueue {name}") :].removeprefix(f"gpuqueue {name}")
-        words = re.split(r"   |[|>)&;]", typed)[0]  # what stands behind is a remark, or of the shell
+        words = re.split(r"   |[|>)&;]", typed)[0]  # the rest is a remark or shell syntax
         if not isinstance(command, click.Group):
-            command.make_context(name, shlex.split(words))  # it says so where it cannot be
+            command.make_context(name, shlex.split(words))  # raises an error if the words are invalid
 
 
 def test_every_command_stands_in_one_section_and_is_a_read_or_an_act() -> None:
-    """A new command must say where it belongs, and whether programs may want its answer."""
+    """Each command is in one section of the help, and is classified by its kind of output."""
     placed = [name for names in SECTIONS.values() for name in names]
 
     assert sorted(COMMANDS) == sorted(placed)
@@ -154,7 +154,7 @@ def test_every_command_stands_in_one_section_and_is_a_read_or_an_act() -> None:
 
 
 def test_help_as_a_word_is_the_option(site: Site) -> None:
-    """As with git: also of one command, and of none there is."""
+    """``gpuqueue help`` is the same as ``--help``, also for one command, as in git. An unknown command is an error."""
     assert site.cli("--help").stdout == site.cli("help").stdout
     assert site.cli("submit", "--help").stdout == site.cli("help", "submit").stdout
     assert "No such command 'xyzzy'." in site.cli("help", "xyzzy", check=False).stderr
@@ -183,7 +183,7 @@ def test_help_as_a_word_is_the_option(site: Site) -> None:
     ],
 )
 def test_a_slip_is_told_what_was_meant(site: Site, typed: list[str], meant: str) -> None:
-    """One line, exit code 2, nothing done."""
+    """A typing error gives one line with a suggestion and exit code 2, and does nothing."""
     said = site.cli(*typed, check=False)
 
     assert (2, "", 1) == (said.returncode, said.stdout, said.stderr.count("\n"))
@@ -192,7 +192,7 @@ def test_a_slip_is_told_what_was_meant(site: Site, typed: list[str], meant: str)
 
 @pytest.mark.full
 def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) -> None:
-    """`--json` is one JSON value, without colour; and `| head` ends each of them quietly."""
+    """``--json`` prints one JSON value without colour. Each command ends silently if the reader closes the pipe."""
     site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     site.start_recorder()
@@ -214,14 +214,14 @@ def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) 
             check=False,
         )
         assert left.stderr in {"", "nothing ran in this time\n"}, name
-        # 141: it noticed. What prints little may be done before the reader has left; `wait` prints nothing.
+        # 141 is SIGPIPE. A command with little output may end before the reader does, and `wait` prints nothing.
         assert int(left.stdout) in {141, said.returncode}, name
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("no_color", "styled"), [("", True), ("1", False)])
 def test_colour_is_for_terminals_and_no_color_turns_it_off(site: Site, no_color: str, *, styled: bool) -> None:
-    """https://no-color.org: an empty variable says nothing."""
+    """Only terminals get colour. NO_COLOR turns it off unless it is empty (https://no-color.org)."""
     environ = {**site.environ, "NO_COLOR": no_color}
     with Terminal([str(BIN / "gpuqueue"), "doctor"], environ, rows=100) as terminal:
         terminal.ended()

@@ -1,4 +1,4 @@
-"""Limits as people meet them: at submit, in `queue`, in `why` and in `limits`."""
+"""Limits in the commands ``submit``, ``queue``, ``why`` and ``limits``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpuqueue.text.units import GIB
 
 @pytest.mark.full
 def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
-    """What is used of them, by whom, and what a job waits for."""
+    """``limits`` shows the use of each limit by user or group, and ``why`` shows the limit that a job waits for."""
     queue = site.queue
     serve(queue)
     members = {"lab": ("ada", "bob")}
@@ -47,7 +47,7 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
 
 
 def test_a_site_without_limits_says_so(site: Site) -> None:
-    """In one line."""
+    """A site without limits gives one line."""
     assert (
         'nothing is limited here: limits and pool_limits do that, such as limits = "ada: running_jobs=4"\n'
         == site.cli("limits").stdout
@@ -55,7 +55,10 @@ def test_a_site_without_limits_says_so(site: Site) -> None:
 
 
 def test_a_pool_gives_a_job_its_memory(site: Site) -> None:
-    """Where neither the job nor its submitter's settings say; else it must be said."""
+    """A pool's default memory applies if neither the job nor the settings have one.
+
+    Without a default it is required.
+    """
     serve(site.queue)
     site.queue.set_limits(Limits.parse("", "*: default_mem=2G max_mem=4G", {}))
 

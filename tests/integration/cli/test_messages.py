@@ -1,4 +1,4 @@
-"""What was done in silence, or said of what was not so: each is told in a line."""
+"""Messages about mistakes that commands used to accept silently or report wrongly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ SWEEP = ["submit", "--mem", "1G", "--sweep", "lr=1,2", "--", "python", "t.py"]
     ids=["a typing error", "two of them", "what is none"],
 )
 def test_a_name_that_the_array_does_not_have_is_told(here: JobQueue, words: list[str], told: str) -> None:
-    """All members ran with ``{lrr}`` as it was written. It is told and not refused: braces are common."""
+    """An unknown placeholder such as ``{lrr}`` gives a warning.
+
+    It is not refused, because braces are common in arguments.
+    """
     said = speak([*SWEEP, *words])
 
     assert (0, b"1\n") == (said.code, said.stdout)
@@ -36,13 +39,13 @@ def test_a_name_that_the_array_does_not_have_is_told(here: JobQueue, words: list
 
 
 def test_braces_of_a_single_job_are_its_own(here: JobQueue) -> None:
-    """Nothing would be put in their place anyway."""
+    """Braces of a single job give no warning, because nothing is substituted."""
     assert "" == speak(["submit", "--mem", "1G", "--", "awk", "{print}"]).stderr
     assert 1 == len(here.live())
 
 
 def test_an_empty_name_is_refused(here: JobQueue) -> None:
-    """It came from a variable that was not set, and the job was called after its program."""
+    """An empty ``--name``, as from an unset variable, is refused. The job used to be named after its program."""
     said = speak(["submit", "--mem", "1G", "--name", "", "--", "true"])
 
     assert (2, b"") == (said.code, said.stdout)
@@ -51,7 +54,7 @@ def test_an_empty_name_is_refused(here: JobQueue) -> None:
 
 
 def test_a_time_to_begin_that_has_been_is_told(here: JobQueue) -> None:
-    """Somebody meant next year. ``now`` is no mistake."""
+    """A begin in the past gives a warning, because the user may mean next year. ``now`` gives none."""
     said = speak(["submit", "--mem", "1G", "--begin", "2020-01-01", "--", "true"])
     now = speak(["submit", "--mem", "1G", "--begin", "now", "--", "true"])
 
@@ -62,7 +65,7 @@ def test_a_time_to_begin_that_has_been_is_told(here: JobQueue) -> None:
 
 
 def test_any_and_all_contradict_each_other(here: JobQueue) -> None:
-    """The last one won, and a script waited for the wrong thing."""
+    """``--any`` with ``--all`` is refused. The last one used to win, and scripts waited for the wrong jobs."""
     here.submit(make_spec(account=ME))
     for words in (["--any", "--all"], ["--all", "--any"]):
         said = speak(["wait", *words, "1"])
@@ -72,7 +75,7 @@ def test_any_and_all_contradict_each_other(here: JobQueue) -> None:
 
 
 def test_a_release_of_what_was_not_held_says_so(here: JobQueue) -> None:
-    """It said the same of both, as if it had done something."""
+    """``release`` says if a job was not held. Its output used to be the same in both cases."""
     for _ in range(2):
         here.submit(make_spec(account=ME))
     here.hold(2)
@@ -82,7 +85,7 @@ def test_a_release_of_what_was_not_held_says_so(here: JobQueue) -> None:
 
 
 def test_a_tag_says_what_it_changed(here: JobQueue) -> None:
-    """A word that a job never had was no longer there, and a typing error in one looked well."""
+    """``tag`` says what it changed, so that a typing error is visible."""
     here.submit(make_spec(account=ME))
 
     said = [

@@ -1,4 +1,4 @@
-"""People are told of the ends of their jobs: by a real recorder, a real web server and a real mail server."""
+"""Notifications about the ends of jobs, with a real recorder, a real web server and a real mail server."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.notification import Notice
 from gpuqueue.model.run import Ending
 
-SECRET = "sEcReT-T0ken"  # noqa: S105 - that nobody may see it is what is tested
+SECRET = "sEcReT-T0ken"  # noqa: S105 - the tests check that it is never shown
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
-    """Return a web server that keeps what is posted."""
+    """Return a web server that stores what is posted."""
     with web_hook() as made:
         yield made
 
 
 @pytest.fixture
 def box() -> Iterator[MailBox]:
-    """Return a mail server."""
+    """Return a mail server that stores what is sent."""
     with mail_server() as made:
         yield made
 
 
 @pytest.fixture
 def told_site(store_url: str, tmp_path: Path, hook: Hook, box: MailBox) -> Iterator[Site]:
-    """Return a site with a team's hook and a mail account, whose secrets stand in the settings of its machine."""
+    """Return a site with a web hook and a mail account. Their secrets are in the settings of this machine."""
     targets = f"team={hook.url(SECRET)} mail=mailto://ann:{SECRET}@127.0.0.1:{box.port}?mode=insecure&from=q@site.org"
     made = Site(tmp_path / "state", store_url, GPUQUEUE_NOTIFY=targets)
     yield made
@@ -43,18 +43,18 @@ def told_site(store_url: str, tmp_path: Path, hook: Hook, box: MailBox) -> Itera
 
 
 def ready(site: Site) -> None:
-    """Start a recorder, and wait until its sender says what it can."""
+    """Start a recorder and wait until its sender has announced its targets."""
     site.start_recorder()
     until(site.queue.senders, what=f"a sender\n{site.log()}")
 
 
 def submit(site: Site, *words: str, command: tuple[str, ...] = ("true",)) -> int:
-    """Submit by the command line and return the id."""
+    """Submit on the command line and return the id."""
     return int(site.cli("submit", "--mem", "64M", *words, "--", *command).stdout)
 
 
 def end(site: Site, code: int = 0) -> int:
-    """End the job that comes next on a card that nobody works for."""
+    """Claim the next job on a device without a worker, and end it. Return its id."""
     claimed = must_claim(site.queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
@@ -64,7 +64,7 @@ def end(site: Site, code: int = 0) -> int:
 
 @pytest.mark.full
 def test_a_failed_job_tells_a_web_hook_and_a_person(told_site: Site, hook: Hook, box: MailBox) -> None:
-    """What ran, how it ended, where, how much memory it took, the last lines of its log, and where there is more."""
+    """A notification says what ran, how it ended, where, its memory, the last log lines, and where to find more."""
     ready(told_site)
     told_site.start_worker()
     script = 'for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i; done; printf "\\033[31mboom\\n"; exit 3'
@@ -93,7 +93,7 @@ def test_a_failed_job_tells_a_web_hook_and_a_person(told_site: Site, hook: Hook,
 
 @pytest.mark.full
 def test_success_is_no_failure_and_each_is_told_once(told_site: Site, hook: Hook, box: MailBox) -> None:
-    """What is only for failures is noted as not needed."""
+    """Each target gets one notification. After a success one that is only for failures is recorded as not needed."""
     serve(told_site.queue, make_offer())
     ready(told_site)
     job = submit(told_site, "--on-fail", "team", "--on-end", hook.url(), "--on-end", "ann@example.org")
@@ -111,7 +111,7 @@ def test_success_is_no_failure_and_each_is_told_once(told_site: Site, hook: Hook
 
 @pytest.mark.full
 def test_no_secret_is_shown_anywhere(told_site: Site, hook: Hook) -> None:
-    """Not of a URL that came with the job, nor of the settings; neither in lists, stories, JSON, logs nor doctor."""
+    """No secret of a job's URL or of the settings appears in lists, stories, JSON, logs or doctor."""
     serve(told_site.queue, make_offer())
     ready(told_site)
     refused = submit(told_site, "--on-end", f"json://ann:{SECRET}@localhost:1/{SECRET}", "--on-end", "team")
@@ -141,7 +141,7 @@ def test_no_secret_is_shown_anywhere(told_site: Site, hook: Hook) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["cancelled", "dependency"])
 def test_an_end_without_a_run_is_told_as_well(told_site: Site, hook: Hook, how: str) -> None:
-    """Nobody would look for a job that never ran."""
+    """A job that ended without a run is notified too, because nobody expects that end."""
     serve(told_site.queue, make_offer())
     ready(told_site)
     first = submit(told_site)
@@ -159,7 +159,7 @@ def test_an_end_without_a_run_is_told_as_well(told_site: Site, hook: Hook, how: 
 
 @pytest.mark.full
 def test_a_job_that_runs_again_has_not_ended(told_site: Site, hook: Hook) -> None:
-    """One message, when it has ended for good."""
+    """A job with retries sends one notification, after its final end."""
     ready(told_site)
     told_site.start_worker()
     script = 'test "$GPUQUEUE_ATTEMPT" = 2'
@@ -174,7 +174,7 @@ def test_a_job_that_runs_again_has_not_ended(told_site: Site, hook: Hook) -> Non
 
 @pytest.mark.full
 def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
-    """When all its members have ended, with how many ended how."""
+    """An array sends one notification when all members have ended, with the number of each ending."""
     serve(told_site.queue, make_offer())
     ready(told_site)
     array = submit(told_site, "--on-fail", "team", "--array", "0-9")
@@ -205,7 +205,7 @@ def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
     ],
 )
 def test_what_cannot_be_told_is_refused_at_submit(told_site: Site, words: list[str], code: int, line: str) -> None:
-    """In one line, with what there is."""
+    """An invalid target is refused at submit in one line that lists the valid ones."""
     serve(told_site.queue, make_offer())
     ready(told_site)
 
@@ -218,7 +218,7 @@ def test_what_cannot_be_told_is_refused_at_submit(told_site: Site, words: list[s
 
 @pytest.mark.full
 def test_targets_are_listed_and_tried(told_site: Site, hook: Hook, box: MailBox) -> None:
-    """Also before any recorder runs; a test says how it went, and nothing secret."""
+    """``notify`` lists the targets even before a recorder runs. ``--test`` reports the result without a secret."""
     (before,) = [line.split() for line in told_site.cli("notify").stdout.splitlines() if line.startswith("team")]
     ready(told_site)
 
@@ -241,11 +241,14 @@ def test_targets_are_listed_and_tried(told_site: Site, hook: Hook, box: MailBox)
 
 @pytest.mark.full
 def test_a_site_may_take_names_alone(store_url: str, tmp_path: Path, hook: Hook) -> None:
-    """Then its server fetches nothing that people ask for: refused at submit, and where it is sent as well."""
+    """A site can refuse URLs of jobs, so that its server sends nothing to addresses that users choose.
+
+    The URL is refused at submit and again by the sender.
+    """
     site = Site(tmp_path / "state", store_url, GPUQUEUE_NOTIFY=f"team={hook.url(SECRET)}", GPUQUEUE_NOTIFY_URLS="false")
     serve(site.queue, make_offer())
     ready(site)
-    other = Site(tmp_path / "other", store_url)  # somebody whose settings do not know of it
+    other = Site(tmp_path / "other", store_url)  # a user whose settings lack notify_urls
 
     here, there = (
         each.cli("submit", "--mem", "64M", "--on-end", hook.url(), "--", "true", check=False) for each in (site, other)
@@ -267,7 +270,10 @@ def test_a_site_may_take_names_alone(store_url: str, tmp_path: Path, hook: Hook)
 def test_who_submits_from_elsewhere_names_what_the_recorder_announced(
     told_site: Site, tmp_path: Path, hook: Hook
 ) -> None:
-    """Their settings hold no secret, and their machine needs no Apprise."""
+    """A submitter on another machine can name the targets that the recorder announced.
+
+    Their settings have no secret, and their machine needs no Apprise. Only ``--test`` needs the settings.
+    """
     serve(told_site.queue, make_offer())
     ready(told_site)
     other = Site(tmp_path / "other", told_site.settings.redis_url)

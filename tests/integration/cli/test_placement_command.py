@@ -1,4 +1,4 @@
-"""On which device a job is put, through the real command line and real workers."""
+"""Placement of jobs on devices, with the real command line and real workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLEEP = ("--", "sleep", "60")
 
 @pytest.fixture
 def cards(store_url: str, tmp_path: Path) -> Iterator[Site]:
-    """Two cards of 4G and one of 8G, each with its worker."""
+    """Return a site with two cards of 4G and one of 8G, each with a worker."""
     site = Site(tmp_path / "cards", store_url, GPUQUEUE_DEVICES="sim:2x4G+8G", GPUQUEUE_SLOTS_ON="8G=1")
     site.start_recorder()
     for index in range(3):
@@ -32,12 +32,12 @@ def cards(store_url: str, tmp_path: Path) -> Iterator[Site]:
 
 
 def submitted(site: Site, *words: str) -> int:
-    """Submit a job that lasts, and return its id."""
+    """Submit a long job and return its id."""
     return int(site.cli("submit", *words, *SLEEP).stdout)
 
 
 def place_of(site: Site, job_id: int) -> list[int]:
-    """Return the indexes of the devices on which a job runs, once it does."""
+    """Wait until a job runs, and return the indexes of its devices."""
     job = site.until_state(job_id, JobState.RUNNING)
     index = {each.device.uuid: each.device.index for each in site.queue.devices()}
     return [index[uuid] for uuid in job.devices]
@@ -45,7 +45,10 @@ def place_of(site: Site, job_id: int) -> list[int]:
 
 @pytest.mark.full
 def test_jobs_run_where_they_were_put(cards: Site) -> None:
-    """By type, by number, by UUID; and who is alone stays alone, and is named to who waits for it."""
+    """Jobs run on the device named by type, index or UUID.
+
+    An exclusive job shares its device with no other, and ``why`` names it to jobs that wait for the device.
+    """
     host = cards.settings.host
     assert [2] == place_of(cards, submitted(cards, "--mem", "1G", "--device-type", "8g"))
     assert [1] == place_of(cards, submitted(cards, "--mem", "1G", "--device", "1"))
@@ -92,7 +95,7 @@ REFUSED = {
 
 @pytest.mark.full
 def test_what_could_never_be_is_said_in_one_line(cards: Site) -> None:
-    """With exit code 2, and nothing is queued."""
+    """An impossible placement gives one line and exit code 2, and nothing is queued."""
     for words, said in REFUSED.items():
         done = cards.cli("submit", *words, *SLEEP, check=False)
         assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
@@ -102,7 +105,7 @@ def test_what_could_never_be_is_said_in_one_line(cards: Site) -> None:
 
 @pytest.mark.full
 def test_a_worker_that_hangs_keeps_no_job_waiting(store_url: str, tmp_path: Path) -> None:
-    """The device that left it the job looks again by itself, long before its next look by the clock."""
+    """A device that left a job to another device claims it soon if that one hangs, long before its next poll."""
     site = Site(tmp_path / "hung", store_url, GPUQUEUE_DEVICES="sim:4G+8G", GPUQUEUE_POLL="120s")
     try:
         site.start_recorder()

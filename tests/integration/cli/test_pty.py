@@ -1,4 +1,4 @@
-"""Jobs that want a terminal: what they find there, and what of it comes into the log."""
+"""Jobs with a pseudo-terminal: what the job sees, and what is in the log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ print(json.dumps({
 
 
 def test_a_job_finds_a_terminal_of_the_size_asked_for(shims: Any) -> None:
-    """It is its controlling one; nobody types on it; without being asked for there is none."""
+    """The job gets a controlling terminal of the requested size with empty input.
+
+    Without ``pty`` it has no terminal.
+    """
     shim = shims("python3", "-c", SEEN, pty=(133, 41))
     assert EndingKind.EXITED is shim.ended().ending.kind
     found = json.loads(shim.log())
@@ -44,7 +47,7 @@ def test_a_job_finds_a_terminal_of_the_size_asked_for(shims: Any) -> None:
 
 
 def test_the_log_is_what_was_written_to_the_last_byte(shims: Any) -> None:
-    """No carriage returns that nobody wrote, and nothing is missing however fast the job ends."""
+    """The log has exactly the bytes written, without added carriage returns, however fast the job ends."""
     shim = shims("sh", "-c", "seq 300000; printf 'a\\rb\\033[31mc\\n\\tend' >&2; exit 7", pty=(80, 24))
     end = shim.ended()
 
@@ -56,7 +59,7 @@ def test_the_log_is_what_was_written_to_the_last_byte(shims: Any) -> None:
 
 
 def test_what_holds_the_terminal_ends_with_the_job(shims: Any, tmp_path: Path) -> None:
-    """A child in a session of its own keeps neither the shim nor the log waiting."""
+    """A child in its own session that keeps the terminal open delays neither the shim nor the log."""
     mark = tmp_path / "pid"
     left = f"setsid sh -c 'trap \"\" HUP TERM; echo $$ > {mark}; while :; do echo still; sleep 0.05; done' &"
     shim = shims("sh", "-c", f"{left} until [ -s {mark} ]; do sleep 0.02; done; echo over; exit 3", pty=(80, 24))
@@ -68,7 +71,7 @@ def test_what_holds_the_terminal_ends_with_the_job(shims: Any, tmp_path: Path) -
 
 
 def test_a_program_that_is_not_there_is_refused_as_ever(shims: Any) -> None:
-    """With the same words."""
+    """A missing program gives the same error as without a terminal."""
     ending = shims("/no/such/program", pty=(80, 24)).ended().ending
 
     assert EndingKind.REFUSED is ending.kind
@@ -76,12 +79,12 @@ def test_a_program_that_is_not_there_is_refused_as_ever(shims: Any) -> None:
 
 
 def test_a_signal_is_told(shims: Any) -> None:
-    """As without a terminal."""
+    """The end by a signal is reported as without a terminal."""
     assert signal.SIGSEGV == shims("sh", "-c", "kill -SEGV $$", pty=(80, 24)).ended().ending.signal
 
 
 def test_a_full_disk_does_not_stop_the_job() -> None:
-    """What cannot be kept is dropped; whoever writes is not kept waiting for ever."""
+    """On a full disk output is dropped, and the job that writes is not blocked."""
     terminal = pseudo_terminal.Terminal(os.open("/dev/full", os.O_WRONLY), 80, 24)
     theirs = os.dup(terminal._theirs)
     terminal.begin()
@@ -96,7 +99,7 @@ def test_a_full_disk_does_not_stop_the_job() -> None:
 
 @pytest.mark.full
 def test_run_hands_on_the_size_of_the_terminal_that_one_sits_at(site: Site) -> None:
-    """From the screen that somebody sees to the one that the job sees, and its colours back."""
+    """``run --pty`` gives the job the size of the user's terminal, or 80 x 24 without one."""
     site.start_recorder()
     site.start_worker()
     words = [str(BIN / "gpuqueue"), "run", "--pty", "--mem", "1M", "--", "sh", "-c", "stty size <&1; tty <&1"]

@@ -1,4 +1,4 @@
-"""Another try at a job that has ended: same request, same environment, a new id."""
+"""The ``retry`` command: a new job with the request and environment of one that has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpuqueue.text.units import GIB, MIB
 
 
 def ended(site: Site, status: int, job_id: int) -> None:
-    """Let the job that is next end with this exit status; it must be *job_id*."""
+    """Claim the next job, which must be *job_id*, and end it with this exit status."""
     claimed = must_claim(site.queue, host=site.settings.host)
     assert job_id == claimed.job_id
     site.queue.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
@@ -30,7 +30,7 @@ def ended(site: Site, status: int, job_id: int) -> None:
 
 
 def quiet(site: Site) -> Client:
-    """Return the client of a site with a recorder, whose device nobody works for but the test."""
+    """Return the client of a site with a recorder, whose device has no worker."""
     site.start_recorder()
     serve(site.queue, make_offer(host=site.settings.host))
     return site.client
@@ -38,7 +38,10 @@ def quiet(site: Site) -> Client:
 
 @pytest.mark.full
 def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> None:
-    """Its command, directory and environment of then, not of now; what is said anew is other, and it prints its id."""
+    """A retry has the command, directory and environment of the first submit.
+
+    Options override them, and it prints its id.
+    """
     site.start_recorder()
     site.start_worker()
     (tmp_path / "here").mkdir()
@@ -68,7 +71,10 @@ def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> Non
 
 @pytest.mark.full
 def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
-    """As an array with those indexes, so that a sweep's values are the same; a member alone becomes a single job."""
+    """The failed members of an array become an array with the same indexes, so that a sweep's values are the same.
+
+    A single member becomes a single job.
+    """
     client = quiet(site)
     array = client.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1, 2, 3, 4]}, at_once=3, after=None).id
     for index, status in enumerate((0, 1, 0, 1)):
@@ -99,7 +105,7 @@ def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
 
 @pytest.mark.full
 def test_of_a_range_what_failed_is_tried_again(site: Site) -> None:
-    """A job by its own name in any case: that it succeeded is no hindrance."""
+    """Of a range the failed jobs are retried. A job named by its id is retried even if it succeeded."""
     client = quiet(site)
     jobs = [client.submit(["true"], mem="1M", name=f"job-{n}").id for n in range(4)]
     for job, status in zip(jobs, (1, 0, 1), strict=False):
@@ -116,7 +122,10 @@ def test_of_a_range_what_failed_is_tried_again(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
-    """Each says what does what was probably meant; and what came of one word keeps no other from being done."""
+    """A job that has not ended is refused, with the command that the user probably meant.
+
+    Other words are still processed.
+    """
     client = quiet(site)
     running, waiting = (client.submit(["true"], mem="1M").id for _ in range(2))
     must_claim(site.queue, host=site.settings.host)
@@ -145,7 +154,10 @@ def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
 
 
 def test_only_its_owner_tries_it_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request holds the owner's environment: tokens and passwords may be in it. An admin's try is the admin's."""
+    """Only the owner or an admin can retry a job, because its environment may have tokens and passwords.
+
+    An admin's retry belongs to the admin.
+    """
     client = quiet(site)
     job = site.queue.submit(make_spec()).id
     site.queue.cancel(job)
@@ -160,7 +172,7 @@ def test_only_its_owner_tries_it_again(site: Site, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_it_waited_for_is_not_waited_for_again(site: Site) -> None:
-    """But a dedupe key still makes one job at a time."""
+    """A retry does not wait for the first job's begin or hold. A dedupe key still allows one job at a time."""
     client = quiet(site)
     first = client.submit(["true"], mem="1M", begin="1h", hold=True, dedupe="nightly", retries=2)
     client.cancel(first.id)
@@ -175,7 +187,7 @@ def test_what_it_waited_for_is_not_waited_for_again(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_retry_notes_what_is_checked_out_now(site: Site, tmp_path: Path) -> None:
-    """The files that it reads are those of now, whatever commit its first try had."""
+    """A retry records the commit that is checked out now, because it reads the current files."""
 
     def git(*words: str) -> str:
         command = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words)

@@ -1,4 +1,4 @@
-"""``gpuqueue show``: the whole story of a job, to the end of its log."""
+"""The ``show`` command: a job's details, including the end of its log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def code(tmp_path: Path) -> Path:
 
 @pytest.mark.full
 def test_show_tells_the_commit_the_memory_and_the_end_of_the_log(site: Site, code: Path) -> None:
-    """A bar that was drawn over itself stands there once; nothing of the log is obeyed by a terminal."""
+    """``show`` has the commit, the memory and the last log lines.
+
+    A redrawn progress bar appears once, and escape sequences of the log are removed.
+    """
     site.start_recorder()
     site.start_worker()
     job_id = site.cli("submit", "--mem", "1G", "--cwd", str(code), "--", "sh", "-c", WRITES).stdout.strip()
@@ -48,7 +51,7 @@ def test_show_tells_the_commit_the_memory_and_the_end_of_the_log(site: Site, cod
 
 @pytest.mark.full
 def test_a_note_of_several_lines_is_shown_in_them(site: Site) -> None:
-    """The ends of its lines were characters that stand for what cannot be shown."""
+    """A note with several lines is shown with its line breaks, not with replacement characters."""
     site.make_tables()
     job_id = site.cli("submit", "--mem", "1G", "--", "true").stdout.strip()
     site.cli("note", job_id, "diverges\nat step 12")
@@ -58,7 +61,7 @@ def test_a_note_of_several_lines_is_shown_in_them(site: Site) -> None:
 
 @pytest.mark.full
 def test_nothing_is_noted_where_nobody_wants_it(site: Site, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By an option, or by a setting; and where there is no repository."""
+    """The commit is not recorded with ``--no-git`` or if the setting forbids it."""
     site.make_tables()
     words = ("submit", "--mem", "1G", "--cwd", str(code))
     monkeypatch.setitem(site.environ, "GPUQUEUE_GIT", "true")
@@ -74,7 +77,7 @@ def test_nothing_is_noted_where_nobody_wants_it(site: Site, code: Path, monkeypa
 
 @pytest.mark.full
 def test_the_end_of_standard_error_is_shown_where_it_is_kept_apart(site: Site) -> None:
-    """There stands the traceback that one came for."""
+    """With a separate standard error its end is shown too, because it has the traceback."""
     site.start_recorder()
     site.start_worker()
     script = "echo out; echo the reason >&2; exit 3"
@@ -89,7 +92,7 @@ def test_the_end_of_standard_error_is_shown_where_it_is_kept_apart(site: Site) -
 
 @pytest.mark.full
 def test_without_the_store_the_history_tells(site: Site) -> None:
-    """What it has not is not there for that: then the store is what is missing."""
+    """Without the store ``show`` uses the history. If the history lacks the job, the error is about the store."""
     site.start_recorder()
     site.start_worker()
     job_id = site.cli("submit", "--mem", "1M", "--", "true").stdout.strip()
@@ -112,7 +115,10 @@ def test_without_the_store_the_history_tells(site: Site) -> None:
 
 @pytest.mark.full
 def test_show_tells_of_a_running_job_what_the_queue_knows(site: Site) -> None:
-    """It said ``took -`` and ``peak - (not measured)`` while ``queue`` had the time, the memory and the progress."""
+    """For a running job ``show`` has the time, memory and progress that ``queue`` has.
+
+    It used to print ``took -`` and ``peak - (not measured)``.
+    """
     site.make_tables()
     site.start_worker()
     writes = "printf ' 50%%|#####     | 5/10 [00:05<00:05]\\r'; sleep 600"

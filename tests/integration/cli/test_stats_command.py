@@ -1,4 +1,4 @@
-"""``stats`` and ``--plot`` as people use them: the real command, a real book, real pictures."""
+"""The ``stats`` command and ``--plot`` with a real history and real image files."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ from gpuqueue.model.statistics import By
 from gpuqueue.text.units import GIB
 
 PNG = b"\x89PNG\r\n\x1a\n"
-NAME = "$\\frac{a}{ <b>&名"  # no formula, no mark-up, and in a script that few fonts have
+NAME = "$\\frac{a}{ <b>&名"  # neither formula nor mark-up, and with characters that few fonts have
 
 
 @pytest.fixture
 def recorded(site: Site) -> Site:
-    """Return a site whose book has two ended jobs, one with a timeline on two devices, and one that never ran."""
+    """Return a site with a history of two ended jobs and one that never ran.
+
+    One of the ended jobs has a timeline on two devices.
+    """
     pytest.importorskip("matplotlib")
     site.make_tables()
     outbox = Outbox(site.client.book)
@@ -59,7 +62,7 @@ PERIOD = ("--since", "2026-11-01", "--until", "2026-11-05")
 
 @pytest.mark.full
 def test_the_table_json_and_csv_tell_the_same(recorded: Site) -> None:
-    """A line a user and one for all; what is asked of the same book gives the same figures in each form."""
+    """Table, JSON and CSV have the same figures: one row per user. The table and JSON also have a total."""
     table = recorded.cli("stats", *PERIOD).stdout.splitlines()
     plain = json.loads(recorded.cli("stats", *PERIOD, "--json").stdout)
     rows = list(csv.DictReader(io.StringIO(recorded.cli("stats", *PERIOD, "--csv").stdout)))
@@ -74,7 +77,7 @@ def test_the_table_json_and_csv_tell_the_same(recorded: Site) -> None:
 
 @pytest.mark.parametrize("columns", [30, 60])
 def test_the_table_fits_a_narrow_terminal(recorded: Site, columns: int) -> None:
-    """Of 76 columns a terminal of 60 made two lines each; who held how many GPU-hours stays."""
+    """The table fits a narrow terminal and keeps the column of GPU hours. Rows used to wrap at 60 columns."""
     with Terminal([str(BIN / "gpuqueue"), "stats", *PERIOD], recorded.environ, columns=columns) as terminal:
         assert 0 == terminal.ended()
         lines = terminal.written.decode().splitlines()
@@ -86,7 +89,7 @@ def test_the_table_fits_a_narrow_terminal(recorded: Site, columns: int) -> None:
 
 @pytest.mark.full
 def test_a_day_on_which_nothing_ran_is_not_a_row(recorded: Site) -> None:
-    """Of a month with one job there were thirty lines of dashes; programs get every day."""
+    """The table leaves out days without runs, which would fill most of a month. The JSON has every day."""
     by_day = ("stats", *PERIOD, "--by", "day")
     plain = json.loads(recorded.cli(*by_day, "--json").stdout)
     table = recorded.cli(*by_day).stdout.split("\n\n")[0].splitlines()
@@ -98,7 +101,7 @@ def test_a_day_on_which_nothing_ran_is_not_a_row(recorded: Site) -> None:
 
 @pytest.mark.full
 def test_a_chart_over_time_begins_shortly_before_the_first_run(recorded: Site) -> None:
-    """The first charts of a new site showed thirty days, and all that there was in the last half of one."""
+    """A chart begins shortly before the first run, so that a new site's chart does not show weeks without data."""
     runs = recorded.client.stats(By.USER, since=T0 - timedelta(days=30), until=T0 + timedelta(hours=1))
 
     course = course_of(recorded.client, runs, None)
@@ -113,7 +116,10 @@ def test_a_chart_over_time_begins_shortly_before_the_first_run(recorded: Site) -
 def test_each_picture_is_whole_and_nothing_else_is_written(
     recorded: Site, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    """A page holds the drawing and the words, and nothing in it is obeyed. It says which file it wrote."""
+    """Each image file is complete, the command names it, and no other file is written.
+
+    The HTML page has the drawing and escaped text.
+    """
     for kind in ("png", "svg", "html"):
         path = tmp_path / f"out.{kind}"
         done = recorded.cli(*words, "--plot", str(path))
@@ -121,7 +127,7 @@ def test_each_picture_is_whole_and_nothing_else_is_written(
 
     assert {"out.png", "out.svg", "out.html"} == {entry.name for entry in tmp_path.iterdir() if entry.is_file()}
     assert (tmp_path / "out.png").read_bytes().startswith(PNG)
-    assert ET.parse(tmp_path / "out.svg").getroot().tag.endswith("svg")  # noqa: S314 - our own
+    assert ET.parse(tmp_path / "out.svg").getroot().tag.endswith("svg")  # noqa: S314 - this test's own file
     page = (tmp_path / "out.html").read_text()
     assert ("<svg" in page, "<b>" in page, "http-equiv" in page) == (True, False, False)
 
@@ -158,7 +164,7 @@ def test_each_picture_is_whole_and_nothing_else_is_written(
     ],
 )
 def test_a_picture_that_cannot_be_is_one_line(recorded: Site, words: list[str], code: int, line: str) -> None:
-    """What is wrong, on stderr; nothing is left behind."""
+    """Each error is one line on stderr, and no file is left behind."""
     done = recorded.cli(*words, check=False)
 
     assert (code, "", 1) == (done.returncode, done.stdout, len(done.stderr.splitlines()))
@@ -168,7 +174,7 @@ def test_a_picture_that_cannot_be_is_one_line(recorded: Site, words: list[str], 
 
 @pytest.mark.full
 def test_an_old_picture_stays_where_the_new_one_fails(recorded: Site, tmp_path: Path) -> None:
-    """A picture takes the old one's place only once it is whole."""
+    """A new image replaces the old file only when it is complete."""
     path = tmp_path / "out.png"
     path.write_text("old")
     recorded.cli("show", "2", "--plot", str(path), check=False)
@@ -179,7 +185,7 @@ def test_an_old_picture_stays_where_the_new_one_fails(recorded: Site, tmp_path: 
 
 @pytest.mark.full
 def test_without_the_library_it_says_what_to_install(recorded: Site, tmp_path: Path) -> None:
-    """Before anything is asked of the book; and no command needs the library but those two, with --plot."""
+    """Without matplotlib ``--plot`` names the package to install. Commands without ``--plot`` do not need it."""
     code = (
         "import sys; sys.modules['matplotlib'] = None; import importlib.util as u; real = u.find_spec;"
         "u.find_spec = lambda name, *rest: None if name == 'matplotlib' else real(name, *rest);"

@@ -1,4 +1,4 @@
-"""Tags and notes: with the job while it lives, in the book for ever, and on both databases alike."""
+"""Tags and notes: on live jobs in the store, and for ever in the history, on both databases."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from workers.services.recorder import Recorder
 
 @pytest.fixture
 def record(queue: JobQueue, book: Book) -> Callable[[], None]:
-    """Return a way to have the book take all that the outbox has."""
+    """Return a function that copies all events from the outbox to the history."""
     recorder = Recorder(Settings.load(), queue, book)
 
     def drain() -> None:
@@ -43,26 +43,26 @@ def record(queue: JobQueue, book: Book) -> Callable[[], None]:
 
 @pytest.fixture
 def client(queue: JobQueue, book_url: str, store_url: str) -> Iterator[Client]:
-    """Return a client of that store and that book."""
+    """Return a client of that store and that history."""
     serve(queue)
     with Client(Settings.load({"GPUQUEUE_REDIS_URL": store_url, "GPUQUEUE_DATABASE_URL": book_url})) as opened:
         yield opened
 
 
 def known(book: Book, job_id: int) -> Record:
-    """Return a job that the book must know."""
+    """Return a job that is in the history."""
     found = book.get(job_id)
     assert found is not None
     return found
 
 
 def found_by(book: Book, *tags: str, text: str | None = None) -> list[int]:
-    """Return the ids that the history finds."""
+    """Return the ids of the jobs in the history that match."""
     return [each.job.id for each in book.history(HistoryQuery(tags=tags, text=text))]
 
 
 def test_a_job_has_its_tags_from_the_start_to_the_end(client: Client, book: Book, record: Callable[[], None]) -> None:
-    """Given with submit, changed while it waits and while it runs, and kept when it has ended."""
+    """Tags are set at submit, changed while the job waits and runs, and kept after its end."""
     job = client.submit(["true"], mem="1M", tags=["paper", "baseline"]).id
     assert ("paper", "baseline") == client.get(job).tags
 
@@ -88,7 +88,10 @@ def test_a_job_has_its_tags_from_the_start_to_the_end(client: Client, book: Book
 def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
     client: Client, book: Book, record: Callable[[], None]
 ) -> None:
-    """Nobody but the recorder writes to the book; where the job stands, and when it ended, is not moved by that."""
+    """Changes to a job in the history go through the outbox, because only the recorder writes to the history.
+
+    They change neither the job's state nor its end.
+    """
     job = client.submit(["true"], mem="1M", tags=["a"]).id
     client.cancel(job)
     record()
@@ -96,7 +99,7 @@ def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
     assert client.queue.get(job) is None
 
     client.tag(job, "b")
-    client.tag(job, "c")  # before the book has heard of the one before: nothing gets lost
+    client.tag(job, "c")  # before the change above is recorded: neither is lost
     client.tag(job, "a", remove=True)
     client.note(job, "first")
     client.note(job, "second")
@@ -115,7 +118,7 @@ def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
 
 
 def test_arrays_and_members(client: Client, book: Book, record: Callable[[], None]) -> None:
-    """A member has the tags that its array was submitted with, and then its own."""
+    """A member has the tags of its array's submit and its own later ones."""
     array = client.submit(["true"], mem="1M", array="0-2", tags=["sweep"]).id
     member = must_claim(client.queue).job_id
 
@@ -135,7 +138,7 @@ def test_arrays_and_members(client: Client, book: Book, record: Callable[[], Non
 
 
 def test_what_makes_no_tag_or_note_is_refused(client: Client) -> None:
-    """And nothing is changed."""
+    """Invalid tags and notes are refused, and nothing is changed."""
     job = client.submit(["true"], mem="1M").id
 
     for word in ("", "a b", "a,b", "ä", "x" * 65, "\x1b"):
@@ -157,7 +160,7 @@ def test_what_makes_no_tag_or_note_is_refused(client: Client) -> None:
 def test_only_the_owner_says_something(
     client: Client, record: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a job that lives, and of one that the book alone knows."""
+    """Only the owner or an admin can tag a job, in the store or in the history."""
     living, ended = (client.queue.submit(make_spec()).id for _ in range(2))
     client.queue.cancel(ended)
     record()
@@ -171,7 +174,7 @@ def test_only_the_owner_says_something(
 
 
 def test_a_rebuilt_store_knows_them(client: Client, book: Book, record: Callable[[], None], store_url: str) -> None:
-    """Also that all tags were taken away."""
+    """A store rebuilt from the history has the tags and notes, and no tag that was removed."""
     both = client.submit(["true"], mem="1M", tags=["a"]).id
     none = client.submit(["true"], mem="1M", tags=["a"]).id
     client.tag(both, "b")
@@ -192,7 +195,7 @@ def test_a_rebuilt_store_knows_them(client: Client, book: Book, record: Callable
 def test_a_book_that_lost_its_history_hears_of_them_again(
     client: Client, book: Book, record: Callable[[], None]
 ) -> None:
-    """Of what lives, as it is now; a copy that knows older tags forgets them."""
+    """A history that lost its events gets the current tags of live jobs again, and forgets older ones."""
     job = client.submit(["true"], mem="1M", tags=["a", "b"]).id
     client.tag(job, "c")
     client.note(job, "text")
@@ -210,7 +213,7 @@ def test_a_book_that_lost_its_history_hears_of_them_again(
 
 
 def test_another_try_has_them_too(client: Client) -> None:
-    """As they are by then."""
+    """A retry has the tags of the job at that time."""
     job = client.submit(["true"], mem="1M", tags=["a"]).id
     client.tag(job, "b")
     client.cancel(job)
@@ -220,7 +223,10 @@ def test_another_try_has_them_too(client: Client) -> None:
 
 @pytest.mark.full
 def test_as_people_use_them(site: Site) -> None:
-    """Submit, tag, note, show, history as table, CSV and JSON; cancel by a tag; a range also of what has ended."""
+    """Tags and notes work in submit, tag, note, show, cancel and all forms of history.
+
+    A range for ``tag`` also covers ended jobs.
+    """
     site.start_recorder()
     client = site.client
     jobs = [int(site.cli("submit", "--mem", "1M", "--tag", "exp1", "--hold", "--", "true").stdout) for _ in range(3)]
@@ -256,7 +262,7 @@ def test_as_people_use_them(site: Site) -> None:
 
 
 def test_tags_of_a_damaged_spec_harm_nobody(queue: JobQueue) -> None:
-    """What looks like tags within an argument is none."""
+    """Text in an argument or the environment that looks like tags is not read as tags."""
     serve(queue)
     job = queue.submit(make_spec(argv=("echo", '"tags":["x"]'), env={"tags": "y"}, array=Array.parse("0-1"))).id
 

@@ -1,4 +1,4 @@
-"""``gpuqueue top`` on a real terminal, over a real store and real jobs."""
+"""``gpuqueue top`` on a real terminal, with a real store and real jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BAR = (
 
 @pytest.mark.full
 def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> None:
-    """The bar that a job writes into its log is its bar on the screen; its end takes it off."""
+    """A progress bar in a job's log appears on the screen, and disappears when the job ends."""
     site.start_recorder()
     site.start_worker()
     done = tmp_path / "done"
@@ -49,7 +49,11 @@ def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> Non
 
 @pytest.mark.full
 def test_a_pane_is_scrolled_by_its_own_keys(site: Site, tmp_path: Path) -> None:
-    """It has nine lines on a usual terminal; the keys moved the cursor of the jobs, and the rest was never seen."""
+    """PgUp and PgDn scroll the pane.
+
+    It has nine lines on a usual terminal. The keys used to move the cursor in the job list, and the rest of the pane
+    was unreachable.
+    """
     site.start_recorder()
     site.start_worker()
     done = tmp_path / "done"
@@ -85,7 +89,7 @@ def test_a_pane_is_scrolled_by_its_own_keys(site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_keys_change_the_job_under_the_cursor(site: Site) -> None:
-    """Hold and release at once, cancel only after a yes; the word of the store is shown."""
+    """Hold and release act at once, and cancel asks first. The store's answer is shown."""
     site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     first, second = (site.queue.submit(make_spec(name=name)).id for name in ("one", "two"))
@@ -114,7 +118,7 @@ def test_keys_change_the_job_under_the_cursor(site: Site) -> None:
 
 @pytest.mark.full
 def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -> None:
-    """The store says who may use the highest level; a job that runs stays where it is."""
+    """The store decides which users may use the highest priority. A running job's priority does not change."""
     site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     site.queue.set_policy(half_life_s=7 * 86400.0, urgent=["bob"], shares={})
@@ -146,7 +150,7 @@ def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -
 
 
 def test_memory_and_strangers_are_drawn(site: Site) -> None:
-    """Held, promised and foreign bytes have marks of their own, also without colour."""
+    """Used, allocated and external memory have different marks, also without colour."""
     host = site.settings.host
     offer = make_offer(host=host, foreign_bytes=6 * GIB)
     serve(site.queue, offer)
@@ -165,7 +169,7 @@ def test_memory_and_strangers_are_drawn(site: Site) -> None:
 
 
 def test_a_store_that_goes_away_and_comes_back(own_store: OwnStore, tmp_path: Path) -> None:
-    """The last picture stays, with a word; nobody has to start `top` again."""
+    """While the store is away the last picture stays, with a message. `top` reconnects by itself."""
     site = Site(tmp_path / "state", own_store.url)
     try:
         serve(site.queue, make_offer(host=site.settings.host))
@@ -184,7 +188,7 @@ def test_a_store_that_goes_away_and_comes_back(own_store: OwnStore, tmp_path: Pa
 
 
 def test_without_a_store_one_line_says_so(site: Site) -> None:
-    """The screen is not taken by a program that has nothing to show."""
+    """Without a store `top` prints an error and does not open its screen."""
     environ = {**site.environ, "GPUQUEUE_REDIS_URL": "redis://127.0.0.1:1/0"}
     with Terminal(TOP, environ) as terminal:
         assert 4 == terminal.ended()
@@ -193,7 +197,7 @@ def test_without_a_store_one_line_says_so(site: Site) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_gives_the_terminal_back(site: Site, number: signal.Signals) -> None:
-    """The shell's own screen is there again, and the mouse is its own: neither was after a kill."""
+    """After a signal the shell's screen and mouse mode are restored. Neither used to be."""
     site.make_tables()
     with Terminal(
         ["/bin/sh", "-c", f"echo before; {' '.join(TOP)}; echo left with $?; read line"], site.environ
@@ -208,12 +212,12 @@ def test_a_signal_gives_the_terminal_back(site: Site, number: signal.Signals) ->
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that *pid* has started."""
+    """Return the child processes of *pid*."""
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def test_a_terminal_that_knows_lines_alone_is_told_what_does(site: Site) -> None:
-    """It was covered with the marks of a screen that it does not have."""
+    """On a terminal without cursor control `top` names an alternative and prints no escapes."""
     with Terminal(TOP, site.environ, columns=120, term="dumb") as terminal:
         assert 2 == terminal.ended()
         terminal.shows("gpuqueue top --once prints one picture")
@@ -223,7 +227,7 @@ def test_a_terminal_that_knows_lines_alone_is_told_what_does(site: Site) -> None
 @pytest.mark.full
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
 def test_no_color_leaves_no_colour_at_all(site: Site, no_color: str, *, coloured: bool) -> None:
-    """https://no-color.org: there were greys. The row under the cursor is known by being the other way round."""
+    """NO_COLOR (https://no-color.org) removes all colours, also greys. The selected row is then in reverse video."""
     site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     site.queue.submit(make_spec(name="one"))
@@ -247,14 +251,14 @@ def test_no_color_leaves_no_colour_at_all(site: Site, no_color: str, *, coloured
 
 
 def colours(written: bytes) -> set[int]:
-    """Return what of *written* a terminal takes for a colour; not 39 and 49, which go back to its own."""
+    """Return the colour codes in *written*, without 39 and 49, which restore the terminal's default."""
     said = {int(word) for words in re.findall(rb"\x1b\[([0-9;]*)m", written) for word in words.split(b";") if word}
     return said & {*range(30, 39), *range(40, 49), 58, *range(90, 98), *range(100, 108)}
 
 
 @pytest.mark.full
 def test_what_is_held_of_an_array_has_its_own_line_and_key(site: Site) -> None:
-    """Beside what waits of it; on that line the key releases."""
+    """The held part of an array has its own line beside the waiting part. On that line the key releases."""
     site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     array = site.queue.submit(make_spec(name="sweep", array=Array.parse("0-9"))).id

@@ -18,7 +18,7 @@ from gpuqueue.system.process import ProcessIdentity
 
 @pytest.mark.full
 def test_up_a_job_history_down(home: Home) -> None:
-    """The embedded default, from nothing to nothing: no server to install, no root, no GPU needed."""
+    """The embedded default works from ``up`` to ``down`` without a separate server, root or a GPU."""
     up = home("up", "--devices", "cpu")
     assert "store    started" in up
     assert "ready" in up
@@ -26,7 +26,7 @@ def test_up_a_job_history_down(home: Home) -> None:
     assert (True, 1) == (status["store_answers"], len(status["devices"]))
     assert "cpu" == status["devices"][0]["kind"]
 
-    hello = "print('hello'); held = b'x' * 2**25"  # more than its shim, else the kernel's maximum tells nothing of it
+    hello = "print('hello'); held = b'x' * 2**25"  # more than its shim, or the kernel's maximum would be the shim's
     assert "hello\n" in home("run", "--mem", "100M", "--", sys.executable, "-c", hello)
     (row,) = json.loads(home("history", "--json"))
     assert ("succeeded", "host_rss") == (row["state"], row["runs"][0]["devices"][0]["peak"]["source"])
@@ -43,7 +43,7 @@ def test_up_a_job_history_down(home: Home) -> None:
 
 @pytest.mark.full
 def test_the_store_is_private_and_durable(home: Home) -> None:
-    """The socket is its owner's only; a waiting job is still there after a kill -9 of everything."""
+    """Only its owner can use the store's socket. A waiting job survives a kill -9 of all processes."""
     home("up", "--devices", "sim:1x1G")
     socket = home.state / "store" / "store.sock"
     assert 0o700 == socket.stat().st_mode & 0o777
@@ -65,7 +65,7 @@ def test_the_store_is_private_and_durable(home: Home) -> None:
 
 @pytest.mark.full
 def test_down_drains_by_default(home: Home) -> None:
-    """It waits for what runs, starts nothing new, and keeps what waits."""
+    """``down`` waits for running jobs, starts none, and keeps the waiting ones."""
     home("up", "--devices", "sim:1x1G")
     gate = home.state / "gate"
     home("submit", "--mem", "400M", "--", "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done")
@@ -87,7 +87,7 @@ def test_down_drains_by_default(home: Home) -> None:
 
 @pytest.mark.full
 def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> None:
-    """`down --leave-jobs`: only the job and its shim are left, and nothing of them is lost."""
+    """After ``down --leave-jobs`` only the job and its shim run. The next ``up`` adopts them, and nothing is lost."""
     home("up", "--devices", "cpu")
     gate = home.state / "gate"
     home("submit", "--mem", "10M", "--", "sh", "-c", f"echo began; while [ ! -e {gate} ]; do sleep 0.05; done; exit 4")
@@ -107,7 +107,7 @@ def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> N
 
 @pytest.mark.full
 def test_up_in_the_foreground_ends_with_its_signal(home: Home) -> None:
-    """For systemd and containers: one process to start, one signal to stop all."""
+    """``up --foreground`` is one process that one signal stops, for systemd and containers."""
     with subprocess.Popen(
         [str(BIN / "gpuqueue"), "up", "--foreground", "--devices", "cpu"],
         env=home.environ,
@@ -124,7 +124,7 @@ def test_up_in_the_foreground_ends_with_its_signal(home: Home) -> None:
 
 @pytest.mark.full
 def test_down_may_leave_the_jobs_of_an_up_in_the_foreground(home: Home) -> None:
-    """The foreground process ends with its workers, but not before `down` has said its last word to the store."""
+    """The foreground process ends with its workers, but only after ``down`` has finished with the store."""
     with subprocess.Popen(
         [str(BIN / "gpuqueue"), "up", "--foreground", "--devices", "cpu"],
         env=home.environ,
@@ -146,7 +146,7 @@ def test_down_may_leave_the_jobs_of_an_up_in_the_foreground(home: Home) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_while_down_waits_leaves_the_machine_as_it_was(home: Home, number: signal.Signals) -> None:
-    """It was going to take no more jobs; it takes them again. A closed terminal is a Ctrl-C, too."""
+    """A Ctrl-C or a closed terminal during ``down`` resumes the devices that it had drained."""
     home("up", "--devices", "sim:1x1G")
     home("submit", "--mem", "10M", "--", "sleep", "1000")
     with subprocess.Popen(
@@ -163,14 +163,14 @@ def test_ctrl_c_while_down_waits_leaves_the_machine_as_it_was(home: Home, number
 
 @pytest.mark.parametrize("spec", ["sim:0x1G", "nonsense", "sim:4x24", "", " "])
 def test_devices_that_make_no_sense_are_refused_before_anything_starts(home: Home, spec: str) -> None:
-    """One line, exit code 2, and nothing runs."""
+    """Invalid devices give one line and exit code 2, and nothing is started."""
     assert home("up", "--devices", spec, code=2).startswith("gpuqueue: ")
     assert [] == home.ours()
 
 
 @pytest.mark.full
 def test_up_starts_a_store_that_died_alone(home: Home) -> None:
-    """Every message says so: it must do it while the workers are up, too."""
+    """``up`` restarts a dead store while the workers run, as the error messages recommend."""
     home("up", "--devices", "sim:1x1G")
     home("submit", "--mem", "10M", "--", "sleep", "1000")
     identity = ProcessIdentity.parse((home.state / "store" / "pid").read_text())
@@ -181,7 +181,7 @@ def test_up_starts_a_store_that_died_alone(home: Home) -> None:
 
     assert "store    restarted" in home("up")
 
-    assert "already up" in home("up", "--devices", "sim:1x1G")  # as it is typed again in an alarm: no other devices
+    assert "already up" in home("up", "--devices", "sim:1x1G")  # a repeated command with the same devices is accepted
     assert "for other devices run gpuqueue down first" in home("up", "--devices", "cpu", code=5)
     home("run", "--mem", "1M", "--", "true")
     home("cancel", "1")
@@ -189,7 +189,7 @@ def test_up_starts_a_store_that_died_alone(home: Home) -> None:
 
 @pytest.mark.full
 def test_nothing_is_left_running_silently(home: Home) -> None:
-    """With the store dead, down names what still runs, and ends it where it was told to."""
+    """With a dead store ``down`` names the jobs that still run, and ends them with ``--cancel-jobs``."""
     home("up", "--devices", "sim:1x1G")
     home("submit", "--mem", "10M", "--", "sleep", "1000")
     until(lambda: json.loads(home("queue", "--json"))[0]["state"] == "running")
@@ -210,7 +210,7 @@ def test_nothing_is_left_running_silently(home: Home) -> None:
 
 @pytest.mark.full
 def test_a_worker_that_dies_is_started_again(home: Home) -> None:
-    """The host process looks after its children."""
+    """The host process restarts a worker that dies."""
     home("up", "--devices", "sim:1x1G")
     (first,) = json.loads(home("status", "--json"))["devices"]
     pid = next(int(entry.name) for entry in Path("/proc").iterdir() if _is_worker_of(entry, home))
@@ -229,15 +229,15 @@ def _is_worker_of(entry: Path, home: Home) -> bool:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(300)  # several ups and downs, each of several processes
+@pytest.mark.timeout(300)  # each up and down starts or stops several processes
 def test_a_persons_drain_survives_down_up_and_a_crash(home: Home) -> None:
-    """Only what `down` itself drained is resumed by `up`."""
+    """``up`` resumes only the devices that ``down`` drained, not those that a user drained."""
     home("up", "--devices", "sim:2x1G")
     home("drain", "0", "--reason", "waits for its RMA")
     home("down")
     assert "waits for its RMA" in home("up", "--devices", "sim:2x1G")
 
-    home("up")  # said again while it is up: mends what a `down` left behind, and nothing more
+    home("up")  # a second `up` only resumes what a `down` drained
     host = ProcessIdentity.parse((home.state / "host.pid").read_text())
     assert host is not None
     host.send(signal.SIGKILL)
@@ -250,7 +250,7 @@ def test_a_persons_drain_survives_down_up_and_a_crash(home: Home) -> None:
 
 @pytest.mark.full
 def test_a_reader_that_goes_away_takes_nothing_down(home: Home) -> None:
-    """With `gpuqueue up | head -1` the site was gone again at once, without a word."""
+    """A closed output pipe does not stop ``up``. ``gpuqueue up | head -1`` used to stop the site silently."""
     command = [str(BIN / "gpuqueue"), "up", "--devices", "sim:1x8G"]
     with subprocess.Popen(command, env=home.environ, stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None

@@ -1,4 +1,4 @@
-"""Waiting for many jobs: for all, for the first, not for ever, and without the history's library."""
+"""The ``wait`` command: all jobs, any job, timeouts, and no import of the history's library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuqueue.errors import JobNotFound, WaitTimeout
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
 
-#: Runs `gpuqueue` and tells on stderr whether the library of the history was imported.
+#: Runs `gpuqueue` and prints on stderr whether it imported the library of the history.
 TELLING = """
 import atexit, sys
 atexit.register(lambda: print("sqlalchemy" in sys.modules, file=sys.stderr))
@@ -28,7 +28,7 @@ main()
 
 @pytest.fixture
 def open_site(site: Site) -> Site:
-    """Return a site with a history and a card that nobody works for."""
+    """Return a site with a history and a device without a worker."""
     site.make_tables()
     serve(site.queue)
     return site
@@ -40,7 +40,7 @@ def submit(site: Site, **more: str) -> int:
 
 
 def end(site: Site, code: int = 0) -> int:
-    """End the job that comes next, and return its id."""
+    """Claim the next job, end it and return its id."""
     claimed = must_claim(site.queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
@@ -49,7 +49,7 @@ def end(site: Site, code: int = 0) -> int:
 
 
 def waiting(site: Site, *words: str) -> subprocess.Popen[str]:
-    """Start `gpuqueue wait` in the background."""
+    """Start ``gpuqueue wait`` in the background."""
     return subprocess.Popen(
         [str(BIN / "gpuqueue"), "wait", *words],
         env=site.environ,
@@ -61,7 +61,7 @@ def waiting(site: Site, *words: str) -> subprocess.Popen[str]:
 
 @pytest.mark.full
 def test_any_returns_with_the_first_that_ends(open_site: Site) -> None:
-    """With its exit code, and its name on stdout: a script goes on with that one."""
+    """``--any`` returns at the first end, with that job's exit code and its name on stdout for scripts."""
     open_site.spawn("record")
     first, second = submit(open_site), submit(open_site, begin="2h")
     process = waiting(open_site, "--any", str(second), str(first))
@@ -74,7 +74,7 @@ def test_any_returns_with_the_first_that_ends(open_site: Site) -> None:
 
 @pytest.mark.full
 def test_all_is_the_default_and_the_code_is_of_the_first_bad_one_named(open_site: Site) -> None:
-    """In the order of the command line, whichever of them ended first."""
+    """The default is all jobs. The exit code is that of the first failed one on the command line, not in time."""
     open_site.spawn("record")
     one, two, three = (submit(open_site) for _ in range(3))
     process = waiting(open_site, str(three), str(two), str(one), "--json")
@@ -90,7 +90,10 @@ def test_all_is_the_default_and_the_code_is_of_the_first_bad_one_named(open_site
 
 @pytest.mark.full
 def test_a_member_that_was_cancelled_before_its_start_counts_in_its_array(open_site: Site) -> None:
-    """As one that was cancelled while it ran. The array gave the other's 1, as if nobody had cancelled anything."""
+    """A member cancelled before its start counts as one cancelled while it ran.
+
+    The array used to return another member's code 1, which hid the cancellation.
+    """
     open_site.spawn("record")
     array = open_site.client.submit(["false"], mem="64M", array="0-1").id
     open_site.client.cancel(f"{array}_1")
@@ -103,7 +106,7 @@ def test_a_member_that_was_cancelled_before_its_start_counts_in_its_array(open_s
 
 @pytest.mark.full
 def test_of_a_part_the_highest_code_counts(open_site: Site) -> None:
-    """As of an array: that of the lowest index said nothing of the others."""
+    """A part of an array returns its highest exit code, as an array does, not that of the lowest index."""
     open_site.spawn("record")
     array = open_site.client.submit(["false"], mem="64M", array="0-2").id
     for code in (3, 7, 0):
@@ -116,7 +119,7 @@ def test_of_a_part_the_highest_code_counts(open_site: Site) -> None:
 
 @pytest.mark.full
 def test_a_job_that_was_cancelled_while_it_waited_to_run_again_was_cancelled(open_site: Site) -> None:
-    """Whatever the code of its last run: nobody can tell from that that it was cancelled."""
+    """A job cancelled before a retry returns the code for cancelled, not that of its last run."""
     open_site.spawn("record")
     job = open_site.client.submit(["false"], mem="64M", retries=1).id
     end(open_site, 3)
@@ -128,7 +131,10 @@ def test_a_job_that_was_cancelled_while_it_waited_to_run_again_was_cancelled(ope
 
 @pytest.mark.full
 def test_each_held_job_is_told_while_others_run(open_site: Site) -> None:
-    """Not only once all before it have ended: whoever waits may be the one who is waited for."""
+    """``wait`` reports each held job at once, not after the earlier ones have ended.
+
+    The waiting user may be the one to release it.
+    """
     first, second = submit(open_site), submit(open_site, begin="2h")
     open_site.client.hold(second)
     process = waiting(open_site, str(first), str(second))
@@ -145,7 +151,7 @@ def test_each_held_job_is_told_while_others_run(open_site: Site) -> None:
 
 @pytest.mark.full
 def test_out_of_time_is_124_and_says_who_goes_on(open_site: Site) -> None:
-    """One line on stderr, nothing on stdout, and nothing became of the jobs."""
+    """A timeout gives 124 and one line on stderr. The jobs are not changed."""
     array = open_site.client.submit(["true"], mem="64M", array="0-3").id
     job = submit(open_site)
 
@@ -160,13 +166,13 @@ def test_out_of_time_is_124_and_says_who_goes_on(open_site: Site) -> None:
 
 
 def test_a_job_that_nobody_knows_is_told_at_once(open_site: Site) -> None:
-    """However long the others take."""
+    """An unknown job is an error at once, before the others end."""
     with pytest.raises(JobNotFound, match="no job 77"):
         next(open_site.client.ends([submit(open_site), 77]))
 
 
 def test_parts_of_arrays_are_waited_for_member_by_member(open_site: Site) -> None:
-    """One that no device ever took is cancelled as well; the array is no part of what is asked."""
+    """``wait`` on parts of an array waits for those members, also if one is cancelled before a device takes it."""
     array = open_site.client.submit(["true"], mem="64M", array="0-3").id
     process = waiting(open_site, f"{array}_0-1", f"{array}_3")
 
@@ -182,7 +188,7 @@ def test_parts_of_arrays_are_waited_for_member_by_member(open_site: Site) -> Non
 
 @pytest.mark.parametrize("what", ["job", "member"])
 def test_the_history_is_not_asked_where_the_queue_knows(open_site: Site, what: str) -> None:
-    """Its library takes longer to import than all the rest: a job that succeeded under our eyes needs none of it."""
+    """If the queue has the end of a job, ``wait`` does not import the history's library, which is slow to import."""
     array = {"array": "0-1"} if what == "member" else {}
     job = submit(open_site, **array)
     name = f"{job}_0" if array else str(job)
@@ -201,11 +207,11 @@ def test_the_history_is_not_asked_where_the_queue_knows(open_site: Site, what: s
 
 @pytest.mark.full
 def test_a_range_is_all_jobs_of_it_that_there_are(open_site: Site) -> None:
-    """Also those that have ended; of none at all it is said."""
+    """A range is all existing jobs in it, including ended ones. A range without any job is an error."""
     first, second = submit(open_site), submit(open_site)
     assert [first, second] == [end(open_site), end(open_site, 9)]
 
-    # Before the book has them they were not known; that ended with 3, as the job that this test had then.
+    # Ended jobs that are not recorded yet used to be unknown, and `wait` ended with 3.
     early = open_site.cli("wait", f"{first}-{second + 7}", check=False)
     assert (4, True) == (early.returncode, "not in the history yet" in early.stderr)
     open_site.start_recorder()
@@ -216,7 +222,7 @@ def test_a_range_is_all_jobs_of_it_that_there_are(open_site: Site) -> None:
 
 
 def test_a_member_that_there_is_not_is_said_not_to_be(open_site: Site) -> None:
-    """It was said to neither wait nor run."""
+    """A member that does not exist is reported as unknown, not as neither waiting nor running."""
     array = open_site.client.submit(["true"], mem="64M", array="0-9").id
 
     refused = open_site.cli("cancel", f"{array}_77", check=False)
@@ -226,7 +232,7 @@ def test_a_member_that_there_is_not_is_said_not_to_be(open_site: Site) -> None:
 
 
 def test_no_time_at_all_only_looks(site: Site) -> None:
-    """A script that polls must not have to wait; it was refused."""
+    """A timeout of 0 checks once, for scripts that poll. It used to be refused."""
     serve(site.queue, make_offer())
     job_id = site.queue.submit(make_spec()).id
     for word in ("0s", "0"):

@@ -31,7 +31,10 @@ def one_run(queue: JobQueue, duration_s: float, **changes: object) -> None:
 
 @pytest.mark.full
 def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> None:
-    """What has no time limit is judged by how long the like took before; what is missing is said."""
+    """``why`` names the jobs in the way and the missing bytes.
+
+    The end of a job without a time limit is estimated from earlier runs of its name.
+    """
     site.start_recorder()
     queue = site.queue
     serve(queue, make_offer(headroom_bytes=GIB))
@@ -55,7 +58,7 @@ def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> N
 
 
 def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
-    """`why` counted five jobs before it, and promised it the room that the first of these gets."""
+    """A job behind others gets no estimated start, only that of the first one. It used to get that start itself."""
     site.make_tables()
     queue = site.queue
     serve(queue)
@@ -79,7 +82,10 @@ def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_run_that_outlived_those_before_it_is_told_as_such(site: Site) -> None:
-    """What history knew of it vanished without a word, when it was needed most."""
+    """A run that is longer than all earlier runs of its name is reported as such.
+
+    The facts from the history used to disappear then.
+    """
     site.start_recorder()
     queue = site.queue
     serve(queue)
@@ -100,7 +106,10 @@ def test_a_run_that_outlived_those_before_it_is_told_as_such(site: Site) -> None
 
 @pytest.mark.full
 def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
-    """Of it was said that no device would ever have the room, while that of its array was told."""
+    """A member has the same dependencies and begin as its array.
+
+    ``why`` used to say that no device would ever have the memory for it.
+    """
     site.make_tables()
     serve(site.queue)
     parent = site.cli("submit", "--mem", "1G", "--hold", "--", "true").stdout.strip()
@@ -119,11 +128,14 @@ def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
 
 @pytest.mark.full
 def test_the_members_before_it_go_before_a_member(site: Site) -> None:
-    """It was told that nobody was before it, and by when it had started, with all the others still to come."""
+    """The earlier members of an array count as jobs before a member.
+
+    ``why`` used to count none and to give a start time.
+    """
     site.make_tables()
     serve(site.queue)
     array = site.cli("submit", "--mem", "20G", "--time", "10m", "--array", "0-9", "--", "true").stdout.strip()
-    must_claim(site.queue)  # the first
+    must_claim(site.queue)  # the first member
 
     told = {index: json.loads(site.cli("why", f"{array}_{index}", "--json").stdout) for index in (1, 2, 9)}
     assert {1: 0, 2: 1, 9: 8} == {index: each["order"]["own_before"] for index, each in told.items()}
@@ -135,7 +147,7 @@ def test_the_members_before_it_go_before_a_member(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> None:
-    """Devices are kept for one job on each host at a time: why the next had none, and since when, was told nowhere."""
+    """``why`` names the job with the reservation, and the rule of one reservation per host."""
     site.make_tables()
     queue = site.queue
     site.environ["GPUQUEUE_RESERVE_AFTER"] = "0.001s"
@@ -165,9 +177,9 @@ def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> N
 
 
 def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
-    """It said `ready` of a device on which others start only beside that job, or before it."""
+    """``gpus`` shows for which job a device is reserved, and since when. It used to show only `ready`."""
     queue = site.queue
-    site.environ |= {"GPUQUEUE_BEAT": "10s", "GPUQUEUE_LEASE": "1h"}  # nobody beats here
+    site.environ |= {"GPUQUEUE_BEAT": "10s", "GPUQUEUE_LEASE": "1h"}  # long, because this test sends no heartbeats
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
     for uuid in ("GPU-0", "GPU-1"):
         queue.submit(make_spec(mem_bytes=20 * GIB))
@@ -194,7 +206,10 @@ def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
 
 
 def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
-    """That it is held hid its job and its time, and of each device was said that it starts there at its turn."""
+    """``why`` shows a held job's dependencies and begin too.
+
+    It used to hide them, and to say of each device that the job starts there at its turn.
+    """
     site.make_tables()
     serve(site.queue)
     parent = site.cli("submit", "--mem", "1G", "--hold", "--", "true").stdout.strip()
@@ -217,7 +232,10 @@ def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
 
 
 def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site) -> None:
-    """It read that it does not wait: held; and of an array with nobody at it any more that it runs since then."""
+    """A held member of a started array is shown as held.
+
+    An array without a running member is not shown as running.
+    """
     site.make_tables()
     serve(site.queue)
     array = site.cli("submit", "--mem", "1G", "--array", "0-1", "--", "true").stdout.strip()
@@ -237,7 +255,10 @@ def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site)
 
 
 def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> None:
-    """Its reason is another one by then."""
+    """``why`` shows a held job's pause before a retry only while the pause lasts.
+
+    The job's reason is then another one.
+    """
     serve(site.queue)
     queue = site.queue
     queue.submit(make_spec(retries=Retries(times=1)))
@@ -264,7 +285,7 @@ def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> 
     ],
 )
 def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, told: str, in_queue: str) -> None:
-    """Exit code 75 is no failure: it was called a retry all the same, and the retries stayed as many as they were."""
+    """A run that ends with 75 is shown as a requested repetition. It is no failure and uses no retry."""
     serve(site.queue)
     job_id = site.queue.submit(make_spec(retries=Retries(times=1))).id
     run = must_claim(site.queue)
@@ -278,7 +299,7 @@ def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, told:
 
 
 def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
-    """Held, running, ended, or nobody's."""
+    """``why`` also answers for held, running, ended and unknown jobs."""
     site.make_tables()
     serve(site.queue)
     site.queue.submit(make_spec())
@@ -296,7 +317,10 @@ def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
 
 
 def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -> None:
-    """It was said that no device would ever have the room; the job started when the other had."""
+    """For a job blocked by a reservation, ``why`` names the job that must start first.
+
+    It used to say that no device would ever have the memory.
+    """
     site.make_tables()
     serve(site.queue)
     running = site.queue.submit(make_spec(mem_bytes=8 * GIB)).id
@@ -314,7 +338,7 @@ def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -
 
 
 def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> None:
-    """A job for a drained card was told to wait for one that another host's card was kept for."""
+    """A reservation on a device that the job cannot use is not shown as an obstacle."""
     site.make_tables()
     serve(site.queue, make_offer("GPU-0"), make_offer("GPU-1"))
     large = site.queue.submit(make_spec(mem_bytes=20 * GIB)).id
@@ -333,7 +357,10 @@ def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> No
 
 @pytest.mark.full
 def test_who_made_place_is_told_that_it_did(site: Site) -> None:
-    """It read that the room is kept for a job that has waited too long; that one had come a moment ago."""
+    """``why`` distinguishes devices reserved after a preemption from those of a job that waited long.
+
+    It also shows by when a preempted job must end, and how often it was preempted.
+    """
     site.make_tables()
     queue = site.queue
     serve(queue)
@@ -360,7 +387,7 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_job_on_several_drained_devices_needs_all_of_them_resumed(site: Site) -> None:
-    """It named them with `or`, and a command that resumed one: after that the job waited as before."""
+    """``why`` names as many devices to resume as the job needs. It used to name only one."""
     site.make_tables()
     devices = {f"GPU-{index}": make_device(f"GPU-{index}", index=index) for index in range(3)}
     serve(site.queue, *(make_offer(uuid, device=device) for uuid, device in devices.items()))
@@ -383,7 +410,10 @@ def test_a_job_on_several_drained_devices_needs_all_of_them_resumed(site: Site) 
 
 @pytest.mark.full
 def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
-    """Whatever else may be in the way: nothing at all is claimed before."""
+    """``why`` shows the pause after a rebuild of the store, whatever else blocks the job.
+
+    Nothing is claimed before its end.
+    """
     site.make_tables()
     site.queue.open(0)
     serve(site.queue)
@@ -400,7 +430,7 @@ def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
 
 @pytest.mark.full
 def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
-    """It read that nobody can say, and was started ten seconds later: a run on a lower level had to go for it."""
+    """``why`` names the jobs that may be preempted for this one, and when. It used to give no start."""
     site.make_tables()
     queue = site.queue
     serve(queue)
@@ -423,7 +453,7 @@ def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
 
 
 def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
-    """Let a job of the lowest level run on a device, and return its id."""
+    """Let a job of the lowest priority run on a device, and return its id."""
     queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW, **changes))
     run = must_claim(queue, uuid)
     queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
@@ -431,7 +461,7 @@ def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
 
 
 def may_preempt(site: Site, job_id: int) -> list[int]:
-    """Return whose place a job may take, which its words tell as well."""
+    """Return the jobs that *job_id* may preempt. Check that the text names the same ones."""
     told = [each["job_id"] for each in json.loads(site.cli("why", str(job_id), "--json").stdout)["may_preempt"]]
     said = site.cli("why", str(job_id)).stdout
     assert bool(told) == ("take the place" in said)
@@ -441,7 +471,7 @@ def may_preempt(site: Site, job_id: int) -> list[int]:
 
 @pytest.mark.full
 def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
-    """One that had made place five times, or ran on a drained device, was offered all the same."""
+    """Jobs on drained devices, or already preempted five times, are not shown as preemptable."""
     site.make_tables()
     queue = site.queue
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
@@ -459,7 +489,7 @@ def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
 
 @pytest.mark.full
 def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> None:
-    """A job on two devices was offered the run on one of them, while that on the other may not be asked to go."""
+    """No preemption is shown if it does not free enough devices for the job."""
     site.make_tables()
     queue = site.queue
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
@@ -472,7 +502,7 @@ def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> 
     assert [] == may_preempt(site, both)
     assert [goes] == may_preempt(site, one)
     queue.cancel(stays)
-    serve(queue, *offers)  # the commands above may take long, and then nobody would have been heard
+    serve(queue, *offers)  # a new heartbeat, as the commands above may take long
     assert [goes] == may_preempt(site, both), "the other one ends in any case"
     serve(queue, *offers)
     assert {goes: both} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
@@ -480,7 +510,7 @@ def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> 
 
 @pytest.mark.full
 def test_a_place_is_offered_that_is_kept_for_a_level_below(site: Site) -> None:
-    """Of a card that was kept for a normal job nothing was said, though the run there may be asked to go."""
+    """A preemption is shown also for a device that is reserved for a job of a lower priority that may be preempted."""
     site.make_tables()
     queue = site.queue
     serve(queue)

@@ -1,4 +1,4 @@
-"""``gpuqueue doctor`` as a person or a monitor runs it: on a site that is well, and on broken ones."""
+"""``gpuqueue doctor`` as a user or a monitoring system runs it, on a healthy site and on broken ones."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.system.process import ProcessIdentity
 
-#: How full this machine's disk is, is not ours to say.
+#: Checks that depend on the machine that runs the tests: the fill level of its disk.
 NOT_OURS = {"disk"}
 
 
 class Home:
-    """A person's machine. Only a state directory is given."""
+    """A user's machine. Only its state directory is set; everything else has defaults for tests."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
@@ -44,7 +44,7 @@ class Home:
         }
 
     def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """Run ``gpuqueue``, whatever comes of it; but no traceback may."""
+        """Run ``gpuqueue`` and return the result, whatever the exit code. Fail on a traceback."""
         done = subprocess.run(
             [str(BIN / "gpuqueue"), *words],
             env={**self.environ, **environ},
@@ -58,17 +58,17 @@ class Home:
         return done
 
     def findings(self, *words: str, **environ: str) -> list[dict[str, Any]]:
-        """Return what ``doctor --json`` finds."""
+        """Return the findings of ``doctor --json``."""
         found: list[dict[str, Any]] = json.loads(self.run("doctor", "--json", *words, **environ).stdout)["findings"]
         return found
 
     def the(self, room: str, check: str, **environ: str) -> dict[str, Any]:
-        """Return the one finding of a check."""
+        """Return the only finding of a check."""
         (found,) = [each for each in self.findings(**environ) if (each["room"], each["check"]) == (room, check)]
         return found
 
     def bad(self, *words: str, **environ: str) -> dict[str, str]:
-        """Return the grade of each check that is not well, by room and name."""
+        """Return the grade of each check that is not healthy, by section and name."""
         return {
             f"{each['room']} {each['check']}": each["grade"]
             for each in self.findings("-q", *words, **environ)
@@ -83,13 +83,13 @@ class Home:
 
     @property
     def queue(self) -> JobQueue:
-        """Return the store's side."""
+        """Return the queue of this machine's store."""
         return JobQueue(f"unix://{self.state}/store/store.sock")
 
 
 @pytest.fixture
 def home() -> Iterator[Home]:
-    """Return a machine on which nothing runs, before and after."""
+    """Return a machine on which nothing runs, and stop everything on it after the test."""
     made = Home(Path(mkdtemp(prefix="gpuqueue-home-")))
     yield made
     made.run("down", "--cancel-jobs")
@@ -98,7 +98,7 @@ def home() -> Iterator[Home]:
 
 @pytest.fixture
 def up(home: Home) -> Home:
-    """Return a machine that is up."""
+    """Return a machine on which ``gpuqueue up`` has run."""
     done = home.run("up")
     assert 0 == done.returncode, done.stderr
     return home
@@ -106,10 +106,10 @@ def up(home: Home) -> Home:
 
 @pytest.mark.full
 def test_a_site_that_is_well_says_so(up: Home) -> None:
-    """In few words, with 0, and in none at all if that is wished; every room has been looked at."""
+    """A healthy site gets a short report and exit code 0, and no output with ``-q``. Every section has been checked."""
     whole, quiet = up.run("doctor"), up.run("doctor", "-q")
 
-    if "free" not in quiet.stdout:  # the disk of the one who runs the tests
+    if "free" not in quiet.stdout:  # false if this machine's disk is nearly full
         assert (0, "all is well", 0, "") == (
             whole.returncode,
             whole.stdout.strip().splitlines()[-1],
@@ -123,7 +123,7 @@ def test_a_site_that_is_well_says_so(up: Home) -> None:
 
 @pytest.mark.full
 def test_a_site_where_nothing_is_there_is_told_and_stays_so(home: Home) -> None:
-    """No store, no book, no directory: what to type, and nothing is made by looking."""
+    """Without a store, a history or a state directory, the report names the command to type, and creates nothing."""
     home.state.rmdir()
 
     done = home.run("doctor")
@@ -137,7 +137,10 @@ def test_a_site_where_nothing_is_there_is_told_and_stays_so(home: Home) -> None:
 
 @pytest.mark.full
 def test_broken_settings_are_told_one_by_one(home: Home, tmp_path: Path) -> None:
-    """Every other command is refused by the first of them; doctor goes on with what can be read, and mends nothing."""
+    """Doctor reports each broken setting and goes on with the readable ones, where other commands stop at the first.
+
+    It repairs nothing.
+    """
     config = tmp_path / "config.toml"
     config.write_text('leese = "5m"\nslots = 0\npool = "a"\n')
     wrong = {"GPUQUEUE_CONFIG": str(config), "GPUQUEUE_BEAT": "soon", "GPUQUEUE_SLOT": "4"}
@@ -155,7 +158,7 @@ def test_broken_settings_are_told_one_by_one(home: Home, tmp_path: Path) -> None
 @pytest.mark.full
 @pytest.mark.parametrize("content", [b"lease = ", b"\xff\xfe"])
 def test_a_settings_file_that_is_none_is_told(home: Home, tmp_path: Path, content: bytes) -> None:
-    """An editor's accident."""
+    """A settings file that is not TOML, for example after an editor's accident, is a problem."""
     config = tmp_path / "config.toml"
     config.write_bytes(content)
 
@@ -166,7 +169,10 @@ def test_a_settings_file_that_is_none_is_told(home: Home, tmp_path: Path, conten
 
 @pytest.mark.full
 def test_a_home_that_nobody_can_write_is_no_obstacle(home: Home) -> None:
-    """As of a service account; /proc is one for root as well."""
+    """A home directory that is not writable, such as a service account's, does not stop doctor.
+
+    /proc is read-only even for root.
+    """
     environ = {name: value for name, value in home.environ.items() if name != "GPUQUEUE_STATE_DIR"}
     home.environ = {**environ, "HOME": "/proc", "XDG_STATE_HOME": "", "XDG_CONFIG_HOME": ""}
 
@@ -175,7 +181,7 @@ def test_a_home_that_nobody_can_write_is_no_obstacle(home: Home) -> None:
 
 @pytest.mark.full
 def test_a_store_that_never_answers_is_not_waited_for_for_ever(home: Home) -> None:
-    """It takes the connection, and that is all."""
+    """A store that accepts the connection and never answers is a problem. Doctor does not hang."""
     (home.state / "store").mkdir()
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(home.state / "store" / "store.sock"))
@@ -185,7 +191,10 @@ def test_a_store_that_never_answers_is_not_waited_for_for_ever(home: Home) -> No
 
 
 def test_settings_that_hang_are_told_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a network disk whose server is away; without them nobody knows where anything else is."""
+    """Settings that cannot be read in time, as on a network disk without its server, are the only finding.
+
+    Without the settings doctor does not know where anything else is.
+    """
     monkeypatch.setattr(examination, "LOOK_S", 0.2)
     config = tmp_path / "config.toml"
     os.mkfifo(config)
@@ -195,12 +204,12 @@ def test_settings_that_hang_are_told_and_nothing_else(tmp_path: Path, monkeypatc
     ((room, (finding,)),) = found
     assert ("settings", Grade.PROBLEM) == (room, finding.grade)
     assert "cannot be looked at: no answer within" in finding.seen
-    os.close(os.open(config, os.O_WRONLY))  # whoever still reads it may go
+    os.close(os.open(config, os.O_WRONLY))  # ends the thread that still reads the pipe
 
 
 @pytest.mark.full
 def test_no_password_is_shown(home: Home) -> None:
-    """Neither in words nor as JSON, and people paste both."""
+    """Passwords appear neither in the text nor in the JSON output, because users paste both."""
     secret = {
         "GPUQUEUE_REDIS_URL": "redis://ada:hunter2@127.0.0.1:1/0",
         "GPUQUEUE_DATABASE_URL": "postgresql://ada:hunter2@127.0.0.1:1/db?sslpassword=hunter2",
@@ -213,12 +222,12 @@ def test_no_password_is_shown(home: Home) -> None:
         assert "hunter2" not in done.stdout + done.stderr
 
 
-# ---- what goes wrong on a site that was up ---------------------------------------------------------------------------
+# ---- faults of a site that was up ------------------------------------------------------------------------------------
 
 
 @pytest.mark.full
 def test_a_host_process_that_died_is_a_problem(up: Home) -> None:
-    """Its children leave with it, and running jobs have as long as the grace."""
+    """A killed host process is a problem. Its children end with it, and running jobs end after the grace period."""
     up.host().send(signal.SIGKILL)
     assert up.host().wait(30)
 
@@ -229,7 +238,7 @@ def test_a_host_process_that_died_is_a_problem(up: Home) -> None:
 
 @pytest.mark.full
 def test_a_recorder_that_is_gone_is_told(up: Home) -> None:
-    """While the host process cannot start it again."""
+    """A missing recorder gets a note while the host process is stopped and cannot restart it."""
     host = up.host()
     host.send(signal.SIGSTOP)
     try:
@@ -247,7 +256,7 @@ def test_a_recorder_that_is_gone_is_told(up: Home) -> None:
 
 @pytest.mark.full
 def test_settings_that_the_workers_do_not_have_yet_are_told(up: Home, tmp_path: Path) -> None:
-    """They hold from the next start on; whoever changed them should know."""
+    """Doctor reports settings that changed after the workers started. They take effect at the next start."""
     assert "ok" == up.the("processes", "settings")["grade"]
 
     changed = up.the("processes", "settings", GPUQUEUE_SLOTS="3")
@@ -262,7 +271,10 @@ def test_settings_that_the_workers_do_not_have_yet_are_told(up: Home, tmp_path: 
 
 @pytest.mark.full
 def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> None:
-    """`up` would do it; until somebody thinks of it every job waits. A down at work is left in peace."""
+    """``doctor --fix`` resumes devices that a killed ``down`` left drained, but not those of a running ``down``.
+
+    ``up`` would resume them too, but until then every job waits.
+    """
     (device,) = up.queue.devices()
     up.run("submit", "--mem", "400M", "--", "sleep", "1000")
     with subprocess.Popen(
@@ -288,7 +300,7 @@ def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> Non
 
 @pytest.mark.full
 def test_what_a_person_drained_is_not_given_back(up: Home) -> None:
-    """Neither beside a killed down nor alone."""
+    """``doctor --fix`` never resumes a device that a user drained, with or without a killed ``down`` beside it."""
     up.run("drain", "0", "--reason", "new fan")
     (device,) = up.queue.devices()
     up.queue.drain([device.device.uuid], origin=DrainOrigin.DOWN, why="going down", by="ada")
@@ -303,7 +315,10 @@ def test_what_a_person_drained_is_not_given_back(up: Home) -> None:
 @pytest.mark.full
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
 def test_another_accounts_site_is_told_and_not_mended(home: Home) -> None:
-    """What root made there would be in the way of its owner."""
+    """Doctor run by root reports that another account owns the site, and repairs nothing.
+
+    Files that root creates there would be in the owner's way.
+    """
     os.chown(home.state, 65534, 65534)
 
     assert "belongs to nobody, and you are root" in home.the("state", "directory")["seen"]
@@ -314,7 +329,10 @@ def test_another_accounts_site_is_told_and_not_mended(home: Home) -> None:
 
 @pytest.mark.full
 def test_inside_a_job_the_site_is_examined_and_not_the_job(home: Home) -> None:
-    """One variable of a job is called like a setting, and means something else."""
+    """Inside a job doctor checks the site.
+
+    A job's variable with the name of a setting (GPUQUEUE_DEVICES) is not taken for the setting.
+    """
     inside = {"GPUQUEUE_TOKEN": "1.aa", "GPUQUEUE_JOB_ID": "7", "GPUQUEUE_DEVICES": "GPU-0"}
 
     found = home.findings(**inside)
@@ -324,12 +342,12 @@ def test_inside_a_job_the_site_is_examined_and_not_the_job(home: Home) -> None:
     assert "host devices" not in home.bad(**inside)
 
 
-# ---- how it is told --------------------------------------------------------------------------------------------------
+# ---- output formats --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.full
 def test_json_has_one_object_and_the_worst_grade(home: Home) -> None:
-    """A program reads it whole; quietly it has only what is wrong."""
+    """``--json`` prints one object with the worst grade. With ``-q`` it has only the findings that are not healthy."""
     whole = json.loads(home.run("doctor", "--json").stdout)
     quiet = json.loads(home.run("doctor", "--json", "-q").stdout)
 
@@ -340,7 +358,7 @@ def test_json_has_one_object_and_the_worst_grade(home: Home) -> None:
 
 @pytest.mark.full
 def test_a_terminal_that_knows_ascii_only_gets_ascii(home: Home) -> None:
-    """A mark that cannot be printed must not end the report."""
+    """With an ASCII output encoding the report is ASCII. A mark that cannot be encoded does not end the report."""
     done = home.run("doctor", PYTHONIOENCODING="ascii")
 
     assert 1 == done.returncode
@@ -352,7 +370,7 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(home: Home) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
 def test_colour_is_for_a_terminal_that_wants_it(home: Home, no_colour: str, *, coloured: bool) -> None:
-    """A pipe gets none at all."""
+    """The report has colour only on a terminal without NO_COLOR. A pipe gets none."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [str(BIN / "gpuqueue"), "doctor", "-q"],
@@ -374,7 +392,10 @@ def test_colour_is_for_a_terminal_that_wants_it(home: Home, no_colour: str, *, c
 
 @pytest.mark.full
 def test_a_finding_goes_on_below_on_a_narrow_terminal(home: Home) -> None:
-    """A terminal broke words in the middle, and began them again below the marks."""
+    """A long finding wraps at words and continues in the text column.
+
+    The terminal used to break words below the marks.
+    """
     with Terminal([str(BIN / "gpuqueue"), "doctor"], {**home.environ, "NO_COLOR": "1"}, columns=60) as terminal:
         terminal.ended()
         lines = terminal.written.decode().splitlines()
@@ -388,13 +409,13 @@ def test_a_finding_goes_on_below_on_a_narrow_terminal(home: Home) -> None:
 def _read(fd: int) -> bytes:
     try:
         return os.read(fd, 4096)
-    except OSError:  # the other side is gone
+    except OSError:  # the other end is closed
         return b""
 
 
 @pytest.mark.full
 def test_a_command_that_is_not_installed_is_told(home: Home, tmp_path: Path) -> None:
-    """Half an installation: what only the machines' side can see stays unseen, the rest is told."""
+    """Without ``gpuqueue-worker`` the sections that need it are unknown, and all other sections are reported."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.symlink_to(BIN / "python")

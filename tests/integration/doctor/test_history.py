@@ -1,4 +1,4 @@
-"""What is found of a real database that is not as it should be."""
+"""The findings about a real history database, healthy and broken."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def settings_for(url: str) -> Settings:
 
 
 def of(url: str, *, integrity_s: float = 10.0) -> dict[str, Finding]:
-    """Return what each check finds."""
+    """Return the finding of each check."""
     facts = facts_of(settings_for(url), integrity_s=integrity_s)
     return {each.check: each for each in examined("book", facts, room.CHECKS)}
 
 
 def away(url: str) -> Finding:
-    """Return what is said of a book that cannot be looked at."""
+    """Return the finding for a history that cannot be read."""
     settings = settings_for(url)
     with pytest.raises(Unseen) as caught:
         Look(lambda: facts_of(settings, integrity_s=1), 30).seen()
@@ -54,7 +54,10 @@ def run_sql(url: str, statement: str) -> None:
 
 
 def test_a_book_that_is_well_needs_nothing(book_url: str) -> None:
-    """On either database; a file's integrity and disk are looked at where there is a file."""
+    """A healthy history has no bad findings on either database.
+
+    Integrity and disk are checked only for a SQLite file.
+    """
     found = of(book_url)
 
     of_a_file = {"integrity", "disk"} if book_url.startswith("sqlite") else set()
@@ -63,7 +66,7 @@ def test_a_book_that_is_well_needs_nothing(book_url: str) -> None:
 
 
 def test_messages_that_are_late_or_were_given_up_are_told(book: Book, book_url: str, outbox: Outbox) -> None:
-    """With the job, and why; what was sent, and what is for another end, is none of them."""
+    """Late and given-up notifications are reported with the job and the reason. Sent ones and old failures are not."""
     for job_id in (1, 2, 3):
         outbox.submit(job_id, make_spec(notices=(Notice("team"),)))
         outbox.tell(job_id, Act.CANCEL, JobState.CANCELLED, attempt=0)
@@ -87,7 +90,7 @@ def test_messages_that_are_late_or_were_given_up_are_told(book: Book, book_url: 
 
 @pytest.mark.parametrize(("revision", "remedy"), [("0000", "gpuqueue db upgrade"), ("9999", "upgrade gpuqueue here")])
 def test_tables_of_another_version_are_told_with_what_to_type(book_url: str, revision: str, remedy: str) -> None:
-    """Older and newer have opposite remedies; and nothing is read from tables that may be others."""
+    """Older and newer tables are problems with opposite remedies. Nothing is read from tables of another version."""
     run_sql(book_url, f"UPDATE alembic_version SET version_num = '{revision}'")
 
     found = of(book_url)
@@ -97,7 +100,10 @@ def test_tables_of_another_version_are_told_with_what_to_type(book_url: str, rev
 
 
 def test_a_database_without_tables_is_told_with_what_to_type(empty_url: str) -> None:
-    """SQLite makes the file at the first look of anybody; PostgreSQL has an empty database."""
+    """A database without tables is a problem that names the command to type.
+
+    Any access creates a SQLite file, and a new PostgreSQL database is empty.
+    """
     if empty_url.startswith("sqlite"):
         sqlite3.connect(empty_url.removeprefix("sqlite:///")).execute("CREATE TABLE other (x)").connection.close()
 
@@ -107,7 +113,7 @@ def test_a_database_without_tables_is_told_with_what_to_type(empty_url: str) -> 
 
 
 def test_looking_at_a_book_that_is_not_there_makes_none(tmp_path: Path) -> None:
-    """To open a SQLite file is to make it."""
+    """Checking a missing history does not create the file, although opening a SQLite database normally does."""
     found = away(f"sqlite:///{tmp_path / 'no' / 'book.db'}")
 
     assert Grade.PROBLEM is found.grade
@@ -124,7 +130,7 @@ def test_looking_at_a_book_that_is_not_there_makes_none(tmp_path: Path) -> None:
     ],
 )
 def test_a_database_that_is_away_is_told_with_the_reason(url: str, words: str) -> None:
-    """And without its password."""
+    """An unreachable database is a problem with the reason and without the password."""
     found = away(url)
 
     assert Grade.PROBLEM is found.grade
@@ -133,7 +139,7 @@ def test_a_database_that_is_away_is_told_with_the_reason(url: str, words: str) -
 
 
 def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
-    """Somebody has overwritten it, or the setting points at another file."""
+    """A file that is no database is reported, as after an overwrite or with a wrong path in the settings."""
     (tmp_path / "book.db").write_text("no database at all" * 100)
 
     assert "file is not a database" in away(f"sqlite:///{tmp_path / 'book.db'}").seen
@@ -141,7 +147,7 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 def test_a_damaged_file_is_found(book_url: str, outbox: Outbox) -> None:
-    """A page in the middle was overwritten; everything that is read by chance may still look well."""
+    """Overwritten pages in the middle of the file are found, although most queries may still succeed."""
     for job_id in range(1, 400):
         outbox.submit(job_id)
     outbox.record()
@@ -161,7 +167,7 @@ def test_a_damaged_file_is_found(book_url: str, outbox: Outbox) -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 def test_a_file_too_large_for_now_is_left_for_a_deep_look(book_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large one takes as long as it takes to read it."""
+    """If the integrity check takes too long, a note recommends ``--deep``. The check has to read the whole file."""
     monkeypatch.setattr(book_facts_module, "_STEPS", 1)
 
     found = of(book_url, integrity_s=-1)["integrity"]
@@ -172,7 +178,10 @@ def test_a_file_too_large_for_now_is_left_for_a_deep_look(book_url: str, monkeyp
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 def test_a_writer_that_never_ends_is_found(book_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody has opened the file by hand and holds it: the recorder waits in vain."""
+    """A transaction that holds the write lock is a problem, as when a user has opened the file by hand.
+
+    The recorder cannot write.
+    """
     monkeypatch.setattr(book_facts_module, "_LOCKED_S", 0.05)
     other = sqlite3.connect(book_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -188,7 +197,10 @@ def test_a_writer_that_never_ends_is_found(book_url: str, monkeypatch: pytest.Mo
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another account")
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 def test_a_directory_that_may_not_be_written_is_found(book_url: str) -> None:
-    """SQLite keeps files beside its own, so the right to the file alone is not enough."""
+    """A directory without write permission is found.
+
+    SQLite creates files beside the database, so access to the file is not enough.
+    """
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         shutil.copy(book_url.removeprefix("sqlite:///"), f"{directory}/book.db")
@@ -206,7 +218,10 @@ def test_a_directory_that_may_not_be_written_is_found(book_url: str) -> None:
 
 
 def test_a_standby_is_found(postgres_server: Server, request: pytest.FixtureRequest) -> None:
-    """Or an account for which somebody made everything read-only: the recorder could write nothing."""
+    """A read-only PostgreSQL database is a problem, because the recorder cannot write.
+
+    It may be a standby or a read-only account.
+    """
     with postgres_server.database(request.getfixturevalue("_migrated_postgres")) as url:
         name = sa.make_url(url).database
         run_sql(url, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
@@ -218,7 +233,7 @@ def test_a_standby_is_found(postgres_server: Server, request: pytest.FixtureRequ
 
 
 def test_an_account_without_rights_is_found(postgres_server: Server, request: pytest.FixtureRequest) -> None:
-    """It can look, so a client may think that all is well."""
+    """An account that may only read is found. Its queries succeed, so clients may report no fault."""
     with postgres_server.database(request.getfixturevalue("_migrated_postgres")) as url:
         reader = f"reader_{os.getpid()}"
         run_sql(url, f"CREATE ROLE {reader} LOGIN PASSWORD 'x'")
@@ -235,7 +250,7 @@ def test_an_account_without_rights_is_found(postgres_server: Server, request: py
 
 
 def test_jobs_that_were_lost_too_often_are_named(book_url: str, outbox: Outbox) -> None:
-    """They wait for a person, who must hear of them."""
+    """Jobs that are held because they were lost too often are named. They wait until a user releases them."""
     for job_id in (3, 4):
         outbox.submit(job_id)
         outbox.claim(job_id)

@@ -1,4 +1,4 @@
-"""What the machines' side finds, of the fake driver in trouble and of the jobs' Python."""
+"""The findings of ``gpuqueue-worker doctor`` about the driver, here the fake driver, and the jobs' Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gpuqueue.model.finding import Finding, Grade, from_line
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
 
 GIB = 2**30
-#: A pid that no process of this machine can have.
+#: A PID above the kernel's limit, which no process of this machine can have.
 ELSEWHERE = 2**22 + 5
 HARDWARE_SLOWDOWN, SOFTWARE_THERMAL = 0x8, 0x20
 EXCLUSIVE, PROHIBITED = 3, 2
@@ -43,18 +43,18 @@ def library() -> Iterator[Path]:
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeGpus:
-    """Return two GPUs that are well."""
+    """Return two healthy GPUs."""
     return FakeGpus.create(tmp_path / "gpus", (24 * GIB, 80 * GIB))
 
 
 class Doctor:
-    """Asks the machines' side, in a process that sees the fake driver."""
+    """Runs ``gpuqueue-worker doctor`` in a process that uses the fake driver."""
 
     def __init__(self, environ: dict[str, str]) -> None:
         self.environ = {"VIRTUAL_ENV": str(BIN.parent), **os.environ, **environ}
 
     def __call__(self, *words: str, **environ: str) -> list[Finding]:
-        """Return all findings, in the order in which they were told."""
+        """Return all findings, in the order of the output."""
         done = subprocess.run(
             [str(BIN / "gpuqueue-worker"), "doctor", *words],
             env={**self.environ, **environ},
@@ -72,23 +72,23 @@ class Doctor:
 
 @pytest.fixture
 def doctor(fake: FakeGpus, library: Path) -> Doctor:
-    """Return how one asks on a machine with these GPUs."""
+    """Return a `Doctor` for a machine with these GPUs."""
     return Doctor(fake.environ(library))
 
 
 def the(findings: list[Finding], check: str, about: str = "") -> Finding:
-    """Return the one finding of a check about one thing."""
+    """Return the only finding of a check about one thing."""
     (found,) = [each for each in findings if (each.check, each.about) == (check, about)]
     return found
 
 
 def checks(findings: list[Finding], *grades: Grade) -> set[str]:
-    """Return the checks that found something of these grades."""
+    """Return the checks that have a finding of one of these grades."""
     return {each.check for each in findings if each.grade in grades}
 
 
 def test_gpus_that_are_well_need_nothing(doctor: Doctor, tmp_path: Path) -> None:
-    """Each room is told, and nothing is asked of anybody."""
+    """Healthy GPUs give no warning, and each section has findings."""
     found = doctor(VIRTUAL_ENV=str(make_torch(tmp_path / "env", cuda="13.0")))
 
     assert set() == checks(found, Grade.UNKNOWN, Grade.WARNING, Grade.PROBLEM)
@@ -107,7 +107,10 @@ def test_gpus_that_are_well_need_nothing(doctor: Doctor, tmp_path: Path) -> None
     ],
 )
 def test_a_driver_that_fails_says_why(fake: FakeGpus, doctor: Doctor, error: int, words: str) -> None:
-    """With versions where they matter; and the other rooms are told all the same."""
+    """A failing driver is a problem whose text gives the reason, with the versions if they matter.
+
+    The other sections are still reported.
+    """
     fake.state.init_error = error
 
     found = doctor()
@@ -118,17 +121,17 @@ def test_a_driver_that_fails_says_why(fake: FakeGpus, doctor: Doctor, error: int
 
 
 def test_a_driver_that_is_not_loaded_is_no_trouble_on_a_machine_without_a_card(fake: FakeGpus, doctor: Doctor) -> None:
-    """As in an image that brings the library along."""
+    """A driver library without a loaded driver gets only a note, as in a container image that includes the library."""
     fake.state.init_error = DRIVER_NOT_LOADED
 
     found = doctor()
 
     assert Grade.NOTE is the(found, "driver").grade
-    assert "23.5G of 24G" not in the(found, "devices", "device 0").seen  # it is the CPU
+    assert "23.5G of 24G" not in the(found, "devices", "device 0").seen  # device 0 is the CPU
 
 
 def test_a_driver_that_nobody_wants_is_no_alarm(fake: FakeGpus, doctor: Doctor) -> None:
-    """This machine serves simulated devices."""
+    """A broken driver is no warning on a machine that serves only simulated devices."""
     fake.state.init_error = VERSION_MISMATCH
 
     found = doctor(GPUQUEUE_DEVICES="sim:1x1G", GPUQUEUE_HOST=f"test-{secrets.token_hex(4)}")
@@ -138,7 +141,7 @@ def test_a_driver_that_nobody_wants_is_no_alarm(fake: FakeGpus, doctor: Doctor) 
 
 
 def test_a_lost_card_is_named_and_its_neighbour_is_well(fake: FakeGpus, doctor: Doctor) -> None:
-    """It never answered in this process, so it is left out of the devices, and must not be forgotten."""
+    """A lost card is a problem of its own, although it is not in the list of devices. The other card is healthy."""
     fake.state.gpus[1].error = GPU_IS_LOST
 
     found = doctor()
@@ -152,7 +155,7 @@ def test_a_lost_card_is_named_and_its_neighbour_is_well(fake: FakeGpus, doctor: 
 
 @pytest.mark.full
 def test_a_card_that_hangs_keeps_nothing_else(fake: FakeGpus, doctor: Doctor) -> None:
-    """A call to a dying card never returns: what does not need it is told, and it is named."""
+    """A driver call that never returns stops only the checks that need it. The report names the card that hangs."""
     fake.state.gpus[1].hang = 1
     try:
         found = doctor()
@@ -162,11 +165,11 @@ def test_a_card_that_hangs_keeps_nothing_else(fake: FakeGpus, doctor: Doctor) ->
     assert {"host", "python", "runs"} == {each.room for each in found}
     assert Grade.OK is the(found, "driver").grade
     assert "hangs" in the(found, "devices", "card 1").seen
-    assert Grade.PROBLEM is the(found, "devices").grade  # the list of devices cannot be had
+    assert Grade.PROBLEM is the(found, "devices").grade  # the list of devices is unavailable
 
 
 def test_health_is_told_card_by_card(fake: FakeGpus, doctor: Doctor) -> None:
-    """Heat, brakes and lost bits; each with its own remedy."""
+    """Heat, throttling and memory errors are separate warnings for each device."""
     fake.state.gpus[0].temperature = 95
     fake.state.gpus[1].reasons = HARDWARE_SLOWDOWN | SOFTWARE_THERMAL
     fake.state.gpus[1].ecc = 3
@@ -184,7 +187,11 @@ def test_health_is_told_card_by_card(fake: FakeGpus, doctor: Doctor) -> None:
 
 
 def test_compute_modes_are_told_with_the_command_that_mends_them(fake: FakeGpus, doctor: Doctor) -> None:
-    """In the exclusive mode a second job would fail, though there is memory for it."""
+    """A compute mode other than the default is reported with the command that resets it.
+
+    In exclusive mode a second job on the card fails although its memory fits. With one slot per device this is no
+    warning.
+    """
     fake.state.gpus[0].compute_mode, fake.state.gpus[1].compute_mode = EXCLUSIVE, PROHIBITED
 
     found = doctor()
@@ -196,7 +203,7 @@ def test_compute_modes_are_told_with_the_command_that_mends_them(fake: FakeGpus,
 
 
 def test_persistence_mode_is_worth_a_note(fake: FakeGpus, doctor: Doctor) -> None:
-    """Nothing fails without it, but the first use takes seconds."""
+    """A card without persistence mode gets a note. Nothing fails, but the first use takes seconds."""
     fake.state.gpus[1].persistence = 0
 
     found = the(doctor(), "persistence")
@@ -205,7 +212,10 @@ def test_persistence_mode_is_worth_a_note(fake: FakeGpus, doctor: Doctor) -> Non
 
 
 def test_a_divided_card_is_told_and_one_without_parts_is_warned_of(fake: FakeGpus, doctor: Doctor) -> None:
-    """The second serves nobody."""
+    """A card with MIG instances gets a note.
+
+    A card in MIG mode without instances gets a warning, as no job can use it.
+    """
     fake.divide(1, {0: 40 * GIB, 1: 40 * GIB})
     fake.state.gpus[0].mig = 1
 
@@ -216,7 +226,10 @@ def test_a_divided_card_is_told_and_one_without_parts_is_warned_of(fake: FakeGpu
 
 
 def test_processes_of_another_namespace_are_found(fake: FakeGpus, doctor: Doctor) -> None:
-    """As in a container without the host's pids: no job would get a peak."""
+    """GPU processes that are all in another PID namespace are a warning.
+
+    This happens in a container without the host's PIDs. No job would get a measured peak there.
+    """
     fake.hold(0, ELSEWHERE, GIB, always_alive=True)
 
     blind = the(doctor(), "pids")
@@ -228,20 +241,23 @@ def test_processes_of_another_namespace_are_found(fake: FakeGpus, doctor: Doctor
 
 
 def test_processes_whose_memory_is_not_told_are_worth_a_note(fake: FakeGpus, doctor: Doctor) -> None:
-    """Unknown is not zero, and somebody will ask why there are no peaks."""
+    """Processes whose memory the driver does not report get a note: unknown is not zero, and jobs get no peaks."""
     fake.hold(0, os.getpid(), GIB, not_available=True)
 
     assert Grade.NOTE is the(doctor(), "pids").grade
 
 
 def test_a_variable_that_means_nothing_here_is_told(doctor: Doctor) -> None:
-    """Somebody set it to choose a card."""
+    """Doctor reports CUDA_VISIBLE_DEVICES. A user may have set it to choose a card, and it has no effect here."""
     assert "CUDA_VISIBLE_DEVICES='0'" in the(doctor(CUDA_VISIBLE_DEVICES="0"), "visible devices").seen
 
 
 @pytest.mark.full
 def test_a_worker_of_another_queue_is_found(site: Site, store_url: str, tmp_path: Path) -> None:
-    """Two state directories on one machine: each queue would take the other's jobs for strangers."""
+    """A device with a worker of another state directory is a warning.
+
+    Each queue would count the other queue's jobs as external processes.
+    """
     other = Site(tmp_path / "other", store_url, GPUQUEUE_HOST=site.settings.host)
     try:
         other.start_worker()
@@ -252,14 +268,17 @@ def test_a_worker_of_another_queue_is_found(site: Site, store_url: str, tmp_path
         other.stop()
 
     assert Grade.WARNING is found.grade
-    assert Grade.OK is the(theirs, "other queues").grade  # its own worker is none
+    assert Grade.OK is the(theirs, "other queues").grade  # its own worker is not another queue's
 
 
 # ---- the jobs' Python ------------------------------------------------------------------------------------------------
 
 
 def make_torch(root: Path, *, cuda: str | None, count: int = 0, error: str = "") -> Path:
-    """Make an environment with a torch that tells *cuda* and sees *count* cards, and return its root."""
+    """Make an environment with a fake torch and return its root.
+
+    The torch is built for *cuda* and sees *count* cards.
+    """
     package = root / "site" / "torch"
     package.mkdir(parents=True)
     (package / "version.py").write_text(f"__version__ = '2.9.1'\ncuda = {cuda!r}\nhip = None\n")
@@ -281,7 +300,7 @@ def make_torch(root: Path, *, cuda: str | None, count: int = 0, error: str = "")
     ("cuda", "grade", "words"),
     [
         ("12.8", Grade.OK, "torch 2.9.1 for CUDA 12.8"),
-        ("13.2", Grade.OK, "for CUDA 13.2"),  # a newer minor version runs all the same
+        ("13.2", Grade.OK, "for CUDA 13.2"),  # a newer minor version works too
         (None, Grade.WARNING, "a build without CUDA"),
         ("14.0", Grade.WARNING, "the driver serves CUDA up to 13.0"),
     ],
@@ -289,7 +308,10 @@ def make_torch(root: Path, *, cuda: str | None, count: int = 0, error: str = "")
 def test_a_torch_that_cannot_use_the_gpus_is_found(
     doctor: Doctor, tmp_path: Path, cuda: str | None, grade: Grade, words: str
 ) -> None:
-    """Without importing it; and which Python it is stands above it."""
+    """A torch build that cannot use the driver is a warning, found without importing torch.
+
+    The report names the interpreter.
+    """
     root = make_torch(tmp_path / "env", cuda=cuda)
 
     found = doctor(VIRTUAL_ENV=str(root))
@@ -301,7 +323,10 @@ def test_a_torch_that_cannot_use_the_gpus_is_found(
 
 @pytest.mark.full
 def test_a_deep_look_tells_what_torch_really_sees(doctor: Doctor, tmp_path: Path) -> None:
-    """With its own reason, which nobody else knows."""
+    """``--deep`` starts torch and reports how many GPUs it sees.
+
+    If it sees too few, the finding has torch's own error.
+    """
     well = make_torch(tmp_path / "a", cuda="13.0", count=2)
     ill = make_torch(tmp_path / "b", cuda="13.0", count=0, error="Found no NVIDIA driver on your system.\nPlease check")
 
@@ -313,7 +338,7 @@ def test_a_deep_look_tells_what_torch_really_sees(doctor: Doctor, tmp_path: Path
 
 
 def test_a_python_that_cannot_be_asked_is_told(doctor: Doctor, tmp_path: Path) -> None:
-    """An environment whose interpreter was upgraded away."""
+    """A Python that does not start is a warning with its error message, as after an upgrade removed the interpreter."""
     (tmp_path / "env" / "bin").mkdir(parents=True)
     broken = tmp_path / "env" / "bin" / "python"
     broken.write_text("#!/bin/sh\necho its library is gone >&2\nexit 127\n")
@@ -326,7 +351,7 @@ def test_a_python_that_cannot_be_asked_is_told(doctor: Doctor, tmp_path: Path) -
 
 
 def test_a_python_without_torch_is_worth_a_note(doctor: Doctor, tmp_path: Path) -> None:
-    """Not every job needs it."""
+    """A Python without torch gets a note, because not every job needs torch."""
     (tmp_path / "env" / "bin").mkdir(parents=True)
     python = tmp_path / "env" / "bin" / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')

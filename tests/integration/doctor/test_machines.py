@@ -1,4 +1,4 @@
-"""The machines' side is asked as a program: whatever becomes of that, what it had told by then is told."""
+"""`gpuqueue.doctor.machines` runs ``gpuqueue-worker doctor`` and keeps its findings even if that program fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLD = json.dumps({**to_plain(ok("as it should be")), "room": "host", "check": "
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the program that is asked; a test writes it."""
+    """Return the path of the program that is run. Each test writes the program."""
     path = tmp_path / "gpuqueue-worker"
     monkeypatch.setattr(machines, "installed", lambda _: str(path))
     monkeypatch.setattr(machines, "ASK_S", 2.0)
@@ -37,7 +37,10 @@ def write(path: Path, *lines: str) -> None:
     ],
 )
 def test_what_was_told_before_the_end_is_told(program: Path, lines: tuple[str, ...], why: str) -> None:
-    """A dying card can hang a call for ever, and some drivers take the process along."""
+    """Findings printed before the program hangs or dies are kept, and one finding says why the rest is missing.
+
+    A dying card can hang a driver call for ever, and some drivers kill the process.
+    """
     write(program, *lines)
 
     driver, rest = machines.ask(os.environ, deep=False).of("host")
@@ -48,7 +51,10 @@ def test_what_was_told_before_the_end_is_told(program: Path, lines: tuple[str, .
 
 
 def test_half_a_line_and_the_words_of_a_library_are_left_out(program: Path) -> None:
-    """Only whole findings and repairs count."""
+    """Only complete findings and repairs are read.
+
+    Incomplete lines and other output, such as a library's, are skipped.
+    """
     write(
         program,
         "echo a library prints what it likes",

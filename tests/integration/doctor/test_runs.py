@@ -1,4 +1,4 @@
-"""What is found of runs that nobody settled, and what is mended of it: only what is over for certain."""
+"""The findings of ``gpuqueue-worker doctor`` about unsettled runs, and its repairs of runs that are certainly over."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from workers.run.directory import LIVE, RunDir
 from workers.run.values import Held
 from workers.services.recorder import Recorder
 
-#: A file of a run that must never be lost.
+#: The text of a run's log, which must never be lost.
 LOG = "what the job said\n"
 
 
 @pytest.fixture(autouse=True)
 def _book(site: Site, request: pytest.FixtureRequest) -> None:
-    """Give the site a book with tables, and nothing in it."""
+    """Give the site a history with tables and no entries."""
     shutil.copy(request.getfixturevalue("migrated_sqlite"), site.settings.state_dir / "book.db")
 
 
 def make_run(site: Site, job_id: int, token: str, *, age_s: float = 2 * YOUNG_S, device: str = "GPU-0") -> RunDir:
-    """Make the directory of a run as a worker does, as old as that."""
+    """Make the directory of a run as a worker does. Its last change was *age_s* ago."""
     held = Held(job_id=job_id, token=token, devices=(RunDevice(uuid=device, lease_bytes=1),))
     directory = RunDir.create(site.settings.runs_dir, held)
     directory.log.write_text(LOG)
@@ -48,18 +48,18 @@ def make_run(site: Site, job_id: int, token: str, *, age_s: float = 2 * YOUNG_S,
 
 
 def grow_old(directory: RunDir, age_s: float = 2 * YOUNG_S) -> None:
-    """Let the last change of a run directory be *age_s* ago."""
+    """Set the last change of a run directory to *age_s* ago."""
     changed_s = directory.path.stat().st_mtime - age_s
     os.utime(directory.path, (changed_s, changed_s))
 
 
 def link_of(site: Site, directory: RunDir) -> Path:
-    """Return the link to a run that is not settled."""
+    """Return the path of the link to an unsettled run."""
     return site.settings.runs_dir / LIVE / f"{directory.path.parent.name}.{directory.path.name}"
 
 
 def everything(site: Site) -> dict[str, str]:
-    """Return all that lies below the runs: files with their text, links with their target."""
+    """Return all paths below the runs directory: files with their text, links with their target."""
     return {
         str(path): str(path.readlink()) if path.is_symlink() else path.read_text() if path.is_file() else ""
         for path in sorted(site.settings.runs_dir.rglob("*"))
@@ -80,31 +80,31 @@ def ask(site: Site, *words: str) -> list[str]:
 
 
 def runs(site: Site) -> list[Finding]:
-    """Return what is found of the runs."""
+    """Return the findings about the runs."""
     found = [from_line(line) for line in ask(site)]
     return [each for each in found if each is not None and each.room == "runs"]
 
 
 def bad(site: Site) -> set[tuple[str, Grade, str]]:
-    """Return check, grade and what it is about, of all that is not well."""
+    """Return check, grade and subject of each finding that is not healthy."""
     return {(each.check, each.grade, each.about) for each in runs(site) if not each.grade.is_well}
 
 
 def mended(site: Site) -> list[str]:
-    """Make the repairs, and return what was said of each."""
+    """Make the repairs and return the text of each."""
     lines = [json.loads(line) for line in ask(site, "--fix")]
     return [each["repair"] for each in lines if "repair" in each]
 
 
 def record(site: Site) -> None:
-    """Have the book take over all that the outbox holds, as a recorder does."""
+    """Copy all events from the outbox to the history, as a recorder does."""
     recorder = Recorder(site.settings, site.queue, site.client.book)
     while recorder.record(0):
         pass
 
 
 def end_in_book(site: Site, job_id: int) -> str:
-    """Take a job through a whole life, into the book and out of the store; return the token of its run."""
+    """Run a job to its end, record it and let the store delete it. Return the token of its run."""
     serve(site.queue)
     assert job_id == site.queue.submit(make_spec()).id
     token = must_claim(site.queue).token
@@ -118,13 +118,13 @@ def end_in_book(site: Site, job_id: int) -> str:
 
 
 def test_a_site_without_runs_is_well(site: Site) -> None:
-    """Also one on which nothing has ever run."""
+    """A site on which nothing has ever run is healthy."""
     assert set() == bad(site)
 
 
 @pytest.mark.full
 def test_a_link_that_leads_nowhere_is_removed_and_nothing_else(site: Site) -> None:
-    """Somebody tidied up by hand; what is no link of ours stays where it is."""
+    """A link to a run directory that a user removed is deleted. Other links and files are left alone."""
     gone, there = make_run(site, 5, "1.aa"), make_run(site, 6, "1.bb")
     for path in sorted(gone.path.iterdir()):
         path.unlink()
@@ -145,7 +145,7 @@ def test_a_link_that_leads_nowhere_is_removed_and_nothing_else(site: Site) -> No
 
 @pytest.mark.full
 def test_the_command_for_people_mends_both_sides_and_looks_again(site: Site) -> None:
-    """What was mended is told, and not found any more."""
+    """``gpuqueue doctor --fix`` makes the repairs of both programs, reports them, and checks again."""
     (make_run(site, 5, "1.aa").path).rename(site.settings.state_dir / "away")
     before = site.cli("doctor", check=False).stdout
 
@@ -159,7 +159,7 @@ def test_the_command_for_people_mends_both_sides_and_looks_again(site: Site) -> 
 
 @pytest.mark.full
 def test_a_run_that_is_over_for_certain_is_tidied_up(site: Site) -> None:
-    """The store has forgotten the job and the book tells its end; the log stays."""
+    """A run is cleaned up, except for its log, if the store does not know the job and the history has its end."""
     token = end_in_book(site, 1)
     stale, other = make_run(site, 1, token), make_run(site, 77, "1.cc")
     kept = {path: text for path, text in everything(site).items() if "77" in path}
@@ -178,13 +178,13 @@ def test_a_run_that_is_over_for_certain_is_tidied_up(site: Site) -> None:
 
 @pytest.fixture
 def stale(site: Site) -> RunDir:
-    """Return a run that is over for certain."""
+    """Return a run that is certainly over."""
     return make_run(site, 1, end_in_book(site, 1))
 
 
 @pytest.mark.full
 def test_a_run_that_somebody_holds_is_left_alone(site: Site, stale: RunDir) -> None:
-    """Its shim or a worker is there, whatever the others say."""
+    """A run whose lock is held has a shim or a worker, and is left alone whatever the store and the history say."""
     with (stale.path / "lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = everything(site)
@@ -197,7 +197,7 @@ def test_a_run_that_somebody_holds_is_left_alone(site: Site, stale: RunDir) -> N
 
 @pytest.mark.full
 def test_a_young_run_is_left_alone(site: Site, stale: RunDir) -> None:
-    """A worker makes the directory before it locks it."""
+    """A new run directory is left alone, because a worker makes the directory before it takes the lock."""
     os.utime(stale.path)
     before = everything(site)
 
@@ -207,7 +207,7 @@ def test_a_young_run_is_left_alone(site: Site, stale: RunDir) -> None:
 
 @pytest.mark.full
 def test_nothing_is_tidied_up_while_the_book_is_away(site: Site, stale: RunDir) -> None:
-    """Then nobody can say that the run is over."""
+    """Nothing is removed while the history does not answer, because the end of the run is then not certain."""
     book = site.settings.state_dir / "book.db"
     book.rename(book.with_suffix(".away"))
     (site.settings.state_dir / "book.db").mkdir()
@@ -220,7 +220,7 @@ def test_nothing_is_tidied_up_while_the_book_is_away(site: Site, stale: RunDir) 
 
 
 def test_nothing_is_tidied_up_while_the_store_is_away(site: Site, stale: RunDir) -> None:
-    """As without the book."""
+    """Nothing is removed while the store does not answer."""
     site.environ["GPUQUEUE_REDIS_URL"] = "redis://127.0.0.1:1"
     before = everything(site)
 
@@ -230,7 +230,7 @@ def test_nothing_is_tidied_up_while_the_store_is_away(site: Site, stale: RunDir)
 
 
 def test_nothing_is_tidied_up_for_a_store_that_was_never_opened(site: Site, stale: RunDir) -> None:
-    """It knows no token at all, which proves nothing."""
+    """Nothing is removed for a store that was never opened. That it does not know the token proves nothing."""
     connect(site.settings.redis_url).flushall()
     before = everything(site)
 
@@ -241,7 +241,7 @@ def test_nothing_is_tidied_up_for_a_store_that_was_never_opened(site: Site, stal
 
 @pytest.mark.full
 def test_a_run_of_a_store_that_lost_its_data_is_left_alone(site: Site) -> None:
-    """The book has seen it start and not end: its directory is the only witness of how it ended."""
+    """A run with a start and no end in the history is left alone. Only its directory says how it ended."""
     serve(site.queue)
     site.queue.submit(make_spec())
     token = must_claim(site.queue).token
@@ -258,7 +258,7 @@ def test_a_run_of_a_store_that_lost_its_data_is_left_alone(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_run_that_the_store_knows_is_left_alone(site: Site) -> None:
-    """It is the current run of its job, and its worker will settle it."""
+    """The current run of a job is left alone. Its worker will settle it."""
     serve(site.queue, make_offer())
     site.queue.submit(make_spec())
     make_run(site, 1, must_claim(site.queue).token)
@@ -270,7 +270,10 @@ def test_a_run_that_the_store_knows_is_left_alone(site: Site) -> None:
 
 
 def test_what_the_store_calls_current_is_never_over(site: Site) -> None:
-    """Whatever a book says that belongs to another store, with the same ids for other jobs."""
+    """The current run of a job is left alone, even if the history has an end for the same job id.
+
+    That history belongs to another store, in which the id is another job's.
+    """
     end_in_book(site, 1)
     connect(site.settings.redis_url).flushall()
     site.queue.open(0)
@@ -284,7 +287,10 @@ def test_what_the_store_calls_current_is_never_over(site: Site) -> None:
 
 
 def test_a_claim_that_nobody_can_read_is_told(site: Site) -> None:
-    """A power cut may have left half of it; no worker can adopt such a run."""
+    """A run with an unreadable claim file is a warning.
+
+    A power cut can truncate the file, and no worker can adopt the run.
+    """
     serve(site.queue)
     site.queue.submit(make_spec())
     directory = make_run(site, 1, must_claim(site.queue).token)
@@ -299,7 +305,10 @@ def test_a_claim_that_nobody_can_read_is_told(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_job_without_a_worker_is_told_with_the_time_that_is_left(site: Site) -> None:
-    """Its shim ends it when nobody vouches for it in time; once a worker is there again, nothing is wrong."""
+    """A running job without a worker is a warning with the time that is left, and is healthy once a worker runs again.
+
+    Without a heartbeat in time the shim ends the job.
+    """
     worker = site.start_worker()
     job = site.client.submit(["sleep", "1000"], mem="1G")
     site.until_state(job.id, JobState.RUNNING)
@@ -321,7 +330,7 @@ def test_a_job_without_a_worker_is_told_with_the_time_that_is_left(site: Site) -
 
 @pytest.fixture
 def orphan(site: Site) -> Iterator[subprocess.Popen[bytes]]:
-    """Return a process that carries the token of a run whose shim is gone."""
+    """Return a process with the token of a run whose shim is gone."""
     marks = {"GPUQUEUE_TOKEN": "1.aa", "GPUQUEUE_RUN_DIR": str(site.settings.runs_dir / "9" / "1.aa")}
     process = subprocess.Popen([sys.executable, "-c", "input()"], env={**os.environ, **marks}, stdin=subprocess.PIPE)
     yield process
@@ -331,7 +340,10 @@ def orphan(site: Site) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.full
 def test_a_process_that_outlived_its_run_is_found(site: Site, orphan: subprocess.Popen[bytes]) -> None:
-    """It may hold a card's memory, and no shim will ever end it; it is not ours to kill unasked."""
+    """A process that outlived its shim is a problem with a kill command. Doctor does not kill it without being asked.
+
+    It may hold GPU memory, and no shim will end it.
+    """
     (found,) = [each for each in runs(site) if each.check == "orphans"]
 
     assert (Grade.PROBLEM, f"pid {orphan.pid}") == (found.grade, found.about)
@@ -343,7 +355,7 @@ def test_a_process_that_outlived_its_run_is_found(site: Site, orphan: subprocess
 
 @pytest.mark.full
 def test_a_process_whose_shim_is_there_is_none(site: Site, orphan: subprocess.Popen[bytes]) -> None:
-    """The lock of its run is held."""
+    """A process is no orphan while the lock of its run is held."""
     directory = make_run(site, 9, "1.aa")
     with (directory.path / "lock").open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -353,7 +365,7 @@ def test_a_process_whose_shim_is_there_is_none(site: Site, orphan: subprocess.Po
 
 
 def test_a_process_of_another_queue_is_none_of_ours(site: Site, tmp_path: Path) -> None:
-    """Its run directory lies elsewhere."""
+    """A process whose run directory belongs to another queue is no orphan of this queue."""
     marks = {"GPUQUEUE_TOKEN": "1.aa", "GPUQUEUE_RUN_DIR": str(tmp_path / "other" / "runs" / "9" / "1.aa")}
     with subprocess.Popen([sys.executable, "-c", "input()"], env={**os.environ, **marks}, stdin=subprocess.PIPE):
         found = bad(site)

@@ -1,4 +1,4 @@
-"""What is found of a real store that is set up badly, and of what lies in one."""
+"""The findings about a real store with bad settings, and about the queue in a store."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def settings_for(url: str, **more: str) -> Settings:
 
 
 def of_store(url: str) -> dict[str, Finding]:
-    """Return what each check of the store finds."""
+    """Return the finding of each check of the store."""
     return {each.check: each for each in examined("store", store_facts(settings_for(url)), store_room.CHECKS)}
 
 
 def of_queue(
     url: str, *, cursor: Cursor | None = None, moving: bool = False, host_runs: bool = True, **settings: str
 ) -> list[Finding]:
-    """Return all that is found in the store."""
+    """Return all findings about the queue in the store."""
     facts = Facts(
         settings=settings_for(url, **settings), queue=queue_facts(url, cursor), moving=moving, host_runs=host_runs
     )
@@ -55,7 +55,7 @@ def of_queue(
 
 
 def the(findings: Sequence[Finding], check: str, about: str = "") -> Finding:
-    """Return the one finding of a check about one thing."""
+    """Return the only finding of a check about one thing."""
     (found,) = [each for each in findings if (each.check, each.about) == (check, about)]
     return found
 
@@ -64,7 +64,7 @@ def the(findings: Sequence[Finding], check: str, about: str = "") -> Finding:
 
 
 def test_the_store_that_we_start_is_well(store_url: str) -> None:
-    """Each check looks, and none has a wish; the disk is the machine's affair."""
+    """A store started with gpuqueue's settings passes every check. The disk depends on this machine."""
     found = of_store(store_url)
 
     assert {"answers", "persistence", "writes", "eviction", "memory", "allocator", "disk", "clock"} == set(found)
@@ -83,7 +83,7 @@ def test_the_store_that_we_start_is_well(store_url: str) -> None:
 def test_what_a_power_cut_would_take_is_told(
     start_store: StartStore, words: tuple[str, ...], grade: Grade, seen: str
 ) -> None:
-    """Acknowledged means kept: how far that goes is the store's to say."""
+    """The finding says how much acknowledged data a power cut can lose, which depends on the store's settings."""
     found = of_store(start_store(*words))["persistence"]
 
     assert (grade, True) == (found.grade, seen in found.seen)
@@ -98,12 +98,12 @@ def test_what_a_power_cut_would_take_is_told(
     ],
 )
 def test_a_store_that_would_forget_jobs_is_found(start_store: StartStore, words: tuple[str, ...], grade: Grade) -> None:
-    """Without a limit it does not yet; with one it does as soon as that is reached."""
+    """An eviction policy is a warning without a memory limit, and a problem with one, because keys are then evicted."""
     assert grade is of_store(start_store(*words))["eviction"].grade
 
 
 def test_keys_that_were_evicted_are_a_problem(start_store: StartStore) -> None:
-    """The harm is done, so to set the policy right is not all there is to do."""
+    """Evicted keys remain a problem after the policy is corrected, because jobs may be lost."""
     url = start_store("--maxmemory-policy", "allkeys-lru")
     admin = connect(url)
     for number in range(200):
@@ -120,10 +120,10 @@ def test_keys_that_were_evicted_are_a_problem(start_store: StartStore) -> None:
 
 
 def test_a_store_that_is_nearly_full_is_found(start_store: StartStore) -> None:
-    """Before it refuses jobs, and by its own limit where it has one."""
+    """A nearly full store is found before it refuses jobs. Its own memory limit counts if it has one."""
     url = start_store()
     admin = connect(url)
-    admin.setrange("x", 50_000_000, "x")  # so much that a client's buffers do not count
+    admin.setrange("x", 50_000_000, "x")  # large, so that the buffers of clients do not matter
     used_bytes = int(admin.info("memory")["used_memory"])
     for share, grade in ((0.5, Grade.OK), (0.9, Grade.WARNING), (1.2, Grade.PROBLEM)):
         admin.config_set("maxmemory", round(used_bytes / share))
@@ -132,7 +132,10 @@ def test_a_store_that_is_nearly_full_is_found(start_store: StartStore) -> None:
 
 
 def test_a_disk_that_could_not_be_written_is_found(start_store: StartStore) -> None:
-    """The server says so only to whoever writes, and in its log."""
+    """A disk that the server cannot write to is a problem.
+
+    The server reports it only to clients that write, and in its log.
+    """
     url = start_store("--appendonly", "yes", "--appendfsync", "everysec")
     admin = connect(url)
     pid = int(admin.info("server")["process_id"])
@@ -156,7 +159,7 @@ def test_a_disk_that_could_not_be_written_is_found(start_store: StartStore) -> N
 
 
 def test_a_replica_is_found(start_store: StartStore) -> None:
-    """It answers every question, and takes no job."""
+    """A replica is found. It answers all reads and accepts no job."""
     url = start_store()
     admin = connect(url)
     admin.replicaof("127.0.0.1", 1)
@@ -166,7 +169,7 @@ def test_a_replica_is_found(start_store: StartStore) -> None:
 
 
 def test_a_store_that_hides_its_configuration_is_no_alarm(start_store: StartStore) -> None:
-    """As of a provider: what cannot be seen is its owner's to answer for, and INFO still tells the rest."""
+    """A store that forbids CONFIG, such as a hosted one, gets only a note. INFO still shows the other facts."""
     url = start_store("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb", "--appendonly", "yes")
     admin = connect(url)
     admin.acl_setuser("default", enabled=True, nopass=True, commands=["-config"])
@@ -182,7 +185,7 @@ def test_a_store_that_hides_its_configuration_is_no_alarm(start_store: StartStor
 
 @pytest.mark.parametrize(("off_s", "grade"), [(0, Grade.OK), (-3, Grade.OK), (60, Grade.WARNING), (-60, Grade.WARNING)])
 def test_a_clock_that_is_off_is_told_with_what_hangs_on_it(store_url: str, off_s: float, grade: Grade) -> None:
-    """Leases do not, so it is no reason to stop anything."""
+    """A wrong clock is a warning that says what depends on it. Leases do not, so no job is in danger."""
     server = server_facts(store_url, lambda: time.time() - off_s)
     facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None)
 
@@ -203,7 +206,7 @@ def test_a_clock_that_is_off_is_told_with_what_hangs_on_it(store_url: str, off_s
     ],
 )
 def test_a_store_that_is_away_is_told_with_the_reason(url: str, words: str) -> None:
-    """Refused, unknown and mistyped have different remedies; and no password is shown."""
+    """Refused, unknown and malformed addresses have different findings. No password is shown."""
     settings = settings_for(url)
     with pytest.raises(Unseen) as caught:
         Look(lambda: store_facts(settings), 30).seen()
@@ -216,7 +219,7 @@ def test_a_store_that_is_away_is_told_with_the_reason(url: str, words: str) -> N
 
 
 def test_a_store_that_wants_a_password_is_not_told_to_be_started(start_store: StartStore) -> None:
-    """It is there."""
+    """For a store that requires a password the remedy is the address, not a start, because the store runs."""
     settings = settings_for(start_store("--requirepass", "secret"))
     with pytest.raises(Unseen) as caught:
         Look(lambda: store_facts(settings), 30).seen()
@@ -227,11 +230,11 @@ def test_a_store_that_wants_a_password_is_not_told_to_be_started(start_store: St
     assert "GPUQUEUE_REDIS_URL" in found.remedy
 
 
-# ---- what lies in it -------------------------------------------------------------------------------------------------
+# ---- the queue in the store ------------------------------------------------------------------------------------------
 
 
 def test_a_queue_that_is_well_needs_nothing(queue: JobQueue) -> None:
-    """A device that beats, a job that runs, a reaper that looks."""
+    """A queue with heartbeats from its device, a running job and a working reaper passes every check."""
     serve(queue)
     queue.submit(make_spec())
     must_claim(queue)
@@ -244,7 +247,7 @@ def test_a_queue_that_is_well_needs_nothing(queue: JobQueue) -> None:
 
 
 def test_a_store_that_was_never_opened_is_found(start_store: StartStore) -> None:
-    """Every submit to it is refused."""
+    """A store that was never opened is a problem, because it refuses every submit."""
     found = the(of_queue(start_store()), "opened")
 
     assert Grade.PROBLEM is found.grade
@@ -252,7 +255,7 @@ def test_a_store_that_was_never_opened_is_found(start_store: StartStore) -> None
 
 
 def test_a_store_that_is_being_rebuilt_is_told_until_jobs_start_again(start_store: StartStore) -> None:
-    """What to do when it stays so; and after it, why nothing starts although the devices are free."""
+    """The finding says what to do if a rebuild does not finish, and afterwards why no job starts during the pause."""
     queue = JobQueue(start_store())
     epoch = queue.begin()
     on_its_way = the(of_queue(queue.url), "opened")
@@ -274,7 +277,10 @@ def test_a_store_that_is_being_rebuilt_is_told_until_jobs_start_again(start_stor
 
 
 def test_the_book_of_another_store_is_found(queue: JobQueue) -> None:
-    """Nothing is written into it, so that two histories are not mixed up."""
+    """A history that belongs to another store is a problem.
+
+    Nothing is recorded in it, so that two histories do not mix.
+    """
     found = the(of_queue(queue.url, cursor=Cursor(epoch="another", last_id="5-0")), "outbox")
 
     assert Grade.PROBLEM is found.grade
@@ -282,7 +288,7 @@ def test_the_book_of_another_store_is_found(queue: JobQueue) -> None:
 
 
 def test_another_layout_is_found(queue: JobQueue) -> None:
-    """And ours is the one that the script writes."""
+    """A store with another layout version is a problem. A store that the scripts write has the right one."""
     assert Grade.OK is the(of_queue(queue.url), "opened").grade
     admin = connect(queue.url)
     admin.hset(keys.META, "layout", "2")
@@ -292,7 +298,7 @@ def test_another_layout_is_found(queue: JobQueue) -> None:
 
 
 def set_seen(queue: JobQueue, host: str, uuid: str, age_ms: int) -> None:
-    """Let the last beat of a device be *age_ms* ago."""
+    """Set the last heartbeat of a device to *age_ms* ago."""
     admin = connect(queue.url)
     total, headroom, foreign, seen, rest = str(admin.hget(keys.host_devices(host), uuid)).split(":", 4)
     admin.hset(keys.host_devices(host), uuid, f"{total}:{headroom}:{foreign}:{int(seen) - age_ms}:{rest}")
@@ -300,7 +306,10 @@ def set_seen(queue: JobQueue, host: str, uuid: str, age_ms: int) -> None:
 
 
 def test_a_silent_worker_is_worse_while_it_holds_a_job(queue: JobQueue) -> None:
-    """The beat is the setting's, and the remedy is typed on the device's own host."""
+    """A device without heartbeats is a warning, and a problem while it holds a job.
+
+    The limit follows the heartbeat setting, and the remedy names the host on which to type it.
+    """
     serve(queue)
     set_seen(queue, "nodeA", "GPU-0", 25_000)
     assert Grade.OK is the(of_queue(queue.url), "devices").grade
@@ -319,7 +328,7 @@ def test_a_silent_worker_is_worse_while_it_holds_a_job(queue: JobQueue) -> None:
 
 
 def test_a_machine_that_was_taken_down_around_its_jobs_is_no_alarm(queue: JobQueue) -> None:
-    """`down --leave-jobs`: its worker is silent because somebody wished it."""
+    """After ``down --leave-jobs`` a silent worker gets only a note, because a user stopped it."""
     serve(queue)
     queue.submit(make_spec())
     must_claim(queue)
@@ -330,7 +339,7 @@ def test_a_machine_that_was_taken_down_around_its_jobs_is_no_alarm(queue: JobQue
 
 
 def test_a_device_in_trouble_is_told_in_its_workers_words(queue: JobQueue) -> None:
-    """The worker has seen why."""
+    """A device with trouble is a warning with the worker's text, because the worker knows the cause."""
     serve(queue, make_offer(trouble="it is hot: 95 °C"))
 
     found = the(of_queue(queue.url), "devices", "nodeA 0")
@@ -345,7 +354,7 @@ def test_a_device_in_trouble_is_told_in_its_workers_words(queue: JobQueue) -> No
 def test_a_killed_down_is_told_from_one_at_work(
     queue: JobQueue, *, moving: bool, host_runs: bool, grade: Grade, fixable: bool
 ) -> None:
-    """Only where the workers go on and no down is there to wait for, is something left behind."""
+    """A drain by ``down`` is a warning only if the host process runs and no ``down`` is at work."""
     serve(queue)
     queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
 
@@ -356,7 +365,10 @@ def test_a_killed_down_is_told_from_one_at_work(
 
 
 def test_what_a_person_drained_is_no_fault(queue: JobQueue) -> None:
-    """It is told with who, why and how it is taken back; what else is said of the device as well."""
+    """A user's drain gets a note with the user, the reason and the command that ends it.
+
+    Other findings about the device are reported too.
+    """
     serve(queue)
     queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="new fan", by="ada")
     queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="bob")
@@ -370,7 +382,7 @@ def test_what_a_person_drained_is_no_fault(queue: JobQueue) -> None:
 
 
 def test_a_device_that_drained_itself_is_warned_of(queue: JobQueue) -> None:
-    """Three jobs died on it at once: somebody must look."""
+    """A device that was drained after several jobs died on it is a warning. A user must examine it."""
     serve(queue)
     queue.drain(["GPU-0"], origin=DrainOrigin.DEATHS, why="job 1, 2 and 3", by="")
 
@@ -380,7 +392,10 @@ def test_a_device_that_drained_itself_is_warned_of(queue: JobQueue) -> None:
 
 
 def test_what_an_older_version_said_of_a_drained_device_can_be_read(queue: JobQueue) -> None:
-    """It was the reason alone, and only a down drained."""
+    """A drain in the format of an older version is read as one by ``down``.
+
+    It was only the reason, and only ``down`` drained.
+    """
     serve(queue)
     connect(queue.url).hset(keys.DRAINED, "GPU-0", "this machine is going down (gpuqueue down)")
 
@@ -390,7 +405,7 @@ def test_what_an_older_version_said_of_a_drained_device_can_be_read(queue: JobQu
 
 
 def test_leases_that_nobody_takes_back_are_found(queue: JobQueue) -> None:
-    """After the grace of a reaper that was away, and not in its time."""
+    """Expired leases are a problem, except during the grace period of a reaper that was away."""
     serve(queue)
     queue.submit(make_spec())
     must_claim(queue)
@@ -409,7 +424,7 @@ def test_leases_that_nobody_takes_back_are_found(queue: JobQueue) -> None:
 
 
 def test_a_reaper_that_is_gone_is_missed_only_while_something_runs(queue: JobQueue) -> None:
-    """With nothing to take back nobody has to look."""
+    """A missing reaper is a warning only while jobs run. Otherwise there are no leases to reap."""
     serve(queue)
     admin = connect(queue.url)
     admin.hset(keys.META, "reap", str(queue.now_ms() - 120_000))
@@ -423,14 +438,17 @@ def test_a_reaper_that_is_gone_is_missed_only_while_something_runs(queue: JobQue
 
 
 def test_jobs_that_nobody_could_run_are_found(queue: JobQueue) -> None:
-    """They were taken, as a worker may come; but somebody must start one."""
+    """Jobs that wait without any device are a warning. Submit accepts them, but a user must start a worker."""
     queue.submit(make_spec())
 
     assert Grade.WARNING is the(of_queue(queue.url), "waiting").grade
 
 
 def test_a_recorder_that_is_behind_is_found_by_what_waits_longest(queue: JobQueue) -> None:
-    """What the book has read does not count, even while it still lies in the outbox."""
+    """A slow recorder is found by the age of the oldest unrecorded event in the outbox.
+
+    Events that the history has already read do not count, even if they are still in the outbox.
+    """
     epoch = queue.epoch()
     assert epoch is not None
     admin = connect(queue.url)
@@ -454,7 +472,7 @@ def test_a_recorder_that_is_behind_is_found_by_what_waits_longest(queue: JobQueu
 
 
 def test_a_book_that_does_not_take_over_is_found(queue: JobQueue) -> None:
-    """Ended jobs stay in the store's memory until it has them."""
+    """Jobs that stay in the store long after their end are a warning. They remain until the history has them."""
     queue.submit(make_spec())
     queue.cancel(1)
     just_ended = the(of_queue(queue.url), "ended")
@@ -466,12 +484,12 @@ def test_a_book_that_does_not_take_over_is_found(queue: JobQueue) -> None:
 
 
 def test_workers_tell_their_version_and_their_clock(queue: JobQueue) -> None:
-    """What another machine's worker told when it came up is compared with this machine's."""
+    """Workers announce their version and clock when they start. Differences from this machine's are reported."""
     serve(queue)
     (device,) = queue_facts(queue.url).devices
     assert VERSION == device.version
     assert device.clock_ahead_s is not None
-    assert 5 > abs(device.clock_ahead_s)  # both are this machine's
+    assert 5 > abs(device.clock_ahead_s)  # both clocks are this machine's
 
     admin = connect(queue.url)
     told = {**json.loads(str(admin.hget(keys.FACTS, "GPU-0"))), "version": "9.9", "clock_ahead_s": 1000.5}
@@ -484,7 +502,7 @@ def test_workers_tell_their_version_and_their_clock(queue: JobQueue) -> None:
 
 
 def test_facts_of_an_older_worker_can_be_read(queue: JobQueue) -> None:
-    """It told neither version nor clock."""
+    """Facts from an older worker, without version and clock, are read without a finding."""
     serve(queue)
     admin = connect(queue.url)
     text = str(admin.hget(keys.FACTS, "GPU-0"))
@@ -498,7 +516,10 @@ def test_facts_of_an_older_worker_can_be_read(queue: JobQueue) -> None:
 
 
 def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
-    """A job that waits has no token, one that is unknown no standing, and a store that was never opened nothing."""
+    """`standings` returns the token of each current run. A waiting job has an empty token, and an unknown job no entry.
+
+    For a store that was never opened the result is None.
+    """
     serve(queue)
     queue.submit(make_spec())
     queue.submit(make_spec())
@@ -524,7 +545,7 @@ def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
 def test_a_large_store_on_the_c_librarys_allocator_is_told(
     store_url: str, told: str, used_bytes: int, preloaded: Path | None, grade: Grade, seen: str
 ) -> None:
-    """Its claims take half as long again, and nobody would look for it there."""
+    """A large store with the C library's allocator gets a note: its claims take half as long again."""
     server = dataclasses.replace(server_facts(store_url), allocator=told, used_bytes=used_bytes)
     facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None, preloaded=preloaded)
 

@@ -1,4 +1,4 @@
-"""Dry runs of real scripts with the real torch: what is counted, and that nothing is left of them."""
+"""Dry runs of real scripts with the real torch: what is counted, and that no process or file is left behind."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from gpuqueue.estimate.figures import DryRun
 from gpuqueue.system.process import of_ours_with
 from gpuqueue.text.units import GIB, MIB
 
-#: Kept from before the tests wipe the environment.
+#: Read at import, because the tests clear the environment.
 IN_CI = bool(os.environ.get("CI"))
 EXAMPLE = Path(__file__).parents[3] / "examples" / "train.py"
 
 
 @pytest.fixture(autouse=True)
 def _torch() -> None:
-    """Skip where there is no PyTorch, but never in CI."""
+    """Skip the tests if torch is not installed, but fail in CI."""
     if importlib.util.find_spec("torch") is not None:
         return
     if IN_CI:
@@ -45,7 +45,7 @@ def _torch() -> None:
 
 
 def run(place: Path, code: str, *args: str, script: str = "script.py", **changes: Any) -> DryRun:
-    """Write *code* down and make a dry run of it in *place*."""
+    """Write *code* to a script in *place* and make a dry run of it."""
     (place / script).write_text(code)
     request: dict[str, Any] = {
         "interpreter": sys.executable,
@@ -72,7 +72,7 @@ def run(place: Path, code: str, *args: str, script: str = "script.py", **changes
 def test_parameters_gradients_and_states_are_counted_to_the_byte(
     tmp_path: Path, args: tuple[str, ...], states: int
 ) -> None:
-    """The formula of the textbooks (SGD 2, momentum 3, Adam 4 times the parameters) comes out of a real run."""
+    """A real run gives the textbook multiples of the parameters: 2 for SGD, 3 with momentum, 4 for Adam."""
     counted = run(tmp_path, NETWORK, *args)
 
     size = 4 * NETWORK_PARAMETERS
@@ -92,7 +92,7 @@ def test_parameters_gradients_and_states_are_counted_to_the_byte(
 
 @pytest.mark.full
 def test_only_activations_and_data_grow_with_the_batch(tmp_path: Path) -> None:
-    """Eight times the batch is eight times the data, and nothing more of what does not depend on it."""
+    """With eight times the batch size, the data is eight times as large and the fixed part is unchanged."""
     small, large = (run(tmp_path, NETWORK, "--batch-size", size) for size in ("64", "512"))
 
     assert small.fixed_bytes == large.fixed_bytes
@@ -102,7 +102,10 @@ def test_only_activations_and_data_grow_with_the_batch(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_moves_between_host_and_gpu_are_counted_as_such(tmp_path: Path) -> None:
-    """A slice that is sent is as large as the slice; what comes back, or is written to the host, is the host's."""
+    """A slice sent to the GPU counts as the size of the slice.
+
+    Tensors copied back or written on the host do not count.
+    """
     counted = run(tmp_path, MOVES)
 
     assert (4000, 4000) == (counted.largest("sent"), counted.largest("activations"))
@@ -115,7 +118,7 @@ def test_moves_between_host_and_gpu_are_counted_as_such(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_example_is_counted_as_it_is(tmp_path: Path) -> None:
-    """examples/train.py takes the GPU that it is told of: 29 066 parameters, SGD with momentum."""
+    """examples/train.py is counted unchanged: 29 066 parameters, SGD with momentum."""
     pytest.importorskip("sklearn")
 
     counted = run(tmp_path, EXAMPLE.read_text())
@@ -125,7 +128,10 @@ def test_the_example_is_counted_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_script_finds_all_that_a_gpu_has(tmp_path: Path) -> None:
-    """It asks, moves, casts, scales, compiles and waits as on a machine that has one; each line of it asserts."""
+    """A script can query, move, cast, scale, compile and synchronize as with a real GPU.
+
+    The script has the assertions.
+    """
     counted = run(tmp_path, ASKS)
 
     assert (3, ("AdamW",), "enough") == (counted.steps, counted.optimizers, counted.ended)
@@ -133,13 +139,13 @@ def test_a_script_finds_all_that_a_gpu_has(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_backward_pass_of_the_scripts_own_sees_the_gpu_too(tmp_path: Path) -> None:
-    """Checkpoints and custom functions run in the middle of torch."""
+    """Checkpoints and custom autograd functions, which torch calls, see the simulated GPU too."""
     assert 3 == run(tmp_path, BACKWARD).steps
 
 
 @pytest.mark.full
 def test_a_script_without_an_optimizer_is_counted_by_its_passes(tmp_path: Path) -> None:
-    """And holds its parameters once."""
+    """A script without an optimizer is counted by forward passes, and holds its parameters once."""
     counted = run(tmp_path, INFERENCE)
 
     assert (0, 3, (), 2 * 4 * 10100) == (
@@ -153,7 +159,7 @@ def test_a_script_without_an_optimizer_is_counted_by_its_passes(tmp_path: Path) 
 
 @pytest.mark.full
 def test_a_script_is_itself(tmp_path: Path) -> None:
-    """Name, arguments, path and functions are those of ``python itself.py``, for processes that it spawns as well."""
+    """The script sees the name, arguments, path and functions of ``python itself.py``, also in spawned processes."""
     (tmp_path / "beside.py").write_text("")
 
     assert "finished" == run(tmp_path, ITSELF, "--lr", "1e-3", script="itself.py").ended
@@ -161,7 +167,10 @@ def test_a_script_is_itself(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_end_is_the_end(tmp_path: Path) -> None:
-    """No except, finally or atexit runs at it, and no checkpoint is written over a good one."""
+    """When enough steps are counted, the script stops without except, finally or atexit code.
+
+    It cannot overwrite a good checkpoint.
+    """
     (tmp_path / "checkpoint.pt").write_text("good")
 
     counted = run(tmp_path, TENACIOUS)
@@ -173,8 +182,8 @@ def test_the_end_is_the_end(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_the_processes_of_a_loader_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers and the thread that pins are used, and are gone; so is every temporary file."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # as people have it: a socket must fit below it
+    """A data loader's worker processes, pinning thread and temporary files work in a dry run, and are gone after it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # a short path, as a socket's path must fit below it
         monkeypatch.setattr("tempfile.tempdir", short)
 
         counted = run(tmp_path, LOADER, script=f"loader-{os.getpid()}.py")
@@ -187,7 +196,7 @@ def test_the_processes_of_a_loader_end_with_it(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.full
 def test_a_script_that_fails_is_told_with_its_own_traceback(tmp_path: Path) -> None:
-    """Without a line of ours in it."""
+    """The error has the script's traceback, without frames of gpuqueue."""
     code = "import torch\ndef inner():\n    raise ValueError('no such data')\ntorch.zeros(1).cuda()\ninner()\n"
 
     with pytest.raises(DryRunFailed, match=r"script\.py failed in the dry run") as failed:
@@ -209,7 +218,7 @@ def test_a_script_that_fails_is_told_with_its_own_traceback(tmp_path: Path) -> N
     ],
 )
 def test_whatever_way_it_fails_there_is_a_word_of_it(tmp_path: Path, code: str, said: str) -> None:
-    """An exit with a message, a signal, a file that is no Python."""
+    """The error has a text for an exit with a message, for a signal and for a syntax error."""
     with pytest.raises(DryRunFailed) as failed:
         run(tmp_path, code)
 
@@ -218,13 +227,13 @@ def test_whatever_way_it_fails_there_is_a_word_of_it(tmp_path: Path, code: str, 
 
 @pytest.mark.full
 def test_a_script_that_puts_nothing_on_a_gpu_is_told(tmp_path: Path) -> None:
-    """0 bytes would be a lie."""
+    """A script that uses no GPU memory is an error. A result of 0 bytes would be wrong."""
     with pytest.raises(DryRunFailed, match="put nothing on a GPU"):
         run(tmp_path, "import torch; torch.zeros(10)")
 
 
 def test_a_python_without_torch_is_told(tmp_path: Path) -> None:
-    """With what to do."""
+    """A Python without torch is an error that says what to do."""
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('absent', name='torch')")
 
     with pytest.raises(DryRunFailed, match=r"needs torch 2\.1 or newer in .*--python"):
@@ -232,7 +241,7 @@ def test_a_python_without_torch_is_told(tmp_path: Path) -> None:
 
 
 def test_a_script_that_never_steps_is_ended(tmp_path: Path) -> None:
-    """With all that it started."""
+    """A script that makes no step in time is ended, with all processes that it started."""
     script = f"never-{os.getpid()}.py"
     code = f"import subprocess; subprocess.run(['sleep', '600'], env={{'X': '{script}'}})"
 
@@ -244,12 +253,12 @@ def test_a_script_that_never_steps_is_ended(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_steps_that_were_made_in_time_count(tmp_path: Path) -> None:
-    """A big model is slow on the CPU: one step says more than none."""
+    """The steps made before the timeout count, because a large model is slow on the CPU."""
     code = NETWORK.replace("    optimizer.step()\n", "    optimizer.step()\n    import time; time.sleep(600)\n")
 
     try:
         counted = run(tmp_path, code, timeout_s=10)
-    except DryRunTimeout:  # on a busy machine torch alone takes longer
+    except DryRunTimeout:  # on a busy machine the import of torch alone takes longer
         counted = run(tmp_path, code, timeout_s=60)
 
     assert ("timed_out", 1, 2.0) == (counted.ended, counted.steps, counted.multiple)
@@ -257,7 +266,7 @@ def test_steps_that_were_made_in_time_count(tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_script_that_eats_this_machines_memory_is_ended(tmp_path: Path) -> None:
-    """Before the machine is."""
+    """A script that exceeds the limit on host memory is ended before the machine runs out of memory."""
     code = "import time\nheld = bytearray(b'x') * (600 * 2**20)\ntime.sleep(600)"
 
     with pytest.raises(DryRunFailed, match=r"took more than 512M of this machine's memory.*--ram"):

@@ -1,4 +1,4 @@
-"""Arrays in the book: each member's story, and an array that comes back as far as it had come."""
+"""Arrays in the history: the record of each member, and the progress of a restored array."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SWEEP = Array.sweep([Axis.parse("lr=1e-3,1e-4"), Axis.parse("seed=0..4")], at_on
 
 @pytest.fixture
 def record(queue: JobQueue, book: Book) -> Callable[[], None]:
-    """Return a way to have the book take all that the outbox has."""
+    """Return a function that records the whole outbox in the history."""
     recorder = Recorder(Settings.load(), queue, book)
 
     def drain() -> None:
@@ -46,7 +46,7 @@ def record(queue: JobQueue, book: Book) -> Callable[[], None]:
 
 @pytest.fixture
 def first(queue: JobQueue) -> int:
-    """Return the id of an array of ten, of which three may be at it at once."""
+    """Return the id of an array of ten members with a concurrency limit of three."""
     serve(queue, make_offer(slots=100))
     spec = make_spec(argv=("train", "--lr={lr}", "--seed={seed}"), array=SWEEP, mem_bytes=GIB // 64)
     return queue.submit(spec).id
@@ -60,14 +60,14 @@ def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
 
 
 def stand(queue: JobQueue, job_id: int) -> Job:
-    """Return the job, which must be known."""
+    """Return a job that must exist."""
     job = queue.get(job_id)
     assert job is not None
     return job
 
 
 def lose_data(queue: JobQueue, book: Book) -> None:
-    """Lose all that the store has, and rebuild it from the book; claims begin again at once."""
+    """Delete all data in the store and rebuild it from the history, with claims allowed at once."""
     client = connect(queue.url)
     client.flushall()
     assert open_queue(queue, book, lease_s=LEASE_S) is not None
@@ -78,7 +78,7 @@ def lose_data(queue: JobQueue, book: Book) -> None:
 
 
 def stray_of(missed: Claim) -> Stray:
-    """Return what the worker of a run offers to a store that may have lost it."""
+    """Return the run of a claim as its worker offers it to a store that may have lost it."""
     return Stray(
         job_id=missed.job_id,
         token=missed.token,
@@ -92,7 +92,7 @@ def stray_of(missed: Claim) -> Stray:
 
 
 def test_each_member_is_in_the_history(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
-    """With the command that it ran, under its array, and without a copy of all that they have in common."""
+    """Each member is in the history with its own command, under its array, without a copy of the common request."""
     record()
     one, two = must_claim(queue), must_claim(queue)
     end(queue, one)
@@ -114,7 +114,7 @@ def test_each_member_is_in_the_history(queue: JobQueue, book: Book, first: int, 
 
 
 def test_an_array_that_has_ended_says_so(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
-    """With its members' ends, also of those that never began."""
+    """An ended array has the counts of its members' endings, including members that never began."""
     run = must_claim(queue)
     queue.cancel(first)
     end(queue, run)
@@ -133,7 +133,10 @@ def test_an_array_that_has_ended_says_so(queue: JobQueue, book: Book, first: int
 def test_it_comes_back_as_far_as_it_had_come(
     queue: JobQueue, book: Book, first: int, record: Callable[[], None]
 ) -> None:
-    """What ended, what runs, what was cancelled and what is held: nothing runs twice, and no id is given out again."""
+    """An array is restored with its progress: ended, running, cancelled and held members.
+
+    No member runs twice, and no id is used again.
+    """
     ended, running, starting = must_claim(queue), must_claim(queue), must_claim(queue)
     queue.started(running.job_id, running.token, lease_s=LEASE_S, log_path="/l", devices=(DEVICE,))
     end(queue, ended, code=1)
@@ -164,7 +167,7 @@ def test_it_comes_back_as_far_as_it_had_come(
 
 
 def test_all_members_taken_is_no_array_to_start_again(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
-    """An array of which the last member runs comes back running."""
+    """An array whose last member runs is restored as running."""
     serve(queue, make_offer(slots=100))
     first = queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-1"))).id
     one, two = must_claim(queue), must_claim(queue)
@@ -182,7 +185,10 @@ def test_all_members_taken_is_no_array_to_start_again(queue: JobQueue, book: Boo
 def test_a_run_that_the_book_missed_is_no_member_to_start_again(
     queue: JobQueue, book: Book, first: int, record: Callable[[], None]
 ) -> None:
-    """The store went down right after the claim: the worker offers the run, and the array gives it to nobody else."""
+    """A member whose claim is missing in the history is adopted and not started again.
+
+    The store failed right after the claim. The worker offers the run, and no other claim gets the member.
+    """
     later = queue.submit(make_spec(mem_bytes=GIB // 64)).id
     record()
     missed = must_claim(queue)
@@ -208,7 +214,10 @@ def test_a_run_that_the_book_missed_is_no_member_to_start_again(
 def test_a_second_run_that_the_book_missed_is_taken_back(
     queue: JobQueue, book: Book, first: int, record: Callable[[], None]
 ) -> None:
-    """The member waits in the rebuilt store, and its worker offers the run: it is known by whose member it is."""
+    """A member's second run that is missing in the history is adopted.
+
+    The member waits in the rebuilt store, and the run is matched by the array and index.
+    """
     lost = must_claim(queue)
     queue.lose(lost.job_id, lost.token, loss_limit=3, detail="gone")
     queue.part(first, "hold", Indexes.parse("1-9"))
@@ -227,11 +236,11 @@ def test_a_second_run_that_the_book_missed_is_taken_back(
 
 
 def test_a_lost_book_is_written_again(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
-    """With the array as it stands, and its live members."""
+    """A lost history gets the array's current progress and its live members."""
     must_claim(queue)
     record()
     client = connect(queue.url)
-    client.hset(keys.META, "recorded", "9999999999999-0")  # the book is behind what was recorded: it is a copy
+    client.hset(keys.META, "recorded", "9999999999999-0")  # the history is behind the recorded position: it is a copy
     client.close()
 
     assert 2 == catch_up(queue, book)
@@ -244,7 +253,7 @@ def test_a_lost_book_is_written_again(queue: JobQueue, book: Book, first: int, r
 
 
 def test_the_ids_of_members_count_as_seen(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
-    """By the array's row alone, and by a member's that is the highest."""
+    """The ids of members count for the highest id, by the array's row or by a member's row."""
     record()
     assert first + 10 == book.max_job_id()
     must_claim(queue)
@@ -256,7 +265,10 @@ def test_the_ids_of_members_count_as_seen(queue: JobQueue, book: Book, first: in
 def test_an_array_that_was_born_held_is_held_after_a_loss(
     queue: JobQueue, book: Book, record: Callable[[], None]
 ) -> None:
-    """It once came back as one that waits for what else it was to wait for, and then started by itself."""
+    """An array that was submitted held is held after a rebuild.
+
+    Regression: it came back waiting for its other dependencies and then started on its own.
+    """
     parent = queue.submit(make_spec(waits=Waits(hold=True))).id
     waits = Waits(hold=True, after=(Dependency(parent),))
     array = queue.submit(make_spec(array=Array.parse("0-1"), waits=waits)).id
@@ -273,7 +285,7 @@ def test_an_array_that_was_born_held_is_held_after_a_loss(
 def test_an_array_began_with_its_first_member(
     queue: JobQueue, book: Book, first: int, record: Callable[[], None]
 ) -> None:
-    """Whatever waits or is held of it, and whatever is changed of it then."""
+    """An array's start is that of its first member, whatever waits or is held or changes later."""
     assert None is stand(queue, first).started_at
     run = must_claim(queue)
     began = stand(queue, first).started_at
@@ -293,7 +305,10 @@ def test_an_array_began_with_its_first_member(
 def test_the_book_tells_which_members_never_began(
     queue: JobQueue, book: Book, first: int, record: Callable[[], None]
 ) -> None:
-    """They have no row of their own: neither what runs, nor what waits, nor what was cancelled on a device."""
+    """The history reports the members that never began, which have no rows of their own.
+
+    Members that run, wait or were cancelled on a device are not among them.
+    """
     one, _ = must_claim(queue), must_claim(queue)
     record()
     assert Indexes() == book.never_began(first)
@@ -311,7 +326,10 @@ def test_the_book_tells_which_members_never_began(
 def test_what_an_array_waited_for_never_came(
     queue: JobQueue, book: Book, record: Callable[[], None], hold: str
 ) -> None:
-    """Its members once waited in the book for ever, and so did whoever waited for one of them."""
+    """The members of an array with a failed dependency are cancelled.
+
+    Regression: they waited in the history for ever, and so did jobs that depended on one of them.
+    """
     serve(queue, make_offer())
     parent = queue.submit(make_spec(waits=Waits(hold=True))).id
     array = queue.submit(make_spec(array=Array.parse("0-2"), waits=Waits(after=(Dependency(parent),)))).id
@@ -339,7 +357,7 @@ def test_what_an_array_waited_for_never_came(
 def test_an_array_that_was_left_waiting_in_the_book_waits_no_more(
     queue: JobQueue, book: Book, first: int, record: Callable[[], None]
 ) -> None:
-    """A book of before says that members wait of an array that has ended: none does."""
+    """An ended array has no waiting members, even if a history of an older version says so."""
     queue.part(first, "cancel")
     record()
     with book._engine.begin() as connection:

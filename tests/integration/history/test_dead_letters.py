@@ -1,4 +1,4 @@
-"""An event that the database refuses stops none behind it, and nothing of it is lost."""
+"""Dead letters: an event that the database refuses stops no later event and is stored completely."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from gpuqueue.settings.settings import Settings
 from workers.services.recorder import Recorder
 
 AT = 1_700_000_000_000
-#: No index of PostgreSQL takes it, and it does not get shorter when it is packed.
+#: Too long for any index of PostgreSQL, and not compressible.
 ENDLESS = "GPU-" + secrets.token_hex(20_000)
 
 
 def entry(act: str, job: object, **fields: object) -> dict[Any, Any]:
-    """Return an entry of the outbox as a script writes it."""
+    """Return an outbox entry as a script writes it."""
     known = {"act": act, "job": job, "state": "queued", "at": AT, "attempt": 0, "losses": 0, "reason": ""}
     return {**known, **fields}
 
 
 def unwritten(url: str) -> list[dict[str, Any]]:
-    """Return what was set aside, in order."""
+    """Return the dead letters in order."""
     engine = open_engine(url)
     with reading(engine) as connection:
         found = connection.execute(sa.text("SELECT * FROM unwritten_events ORDER BY event_id")).mappings().all()
@@ -58,7 +58,10 @@ POISON = (
 def test_what_no_table_takes_is_set_aside_whole(
     store_url: str, book: Book, book_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Numbers and texts of every kind that one database or the other refuses, between events that are well."""
+    """Events that a table refuses become dead letters completely, and valid events around them are recorded.
+
+    The events have numbers and texts of every kind that one of the databases refuses.
+    """
     queue, client = JobQueue(store_url), connect(store_url)
     queue.open(0)
     first = queue.submit(make_spec(name="first")).id
@@ -90,7 +93,10 @@ def test_what_no_table_takes_is_set_aside_whole(
 def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
     queue: JobQueue, book: Book, book_url: str
 ) -> None:
-    """PostgreSQL refuses its device's name, in words that it has for troubles of its own as well."""
+    """A refused end report still ends its job.
+
+    PostgreSQL refuses the report with an error that it also uses for its own failures.
+    """
     serve(queue)
     bad, good = (queue.submit(make_spec()).id for _ in range(2))
     claimed = must_claim(queue)
@@ -124,7 +130,7 @@ def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
 
 
 def test_a_book_that_took_everything_is_well(book: Book, book_url: str) -> None:
-    """And says so."""
+    """The doctor reports a history without dead letters as OK."""
     assert book.cursor() is None
     assert Grade.OK is _examined(book_url).grade
 
@@ -132,7 +138,7 @@ def test_a_book_that_took_everything_is_well(book: Book, book_url: str) -> None:
 def test_a_database_that_fails_is_no_fault_of_the_event(
     queue: JobQueue, book: Book, book_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is set aside for want of memory or of a descriptor: it is written when there is some."""
+    """A lack of memory or file descriptors makes no dead letter: the event is written later."""
     queue.submit(make_spec())
     recorder = Recorder(Settings.load({}), queue, book)
     for error in (MemoryError(), OSError(24, "Too many open files")):
@@ -152,7 +158,10 @@ def test_a_database_that_fails_is_no_fault_of_the_event(
 def test_no_secret_is_told_of_a_row_that_is_refused(
     queue: JobQueue, book: Book, book_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A site added a constraint of its own; the server quotes the whole row, with the job's environment."""
+    """The log and the reason of a dead letter contain no secrets.
+
+    A site added its own constraint, and the server quotes the whole row, with the job's environment.
+    """
     engine = open_engine(book_url)
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":

@@ -1,4 +1,4 @@
-"""A book that lost its history gets back what the store still knows."""
+"""A history that lost its data gets back what the store still has."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB, index=0, name="A10", total_byt
 
 @pytest.fixture
 def record(queue: JobQueue, book: Book) -> Callable[[], None]:
-    """Return a way to have a recorder do all that there is to do."""
+    """Return a function that does all of the recorder's work."""
     recorder = Recorder(Settings.load(), queue, book)
 
     def all_of_it() -> None:
@@ -46,7 +46,7 @@ def record(queue: JobQueue, book: Book) -> Callable[[], None]:
 
 
 def empty(url: str) -> None:
-    """Leave a database with tables and nothing in them."""
+    """Replace a database's tables by empty ones."""
     migrate.downgrade(url, "base")
     migrate.upgrade(url)
 
@@ -66,7 +66,7 @@ def finish(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
 
 
 def known(book: Book, job_id: int) -> Record:
-    """Return the record of a job that must be in the book."""
+    """Return the record of a job that must be in the history."""
     record = book.get(job_id)
     assert record is not None
     return record
@@ -75,7 +75,10 @@ def known(book: Book, job_id: int) -> Record:
 def test_what_lives_is_written_down_again(
     queue: JobQueue, book: Book, book_url: str, record: Callable[[], None]
 ) -> None:
-    """Each state with its run; what ended before is gone; what comes after is recorded as ever."""
+    """Live jobs are recorded again, in each state, with their runs.
+
+    Earlier ended jobs are lost, and later events are recorded as usual.
+    """
     serve(queue)
     ended, running, starting, lost, held, queued = (queue.submit(make_spec(name=name)).id for name in "ersHhq")
     finish(queue, start(queue))
@@ -107,7 +110,10 @@ def test_what_lives_is_written_down_again(
 def test_what_ends_while_the_book_is_away_is_recorded_whole(
     queue: JobQueue, book: Book, book_url: str, record: Callable[[], None]
 ) -> None:
-    """Its end is still in the outbox, its claim is not: the exit code must not get lost between the two."""
+    """A job that ends while the history is lost is recorded completely.
+
+    Its end is in the outbox and its claim is not. The exit code must not get lost.
+    """
     serve(queue)
     queue.submit(make_spec())
     old = start(queue)
@@ -127,7 +133,7 @@ def test_what_ends_while_the_book_is_away_is_recorded_whole(
 
 
 def test_a_book_that_lost_nothing_is_left_alone(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
-    """New, read on, and when a recorder died between writing and settling."""
+    """A complete history is left unchanged: a new one, one in use, and one whose recorder died before it settled."""
     queue.submit(make_spec())
     assert catch_up(queue, book) is None
     record()
@@ -143,7 +149,10 @@ def test_a_book_that_lost_nothing_is_left_alone(queue: JobQueue, book: Book, rec
 def test_a_book_lost_right_after_the_store_is_written_down_too(
     queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None]
 ) -> None:
-    """No event tells of the jobs that came from the book: nothing was recorded in this epoch yet."""
+    """A history lost right after the store is recorded again.
+
+    No event names the jobs that the store got from the history: nothing was recorded in this epoch yet.
+    """
     queue.submit(make_spec())
     record()
     client = connect(store_url)
@@ -160,7 +169,7 @@ def test_a_book_lost_right_after_the_store_is_written_down_too(
 def test_ids_go_on_when_first_the_book_is_lost_and_then_the_store(
     queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None]
 ) -> None:
-    """No job was left in the store that the book could have heard of."""
+    """Ids continue when the history is lost and then the store, although the store had no job left to record again."""
     for _ in range(3):
         queue.cancel(queue.submit(make_spec()).id)
     record()
@@ -175,11 +184,15 @@ def test_ids_go_on_when_first_the_book_is_lost_and_then_the_store(
     assert book.get(3) is None
 
 
-@pytest.mark.parametrize("backend", ["sqlite"])  # there a copy is a file
+@pytest.mark.parametrize("backend", ["sqlite"])  # a copy of an SQLite database is a file
 def test_an_older_copy_of_the_book_is_brought_up_to_date(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None], tmp_path: Path
 ) -> None:
-    """What it holds for live and the store does not know has ended: else it would run again once the store is lost."""
+    """An older copy of the history is brought up to date.
+
+    Jobs that are live in the copy and missing in the store have ended. Otherwise they would run again after a loss of
+    the store.
+    """
     path = tmp_path / "book.db"
     serve(queue, make_offer(slots=9))
     ended, runs_on, again, waits = (queue.submit(make_spec()).id for _ in range(4))
@@ -219,7 +232,10 @@ def test_an_older_copy_of_the_book_is_brought_up_to_date(
 
 @pytest.mark.parametrize("backend", ["sqlite"])
 def test_what_was_written_into_a_file_just_deleted_was_not_written(book: Book, tmp_path: Path) -> None:
-    """The commit succeeds, into a file without a name; the queue must not forget anything for that."""
+    """A write into a file that was just deleted counts as failed.
+
+    The commit succeeds, into a file without a name, and the queue must not drop anything because of it.
+    """
     to = Cursor(epoch="e", last_id="1-0")
 
     def meanwhile() -> Iterator[list[Survivor]]:
@@ -233,7 +249,10 @@ def test_what_was_written_into_a_file_just_deleted_was_not_written(book: Book, t
 
 
 def test_the_history_of_another_store_is_not_touched(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
-    """A wrong database URL: two sites' jobs have the same ids."""
+    """The history of another store is left unchanged.
+
+    With a wrong database URL, the jobs of two sites have the same ids.
+    """
     queue.submit(make_spec())
     record()
     before = book.get(1)
@@ -251,7 +270,7 @@ def test_the_history_of_another_store_is_not_touched(queue: JobQueue, book: Book
 def test_two_recorders_that_notice_at_once_write_it_once(
     queue: JobQueue, book_url: str, store_url: str, record: Callable[[], None], book: Book
 ) -> None:
-    """How far the book has come is moved in the same transaction."""
+    """Two recorders that detect the loss at once record the jobs once: the cursor moves in the same transaction."""
     for _ in range(5):
         queue.submit(make_spec())
     record()
@@ -279,7 +298,7 @@ def test_two_recorders_that_notice_at_once_write_it_once(
 def test_a_job_that_cannot_be_read_keeps_no_other_from_being_told(
     queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None]
 ) -> None:
-    """A rule that became stricter since it was submitted."""
+    """An unreadable job does not stop the others, for example after a validation rule became stricter."""
     for _ in range(3):
         queue.submit(make_spec())
     record()
@@ -296,7 +315,7 @@ def test_a_job_that_cannot_be_read_keeps_no_other_from_being_told(
 def test_what_waits_is_written_down_again_with_what_it_waits_for(
     queue: JobQueue, book: Book, book_url: str, record: Callable[[], None]
 ) -> None:
-    """When the store is lost as well after that, the job waits on as it did."""
+    """Waiting jobs are recorded again with what they wait for, and survive a later loss of the store."""
     serve(queue)
     parent = queue.submit(make_spec(waits=Waits(hold=True))).id
     waits = Waits(after=(Dependency(parent),), begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc))

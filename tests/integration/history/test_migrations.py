@@ -1,4 +1,4 @@
-"""The migrations make the tables that the code declares, there and back, also when two processes do it at once."""
+"""Migrations give the declared tables, up and down, also when several processes migrate at once."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ CURSOR: dict[str, Any] = {"id": 1, "epoch": "e", "last_id": "0-0"}
 
 
 def insert(connection: sa.Connection, table: str, row: dict[str, Any]) -> None:
-    """Insert *row* as the database itself takes it, without our code."""
+    """Insert *row* directly into the database, without our code."""
     columns = ", ".join(row)
     marks = ", ".join(f":{name}" for name in row)
     connection.execute(sa.text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)
 
 
 def table_names(url: str) -> set[str]:
-    """Return the names of all tables of ours."""
+    """Return the names of our tables."""
     engine = open_engine(url)
     with reading(engine) as connection:
         names = set(sa.inspect(connection).get_table_names())
@@ -67,7 +67,7 @@ def table_names(url: str) -> set[str]:
 
 
 def left(url: str) -> list[str]:
-    """Return what is left of the index of texts."""
+    """Return the remaining parts of the text index."""
     names = {
         "sqlite": "SELECT name FROM sqlite_master",
         "postgresql": "SELECT relname FROM pg_class WHERE relkind = 'i'",
@@ -80,7 +80,7 @@ def left(url: str) -> list[str]:
 
 
 def constraints(url: str) -> dict[str, dict[str | None, str]]:
-    """Return every check and foreign key by table and name, as the database tells them."""
+    """Return every check and foreign key by table and name, as the database reports them."""
     engine = open_engine(url)
     with reading(engine) as connection:
         inspector = sa.inspect(connection)
@@ -97,7 +97,7 @@ def constraints(url: str) -> dict[str, dict[str | None, str]]:
 
 
 def test_an_empty_database_becomes_what_is_declared(empty_url: str) -> None:
-    """Alembic finds no difference between the migrated database and the tables in the code."""
+    """A migrated empty database matches the declared tables, according to Alembic."""
     migrate.upgrade(empty_url)
     engine = open_engine(empty_url)
     with reading(engine) as connection:
@@ -109,7 +109,7 @@ def test_an_empty_database_becomes_what_is_declared(empty_url: str) -> None:
 
 
 def test_constraints_are_those_declared(empty_url: str, book_url: str) -> None:
-    """Alembic does not compare checks: they are the same as those that the declared tables would make."""
+    """The constraints match those of the declared tables. Alembic does not compare checks."""
     engine = open_engine(empty_url, make=True)
     with writing(engine) as connection:
         METADATA.create_all(connection)
@@ -118,7 +118,7 @@ def test_constraints_are_those_declared(empty_url: str, book_url: str) -> None:
 
 
 def test_down_to_nothing_and_up_again(book_url: str) -> None:
-    """Going down leaves no table, and going up again makes them all."""
+    """A downgrade to base leaves no table, and an upgrade makes them all again."""
     assert (set(METADATA.tables), REVISION) == (table_names(book_url), migrate.current(book_url))
     migrate.downgrade(book_url, "base")
     assert [] == left(book_url)
@@ -128,7 +128,7 @@ def test_down_to_nothing_and_up_again(book_url: str) -> None:
 
 
 def test_jobs_from_before_tell_of_their_last_run(empty_url: str) -> None:
-    """A history that was written by revision 0001 can be filtered and ordered like any other."""
+    """A history from revision 0001 can be filtered and ordered by the last run of each job."""
     ended = {"ended_at": TIME, "ending": "exited", "exit_code": 3, "duration_s": 2.5}
     peak = {"peak_source": "torch", "peak_bytes": 5}
     migrate.upgrade(empty_url)
@@ -163,12 +163,12 @@ def test_upgrade_twice_changes_nothing(book_url: str) -> None:
 
 
 def test_the_code_knows_the_newest_revision() -> None:
-    """What the book checks without Alembic is what Alembic would say."""
+    """The revision in the code is Alembic's newest, because the history checks it without Alembic."""
     assert migrate.head() == REVISION
 
 
 def test_a_newer_database_is_left_alone(book_url: str) -> None:
-    """A revision that we do not know is no reason to touch anything."""
+    """A database with an unknown newer revision is left unchanged."""
     engine = open_engine(book_url)
     with writing(engine) as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
@@ -180,7 +180,7 @@ def test_a_newer_database_is_left_alone(book_url: str) -> None:
 
 @pytest.mark.full
 def test_many_upgrade_at_once(empty_url: str) -> None:
-    """Processes that find an empty database at the same moment all end well, and quietly."""
+    """Processes that migrate an empty database at the same time all succeed without output."""
     code = "import sys; from gpuqueue.history import migrate; sys.stdin.read(); migrate.upgrade(sys.argv[1])"
     processes = [
         subprocess.Popen(
@@ -223,7 +223,7 @@ def test_many_upgrade_at_once(empty_url: str) -> None:
     ],
 )
 def test_an_impossible_row_is_refused(book_url: str, check: str, table: str, row: dict[str, Any]) -> None:
-    """Not even a bug can write what cannot be."""
+    """The constraints refuse impossible rows, even if a bug writes them."""
     good = {"jobs": JOB, "runs": RUN, "run_devices": DEVICE, "outbox_cursor": CURSOR}
     engine = open_engine(book_url)
     with writing(engine) as connection:
@@ -237,7 +237,7 @@ def test_an_impossible_row_is_refused(book_url: str, check: str, table: str, row
 
 
 def test_rows_that_refer_to_a_job_go_with_it(book_url: str) -> None:
-    """A run without its job cannot be written, and one whose job is deleted goes too."""
+    """A run without a job is refused, and a deleted job takes its runs with it."""
     engine = open_engine(book_url)
     with pytest.raises(sa.exc.IntegrityError), writing(engine) as connection:
         insert(connection, "runs", RUN)

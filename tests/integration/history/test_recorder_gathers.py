@@ -1,4 +1,4 @@
-"""In a row of jobs the recorder writes what comes within a moment in one go; of a single job each step as it comes."""
+"""The recorder batches the events of many short jobs, and writes the events of a single job as they come."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.services.recorder import GATHER_S, Recorder
 
 
 class Stopping(threading.Event):
-    """What the loop asks whether to stop. In its first pause *act* happens, after the second it is to stop."""
+    """A stop event for the loop. *act* runs in its first pause, and its second pause sets it."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Stopping(threading.Event):
         self._turns = 0
 
     def is_set(self) -> bool:
-        """Return whether it is set; a loop that never pauses ends as well."""
+        """Return whether the event is set. A loop that never pauses ends as well."""
         self._turns += 1
         return super().is_set() or self._turns > 3
 
@@ -42,7 +42,7 @@ class Stopping(threading.Event):
 
 
 def through(queue: JobQueue) -> None:
-    """Take one job through its life: four events."""
+    """Run one job completely, which makes four events."""
     job_id, claimed = queue.submit(make_spec()).id, must_claim(queue)
     queue.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
     ended = Ending.from_status(0)
@@ -52,7 +52,10 @@ def through(queue: JobQueue) -> None:
 def test_a_row_of_short_jobs_is_written_in_few_transactions(
     queue: JobQueue, book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each event was written as it came: the recorder took more of the processors than all jobs, and they waited."""
+    """Many short jobs are written in few transactions.
+
+    Regression: each event was written as it came, so the recorder used more CPU than all jobs and slowed them down.
+    """
     serve(queue)
     batches: list[int] = []
     apply = book.apply
@@ -68,7 +71,7 @@ def test_a_row_of_short_jobs_is_written_in_few_transactions(
 
 
 def test_a_full_batch_is_followed_at_once(queue: JobQueue, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is more already: who has fallen behind must not rest."""
+    """A full batch is followed by the next one at once: a recorder that is behind must not pause."""
     serve(queue)
     monkeypatch.setattr(of_recorder, "BATCH", 4)
     monkeypatch.setattr(of_recorder, "WAIT_S", 0.0)
@@ -85,7 +88,10 @@ def test_a_full_batch_is_followed_at_once(queue: JobQueue, book: Book, monkeypat
 def test_what_was_waited_for_is_not_followed_by_a_pause(
     queue: JobQueue, book: Book, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The steps of a single job come one by one: its end must not wait because its start was written a moment ago."""
+    """An event that the recorder waited for is not followed by a pause.
+
+    A single job's events come one by one, and its end must not wait because its start was just written.
+    """
     recorder, stopping = Recorder(Settings.load({}), queue, book), Stopping(lambda: None)
     monkeypatch.setattr(recorder, "mend", lambda: None)
     asked: list[float] = []

@@ -1,6 +1,6 @@
-"""The small door to the book: what it tells is what the whole book tells, and where it is shut that answers.
+"""The light SQLite reader returns what the full history returns, and the full one answers where it cannot.
 
-That both tell the same of every job is asked by each test that has a book of its own: see ``book_fixtures.py``.
+Each test with its own history compares both for every job: see ``book_fixtures.py``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gpuqueue.text.units import GIB
 
 @pytest.fixture
 def path(migrated_sqlite: Path, tmp_path: Path) -> Path:
-    """Return a file with our tables, in a directory whose name an address must not trip over."""
+    """Return a file with our tables, in a directory with special characters in its name."""
     odd = tmp_path / "50% off #1; Ünïcode"
     odd.mkdir()
     return Path(shutil.copy(migrated_sqlite, odd / "book.db"))
@@ -41,12 +41,12 @@ def path(migrated_sqlite: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def url(path: Path) -> str:
-    """Return its address."""
+    """Return the URL of the file."""
     return f"sqlite:///{path}"
 
 
 def told_in_full(url: str) -> Book:
-    """Return a book that has all that there can be of a job: of job 1, and of the array 2 with its member 4."""
+    """Return a history with all fields of a job: job 1, and array 2 with its member 4."""
     book = Book(url)
     outbox = Outbox(book)
     outbox.submit(1, make_spec(gpus=2, tags=("a", "b"), notices=(Notice("team"),)))
@@ -76,7 +76,10 @@ def told_in_full(url: str) -> Book:
 
 
 def test_it_tells_all_that_the_whole_book_tells(url: str) -> None:
-    """Of a job with all that there can be, of an array, of its member, and of what is not there."""
+    """The reader returns the same records as the full history.
+
+    Compared are a job with all fields, an array, a member and a missing job.
+    """
     book = told_in_full(url)
 
     records = {job_id: sqlite_reader.record(url, job_id) for job_id in (1, 2, 4, 99)}
@@ -102,13 +105,13 @@ def test_it_tells_all_that_the_whole_book_tells(url: str) -> None:
     ["postgresql://h/d", "sqlite://", "sqlite:///book.db", "sqlite:////book.db?cache=shared", "sqlite+x:////b"],
 )
 def test_it_is_shut_for_all_but_a_file(address: str) -> None:
-    """A relative path, or one with words to the driver, is the library's to understand."""
+    """The reader refuses all but an absolute file path. A relative path or driver options are left to the library."""
     with pytest.raises(sqlite_reader.Shut):
         sqlite_reader.record(address, 1)
 
 
 def test_it_makes_no_file(path: Path, url: str) -> None:
-    """A typing error in an address shall leave nothing there; what to do about it the whole book says."""
+    """The reader makes no file for a wrong URL. The full history says what to do."""
     path.unlink()
 
     with pytest.raises(sqlite_reader.Shut):
@@ -120,7 +123,7 @@ def test_it_makes_no_file(path: Path, url: str) -> None:
 
 @pytest.mark.parametrize(("revision", "words"), [("0001", "older"), ("9999", "newer")])
 def test_other_tables_are_not_read(path: Path, url: str, revision: str, words: str) -> None:
-    """What they mean is for their own version to say."""
+    """The reader refuses tables of another version."""
     with closing(sqlite3.connect(path)) as file, file:
         file.execute("UPDATE alembic_version SET version_num = ?", (revision,))
 
@@ -131,7 +134,7 @@ def test_other_tables_are_not_read(path: Path, url: str, revision: str, words: s
 
 
 def test_a_damaged_file_is_the_whole_books_to_name(path: Path, url: str) -> None:
-    """This door has no words for any trouble."""
+    """The reader refuses a damaged file and leaves the error message to the full history."""
     path.write_bytes(b"no database at all" * 1000)
 
     with pytest.raises(sqlite_reader.Shut):
@@ -143,7 +146,7 @@ def test_a_damaged_file_is_the_whole_books_to_name(path: Path, url: str) -> None
 def test_a_file_that_somebody_keeps_locked_is_not_waited_for_long(
     path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole book waits for it, and says after a while who it waits for."""
+    """The reader waits only briefly for a locked file. The full history waits longer and then reports the lock."""
     monkeypatch.setattr(sqlite_reader, "WAIT_S", 0.01)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
@@ -155,7 +158,7 @@ def test_a_file_that_somebody_keeps_locked_is_not_waited_for_long(
 
 
 def test_it_reads_beside_a_writer(path: Path, url: str) -> None:
-    """What is not committed is not there, and nobody waits."""
+    """The reader reads beside a writer without waiting, and sees only committed data."""
     book = told_in_full(url)
     before = book.get(1)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -173,7 +176,7 @@ def test_it_reads_beside_a_writer(path: Path, url: str) -> None:
 
 
 def test_a_file_in_anothers_place_is_read_at_once(path: Path, url: str, migrated_sqlite: Path) -> None:
-    """Nothing of the old one is kept open."""
+    """A replaced file is read at once: the reader keeps no file open."""
     told_in_full(url).close()
     assert sqlite_reader.record(url, 1) is not None
     new = Path(shutil.copy(migrated_sqlite, path.with_name("new.db")))
@@ -183,7 +186,7 @@ def test_a_file_in_anothers_place_is_read_at_once(path: Path, url: str, migrated
 
 
 def test_behind_a_shut_door_the_whole_book_answers(tmp_path: Path, migrated_sqlite: Path) -> None:
-    """Nobody notices but by the clock."""
+    """The full history answers where the reader refuses, with the same result."""
     shutil.copy(migrated_sqlite, tmp_path / "book.db")
     told_in_full(f"sqlite:///{tmp_path / 'book.db'}").close()
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})

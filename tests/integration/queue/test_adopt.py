@@ -1,4 +1,4 @@
-"""When a store takes a run back that its worker offers, and when not."""
+"""When a store adopts a run that its worker offers, and when it refuses."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def stray(job_id: int = 1, token: str = "1.abc", spec: JobSpec | None = None, **
 
 
 def of_claim(claimed: Claim) -> Stray:
-    """Return the run that came of a claim."""
+    """Return the run of a claim as its worker would offer it."""
     return stray(claimed.job_id, claimed.token, claimed.spec)
 
 
 def last_event(queue: JobQueue) -> Event:
-    """Return what the outbox was told last."""
+    """Return the last event in the outbox."""
     return queue.events("0-0", most=1000)[-1]
 
 
@@ -56,7 +56,7 @@ def finish(queue: JobQueue, token: str, job_id: int = 1) -> bool:
 
 @pytest.fixture
 def rebuilt(store_url: str) -> Iterator[JobQueue]:
-    """Return a queue whose store lost its data; the book knew jobs up to 5."""
+    """Return a queue whose store lost its data. The history has jobs up to 5."""
     queue = JobQueue(store_url)
     queue.open(100, last=5)
     serve(queue)
@@ -65,7 +65,10 @@ def rebuilt(store_url: str) -> Iterator[JobQueue]:
 
 
 def test_a_run_whose_claim_the_book_never_saw_is_taken_back(queue: JobQueue) -> None:
-    """Under its old token, with its memory, before anybody else can claim its job."""
+    """A run whose claim is missing in the history is adopted.
+
+    It keeps its token and memory, and no other worker can claim its job.
+    """
     serve(queue)
     queue.submit(make_spec())
 
@@ -89,7 +92,7 @@ def test_a_run_whose_claim_the_book_never_saw_is_taken_back(queue: JobQueue) -> 
 
 
 def test_a_held_job_that_runs_is_taken_back(queue: JobQueue) -> None:
-    """It was released in the last moments."""
+    """A held job with a run is adopted: it was released in the last moments."""
     serve(queue)
     queue.submit(make_spec())
     queue.hold(1)
@@ -100,7 +103,7 @@ def test_a_held_job_that_runs_is_taken_back(queue: JobQueue) -> None:
 
 
 def test_a_run_that_the_store_knows_only_renews_its_lease(queue: JobQueue, store_url: str) -> None:
-    """Offering is harmless: it can be done at any time, by every worker that comes up."""
+    """An offer of a known run only renews its lease. Every starting worker can offer its runs at any time."""
     serve(queue)
     queue.submit(make_spec())
     claimed = must_claim(queue)
@@ -118,7 +121,10 @@ def test_a_run_that_the_store_knows_only_renews_its_lease(queue: JobQueue, store
 
 
 def test_a_run_with_an_id_out_of_reach_is_not_taken_back(rebuilt: JobQueue) -> None:
-    """Its directory was damaged: all jobs to come would have had the same id."""
+    """A run with an id beyond the maximum is not adopted.
+
+    Its directory was damaged, and all later jobs would have had the same id.
+    """
     assert rebuilt.adopt(stray(2**52 + 1), lease_s=300) is None
 
     assert 101 == rebuilt.submit(make_spec()).id
@@ -127,7 +133,7 @@ def test_a_run_with_an_id_out_of_reach_is_not_taken_back(rebuilt: JobQueue) -> N
 
 
 def test_a_run_that_started_unseen_is_told_to_run(queue: JobQueue) -> None:
-    """The book knew the claim and not the start: it must hear where the log is."""
+    """The adoption of a claimed run records its start. The history has only the claim and needs the log path."""
     serve(queue)
     queue.submit(make_spec())
     claimed = must_claim(queue)
@@ -139,7 +145,10 @@ def test_a_run_that_started_unseen_is_told_to_run(queue: JobQueue) -> None:
 
 
 def test_a_run_that_is_over_for_the_store_is_not_taken_back(queue: JobQueue) -> None:
-    """It was lost and the job waits again, or another run has it: two copies would live."""
+    """A run that ended for the store is not adopted, as two copies would live.
+
+    It was lost and its job waits again, or the job has another run.
+    """
     serve(queue)
     queue.submit(make_spec())
     first = must_claim(queue)
@@ -154,7 +163,7 @@ def test_a_run_that_is_over_for_the_store_is_not_taken_back(queue: JobQueue) -> 
 
 
 def test_an_end_that_was_told_is_known_until_the_book_has_it(queue: JobQueue) -> None:
-    """So long the run directory is kept."""
+    """A reported end stays known until the history has it. The run directory is kept for as long."""
     serve(queue)
     queue.submit(make_spec())
     claimed = must_claim(queue)
@@ -169,7 +178,7 @@ def test_an_end_that_was_told_is_known_until_the_book_has_it(queue: JobQueue) ->
 
 
 def test_a_cancelled_job_is_not_brought_back_by_its_run(queue: JobQueue) -> None:
-    """Somebody cancelled it before its worker came: the run is ended."""
+    """A job that was cancelled before its worker came is not restored by its run. The run is ended."""
     queue.submit(make_spec())
     queue.cancel(1)
 
@@ -177,7 +186,10 @@ def test_a_cancelled_job_is_not_brought_back_by_its_run(queue: JobQueue) -> None
 
 
 def test_a_job_of_the_lost_store_that_nobody_heard_of_comes_back_with_its_run(rebuilt: JobQueue) -> None:
-    """Its submission went down with the store: what its worker was given is all there is."""
+    """A job whose submission was lost with the store is created from its run.
+
+    The worker's copy of the request is the only one.
+    """
     spec = make_spec(name="unheard", time_limit_s=60.0, pool="")
 
     assert JobState.RUNNING is rebuilt.adopt(stray(7, spec=spec), lease_s=300)
@@ -195,7 +207,10 @@ def test_a_job_of_the_lost_store_that_nobody_heard_of_comes_back_with_its_run(re
 def test_a_job_that_was_made_up_of_a_run_on_a_gpu_goes_on_only_there(
     rebuilt: JobQueue, kind: DeviceKind, meant: str | None
 ) -> None:
-    """Should the run be lost: its request does not say, and no GPU may be known by then."""
+    """A job created from a run on a GPU is bound to GPUs, should the run be lost.
+
+    Its request has no device filter, and no GPU may be known by then.
+    """
     uuid = "GPU-0" if kind is DeviceKind.GPU else "cpu-0"
     assert rebuilt.adopt(stray(7, devices=(replace(DEVICE, kind=kind, uuid=uuid),)), lease_s=300)
     assert meant == last_event(rebuilt).fields.get("meant")
@@ -208,7 +223,11 @@ def test_a_job_that_was_made_up_of_a_run_on_a_gpu_goes_on_only_there(
 
 
 def test_a_job_that_ended_is_never_made_up_again(rebuilt: JobQueue, store_url: str) -> None:
-    """The book knew all up to 5, so what is not here has ended; 101 and 7 were here, and the book has them by now."""
+    """An ended job is never created again from its run.
+
+    The history had all jobs up to 5, so a missing job up to 5 has ended. Jobs 101 and 7 were in this store, and the
+    history has them by now.
+    """
     rebuilt.submit(make_spec())
     assert rebuilt.adopt(stray(7), lease_s=300)
     client = connect(store_url)
@@ -220,14 +239,20 @@ def test_a_job_that_ended_is_never_made_up_again(rebuilt: JobQueue, store_url: s
 
 
 def test_without_its_spec_a_job_cannot_be_made_up(rebuilt: JobQueue) -> None:
-    """Damaged, of a version that wrote none, or one that cannot be read."""
+    """A job cannot be created from a run without a readable spec.
+
+    The spec is damaged, missing in that older version, or invalid.
+    """
     for payload in (None, "", "{", "{}"):
         assert rebuilt.adopt(stray(7, payload=payload), lease_s=300) is None
     assert [] == rebuilt.live()
 
 
 def test_a_run_of_a_store_and_a_book_that_are_both_gone_keeps_its_id(store_url: str) -> None:
-    """Nobody else may get it, and those below, whose runs may come later, are no strangers either."""
+    """A run keeps its id if both the store and the history are lost.
+
+    No new job gets that id, and runs with lower ids are adopted later as well.
+    """
     queue = JobQueue(store_url)
     queue.open(0)
 
@@ -238,7 +263,10 @@ def test_a_run_of_a_store_and_a_book_that_are_both_gone_keeps_its_id(store_url: 
 
 
 def test_a_run_is_not_taken_for_that_of_another_job_of_the_same_id(queue: JobQueue) -> None:
-    """With store and book gone ids begin anew: the job that has it now is not the one that ran."""
+    """A run is not adopted for another job with the same id.
+
+    After the loss of the store and the history ids start again.
+    """
     queue.submit(make_spec(name="new"))
 
     assert queue.adopt(stray(1, spec=make_spec(name="old")), lease_s=300) is None
@@ -246,7 +274,7 @@ def test_a_run_is_not_taken_for_that_of_another_job_of_the_same_id(queue: JobQue
 
 
 def test_a_run_on_several_devices_gets_its_memory_on_each(queue: JobQueue) -> None:
-    """All or none, as at the claim."""
+    """A run on several devices gets its memory on all of them or on none, as in a claim."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     spec = make_spec(gpus=2)
     queue.submit(spec)
@@ -259,7 +287,10 @@ def test_a_run_on_several_devices_gets_its_memory_on_each(queue: JobQueue) -> No
 
 
 def test_how_an_earlier_run_came_to_its_start_is_not_told_of_a_later_one(queue: JobQueue) -> None:
-    """The claim of the one that is offered went down with the store: unknown is None."""
+    """The start kind of an earlier run is not reported for a later one.
+
+    The claim of the offered run was lost with the store, so its start kind is None.
+    """
     serve(queue)
     queue.submit(make_spec())
     queue.lose(1, must_claim(queue).token, loss_limit=3, detail="gone")
@@ -273,7 +304,7 @@ def test_how_an_earlier_run_came_to_its_start_is_not_told_of_a_later_one(queue: 
 
 
 def test_a_run_that_was_alone_on_its_card_is_alone_again(rebuilt: JobQueue) -> None:
-    """The store that takes it back lets nobody join it; the book hears that it holds all that the card can give."""
+    """An adopted exclusive run is alone on its card again. The history records that it holds all memory of the card."""
     alone = make_spec(placement=Placement(exclusive=True, models=("test",)))
     assert JobState.RUNNING is rebuilt.adopt(stray(50, spec=alone), lease_s=300)
     adopted = last_event(rebuilt)

@@ -1,4 +1,4 @@
-"""The embedded server's allocator: among many jobs a claim is as quick as the memory it walks through is tidy."""
+"""The embedded server's allocator: with many jobs, memory fragmentation slows claims down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpuqueue.system.process import ProcessIdentity
 
 
 def server_with(folder: Path, malloc: str) -> Path:
-    """Return a program that says of itself what a server says."""
+    """Return a program that reports its version and allocator like a server."""
     program = folder / f"server-{malloc}"
     program.write_text(f"#!/bin/sh\necho 'Server v=9.1.2 sha=0:0 malloc={malloc} bits=64'\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
@@ -26,7 +26,7 @@ def server_with(folder: Path, malloc: str) -> Path:
 
 
 def test_a_server_of_the_c_library_loads_what_is_installed(tmp_path: Path) -> None:
-    """The server of our wheel is one."""
+    """A server with the allocator of the C library, such as that of our wheel, loads an installed allocator."""
     library = tmp_path / "libmimalloc.so.3"
     library.touch()
 
@@ -36,7 +36,7 @@ def test_a_server_of_the_c_library_loads_what_is_installed(tmp_path: Path) -> No
 
 
 def test_jemalloc_comes_first_wherever_it_lies(tmp_path: Path) -> None:
-    """It is what these servers are tested with."""
+    """The preferred library is jemalloc, in any directory, because these servers are tested with it."""
     for place in ("first/libmimalloc.so.3", "second/libjemalloc.so.2"):
         (tmp_path / place).parent.mkdir()
         (tmp_path / place).touch()
@@ -46,7 +46,7 @@ def test_jemalloc_comes_first_wherever_it_lies(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("chosen", ["", "/usr/lib/libmine.so"])
 def test_who_has_chosen_is_left_alone(tmp_path: Path, chosen: str) -> None:
-    """Also with nothing: the way out, should the library be a broken one."""
+    """A user's own setting of the variable stays, even an empty one: that is the way out if the library is broken."""
     (tmp_path / "libjemalloc.so.2").touch()
 
     environ = environment_for(server_with(tmp_path, "libc"), {VARIABLE: chosen}, [tmp_path])
@@ -55,14 +55,17 @@ def test_who_has_chosen_is_left_alone(tmp_path: Path, chosen: str) -> None:
 
 
 def test_a_server_with_an_allocator_of_its_own_keeps_it(tmp_path: Path) -> None:
-    """Those of distributions have jemalloc built in."""
+    """A server with a built-in allocator keeps it. Servers of distributions have jemalloc built in."""
     (tmp_path / "libjemalloc.so.2").touch()
 
     assert VARIABLE not in environment_for(server_with(tmp_path, "jemalloc-5.3.0"), {}, [tmp_path])
 
 
 def test_nothing_installed_or_no_answer_changes_nothing(tmp_path: Path) -> None:
-    """A store must start on any machine."""
+    """Nothing changes without an installed allocator or without an answer from the server.
+
+    A store must start on any machine.
+    """
     assert environment_for(server_with(tmp_path, "libc"), {}, [tmp_path]) == {}
     (tmp_path / "libjemalloc.so.2").touch()
     assert environment_for(tmp_path / "no server", {}, [tmp_path]) == {}
@@ -71,7 +74,7 @@ def test_nothing_installed_or_no_answer_changes_nothing(tmp_path: Path) -> None:
 def test_the_server_that_we_start_has_loaded_it(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A real one, with a library that does nothing; doctor sees it in the process."""
+    """A real server that we start has loaded the library, here an empty one, and doctor finds it in the process."""
     cc = compiler()
     if cc is None:
         pytest.skip("needs a C compiler")
@@ -93,7 +96,7 @@ def test_the_server_that_we_start_has_loaded_it(
 
 
 def test_a_process_that_is_gone_has_loaded_nothing() -> None:
-    """Doctor looks at a store that may end meanwhile."""
+    """An ended process has loaded nothing. Doctor examines a store that may end meanwhile."""
     ended = subprocess.Popen(["/bin/true"])
     ended.wait()
 

@@ -1,4 +1,4 @@
-"""Arrays in the store: one entry for all members, each a job of its own from the moment when a device takes it."""
+"""Arrays in the store: one entry for all members, and a job for each member once a device takes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuqueue.text.units import GIB
 
 @pytest.fixture
 def client(store_url: str) -> Iterator[redis.Redis]:
-    """Return a connection to the store, which must be whole at the end of each test."""
+    """Return a connection to the store. After each test the store must have no faults."""
     connection = connect(store_url)
     yield connection
     assert [] == faults(dump(connection))
@@ -44,7 +44,7 @@ def submit(queue: JobQueue, text: str, **changes: object) -> int:
 
 
 def stand(queue: JobQueue, job_id: int) -> Job:
-    """Return the job, which must be known."""
+    """Return a job that must exist."""
     job = queue.get(job_id)
     assert job is not None
     return job
@@ -59,14 +59,14 @@ def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
 
 
 def left(queue: JobQueue, job_id: int) -> tuple[str, str, dict[str, int]]:
-    """Return which members wait, which are held, and how many ended how (only those that did)."""
+    """Return the waiting members, the held members, and the counts of the endings that occurred."""
     tally = stand(queue, job_id).tally
     assert tally is not None
     return str(tally.left), str(tally.held), {state: count for state, count in tally.ended.items() if count}
 
 
 def test_one_submit_makes_one_entry(farm: JobQueue, client: redis.Redis) -> None:
-    """Ten thousand members, and the ids behind the array's own are theirs."""
+    """One submit of ten thousand members makes one entry and reserves the ids after the array's own for them."""
     first = submit(farm, "0-9999")
     after = farm.submit(make_spec())
 
@@ -77,7 +77,7 @@ def test_one_submit_makes_one_entry(farm: JobQueue, client: redis.Redis) -> None
 
 
 def test_members_come_one_by_one_and_know_who_they_are(farm: JobQueue) -> None:
-    """Their arguments and their environment are their own, the rest is the array's."""
+    """Members are claimed one by one, with their own arguments and environment and the rest of the array's request."""
     sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4"), Axis.parse("seed=0..1")])
     spec = make_spec(argv=("train", "--lr={lr}", '{"a": {}}', "{seed}"), array=sweep, mem_bytes=GIB // 64)
     first = farm.submit(spec).id
@@ -95,7 +95,7 @@ def test_members_come_one_by_one_and_know_who_they_are(farm: JobQueue) -> None:
 
 
 def test_an_array_keeps_its_place(farm: JobQueue) -> None:
-    """What was submitted after it comes after all of it, and a higher level comes first."""
+    """Jobs submitted after an array come after all its members, and a job of higher priority comes first."""
     first = submit(farm, "0-1")
     last = farm.submit(make_spec(mem_bytes=GIB // 64)).id
     taken = [must_claim(farm).job_id]
@@ -107,7 +107,7 @@ def test_an_array_keeps_its_place(farm: JobQueue) -> None:
 
 
 def test_users_take_turns_with_an_array(farm: JobQueue) -> None:
-    """Its owner's usage grows with each member, so that a million of them keep nobody waiting."""
+    """An array's user gains usage with each member, so a million members keep no other user waiting."""
     submit(farm, "0-99", account=ADA)
     bobs = farm.submit(make_spec(account=BOB)).id
 
@@ -115,7 +115,7 @@ def test_users_take_turns_with_an_array(farm: JobQueue) -> None:
 
 
 def test_a_claim_sent_twice_gets_the_same_member(farm: JobQueue) -> None:
-    """The reply of the first was lost."""
+    """A claim that is repeated because its reply got lost gets the same member."""
     first, nonce = submit(farm, "0-9"), new_nonce()
 
     assert must_claim(farm, nonce=nonce) == must_claim(farm, nonce=nonce)
@@ -123,7 +123,7 @@ def test_a_claim_sent_twice_gets_the_same_member(farm: JobQueue) -> None:
 
 
 def test_no_more_than_asked_are_at_it_at_once(farm: JobQueue) -> None:
-    """At the limit the array is out of the claim's way, and comes back when a member ends."""
+    """At its concurrency limit an array is skipped by claims. It comes back when a member ends."""
     first = submit(farm, "0-9%2")
     one, two = must_claim(farm), must_claim(farm)
 
@@ -133,7 +133,7 @@ def test_no_more_than_asked_are_at_it_at_once(farm: JobQueue) -> None:
     assert WaitReason.MEMORY is stand(farm, first).reason
     three = must_claim(farm)
     assert (first + 3, None) == (three.job_id, claim(farm))
-    farm.giveback(two.job_id, two.token, "full")  # it is at it all the same, and goes first
+    farm.giveback(two.job_id, two.token, "full")  # a released member still counts, and goes first
     assert (two.job_id, None) == (must_claim(farm).job_id, claim(farm))
 
 
@@ -141,7 +141,7 @@ def test_no_more_than_asked_are_at_it_at_once(farm: JobQueue) -> None:
     ("codes", "state"), [([0, 0], JobState.SUCCEEDED), ([0, 1], JobState.FAILED), ([1, 0], JobState.FAILED)]
 )
 def test_it_has_ended_when_its_last_member_has(farm: JobQueue, codes: list[int], state: JobState) -> None:
-    """Succeeded if all did."""
+    """An array ends with its last member. It succeeds if all members succeeded."""
     first = submit(farm, "0-1")
     claims = [must_claim(farm), must_claim(farm)]
 
@@ -154,7 +154,7 @@ def test_it_has_ended_when_its_last_member_has(farm: JobQueue, codes: list[int],
 
 
 def test_a_lost_member_runs_again_as_a_job_of_its_own(farm: JobQueue) -> None:
-    """And its array waits for it."""
+    """A lost member is queued again as a job of its own, and its array waits for it."""
     first = submit(farm, "0")
     claimed = must_claim(farm)
 
@@ -167,7 +167,7 @@ def test_a_lost_member_runs_again_as_a_job_of_its_own(farm: JobQueue) -> None:
 
 
 def test_a_part_is_cancelled(farm: JobQueue) -> None:
-    """What waits at once, what runs by its worker, the rest not at all."""
+    """Members can be cancelled: waiting ones at once, running ones by their worker, and the other members continue."""
     first = submit(farm, "0-9")
     runs = [must_claim(farm) for _ in range(2)]
 
@@ -181,7 +181,7 @@ def test_a_part_is_cancelled(farm: JobQueue) -> None:
 
 
 def test_all_of_it_is_cancelled(farm: JobQueue) -> None:
-    """It is cancelling until the last run is gone."""
+    """A cancelled array is cancelling until its last run has ended."""
     first = submit(farm, "0-9")
     run = must_claim(farm)
 
@@ -196,7 +196,7 @@ def test_all_of_it_is_cancelled(farm: JobQueue) -> None:
 
 
 def test_a_part_is_held_and_released(farm: JobQueue) -> None:
-    """It is passed over, and comes back at its old place."""
+    """Held members are skipped, and come back at their old place when they are released."""
     first = submit(farm, "0-5:2,8-9")
 
     held = farm.part(first, "hold", Indexes.parse("0-3,9"))
@@ -213,7 +213,7 @@ def test_a_part_is_held_and_released(farm: JobQueue) -> None:
 
 
 def test_all_that_waits_is_held(farm: JobQueue) -> None:
-    """What runs goes on; once it has ended the array is held, and a release brings it back."""
+    """A hold of an array lets its runs continue. Once they have ended the array is held, until a release."""
     first = submit(farm, "0-9")
     run = must_claim(farm)
 
@@ -226,7 +226,7 @@ def test_all_that_waits_is_held(farm: JobQueue) -> None:
 
 
 def test_an_array_is_forgotten_after_its_last_member(farm: JobQueue, client: redis.Redis) -> None:
-    """Its spec is theirs."""
+    """An array is dropped after its last member, because its members use its spec."""
     first = submit(farm, "0-1")
     claims = [must_claim(farm), must_claim(farm)]
     end(farm, claims[0])
@@ -241,7 +241,7 @@ def test_an_array_is_forgotten_after_its_last_member(farm: JobQueue, client: red
 
 
 def test_a_reservation_is_for_its_next_member(queue: JobQueue) -> None:
-    """A large array at the head keeps room for one of its members, and gets it; then for the one after it."""
+    """A reservation of an array is for its next member, and after that member's start for the one after it."""
     serve(queue, make_offer(slots=8))
     queue.submit(make_spec(mem_bytes=10 * GIB))
     small = must_claim(queue)
@@ -259,7 +259,10 @@ def test_a_reservation_is_for_its_next_member(queue: JobQueue) -> None:
 
 
 def test_waiting_counts_from_the_last_member_taken(farm: JobQueue, client: redis.Redis) -> None:
-    """An array that is being served is not lifted above others for the age of its submission."""
+    """Aging of an array counts from the last claimed member, not from the submission.
+
+    An array that is being served is not promoted above other jobs.
+    """
     first = submit(farm, "0-9")
     client.hset(f"{{gq}}:j:{first}", "ts", 1_000_000)
     taken = must_claim(farm)
@@ -272,7 +275,7 @@ def test_waiting_counts_from_the_last_member_taken(farm: JobQueue, client: redis
 
 
 def test_who_keeps_an_array_aside_lets_it_in_again(farm: JobQueue, client: redis.Redis) -> None:
-    """What is done to a part of it is no reason to let the rest into the queue."""
+    """A change to some members does not let an array back into the queue while another reason keeps it out."""
     first = submit(farm, "0-9")
     client.hset(f"{{gq}}:j:{first}", "why", "device")
     client.delete(*(key for key in client.keys("*") if key.split(":")[1] in {"q", "us", "ul", "sh", "su"}))
@@ -285,7 +288,7 @@ def test_who_keeps_an_array_aside_lets_it_in_again(farm: JobQueue, client: redis
 
 
 def test_no_member_is_there_twice(farm: JobQueue, client: redis.Redis) -> None:
-    """Whatever became of the text of what is left: a member that is a job already is never made again."""
+    """A member that is a job already is never made again, even if the text of remaining members is wrong."""
     first = submit(farm, "0-2")
     one = must_claim(farm)
     client.hset(f"{{gq}}:j:{first}", "rm", "0-2")
@@ -295,7 +298,7 @@ def test_no_member_is_there_twice(farm: JobQueue, client: redis.Redis) -> None:
 
 
 def test_a_million_members_cost_a_claim_no_more(farm: JobQueue, client: redis.Redis) -> None:
-    """What is left is one range, however long."""
+    """A claim on a million members costs no more than on a few: the remaining members are one range."""
     first = submit(farm, "0-999999")
 
     assert first + 1 == must_claim(farm).job_id
@@ -304,7 +307,10 @@ def test_a_million_members_cost_a_claim_no_more(farm: JobQueue, client: redis.Re
 
 @pytest.mark.full
 def test_thousands_of_members_are_all_named(farm: JobQueue, client: redis.Redis) -> None:
-    """Lua hands over eight thousand values at once: the change was made half-way, and could never be repeated."""
+    """An edit of thousands of members reports all of them.
+
+    Regression: Lua returns at most eight thousand values, so the change was made half-way and could not be repeated.
+    """
     array = submit(farm, "0-3")
     ids = [str(10**6 + number) for number in range(9000)]
     for number in ids:

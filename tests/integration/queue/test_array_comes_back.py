@@ -1,4 +1,4 @@
-"""Arrays in a store that lost its data: what has run must not run again, however scattered the rest of it is."""
+"""Arrays in a store that lost its data: no member runs twice, however scattered the remaining members are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LEASE_S = 300.0
 
 @pytest.fixture
 def record(queue: JobQueue, book: Book) -> Callable[[], None]:
-    """Return a way to have the book take all that the outbox has."""
+    """Return a function that records the whole outbox in the history."""
     recorder = Recorder(Settings.load(), queue, book)
 
     def drain() -> None:
@@ -43,13 +43,13 @@ def record(queue: JobQueue, book: Book) -> Callable[[], None]:
 
 
 def submit(queue: JobQueue, indexes: str) -> int:
-    """Return the id of an array, which a device may take."""
+    """Submit an array that the device can take and return its id."""
     serve(queue, make_offer(slots=100))
     return queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse(indexes))).id
 
 
 def end(queue: JobQueue, claimed: Claim) -> None:
-    """End a run well, as its worker would."""
+    """End a run successfully, as its worker would."""
     ending = Ending.from_status(0)
     assert queue.finish(
         claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1, devices=()
@@ -57,21 +57,21 @@ def end(queue: JobQueue, claimed: Claim) -> None:
 
 
 def stand(queue: JobQueue, job_id: int) -> Job:
-    """Return the job, which must be known."""
+    """Return a job that must exist."""
     job = queue.get(job_id)
     assert job is not None
     return job
 
 
 def tally(queue: JobQueue, array_id: int) -> Tally:
-    """Return how far an array has come."""
+    """Return the progress of an array."""
     found = stand(queue, array_id).tally
     assert found is not None
     return found
 
 
 def lose_data(queue: JobQueue, book: Book) -> None:
-    """Lose all that the store has, and rebuild it from the book; claims begin again at once."""
+    """Delete all data in the store and rebuild it from the history, with claims allowed at once."""
     client = connect(queue.url)
     client.flushall()
     assert open_queue(queue, book, lease_s=LEASE_S) is not None
@@ -82,7 +82,7 @@ def lose_data(queue: JobQueue, book: Book) -> None:
 
 
 def whats_wrong(queue: JobQueue) -> list[str]:
-    """Return what is wrong with the store."""
+    """Return the faults of the store."""
     client = connect(queue.url)
     found = faults(dump(client))
     client.close()
@@ -90,7 +90,7 @@ def whats_wrong(queue: JobQueue) -> list[str]:
 
 
 def doctor_of(queue: JobQueue) -> dict[str, room.Finding]:
-    """Return what the doctor says of the queue, by its checks."""
+    """Return the doctor's findings about the queue, by check."""
     facts = room.Facts(settings=Settings.load(), queue=queue_facts(queue.url), moving=False, host_runs=True)
     return {each.check: each for each in examined("queue", facts, room.CHECKS)}
 
@@ -99,7 +99,10 @@ def doctor_of(queue: JobQueue) -> dict[str, room.Finding]:
 def test_what_is_left_of_a_torn_array_takes_a_long_text(
     queue: JobQueue, book: Book, record: Callable[[], None]
 ) -> None:
-    """It was too long for the script that puts it back: all members were held then, also those that had run."""
+    """A scattered array with a long text of remaining members is restored.
+
+    Regression: the text was too long for the rebuild script, so all members were held, including those that had run.
+    """
     array = submit(queue, "0-2999")
     for _ in range(40):
         end(queue, must_claim(queue))
@@ -128,11 +131,14 @@ def test_what_is_left_of_a_torn_array_takes_a_long_text(
 
 @pytest.mark.full
 def test_the_most_scattered_array_comes_back(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
-    """A million members, of which every second one was cancelled and half of the others are held."""
+    """The most scattered array is restored.
+
+    It has a million members, of which every second one was cancelled and half of the others are held.
+    """
     array = submit(queue, f"0-{MOST_MEMBERS - 1}")
     record()
     left, held = (",".join(map(str, range(first, MOST_MEMBERS, 4))) for first in (0, 2))
-    pairs = ",".join(f"{first}-{first + 1}" for first in range(0, MOST_MEMBERS - 1, 3))  # no text is longer
+    pairs = ",".join(f"{first}-{first + 1}" for first in range(0, MOST_MEMBERS - 1, 3))  # the longest possible text
     for one, other, count in ((left, held, MOST_MEMBERS // 2), (pairs, "", 2 * len(pairs.split(",")))):
         with book._engine.begin() as connection:
             connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left=one, array_held=other))
@@ -157,7 +163,10 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     left: str,
     held: str,
 ) -> None:
-    """Somebody has written into the database by hand, say: nothing of it is left to release, and it is said."""
+    """An array whose progress is invalid is held, with no member left to release, and the reason is reported.
+
+    The cause may be a manual edit of the database.
+    """
     array = submit(queue, "0-9")
     ended, running = must_claim(queue), must_claim(queue)
     end(queue, ended)
@@ -203,7 +212,7 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
 def test_nor_does_what_such_an_array_waited_for_start_it(
     queue: JobQueue, book: Book, record: Callable[[], None], *, well: bool
 ) -> None:
-    """Neither the end of that job nor a second loss gives it back what nobody knows."""
+    """An array with unknown progress stays held when its dependency ends and after a second data loss."""
     parent = queue.submit(make_spec(mem_bytes=GIB // 64, waits=Waits(hold=True))).id
     waits = Waits(after=(Dependency(parent),))
     array = queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-9"), waits=waits)).id

@@ -1,4 +1,4 @@
-"""Whose job it is: its owner may change it, who looks after the site, and root; nobody else."""
+"""Who may change a job: its owner, an admin of the site, and root."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuqueue.settings.settings import Settings
 
 DAY_S = 86400.0
 ADMINS = "who looks after this site (setting admins)"
-#: What a person may want of a job that waits.
+#: The changes that a user may make to a waiting job.
 CHANGES: dict[str, Callable[[JobQueue, int, str], object]] = {
     "cancel": lambda queue, job, by: queue.cancel(job, by=by),
     "hold": lambda queue, job, by: queue.hold(job, by=by),
@@ -35,7 +35,7 @@ CHANGES: dict[str, Callable[[JobQueue, int, str], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_nobody_else_changes_a_job(queue: JobQueue, change: str) -> None:
-    """One line that says whose it is and who may; the job stands as it stood."""
+    """No other user can change a job. One line names the owner and who may change it, and the job stays unchanged."""
     serve(queue)
     array = Array.parse("0-3") if change == "part" else None
     job = queue.submit(make_spec(array=array)).id
@@ -50,7 +50,7 @@ def test_nobody_else_changes_a_job(queue: JobQueue, change: str) -> None:
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("by", ["ada", "eve", "root", ""])
 def test_owner_admin_root_and_the_queue_itself_may(queue: JobQueue, change: str, by: str) -> None:
-    """Eve is an admin by the site's setting."""
+    """The owner, an admin, root and the queue itself may change a job. Eve is an admin by the site's setting."""
     serve(queue)
     queue.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="dan,eve")
     job = queue.submit(make_spec(array=Array.parse("0-3") if change == "part" else None)).id
@@ -59,7 +59,7 @@ def test_owner_admin_root_and_the_queue_itself_may(queue: JobQueue, change: str,
 
 
 def test_what_the_site_says_holds_at_once(queue: JobQueue) -> None:
-    """Everybody, nobody: the last word counts. A part of a name is no name."""
+    """A change of the admins applies at once, including "*" and none. A part of a name does not match."""
     job = queue.submit(make_spec()).id
     queue.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="bobby,eve")
     with pytest.raises(Refused):
@@ -74,7 +74,7 @@ def test_what_the_site_says_holds_at_once(queue: JobQueue) -> None:
 
 
 def test_a_member_that_runs_is_its_owners(queue: JobQueue) -> None:
-    """Also where all of the array is meant, or the member by itself."""
+    """A running member can only be changed by its owner, by its own id or by its array's."""
     serve(queue)
     array = queue.submit(make_spec(array=Array.parse("0-3"))).id
     member = must_claim(queue).job_id
@@ -95,7 +95,11 @@ def as_bob(queue: JobQueue, store_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> None:
-    """Exit code 5 and one line for another's, and one's own goes on; a filter for another's is refused as a whole."""
+    """The command line changes jobs as the account that runs it.
+
+    Another user's job gives exit code 5 and one line, and the own jobs are still changed. A filter for another user's
+    jobs is refused completely.
+    """
     theirs, own = as_bob.submit(make_spec()).id, as_bob.submit(make_spec(account=BOB)).id
 
     said = speak(["cancel", str(theirs), str(own)])
@@ -117,7 +121,7 @@ def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> 
 
 @pytest.mark.usefixtures("as_bob")
 def test_so_does_the_python_client(store_url: str) -> None:
-    """It submits and changes as the same account."""
+    """The Python client submits and changes jobs as the account that runs it."""
     with Client(Settings.load({"GPUQUEUE_REDIS_URL": store_url, "GPUQUEUE_STATE_DIR": "/nowhere"})) as client:
         mine = client.submit(["true"], mem="1G")
         other = client.queue.submit(make_spec()).id
@@ -129,7 +133,10 @@ def test_so_does_the_python_client(store_url: str) -> None:
 
 
 def test_the_access_rule_of_the_docs_is_enough_and_no_more(own_store: OwnStore) -> None:
-    """A job goes its whole way under it, and nobody empties the store or reads keys that are not the queue's."""
+    """The documented access rule is sufficient and minimal.
+
+    A job runs completely under it, and no member empties the store or reads keys of other programs.
+    """
     page = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "identity.md"
     rule = next(line for line in page.read_text().splitlines() if line.startswith("ACL SETUSER"))
     as_superuser = connect(own_store.url)

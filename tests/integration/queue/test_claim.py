@@ -15,7 +15,7 @@ from gpuqueue.text.units import GIB
 
 
 def test_a_claim_takes_the_memory_in_the_same_step(queue: JobQueue) -> None:
-    """What is promised to one job is not offered to the next."""
+    """Memory allocated to one job is not offered to the next: the claim allocates it atomically."""
     serve(queue)
     for _ in range(3):
         queue.submit(make_spec(mem_bytes=10 * GIB))
@@ -30,7 +30,7 @@ def test_a_claim_takes_the_memory_in_the_same_step(queue: JobQueue) -> None:
 
 
 def test_the_look_at_the_device_travels_with_the_claim(queue: JobQueue) -> None:
-    """Strangers' memory is taken off, in bytes, at this very claim."""
+    """The claim carries the device sample: memory of external processes is subtracted, in bytes, in the same claim."""
     serve(queue)
     queue.submit(make_spec(mem_bytes=10 * GIB))
 
@@ -39,7 +39,7 @@ def test_the_look_at_the_device_travels_with_the_claim(queue: JobQueue) -> None:
 
 
 def test_headroom_is_never_promised(queue: JobQueue) -> None:
-    """The reserve stays free."""
+    """The headroom is never allocated to a job."""
     serve(queue, make_offer(headroom_bytes=GIB))
     queue.submit(make_spec(mem_bytes=23 * GIB))
     queue.submit(make_spec(mem_bytes=1))
@@ -49,7 +49,7 @@ def test_headroom_is_never_promised(queue: JobQueue) -> None:
 
 
 def test_what_a_run_really_takes_counts_where_it_is_more_than_the_lease(queue: JobQueue) -> None:
-    """max(lease, observed): the measurement only takes away."""
+    """A run counts with max(lease, observed), so a measurement can only reduce the free memory."""
     from gpuqueue.queue.lease import Alive  # noqa: PLC0415 - next to its one use
 
     serve(queue)
@@ -62,7 +62,10 @@ def test_what_a_run_really_takes_counts_where_it_is_more_than_the_lease(queue: J
 
 
 def test_order_is_level_then_least_served_user_then_arrival(queue: JobQueue) -> None:
-    """Ada queued three first; Bob, who has used nothing, is not behind all of them."""
+    """Jobs start by priority, then by usage of their user, then by arrival.
+
+    Ada queues three jobs first. Bob has used nothing, so his job does not wait behind all of hers.
+    """
     serve(queue, make_offer(slots=1))
     for _ in range(3):
         queue.submit(make_spec())
@@ -88,7 +91,7 @@ def test_order_is_level_then_least_served_user_then_arrival(queue: JobQueue) -> 
 
 
 def test_a_job_that_does_not_fit_is_passed_over(queue: JobQueue) -> None:
-    """A small job behind a large one starts where the large one cannot."""
+    """A small job behind a large one starts where the large one does not fit."""
     serve(queue)
     queue.submit(make_spec(mem_bytes=20 * GIB))
     queue.submit(make_spec(mem_bytes=20 * GIB))
@@ -98,7 +101,10 @@ def test_a_job_that_does_not_fit_is_passed_over(queue: JobQueue) -> None:
 
 
 def test_a_claim_sent_twice_gets_the_same_answer(queue: JobQueue) -> None:
-    """The reply may get lost; two leases for one request would lose a job."""
+    """A repeated claim with the same nonce gets the same answer.
+
+    The first reply may get lost, and a second lease would lose a job.
+    """
     serve(queue)
     queue.submit(make_spec())
     queue.submit(make_spec())
@@ -111,7 +117,7 @@ def test_a_claim_sent_twice_gets_the_same_answer(queue: JobQueue) -> None:
 
 
 def test_a_gang_gets_all_its_devices_or_none(queue: JobQueue) -> None:
-    """Two devices of one host in one step; the neighbour's memory is taken as well."""
+    """A gang gets all its devices on one host in one step, and its memory is allocated on each of them."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2", host="nodeB"))
     queue.submit(make_spec(gpus=2, mem_bytes=20 * GIB))
     queue.submit(make_spec(gpus=2, mem_bytes=20 * GIB))
@@ -125,7 +131,7 @@ def test_a_gang_gets_all_its_devices_or_none(queue: JobQueue) -> None:
 
 
 def test_a_drained_device_takes_nothing(queue: JobQueue) -> None:
-    """Not alone and not as a member of a gang; resumed, it does."""
+    """A drained device takes no job, alone or as a member of a gang, until it is resumed."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.submit(make_spec(gpus=2))
     queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="hot", by="ada")
@@ -138,7 +144,7 @@ def test_a_drained_device_takes_nothing(queue: JobQueue) -> None:
 
 
 def test_a_pool_is_served_by_its_devices_only(queue: JobQueue) -> None:
-    """And a job without a pool by all."""
+    """A job with a pool runs only on devices of that pool."""
     serve(queue, make_offer("GPU-0", pool="fast"), make_offer("GPU-1"))
     queue.submit(make_spec(pool="fast"))
 
@@ -147,10 +153,13 @@ def test_a_pool_is_served_by_its_devices_only(queue: JobQueue) -> None:
 
 
 def test_a_reservation_lets_others_only_beside_it_or_before_it(queue: JobQueue, store_url: str) -> None:
-    """The layout carries reservations: the claim honours one, whoever writes it."""
+    """A reservation admits only jobs that fit beside it or end before it.
+
+    The reservation is written by hand: the claim honours any reservation that is in the store.
+    """
     serve(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB))  # the one that has waited too long
-    running = must_claim(queue)  # it runs for now, so that its successor can be reserved for
+    queue.submit(make_spec(mem_bytes=20 * GIB))  # this one starts and occupies the device
+    running = must_claim(queue)  # while it runs, the device can be reserved for job 2
     queue.submit(make_spec(mem_bytes=22 * GIB))
     queue.submit(make_spec(mem_bytes=3 * GIB))
     queue.submit(make_spec(mem_bytes=3 * GIB, time_limit_s=60.0))
@@ -158,14 +167,17 @@ def test_a_reservation_lets_others_only_beside_it_or_before_it(queue: JobQueue, 
     client.hset(keys.PREFIX + "rsv", "GPU-0", f"2:{3 * GIB}:{queue.now_ms() + 1000_000}")
     client.close()
 
-    assert 4 == must_claim(queue).job_id  # it is gone before the reservation starts; job 3 might not be
+    assert 4 == must_claim(queue).job_id  # it ends before the reservation starts; job 3 may not
     assert claim(queue) is None
     assert 1 == running.job_id
 
 
 @pytest.mark.promise("P3")
 def test_eight_claimers_at_once_never_promise_more_than_there_is(queue: JobQueue, store_url: str) -> None:
-    """200 jobs, four devices, eight racing connections: no job twice, no device over its memory."""
+    """Racing claimers never allocate too much: 200 jobs, four devices, eight connections.
+
+    No job is claimed twice, and no device has more memory allocated than it has in total.
+    """
     devices = [f"GPU-{i}" for i in range(4)]
     serve(queue, *(make_offer(uuid, slots=64) for uuid in devices))
     for i in range(200):
@@ -189,7 +201,10 @@ def test_eight_claimers_at_once_never_promise_more_than_there_is(queue: JobQueue
 
 
 def test_a_claim_repeated_after_the_lease_was_lost_gets_nobody_elses_token(queue: JobQueue) -> None:
-    """A was cut off, B has the job now: handing B's token to A would have made two live copies."""
+    """A repeated claim gets no token after its lease was lost and another worker claimed the job.
+
+    Worker A is cut off and worker B has the job. With B's token, A would start a second live copy.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.submit(make_spec())
     lost = must_claim(queue, "GPU-0", nonce="aa")
@@ -200,7 +215,10 @@ def test_a_claim_repeated_after_the_lease_was_lost_gets_nobody_elses_token(queue
 
 
 def test_our_own_growth_is_seen_in_the_same_look_as_the_strangers(queue: JobQueue) -> None:
-    """A run that took more than it asked for, between two beats, is not free memory for the next claim."""
+    """A claim counts the growth of our own runs in the same sample as the external processes.
+
+    A run that took more memory than it asked for, between two heartbeats, leaves no free memory for the next claim.
+    """
     serve(queue)
     queue.submit(make_spec(mem_bytes=2 * GIB))
     queue.submit(make_spec(mem_bytes=10 * GIB))

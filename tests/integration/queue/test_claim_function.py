@@ -1,4 +1,4 @@
-"""The claim stays in the store as a function, where that has any: what one call learns the next must not believe."""
+"""The claim is stored as a function where the store has functions. No call may trust the memory of an earlier call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ STEPS = 400
 
 @pytest.fixture
 def admin(own_store: OwnStore) -> Iterator[redis.Redis]:
-    """Return a client of a store of one's own, which is open and has a device."""
+    """Return a client of a private store, which is open and has a device."""
     client = connect(own_store.url)
     try:
         client.execute_command("FUNCTION LIST")
@@ -53,7 +53,7 @@ def admin(own_store: OwnStore) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def queue(own_store: OwnStore, admin: redis.Redis) -> Iterator[JobQueue]:
-    """Return a queue in it, as a worker has it."""
+    """Return a queue in the private store, as a worker has it."""
     made = JobQueue(own_store.url)
     admin.config_resetstat()
     yield made
@@ -66,16 +66,16 @@ def libraries(client: redis.Redis) -> list[str]:
 
 
 def calls(client: redis.Redis) -> dict[str, int]:
-    """Return how often each kind of call that runs Lua was made."""
+    """Return how often each command that runs Lua was called."""
     told: dict[str, Any] = client.info("commandstats")
     return {name: told.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha", "fcall")}
 
 
-# ---- where it is ---------------------------------------------------------------------------------------------------
+# ---- loading the function ------------------------------------------------------------------------------------------
 
 
 def test_a_claim_is_a_function_that_stays(queue: JobQueue, admin: redis.Redis) -> None:
-    """It is handed over once, however many claims and workers there are."""
+    """The claim function is loaded once, however many claims and workers there are."""
     for _ in range(3):
         queue.submit(make_spec())
     admin.config_resetstat()
@@ -92,7 +92,10 @@ def test_a_claim_is_a_function_that_stays(queue: JobQueue, admin: redis.Redis) -
 
 @pytest.mark.full
 def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue, admin: redis.Redis) -> None:
-    """What it reads of a shape stays in the server, of so many: behind that it begins anew."""
+    """A claim does not mix up shapes, even when it has parsed more of them than the server-side cache holds.
+
+    The cache of parsed shapes has a maximum size, after which it starts again.
+    """
     most = int(re.findall(r"MOST_PARSED = \{\}, 0, (\d+)", whole("claim"))[0])
     sizes = [GIB + number * 2**20 for number in range(most + 20)]
     ids = {queue.submit(make_spec(mem_bytes=size)).id: size for size in sizes}
@@ -104,13 +107,16 @@ def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue
 
     assert list(ids.items()) == [(each.job_id, each.lease_bytes) for each in claimed]
     fits = ids.popitem()[1] + 2**20
-    for size in (fits + 2**20, fits):  # neither was read before
+    for size in (fits + 2**20, fits):  # neither size was parsed before
         ids[queue.submit(make_spec(mem_bytes=size)).id] = size
     assert fits == must_claim(queue, foreign_bytes=24 * GIB - fits).lease_bytes
 
 
 def test_a_store_that_lost_its_functions_gets_them_again(queue: JobQueue, admin: redis.Redis) -> None:
-    """It was restarted without its data, or somebody flushed them: the same claim is made, once."""
+    """A store that lost its functions (by a restart without data or a flush) gets them again.
+
+    The claim is made once.
+    """
     for _ in range(2):
         queue.submit(make_spec())
     must_claim(queue)
@@ -121,7 +127,10 @@ def test_a_store_that_lost_its_functions_gets_them_again(queue: JobQueue, admin:
 
 
 def test_functions_of_other_versions_are_removed_where_they_are_many(queue: JobQueue, admin: redis.Redis) -> None:
-    """Two or three versions serve side by side while a site is brought up to date; nobody else's is touched."""
+    """Functions of other versions are removed if there are many of them.
+
+    Two or three versions may serve together during an upgrade. Functions of other programs stay.
+    """
     admin.execute_command("FUNCTION LOAD", "#!lua name=theirs\nredis.register_function('theirs', function() end)")
 
     def older(number: int) -> str:
@@ -147,7 +156,10 @@ def test_functions_of_other_versions_are_removed_where_they_are_many(queue: JobQ
 def test_where_the_rules_allow_no_functions_the_claim_is_a_script(
     own_store: OwnStore, admin: redis.Redis, refused: str
 ) -> None:
-    """As in a store that has none: rules that were written for an older version go on being enough."""
+    """Where access rules forbid functions, the claim runs as a script, as in a store without functions.
+
+    Access rules that were written for an older version remain sufficient.
+    """
     admin.execute_command("ACL", "SETUSER", "lab", "on", ">pass", "~*", "&*", "+@all", refused)
     queue = JobQueue(f"{own_store.url}?username=lab&password=pass")
     for _ in range(3):
@@ -164,7 +176,7 @@ def test_where_the_rules_allow_no_functions_the_claim_is_a_script(
 def test_a_store_without_functions_is_asked_once(
     queue: JobQueue, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
-    """Redis 6.2 knows no such command; what stands before a store may say it in words of its own."""
+    """A store without functions (Redis 6.2, or a proxy with its own error text) is tried only once."""
     asked = []
     execute = redis.Redis.execute_command
 
@@ -187,7 +199,11 @@ def test_a_store_without_functions_is_asked_once(
 def test_a_function_that_is_removed_at_once_is_a_script_this_time(
     queue: JobQueue, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Six versions that served side by side removed each other's, and claims failed: each removes once, and goes on."""
+    """A function that disappears right after its load makes this claim run as a script.
+
+    Regression: six versions side by side removed each other's functions, and claims failed. Each process removes others
+    once.
+    """
     for number in range(MOST_OTHERS + 1):
         name = f"gpuqueue_claim_{number:040x}"
         admin.execute_command("FUNCTION LOAD", f"#!lua name={name}\nredis.register_function('{name}', function() end)")
@@ -217,7 +233,10 @@ def test_a_function_that_is_removed_at_once_is_a_script_this_time(
 def test_who_may_not_remove_others_calls_the_function_all_the_same(
     own_store: OwnStore, admin: redis.Redis, refused: str
 ) -> None:
-    """It did no harm to leave them; the claim was a script for as long as that process lived."""
+    """A client that may not remove functions still calls the claim function.
+
+    Leaving the others does no harm. Regression: the claim was a script for the lifetime of that process.
+    """
     admin.execute_command("ACL", "SETUSER", "lab", "on", ">pass", "~*", "&*", "+@all", refused)
     queue = JobQueue(f"{own_store.url}?username=lab&password=pass")
     for _ in range(2):
@@ -229,11 +248,11 @@ def test_who_may_not_remove_others_calls_the_function_all_the_same(
     queue.close()
 
 
-# ---- what it remembers ---------------------------------------------------------------------------------------------
+# ---- memory between calls ------------------------------------------------------------------------------------------
 
 
 class ByScript(SimulatedScripts):
-    """Every act is a script, which is made anew each time and can remember nothing."""
+    """Scripts that run every act as a newly loaded script, which can keep no memory."""
 
     def _script(self, act: str) -> Any:
         if act not in self._registered:
@@ -242,7 +261,7 @@ class ByScript(SimulatedScripts):
 
 
 class Site:
-    """What happens to two queues alike; only their claims are made in two ways."""
+    """Two queues with the same history, whose claims run in two different ways."""
 
     def __init__(self, url: str, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311 - the same history each time
@@ -256,7 +275,7 @@ class Site:
             queue.open(0)
 
     def both(self, act: Any) -> Any:
-        """Do it in both; what came of it must be the same."""
+        """Do the act in both queues. Both results must be the same."""
         outcomes = []
         for queue in self.queues:
             try:
@@ -267,13 +286,13 @@ class Site:
         return outcomes[0]
 
     def step(self) -> None:
-        """Do something, mostly submit or claim."""
+        """Do a random act, mostly a submit or a claim."""
         self.clock.now_ms += self.chance.choice((1, 1, 1, 50, 1_000, 20_000, 3_600_000))
         acts = (self.submit, self.submit, self.submit, self.claim, self.claim, self.claim, self.claim, self.finish)
         self.chance.choice((*acts, self.serve, self.rule, self.limit, self.tick, self.drain, self.change))()
 
     def submit(self) -> None:
-        """Submit some job."""
+        """Submit a random job."""
         spec = self._any_spec()
         self.both(lambda queue: queue.submit(spec).id)
 
@@ -297,7 +316,7 @@ class Site:
         )
 
     def serve(self) -> None:
-        """Let a device come, or come again as another one."""
+        """Announce a device, or announce it again with other properties."""
         some = self.chance
         number = some.randrange(5)
         uuid = f"GPU-{number}" if number < 4 else "cpu-0"
@@ -313,7 +332,7 @@ class Site:
         self.both(lambda queue: queue.show([offer], lease_s=300))
 
     def claim(self) -> None:
-        """Claim for a device that is served, mostly a few times: the calls that follow each other closely."""
+        """Claim for an announced device, often several times in a row."""
         if not self.offers:
             return
         offer = self.chance.choice(list(self.offers.values()))
@@ -326,7 +345,7 @@ class Site:
                 self.running.append(found)
 
     def finish(self) -> None:
-        """Let a run end."""
+        """End a random run."""
         if not self.running:
             return
         run = self.running.pop(self.chance.randrange(len(self.running)))
@@ -334,7 +353,7 @@ class Site:
         self.both(lambda queue: queue.finish(run.job_id, run.token, **done))
 
     def rule(self) -> None:
-        """Change how usage is counted and where jobs go."""
+        """Change the half-life, the shares and the placement."""
         words: dict[str, Any] = {
             "half_life_s": self.chance.choice((3600.0, 86400.0)),
             "shares": self.chance.choice(({}, {"ann": 2.0}, {"bob": 3.0})),
@@ -343,14 +362,14 @@ class Site:
         self.both(lambda queue: queue.set_policy(urgent=None, **words))
 
     def limit(self) -> None:
-        """Change the limits, or have none any more."""
+        """Change or remove the limits."""
         text = self.chance.choice(("", "", "ann: running_jobs=1", "*: running_gpus=2; @lab: running_mem=30G"))
         pools = self.chance.choice(("", "*: max_mem=16G"))
         limits = Limits.parse(text, pools, {"lab": self.chance.choice((("ann",), ("ann", "bob")))})
         self.both(lambda queue: queue.set_limits(limits))
 
     def tick(self) -> None:
-        """Do what a worker does by the clock."""
+        """Run the worker's periodic acts."""
         self.both(lambda queue: queue.reap(loss_limit=3, lease_s=90_000, tick_s=1e6))
         self.both(lambda queue: queue.reserve(after_s=600, most=1))
         self.both(lambda queue: queue.age(after_s=3 * 3600))
@@ -358,7 +377,7 @@ class Site:
             self.both(lambda queue, offer=offer: queue.show([offer], lease_s=300))
 
     def drain(self) -> None:
-        """Drain a device, or let it work again."""
+        """Drain or resume a device."""
         for uuid in self.chance.sample(sorted(self.offers), min(1, len(self.offers))):
             if self.chance.random() < 0.3:
                 self.both(lambda queue, uuid=uuid: queue.drain([uuid], origin=DrainOrigin.PERSON, why="", by="ann"))
@@ -366,7 +385,7 @@ class Site:
                 self.both(lambda queue, uuid=uuid: queue.resume([uuid], origins=list(DrainOrigin)))
 
     def change(self) -> None:
-        """Hold, release, cancel or move a job, whatever it is."""
+        """Hold, release, cancel or move a random job, whatever its state."""
         job_id, act = self.chance.randrange(1, 60), self.chance.choice(("hold", "release", "cancel", "move"))
         if act == "move":
             self.both(lambda queue: queue.move(job_id, front=True))
@@ -374,7 +393,7 @@ class Site:
             self.both(lambda queue: queue.change(act, job_id))
 
     def contents(self) -> list[dict[str, Any]]:
-        """Return what both stores hold, but for what each calls by a random word or its own clock."""
+        """Return the contents of both stores, without random ids and each store's own clock values."""
         found = []
         for queue in self.queues:
             held = dump(queue._redis)
@@ -396,7 +415,11 @@ class Site:
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
 def test_a_claim_that_stays_gives_the_jobs_that_one_made_anew_gives(own_store: OwnStore, seed: int) -> None:
-    """Whatever changes between two of them: devices and their models, limits, shares, what is kept, what is left."""
+    """A stored claim function gives the same jobs as a newly loaded script.
+
+    Between two claims anything may change: devices, models, limits, shares, reservations, and jobs left to other
+    devices.
+    """
     site = Site(own_store.url, seed)
     for _ in range(STEPS):
         site.step()

@@ -24,7 +24,7 @@ TICK_S, LEASE_S, DAY_S, YEAR_S = 10.0, 60.0, 86400.0, 365 * 86400.0
 
 
 class Site:
-    """A store whose clock the test sets, a worker that beats, and a reaper whose own clock nobody can set."""
+    """A store whose clock the test sets, a worker that sends heartbeats, and a reaper whose own clock is never set."""
 
     def __init__(self, queue: JobQueue, url: str) -> None:
         self.queue = queue
@@ -36,7 +36,7 @@ class Site:
         self.set(0)
 
     def set(self, by_s: float) -> None:
-        """Set the store's clock forward, or back."""
+        """Set the store's clock forward or back."""
         self._now_s += by_s
         self._client.set(CLOCK_KEY, f"{self._now_s * 1000:.0f}")
 
@@ -49,7 +49,7 @@ class Site:
         return claimed
 
     def go_on(self, for_s: float, *alive: Claim, knows_the_time: bool = True) -> None:
-        """Let time pass: the workers of the runs *alive* beat, and at every tick somebody reaps."""
+        """Advance time: the workers of the runs *alive* send heartbeats, and the reaper runs at every tick."""
         until_s = self._passed_s + for_s
         while self._passed_s < until_s:
             self._passed_s += TICK_S
@@ -60,7 +60,7 @@ class Site:
             self.reap(knows_the_time=knows_the_time)
 
     def reap(self, *, knows_the_time: bool = True) -> None:
-        """Reap as a worker does."""
+        """Run the reaper as a worker does."""
         passed_s = self._passed_s - self._reaped_s if self._reaped_s is not None and knows_the_time else None
         self.lost += self.queue.reap(loss_limit=3, lease_s=LEASE_S, tick_s=TICK_S, passed_s=passed_s)
         self._reaped_s = self._passed_s
@@ -78,7 +78,7 @@ class Site:
 
 @pytest.fixture
 def site(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """Return a site whose scripts read the clock that the test sets; all else in them is as it is."""
+    """Return a site whose scripts read the clock that the test sets and are otherwise unchanged."""
     real = scripts.source
 
     def source(act: str) -> str:
@@ -94,7 +94,7 @@ def site(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     queue = JobQueue(store_url)
     made = Site(queue, store_url)
     admin = connect(store_url)
-    admin.config_set("appendfsync", "no")  # hours go by in these tests, each tick with a few writes
+    admin.config_set("appendfsync", "no")  # these tests simulate hours, with a few writes per tick
     queue.open(0)
     serve(queue)
     made.go_on(3 * TICK_S + LEASE_S)  # the first reap of a store grants a lease
@@ -106,7 +106,7 @@ def site(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 
 def state_of(site: Site, run: Claim) -> JobState:
-    """Return where the job of a run stands."""
+    """Return the state of a run's job."""
     job = site.queue.get(run.job_id)
     assert job is not None
     return job.state
@@ -118,7 +118,10 @@ JUMPS = [DAY_S, -DAY_S, YEAR_S, -YEAR_S, 45.0, -45.0, 5.0, -5.0]
 @pytest.mark.parametrize("knows", [True, False], ids=["same reaper", "another reaper"])
 @pytest.mark.parametrize("jump_s", JUMPS)
 def test_a_clock_that_is_set_loses_no_run_that_is_vouched_for(site: Site, jump_s: float, *, knows: bool) -> None:
-    """Forward, all leases were over at once; and back again, as the time server does it."""
+    """Setting the clock loses no run that has heartbeats.
+
+    Regression: a jump forward expired all leases at once. The clock is also set back, as a time server does.
+    """
     run = site.start()
     site.go_on(60, run)
 
@@ -135,7 +138,10 @@ def test_a_clock_that_is_set_loses_no_run_that_is_vouched_for(site: Site, jump_s
 @pytest.mark.parametrize("knows", [True, False], ids=["same reaper", "another reaper"])
 @pytest.mark.parametrize("jump_s", JUMPS)
 def test_a_run_that_nobody_vouches_for_is_lost_in_time_all_the_same(site: Site, jump_s: float, *, knows: bool) -> None:
-    """Its lease ended a day later, because the clock had been a day ahead, and its job waited for that day."""
+    """A run without heartbeats is lost in time even if the clock is set.
+
+    Regression: its lease ended a day later because the clock had been a day ahead, and its job waited for that day.
+    """
     site.set(max(0.0, jump_s))
     site.reap(knows_the_time=knows)
     run = site.start()
@@ -150,13 +156,16 @@ def test_a_run_that_nobody_vouches_for_is_lost_in_time_all_the_same(site: Site, 
 
 @pytest.mark.parametrize("jump_s", [5 * DAY_S, -5 * DAY_S])
 def test_a_run_that_was_left_on_purpose_keeps_its_lease(site: Site, jump_s: float) -> None:
-    """`down --leave-jobs` leases for ten days; a clock five days ahead gave the job to somebody else on day five."""
+    """A run that was left by `down --leave-jobs` keeps its lease of ten days.
+
+    Regression: with a clock five days ahead, another worker got the job on day five.
+    """
     run = site.start(lease_s=10 * DAY_S)
     site.go_on(TICK_S)
     site.set(jump_s)
     site.reap()
     if jump_s > 0:
-        site.set(6 * DAY_S - TICK_S)  # now six days go by in which nobody reaps: the host was off
+        site.set(6 * DAY_S - TICK_S)  # six days without a reaper: the host was off
         site._passed_s += 6 * DAY_S - TICK_S
     site.go_on(2 * LEASE_S)
 
@@ -172,7 +181,10 @@ def test_a_run_that_was_left_on_purpose_keeps_its_lease(site: Site, jump_s: floa
 def test_however_the_clock_is_set_the_living_stay_and_the_dead_go(
     site: Site, jumps: list[tuple[float, int, bool]]
 ) -> None:
-    """Two runs; the worker of one dies before all that. A store's clock stays above its beginning."""
+    """With any clock settings, a run with heartbeats stays and a run without is lost.
+
+    The worker of the second run dies before the clock is set. The store's clock stays above zero.
+    """
     site.set(1000 * DAY_S)
     site.reap()
     site.lost.clear()
@@ -188,7 +200,10 @@ def test_however_the_clock_is_set_the_living_stay_and_the_dead_go(
 
 
 def test_what_was_used_under_a_wrong_clock_is_not_held_against_anybody_for_ever(site: Site) -> None:
-    """A user whose jobs were claimed while the clock was a year ahead waited behind all others for that year."""
+    """Usage recorded under a wrong clock does not count for ever.
+
+    Regression: a user whose jobs were claimed while the clock was a year ahead waited behind all others for that year.
+    """
     site.set(YEAR_S)
     site.reap()
     site.go_on(TICK_S)
@@ -208,7 +223,10 @@ def test_what_was_used_under_a_wrong_clock_is_not_held_against_anybody_for_ever(
 
 @pytest.mark.parametrize("jump_s", [DAY_S, -DAY_S])
 def test_a_run_is_charged_for_the_time_that_it_took(site: Site, jump_s: float) -> None:
-    """Not for the day by which the clock was set meanwhile; nor does anybody get that day as a present."""
+    """A run is charged for its own duration, not for the time by which the clock was set in between.
+
+    No user gets that time as a credit either.
+    """
     ada = site.start(account=ADA)
     site.set(jump_s)
     site.reap()
@@ -224,7 +242,10 @@ def test_a_run_is_charged_for_the_time_that_it_took(site: Site, jump_s: float) -
 
 
 def test_a_lost_run_is_no_present_either(site: Site) -> None:
-    """Nobody knows how long it took; by a clock that was set back it took less than nothing."""
+    """A lost run under a clock that was set back gives its user no credit.
+
+    Its duration is unknown and would be negative.
+    """
     done = site.start(account=ADA)
     site.finish(done, took_s=600.0)
     lost = site.start(account=ADA, requeue=False)
@@ -239,7 +260,10 @@ def test_a_lost_run_is_no_present_either(site: Site) -> None:
 
 
 def test_a_neighbour_that_was_heard_in_the_future_is_not_counted_on(site: Site) -> None:
-    """Its worker was dead, and for a whole day jobs on two devices were promised memory there."""
+    """A neighbour device whose last heartbeat lies in the future is not used for a gang.
+
+    Regression: its worker was dead, and for a whole day gangs were allocated memory there.
+    """
     serve(site.queue, make_offer("GPU-1"))
     site.set(-DAY_S)
     site.queue.beat(make_offer("GPU-0"), [], lease_s=LEASE_S)
@@ -251,7 +275,10 @@ def test_a_neighbour_that_was_heard_in_the_future_is_not_counted_on(site: Site) 
 
 
 def test_a_worker_that_was_heard_in_the_future_counts_as_silent(site: Site) -> None:
-    """Not as heard just now, for a whole day. If it lives its next beat says so."""
+    """A worker whose last heartbeat lies in the future counts as silent until its next heartbeat.
+
+    Otherwise it would count as just seen for a whole day.
+    """
     site.set(time.time() + DAY_S - site._now_s)
     site.queue.beat(make_offer(), [], lease_s=LEASE_S)
 
@@ -259,7 +286,7 @@ def test_a_worker_that_was_heard_in_the_future_counts_as_silent(site: Site) -> N
 
 
 def test_a_job_of_the_future_waits_for_no_negative_time() -> None:
-    """In `gpuqueue queue`."""
+    """`gpuqueue queue` shows no negative wait for a job whose submission lies in the future."""
     now = datetime.now(timezone.utc)
     job = Job(id=1, spec=make_spec(mem_bytes=GIB), state=JobState.QUEUED, submitted_at=now + timedelta(days=1))
 
@@ -268,14 +295,18 @@ def test_a_job_of_the_future_waits_for_no_negative_time() -> None:
 
 @pytest.mark.parametrize("before_s", [0.0, 20.0])
 def test_a_pause_after_a_rebuild_cannot_be_slept_through(site: Site, before_s: float) -> None:
-    """The store was stopped in its pause, and back after it: a run that nobody had offered yet was started twice."""
+    """The pause after a rebuild counts only the time in which the store is up.
+
+    Regression: the store was stopped during its pause and started after it. A run that no worker had offered yet was
+    started twice.
+    """
     site._client.flushall()
     site.set(0)
     assert site.queue.open(0, pause_s=LEASE_S)
     site.go_on(before_s)
     site.queue.submit(make_spec())
 
-    site.set(2 * LEASE_S)  # it is down for so long
+    site.set(2 * LEASE_S)  # the store is down for this long
     site._passed_s += 2 * LEASE_S
     serve(site.queue)
 

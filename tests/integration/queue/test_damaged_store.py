@@ -28,7 +28,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
 from workers.services.recorder import Recorder
 
-#: What may stand where a spec should: nothing, no JSON, JSON of something else, a spec of a version to come.
+#: Possible damage of a spec: missing, no JSON, other JSON, a spec of a newer version.
 NO_SPECS = (
     None,
     "",
@@ -45,14 +45,14 @@ NO_SPECS = (
 
 @pytest.fixture
 def client(store_url: str) -> Iterator[redis.Redis]:
-    """Return a connection to the store, to damage it with."""
+    """Return a connection to the store, used to damage it."""
     connection = connect(store_url)
     yield connection
     connection.close()
 
 
 def spoil(client: redis.Redis, job_id: int, text: Any) -> None:
-    """Put *text* where a job's spec is."""
+    """Replace a job's spec with *text*."""
     client.delete(keys.spec(job_id))
     if text is not None:
         client.set(keys.spec(job_id), text)
@@ -62,7 +62,10 @@ def spoil(client: redis.Redis, job_id: int, text: Any) -> None:
 def test_a_job_whose_request_cannot_be_read_is_seen_and_never_claimed_twice(
     queue: JobQueue, client: redis.Redis, text: Any
 ) -> None:
-    """It shows what the store knows besides, hides nobody, and whoever claims it hears which one to end."""
+    """A job with an unreadable request is listed and is never claimed twice.
+
+    It shows its other fields and hides no other job. A worker that claims it gets an error that names the job to end.
+    """
     serve(queue)
     first, second = queue.submit(make_spec(mem_bytes=2 * GIB)).id, queue.submit(make_spec()).id
     spoil(client, first, text)
@@ -91,7 +94,10 @@ def test_a_job_whose_request_cannot_be_read_is_seen_and_never_claimed_twice(
 def test_fields_that_a_job_has_lost_stop_nobody(
     queue: JobQueue, client: redis.Redis, lost: tuple[str, ...], worth: str | None
 ) -> None:
-    """Before and after its claim; the job itself goes its way, and every index is right afterwards."""
+    """Lost or damaged fields of a job stop no other job, before and after its claim.
+
+    The job itself continues, and all indexes are right afterwards.
+    """
 
     def lose() -> None:
         for name in lost:
@@ -124,7 +130,10 @@ def test_fields_that_a_job_has_lost_stop_nobody(
 def test_a_run_of_a_job_that_has_lost_a_field_is_taken_back_or_not(
     queue: JobQueue, client: redis.Redis, lost: str, worth: str | None
 ) -> None:
-    """Never half: an error in the middle would leave it neither waiting nor running."""
+    """A run of a damaged job is adopted completely or not at all.
+
+    An error half-way would leave the job neither waiting nor running.
+    """
     queue.submit(make_spec())
     held = dict(client.hgetall(keys.job(1)))
     client.hset(keys.job(1), mapping={**held, lost: worth}) if worth is not None else client.hdel(keys.job(1), lost)
@@ -138,12 +147,15 @@ def test_a_run_of_a_job_that_has_lost_a_field_is_taken_back_or_not(
     if state is None:
         assert before == dump(client)
     else:
-        assert lost == "u" or [] == faults(dump(client))  # its place in another's queue is found stale by a claim
+        assert lost == "u" or [] == faults(dump(client))  # a claim later drops its stale entry in another user's queue
         assert [GIB] == [int(lease.split(":")[0]) for lease in client.hvals("{gq}:dl:GPU-0")]
 
 
 def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQueue, client: redis.Redis) -> None:
-    """Without level, user or shape nobody can queue it again: what would be queued is lost, with its story."""
+    """A job that lost its priority, user or shape cannot be queued again, but it can be ended.
+
+    A job that would be queued again ends as lost, and its history stays.
+    """
     serve(queue, make_offer("GPU-0"))
     for _ in range(4):
         queue.submit(make_spec())
@@ -152,7 +164,7 @@ def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQue
         client.hdel(keys.job(job_id), "lv", "u", "sh")
     client.zadd(keys.LEASES, {"1": 0})
 
-    assert not queue.giveback(2, tokens[1], "no room")  # nothing changes; its lease runs out
+    assert not queue.giveback(2, tokens[1], "no room")  # no change: its lease expires
     assert JobState.LOST is queue.lose(3, tokens[2], loss_limit=3, detail="gone")
     client.hset(keys.PREFIX + "meta", "reap", queue.now_ms())  # the reaper was not away
     assert {1: JobState.LOST} == queue.reap(loss_limit=3, lease_s=300, tick_s=10)
@@ -163,7 +175,7 @@ def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQue
 def test_an_entry_without_a_state_hides_nobody(
     queue: JobQueue, client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told in the log; asked for by its id it is one clear error."""
+    """An entry with an unknown state is logged and hides no other job. A request for its id gives one clear error."""
     for _ in range(3):
         queue.submit(make_spec())
     client.hset(keys.job(2), "st", "paused by a version to come")
@@ -174,7 +186,7 @@ def test_an_entry_without_a_state_hides_nobody(
     with pytest.raises(Unreadable, match="the store's entry of job 2 cannot be read"):
         queue.get(2)
     page = queue.page(after=1, limit=1)
-    assert ((), 2) == (page.jobs, page.after)  # whoever pages on goes past it
+    assert ((), 2) == (page.jobs, page.after)  # the next page starts behind it
 
 
 @pytest.mark.parametrize(
@@ -192,7 +204,7 @@ def test_an_entry_without_a_state_hides_nobody(
 def test_a_device_that_makes_no_sense_hides_no_other(
     queue: JobQueue, client: redis.Redis, caplog: pytest.LogCaptureFixture, key: str, field: str, text: str
 ) -> None:
-    """`gpus` shows the rest and says which one is left out; the rest goes on serving."""
+    """`gpus` logs a damaged device and shows the others, which continue to serve."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     client.hset(key, field, text)
 
@@ -203,7 +215,10 @@ def test_a_device_that_makes_no_sense_hides_no_other(
 
 
 def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, client: redis.Redis) -> None:
-    """Unknown is not nothing; and the device's worker goes on beating, for its other runs."""
+    """An unreadable lease stops claims on its device, because an unknown size is not zero.
+
+    The device's worker continues to send heartbeats for its other runs.
+    """
     serve(queue)
     client.hset(keys.device_leases("GPU-0"), "7", "much")
     queue.submit(make_spec())
@@ -214,7 +229,7 @@ def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, client: 
 
 
 def test_strangers_that_make_no_sense_are_none(queue: JobQueue, client: redis.Redis) -> None:
-    """What a worker of another version tells of a look must not hide the device."""
+    """Malformed external processes, reported by a worker of another version, do not hide the device."""
     serve(queue)
     for text in ("no JSON", "[]", '{"strangers":5}', '{"strangers":[{}]}', '{"trouble":7}'):
         client.hset(keys.SEEN, "GPU-0", text)
@@ -225,7 +240,10 @@ def test_strangers_that_make_no_sense_are_none(queue: JobQueue, client: redis.Re
 def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
     queue: JobQueue, client: redis.Redis, book: Book
 ) -> None:
-    """A state of a version to come, bytes that are no text, nothing that we know: kept as they are, and passed."""
+    """A malformed outbox entry is recorded as it is and does not stop the recorder.
+
+    Cases: a state of a newer version, bytes that are no text, and unknown fields.
+    """
     queue.submit(make_spec(name="first"))
     client.xadd(keys.OUTBOX, {"act": "submit", "job": "x"})
     client.xadd(keys.OUTBOX, {b"\xff": b"\xfe\x1b]0;x\x07"})
@@ -246,7 +264,7 @@ def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
 
 
 def test_a_request_in_the_book_that_cannot_be_read_hides_no_record(queue: JobQueue, book: Book) -> None:
-    """What the columns know of it is shown."""
+    """An unreadable request in the history hides no record: the values of the columns are shown."""
     for name in ("first", "last"):
         queue.submit(make_spec(name=name, argv=("echo", "a b"), gpus=2, time_limit_s=5.0))
     Recorder(Settings.load(), queue, book).record(0)
@@ -265,7 +283,10 @@ def test_a_request_in_the_book_that_cannot_be_read_hides_no_record(queue: JobQue
 
 
 def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQueue, client: redis.Redis) -> None:
-    """Somebody else uses the same database; it is no outage, so nobody may act as if the store were away."""
+    """A key that holds another type gives one clear error.
+
+    Another program uses the same database. That is no outage, so no client may act as if the store were unreachable.
+    """
     client.set(keys.LIVE, "mine")
 
     with pytest.raises(Unreadable, match="has answered what it should not: 'WRONGTYPE") as caught:
@@ -275,7 +296,10 @@ def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQu
 
 @pytest.mark.parametrize("text", ["", "x", "cancel", "cancel:1", "cancel:x:1.a", "\x00", "9" * 5000])
 def test_a_ring_that_means_nothing_only_says_to_look(text: str) -> None:
-    """Anybody who reaches the store can publish; a worker must not die of it."""
+    """A malformed wake-up message only means "check for work".
+
+    Any client of the store can publish, and no worker may crash.
+    """
     assert Ring("work") == ring_of(keys.CONTROL, text)
     assert Ring("work") == ring_of(keys.END, text)
     assert Ring("cancel", 7, "1.a") == ring_of(keys.CONTROL, "cancel:7:1.a")
@@ -284,7 +308,10 @@ def test_a_ring_that_means_nothing_only_says_to_look(text: str) -> None:
 
 @pytest.mark.full
 def test_a_worker_ends_what_it_cannot_read_and_goes_on(site: Site, store_url: str) -> None:
-    """Not claimed for ever, not given back for ever: refused, with its story in the book; the next job runs."""
+    """A worker ends a job that it cannot decode and continues with the next job.
+
+    The job is refused once, with its story in the history, instead of being claimed and released for ever.
+    """
     client = connect(store_url)
     bad = [site.queue.submit(make_spec(account=BOB)).id for _ in range(2)]
     good = site.queue.submit(make_spec()).id

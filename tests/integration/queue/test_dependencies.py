@@ -1,4 +1,4 @@
-"""What a job waits for beside a device: other jobs, a time, a person. And after which endings it runs again."""
+"""What a job waits for besides a device (other jobs, a time, a release), and after which endings it runs again."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ OK, ANY, FAIL = Condition.OK, Condition.ANY, Condition.FAIL
 
 
 def after(*wanted: int | Dependency, **changes: object) -> Waits:
-    """Return that a job comes after others."""
+    """Return the waits of a job that comes after other jobs."""
     each = tuple(one if isinstance(one, Dependency) else Dependency(one) for one in wanted)
     return Waits(after=each, **changes)  # type: ignore[arg-type]
 
 
 def begin(later: timedelta = HOUR) -> Waits:
-    """Return that a job begins later."""
+    """Return the waits of a job that begins later."""
     return Waits(begin_at=datetime.now(timezone.utc) + later)
 
 
@@ -55,12 +55,12 @@ def end(queue: JobQueue, claimed: Claim, status: int = 0, ending: Ending | None 
 
 
 def run(queue: JobQueue, status: int = 0, ending: Ending | None = None) -> JobState | None:
-    """Claim what comes next and end it."""
+    """Claim the next job and end it."""
     return end(queue, must_claim(queue), status, ending)
 
 
 def time_goes_by(queue: JobQueue) -> None:
-    """Let every hour that somebody waits for be over, without a claim or a tick."""
+    """Make every begin time in the store be over, without a claim or a tick."""
     store = connect(queue.url)
     for job_id in [each for each in store.zrange(keys.PREFIX + "timers", 0, -1) if not each.startswith("d:")]:
         store.zadd(keys.PREFIX + "timers", {job_id: 1})
@@ -87,7 +87,7 @@ def is_whole(queue: JobQueue) -> bool:
 def test_a_job_after_another_starts_or_is_cancelled_by_how_that_ended(
     queue: JobQueue, condition: Condition, status: int, *, starts: bool
 ) -> None:
-    """At once, in the step that ends the other; and the event says so."""
+    """A dependent job starts or is cancelled in the same step that ends the other job. Its reason says why."""
     serve(queue)
     first = submit(queue)
     second = submit(queue, waits=after(Dependency(first, condition)))
@@ -110,7 +110,7 @@ def test_a_job_after_another_starts_or_is_cancelled_by_how_that_ended(
 
 
 def test_a_job_may_wait_for_several_and_for_one_that_is_held(queue: JobQueue) -> None:
-    """All of them; a held one keeps it waiting."""
+    """A job may wait for several jobs and waits for all of them. A held job keeps it waiting."""
     serve(queue)
     first, second = submit(queue), submit(queue)
     third = submit(queue, waits=after(first, second))
@@ -126,7 +126,7 @@ def test_a_job_may_wait_for_several_and_for_one_that_is_held(queue: JobQueue) ->
 
 
 def test_who_waits_for_what_will_never_be_is_cancelled_all_the_way_down(queue: JobQueue) -> None:
-    """And who waits for such an end starts."""
+    """A cancelled job cancels the whole chain of jobs that depend on it. A job that depends on a failure starts."""
     serve(queue)
     ids = [submit(queue)]
     for _ in range(5):
@@ -141,7 +141,10 @@ def test_who_waits_for_what_will_never_be_is_cancelled_all_the_way_down(queue: J
 
 
 def test_thousands_that_wait_for_one_job_hear_of_its_end_in_pieces(queue: JobQueue) -> None:
-    """No script is long; every claim and every tick goes on with it, until all have heard."""
+    """The end of a job reaches its many dependants in batches, so that no script runs long.
+
+    Every claim and every tick continues until all dependants have it, each once and in order.
+    """
     serve(queue)
     parent = submit(queue)
     many = [submit(queue, waits=after(parent), level=Level.LOW) for _ in range(170)]
@@ -158,7 +161,10 @@ def test_thousands_that_wait_for_one_job_hear_of_its_end_in_pieces(queue: JobQue
 
 
 def test_an_end_that_the_queue_has_forgotten_is_judged_when_the_job_is_submitted(queue: JobQueue) -> None:
-    """Whoever submits looks it up; what the queue knows of itself counts more."""
+    """An end that the queue has dropped is judged at submit by the submitter's lookup.
+
+    The queue's own knowledge has precedence.
+    """
     serve(queue)
     with pytest.raises(Unknown, match="no job 7") as unknown:
         submit(queue, waits=after(7))
@@ -177,7 +183,10 @@ def test_an_end_that_the_queue_has_forgotten_is_judged_when_the_job_is_submitted
 
 
 def test_a_dependant_that_is_cancelled_leaves_nothing_behind(queue: JobQueue) -> None:
-    """Neither where it waited for others, nor for its time; its own dependants do not wait for ever."""
+    """A cancelled dependant leaves no index entries, neither for its dependencies nor for its begin time.
+
+    Its own dependants are cancelled instead of waiting for ever.
+    """
     serve(queue)
     first = submit(queue)
     second = submit(queue, waits=after(first, begin_at=begin().begin_at))
@@ -192,7 +201,10 @@ def test_a_dependant_that_is_cancelled_leaves_nothing_behind(queue: JobQueue) ->
 
 
 def test_a_held_dependant_hears_of_the_end_as_well(queue: JobQueue) -> None:
-    """Released later it waits for nothing; and released earlier still for the job."""
+    """A held dependant also gets the end of its dependency.
+
+    A dependant that is released before that end still waits for it.
+    """
     serve(queue)
     first = submit(queue)
     second = submit(queue, waits=after(first))
@@ -208,11 +220,11 @@ def test_a_held_dependant_hears_of_the_end_as_well(queue: JobQueue) -> None:
     assert [second, third] == [must_claim(queue).job_id for _ in range(2)]
 
 
-# ---- a time, a person, a key -----------------------------------------------------------------------------------------
+# ---- begin times, holds, dedupe keys ---------------------------------------------------------------------------------
 
 
 def test_a_job_begins_at_its_time_and_at_its_place(queue: JobQueue) -> None:
-    """Of one user's jobs the first that came goes first, also when it had to wait for its time."""
+    """A job that waited for its begin time keeps its place by arrival among the jobs of its user."""
     serve(queue)
     early = submit(queue, waits=begin())
     job = job_of(queue, early)
@@ -225,7 +237,7 @@ def test_a_job_begins_at_its_time_and_at_its_place(queue: JobQueue) -> None:
 
 
 def test_a_job_waits_for_another_and_then_for_its_time(queue: JobQueue) -> None:
-    """One after the other."""
+    """A job can wait for another job first and then for its begin time."""
     serve(queue)
     first = submit(queue)
     second = submit(queue, waits=after(first, begin_at=begin().begin_at))
@@ -239,7 +251,7 @@ def test_a_job_waits_for_another_and_then_for_its_time(queue: JobQueue) -> None:
 
 
 def test_what_a_job_waited_for_does_not_lift_it(queue: JobQueue) -> None:
-    """Its waiting for a device begins when it may start."""
+    """Time before the begin time does not count for aging: the wait for a device begins when the job may start."""
     serve(queue)
     job_id = submit(queue, waits=begin())
     store = connect(queue.url)
@@ -255,7 +267,7 @@ def test_what_a_job_waited_for_does_not_lift_it(queue: JobQueue) -> None:
 
 
 def test_a_job_can_be_born_held(queue: JobQueue) -> None:
-    """It waits for a person."""
+    """A job can be submitted held. It waits for a release."""
     serve(queue)
     job = queue.submit(make_spec(waits=Waits(hold=True)))
     assert (JobState.HELD, WaitReason.HELD) == (job.state, job.reason)
@@ -267,7 +279,11 @@ def test_a_job_can_be_born_held(queue: JobQueue) -> None:
 
 
 def test_one_job_of_a_user_has_a_dedupe_key_at_a_time(queue: JobQueue) -> None:
-    """While it waits or runs; somebody else's key is another one, and an ended job has none."""
+    """Only one live job of a user has a given dedupe key.
+
+    The key is taken while the job waits or runs. The same key of another user is a different key, and an ended job
+    frees its key.
+    """
     serve(queue)
     keyed = Waits(dedupe="nightly")
     first = submit(queue, waits=keyed)
@@ -290,11 +306,14 @@ def test_one_job_of_a_user_has_a_dedupe_key_at_a_time(queue: JobQueue) -> None:
     assert is_whole(queue)
 
 
-# ---- once more -------------------------------------------------------------------------------------------------------
+# ---- requeues and retries --------------------------------------------------------------------------------------------
 
 
 def test_a_run_that_exits_with_75_is_requeued_five_times_and_then_held(queue: JobQueue) -> None:
-    """It asks for it; that is no loss and no retry. A person who releases it forgives all of them."""
+    """A run that exits with 75 is requeued five times, and then its job is held.
+
+    A requeue counts neither as a loss nor as a retry. A release by a user resets the count.
+    """
     serve(queue)
     job_id = submit(queue)
     states = []
@@ -316,7 +335,7 @@ def test_a_run_that_exits_with_75_is_requeued_five_times_and_then_held(queue: Jo
 
 
 def test_no_requeue_forbids_it(queue: JobQueue) -> None:
-    """Then 75 is a code like any other."""
+    """With --no-requeue, exit code 75 is a failure like any other."""
     serve(queue)
     submit(queue, requeue=False)
 
@@ -342,7 +361,7 @@ TIMED_OUT = Ending.stopped(EndingKind.TIMED_OUT, -15)
 def test_a_job_is_retried_after_the_endings_that_were_named(
     queue: JobQueue, on: tuple[RetryOn, ...], ending: Ending, *, again: bool
 ) -> None:
-    """And after no other."""
+    """A job is retried after the endings that it names and after no others."""
     serve(queue)
     submit(queue, retries=Retries(times=1, on=on))
 
@@ -350,7 +369,10 @@ def test_a_job_is_retried_after_the_endings_that_were_named(
 
 
 def test_the_pause_before_a_retry_doubles_and_the_last_one_ends_the_job(queue: JobQueue) -> None:
-    """The book hears how often, and until when."""
+    """The pause before each retry doubles, and the job ends after its last retry.
+
+    The job shows its retry count and time.
+    """
     serve(queue)
     job_id = submit(queue, retries=Retries(times=3))
     pauses_s = []
@@ -368,7 +390,7 @@ def test_the_pause_before_a_retry_doubles_and_the_last_one_ends_the_job(queue: J
 
 
 def test_a_job_that_is_cancelled_is_not_retried(queue: JobQueue) -> None:
-    """Whatever its ending."""
+    """A cancelled job is not retried, whatever its ending."""
     serve(queue)
     submit(queue, retries=Retries(times=3, on=(RetryOn.ANY,)))
     claimed = must_claim(queue)
@@ -378,7 +400,7 @@ def test_a_job_that_is_cancelled_is_not_retried(queue: JobQueue) -> None:
 
 
 def test_losses_beyond_the_limit_are_retried_where_that_was_asked(queue: JobQueue) -> None:
-    """They are counted apart until then."""
+    """Losses beyond the limit are retried if the job asks for that. Losses below the limit do not count as retries."""
     serve(queue)
     job_id = submit(queue, retries=Retries(times=1, on=(RetryOn.LOST,)))
     states = []
@@ -391,7 +413,7 @@ def test_losses_beyond_the_limit_are_retried_where_that_was_asked(queue: JobQueu
 
 
 def test_a_retried_parent_keeps_its_dependants_waiting(queue: JobQueue) -> None:
-    """It has not ended."""
+    """A job that is retried has not ended, so its dependants go on waiting."""
     serve(queue)
     first = submit(queue, retries=Retries(times=1))
     second = submit(queue, waits=after(first))
@@ -411,7 +433,7 @@ def test_a_retried_parent_keeps_its_dependants_waiting(queue: JobQueue) -> None:
 @pytest.mark.parametrize("field", ["af", "nb", "nw", "rt", "ro", "rn", "qn", "dk", "why"])
 @pytest.mark.parametrize("damage", ["", "x", "1e400", "-1", ",", "9" * 30])
 def test_a_damaged_entry_stops_nobody(queue: JobQueue, field: str, damage: str) -> None:
-    """Whatever stands in the fields of one that waits, others are served, and it can be ended."""
+    """A waiting job with damaged fields does not stop other jobs, and it can be cancelled."""
     serve(queue)
     first = submit(queue)
     damaged = submit(queue, waits=after(first, begin_at=begin().begin_at, dedupe="k"), retries=Retries(times=1))

@@ -29,7 +29,7 @@ def offer_of(uuid: str, kind: DeviceKind, *, pool: str = "", **device: Any) -> O
 
 
 def may_run(queue: JobQueue, uuid: str, **spec: Any) -> bool:
-    """Return whether the device *uuid* takes a job of this spec that has just been submitted."""
+    """Return whether the device *uuid* takes a newly submitted job of this spec."""
     job = queue.submit(make_spec(**spec))
     claimed = claim(queue, uuid)
     if claimed is None:
@@ -65,7 +65,10 @@ def may_run(queue: JobQueue, uuid: str, **spec: Any) -> bool:
 def test_who_takes_which_wish(
     queue: JobQueue, wish: DeviceWish | None, known: set[DeviceKind], takers: set[DeviceKind]
 ) -> None:
-    """The claim script decides, the rule in Python is the same, and who waits for a kind that is not there is told."""
+    """The claim script and the Python rule agree on which device kinds a device filter admits.
+
+    A job whose kind of device does not exist has reason "device".
+    """
     serve(queue, *(offer_of(f"dev-{kind}", kind) for kind in known))
 
     assert takers == {kind for kind in known if may_run(queue, f"dev-{kind}", device=wish)}
@@ -76,19 +79,19 @@ def test_who_takes_which_wish(
 
 
 def lose(queue: JobQueue, store_url: str) -> None:
-    """The driver does not answer for it."""
+    """Make the driver not answer for the device."""
     del store_url
     queue.beat(make_offer(foreign_bytes=24 * GIB, trouble="the GPU is lost"), [], lease_s=300)
 
 
 def drain(queue: JobQueue, store_url: str) -> None:
-    """A person has closed it."""
+    """Drain the device as a user does."""
     del store_url
     queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="maintenance", by="ada")
 
 
 def silence(queue: JobQueue, store_url: str) -> None:
-    """Its worker was last heard in 1970."""
+    """Make the device's worker silent since 1970."""
     del queue
     client = connect(store_url)
     client.hset(keys.host_devices("nodeA"), "GPU-0", f"{24 * GIB}:0:0:1:8::gpu")
@@ -97,7 +100,10 @@ def silence(queue: JobQueue, store_url: str) -> None:
 
 @pytest.mark.parametrize("close", [lose, drain, silence])
 def test_a_gpu_that_takes_nothing_is_still_waited_for(queue: JobQueue, store_url: str, close: Any) -> None:
-    """A job that does not say must not run for a day on the CPU because a card was away for a minute."""
+    """A job without a device filter waits for a GPU that takes no jobs at the moment.
+
+    It must not run for a day on the CPU because a card was unavailable for a minute.
+    """
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
     close(queue, store_url)
     job = queue.submit(make_spec())
@@ -105,20 +111,23 @@ def test_a_gpu_that_takes_nothing_is_still_waited_for(queue: JobQueue, store_url
     assert claim(queue, "cpu-nodeA") is None
     assert JobState.QUEUED is queue.get(job.id).state  # type: ignore[union-attr]
     queue.withdraw("nodeA", "GPU-0")
-    assert claim(queue, "cpu-nodeA") is None  # it was promised a GPU when it was submitted; that stands
+    assert claim(queue, "cpu-nodeA") is None  # the submit bound it to a GPU, and that stays
     later = queue.submit(make_spec())
     assert later.id == must_claim(queue, "cpu-nodeA").job_id
 
 
 def test_a_gpu_of_another_host_is_waited_for(queue: JobQueue) -> None:
-    """The rule is the queue's, not the host's."""
+    """A job also waits for a GPU of another host: the rule is about the queue, not about a host."""
     serve(queue, make_offer(host="nodeB"), offer_of("cpu-nodeA", CPU))
 
     assert not may_run(queue, "cpu-nodeA")
 
 
 def test_the_cpu_of_a_gpu_host_leaves_the_gpus_their_jobs_before_they_are_announced(queue: JobQueue) -> None:
-    """On a host that comes up the CPU's worker is the first: the driver's session takes a moment."""
+    """The CPU worker of a GPU host leaves jobs without a device filter to the GPUs before these are announced.
+
+    When a host starts, its CPU worker is ready first: the driver's session takes a moment.
+    """
     serve(queue, offer_of("cpu-nodeA", CPU))
     unsaid = queue.submit(make_spec())
     asked = queue.submit(make_spec(device=DeviceWish.CPU))
@@ -129,7 +138,7 @@ def test_the_cpu_of_a_gpu_host_leaves_the_gpus_their_jobs_before_they_are_announ
 
 
 def test_the_cpu_finds_its_job_behind_those_of_the_gpus(queue: JobQueue) -> None:
-    """Of whatever level, user and shape those are, and of its own it takes the one that came first."""
+    """The CPU finds its jobs behind GPU jobs of any priority, user and shape, and takes its own in order of arrival."""
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
     for i in range(80):
         level = Level.HIGH if i % 3 else Level.LOW
@@ -141,7 +150,7 @@ def test_the_cpu_finds_its_job_behind_those_of_the_gpus(queue: JobQueue) -> None
 
 
 def test_a_pool_may_be_called_like_a_wish(queue: JobQueue) -> None:
-    """The last word of a shape without a wish is the pool's name."""
+    """A pool may have the name of a device filter. In a shape without a filter the last field is the pool."""
     serve(queue, *(offer_of(f"dev-{kind}", kind, pool=word) for kind, word in ((GPU, "cpu"), (CPU, "any"))))
 
     assert not may_run(queue, "dev-cpu", pool="any")
@@ -150,7 +159,10 @@ def test_a_pool_may_be_called_like_a_wish(queue: JobQueue) -> None:
 
 
 def test_a_reservation_is_no_way_round_the_wish(queue: JobQueue, store_url: str) -> None:
-    """A device that was reserved for a job of another kind serves its own."""
+    """A reservation does not bypass the device filter.
+
+    A device that is reserved for a job of another kind serves its own jobs.
+    """
     serve(queue, offer_of("cpu-nodeA", CPU))
     queue.submit(make_spec(device=DeviceWish.GPU))
     client = connect(store_url)
@@ -166,8 +178,8 @@ def test_a_reservation_is_no_way_round_the_wish(queue: JobQueue, store_url: str)
 
 @pytest.mark.parametrize("wish", [None, DeviceWish.GPU, DeviceWish.ANY])
 def test_a_gang_never_mixes_kinds(queue: JobQueue, wish: DeviceWish | None) -> None:
-    """The fullest neighbour is asked first, and that is the CPU or the simulated device here."""
-    job = queue.submit(make_spec(gpus=2, device=wish))  # while nothing is known, so that the claim must judge
+    """A gang never mixes device kinds. The fullest neighbour is tried first, here the CPU or the simulated device."""
+    job = queue.submit(make_spec(gpus=2, device=wish))  # no device is known yet, so the claim must decide
     serve(
         queue,
         make_offer("GPU-0"),
@@ -182,7 +194,10 @@ def test_a_gang_never_mixes_kinds(queue: JobQueue, wish: DeviceWish | None) -> N
 
 
 def test_a_gang_takes_no_mig_instance(queue: JobQueue) -> None:
-    """A CUDA process sees only one of them: the job would die, or run on half of what it asked for."""
+    """A gang takes no MIG instances.
+
+    A CUDA process sees only one of them, so the job would die or run on half of its request.
+    """
     queue.submit(make_spec(gpus=2))
     parts = [offer_of(f"MIG-{i}", GPU, total_bytes=8 * GIB, **MIG) for i in range(2)]
     serve(queue, *parts, make_offer("GPU-0"))
@@ -194,7 +209,7 @@ def test_a_gang_takes_no_mig_instance(queue: JobQueue) -> None:
 
 
 def test_what_only_mig_instances_could_make_up_is_refused(queue: JobQueue) -> None:
-    """With what to do about it; whole cards beside them change the answer."""
+    """A gang that only MIG instances could serve is refused with advice. Whole cards beside them change the answer."""
     serve(queue, *(offer_of(f"MIG-{i}", GPU, **MIG) for i in range(4)), make_offer("GPU-0"))
 
     with pytest.raises(Impossible, match=r"a program can use only one MIG instance.*leave out --gpus"):
@@ -206,11 +221,14 @@ def test_what_only_mig_instances_could_make_up_is_refused(queue: JobQueue) -> No
         queue.submit(make_spec(gpus=2, mem_bytes=80 * GIB))
 
 
-# ---- what is refused, and what waits ---------------------------------------------------------------------------------
+# ---- refused jobs and waiting jobs -----------------------------------------------------------------------------------
 
 
 def test_only_devices_of_the_kind_can_make_a_job_possible(queue: JobQueue) -> None:
-    """The host's 512G are no answer to a job that wants a GPU, nor is a second kind a second device."""
+    """Only devices of the right kind make a job possible.
+
+    The host's 512G do not help a job that wants a GPU, and a device of another kind is no second device for a gang.
+    """
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU, total_bytes=512 * GIB))
 
     with pytest.raises(Impossible, match="80G asked for, but the largest GPU can give 24G"):
@@ -228,7 +246,11 @@ def test_only_devices_of_the_kind_can_make_a_job_possible(queue: JobQueue) -> No
 
 
 def test_a_host_with_too_few_cards_that_are_large_enough_is_told_so(queue: JobQueue) -> None:
-    """One of three is: it said that the largest can give 16G to a job that asked for 12G on each of two."""
+    """The refusal says that too few devices are large enough.
+
+    Regression: with one device of three large enough, it said that the largest can give 16G to a job that asks for 12G
+    on each of two.
+    """
     large = make_offer("GPU-2", device=make_device("GPU-2", total_bytes=16 * GIB))
     small = (make_offer(uuid, device=make_device(uuid, total_bytes=8 * GIB)) for uuid in ("GPU-0", "GPU-1"))
     serve(queue, large, *small)
@@ -241,7 +263,10 @@ def test_a_host_with_too_few_cards_that_are_large_enough_is_told_so(queue: JobQu
 
 
 def test_a_job_may_wait_for_a_kind_that_is_not_there(queue: JobQueue) -> None:
-    """A GPU host that is down for an hour has withdrawn its devices: its users must not be sent away."""
+    """A job may wait for a device kind that does not exist at the moment.
+
+    A GPU host that is down for an hour has withdrawn its devices, and its users must not be refused.
+    """
     serve(queue, offer_of("cpu-nodeA", CPU))
     spec = make_spec(mem_bytes=500 * GIB, gpus=4, device=DeviceWish.GPU)
 
@@ -255,7 +280,11 @@ def test_a_job_may_wait_for_a_kind_that_is_not_there(queue: JobQueue) -> None:
 
 
 def test_a_kind_is_looked_for_in_the_jobs_own_pool(queue: JobQueue) -> None:
-    """A pool that has only a CPU may have its GPUs away; a pool that nobody serves is a slip of the pen, as before."""
+    """The device kind is looked up in the job's own pool.
+
+    A pool that has only a CPU may have its GPUs away. A pool without any device counts as a typing error and is
+    refused.
+    """
     serve(queue, make_offer(pool="fast"), offer_of("cpu-nodeA", CPU, pool="lab"))
 
     assert WaitReason.DEVICE is queue.submit(make_spec(pool="lab", device=DeviceWish.GPU)).reason
@@ -289,7 +318,10 @@ def written_by_hand(client: redis.Redis, shape: str, spec: str) -> None:
 def test_what_an_older_version_left_in_the_store_is_claimed(
     queue: JobQueue, store_url: str, uuid: str, *, taken: bool
 ) -> None:
-    """Record, shape and spec had no kind: the device's name tells it, and the job is one that does not say."""
+    """A job and devices written by an older version, without a kind, can be claimed.
+
+    The name of the device gives its kind, and the job counts as one without a device filter.
+    """
     client = connect(store_url)
     client.sadd(keys.HOSTS, "nodeA", "nodeB")
     for host, device in (("nodeA", uuid), ("nodeB", "GPU-7")):
@@ -305,7 +337,10 @@ def test_what_an_older_version_left_in_the_store_is_claimed(
 
 
 def test_an_old_job_and_one_that_does_not_say_are_of_one_shape(queue: JobQueue) -> None:
-    """So they stand in one line, in the order in which they came."""
+    """A job of an older version and a job without a device filter have the same shape.
+
+    So they wait in one order of arrival.
+    """
     assert "1073741824:0:1:" == str(make_spec().shape)
     assert "1073741824:0:1::cpu" == str(make_spec(device=DeviceWish.CPU).shape)
     serve(queue, offer_of("cpu-nodeA", CPU))
@@ -313,7 +348,10 @@ def test_an_old_job_and_one_that_does_not_say_are_of_one_shape(queue: JobQueue) 
 
 
 def test_a_wish_of_a_newer_version_is_left_to_it(queue: JobQueue, store_url: str) -> None:
-    """Neither taken by a device that may be the wrong one, nor accepted from a client that cannot mean it."""
+    """A device filter of a newer version is left to that version.
+
+    No device takes such a job, as it may be the wrong one, and the store refuses it from this client.
+    """
     client = connect(store_url)
     written_by_hand(client, f"{GIB}:0:1::npu", (GOLDEN / "spec-v1.json").read_text())
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))

@@ -1,4 +1,4 @@
-"""Who keeps a device from new jobs: each origin has its own say, in one real store."""
+"""Drains of a device: each origin drains and resumes independently, in a real store."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ def drain(queue: JobQueue, origin: DrainOrigin, why: str = "", *uuids: str) -> N
 
 
 def origins(queue: JobQueue) -> list[str]:
-    """Return who drained the only device."""
+    """Return the origins of the drains of the only device."""
     (device,) = queue.devices()
     return [str(each.origin) for each in device.drains]
 
 
 def test_a_drain_says_why_by_whom_and_since_when(queue: JobQueue) -> None:
-    """What `gpuqueue gpus` shows; the time is the store's. Said again, the newest words count."""
+    """A drain records its reason, author and time, as `gpuqueue gpus` shows them. The time is the store's.
+
+    A second drain of the same origin replaces the reason.
+    """
     serve(queue)
     before_ms = queue.now_ms()
 
@@ -42,7 +45,10 @@ def test_a_drain_says_why_by_whom_and_since_when(queue: JobQueue) -> None:
 
 
 def test_up_takes_back_only_what_down_said(queue: JobQueue) -> None:
-    """A card that a person keeps for an RMA must not get jobs because its machine was rebooted."""
+    """`up` removes only the drain of `down`.
+
+    A card that a user drained for an RMA gets no jobs because its machine rebooted.
+    """
     serve(queue)
     queue.submit(make_spec())
     drain(queue, DrainOrigin.PERSON, "RMA")
@@ -58,7 +64,10 @@ def test_up_takes_back_only_what_down_said(queue: JobQueue) -> None:
 
 
 def test_a_person_does_not_open_a_machine_that_is_going_down(queue: JobQueue) -> None:
-    """Else `down` would wait for the jobs that it meant to keep out."""
+    """A user's resume does not remove the drain of `down`.
+
+    Otherwise `down` would wait for the jobs that it tries to keep out.
+    """
     serve(queue)
     queue.submit(make_spec())
     drain(queue, DrainOrigin.DOWN)
@@ -71,7 +80,10 @@ def test_a_person_does_not_open_a_machine_that_is_going_down(queue: JobQueue) ->
 
 
 def test_a_person_s_drain_outlives_the_device_s_absence(queue: JobQueue) -> None:
-    """`down` withdraws its devices and `up` announces them again; what `down` itself said is gone by then."""
+    """A user's drain outlives the withdrawal of the device by `down` and its new announcement by `up`.
+
+    The drain of `down` itself is gone by then.
+    """
     serve(queue)
     drain(queue, DrainOrigin.PERSON, "RMA")
     drain(queue, DrainOrigin.DOWN)
@@ -84,7 +96,7 @@ def test_a_person_s_drain_outlives_the_device_s_absence(queue: JobQueue) -> None
 
 
 def test_what_runs_goes_on_and_other_devices_claim(queue: JobQueue) -> None:
-    """A drain is about new jobs only, and about the devices named only."""
+    """A drain only stops new jobs, and only on the named devices."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.submit(make_spec())
     queue.submit(make_spec())
@@ -99,7 +111,10 @@ def test_what_runs_goes_on_and_other_devices_claim(queue: JobQueue) -> None:
 
 @pytest.mark.parametrize("text", ["this machine is going down (gpuqueue down)", "12", "[1]", '"down"', "null", "{"])
 def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store_url: str, text: str) -> None:
-    """Only `down` could drain then; the upgrade under `down --leave-jobs` must not leave the devices closed."""
+    """A drain text of the previous version is read as a drain of `down`, the only origin of that version.
+
+    An upgrade under `down --leave-jobs` must not leave the devices drained.
+    """
     serve(queue)
     client = connect(store_url)
     client.hset(keys.DRAINED, "GPU-0", text)
@@ -116,7 +131,7 @@ def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store_ur
 
 
 def test_no_text_is_no_drain() -> None:
-    """The common case."""
+    """A device without a drain text has no drains. This is the common case."""
     assert () == drains(None)
 
 
@@ -124,7 +139,10 @@ def test_no_text_is_no_drain() -> None:
 
 
 def die(queue: JobQueue, why: str = "killed by SIGSEGV", *, lost: bool = False, job_id: int | None = None) -> Claim:
-    """Let a new job (or one that waits again) die at once on GPU-0, as its worker would tell it."""
+    """Let a job die at once on GPU-0 and report it as its worker would.
+
+    It is a new job, or the waiting job *job_id*.
+    """
     if job_id is None:
         queue.submit(make_spec())
     claimed = must_claim(queue)
@@ -134,7 +152,7 @@ def die(queue: JobQueue, why: str = "killed by SIGSEGV", *, lost: bool = False, 
 
 
 def tell(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = False) -> bool:
-    """Tell the end of a run; sent twice, because the answer to the first may get lost."""
+    """Report the end of a run twice, because the answer to the first report may get lost."""
     told = []
     for _ in range(2):
         if lost:
@@ -158,7 +176,10 @@ def tell(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = Fa
 
 
 def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
-    """A device that kills what it gets is always free, and would eat the whole queue."""
+    """Three quick deaths in a row drain a device.
+
+    A device that kills its jobs is always free and would go through the whole queue.
+    """
     serve(queue)
     first, second = die(queue), die(queue, "CUDA error: unknown error")
     assert [] == origins(queue)
@@ -176,7 +197,10 @@ def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
 
 
 def test_told_again_a_death_counts_once(queue: JobQueue, store_url: str) -> None:
-    """The count is made in the step that ends the run, and a second telling of the end is stale."""
+    """A death that is reported twice counts once.
+
+    The step that ends the run counts the death, and a second report of the end is stale.
+    """
     serve(queue)
     die(queue)
     die(queue)
@@ -188,7 +212,7 @@ def test_told_again_a_death_counts_once(queue: JobQueue, store_url: str) -> None
 
 
 def test_one_job_that_dies_again_and_again_is_not_three(queue: JobQueue) -> None:
-    """The loss limit holds it; the device is as it was."""
+    """Repeated deaths of one job do not drain the device. The loss limit holds that job."""
     serve(queue)
     first = die(queue, lost=True)
     for _ in range(4):
@@ -199,7 +223,10 @@ def test_one_job_that_dies_again_and_again_is_not_three(queue: JobQueue) -> None
 
 @pytest.mark.parametrize("resets", [True, False])
 def test_a_run_that_goes_well_ends_the_row_and_one_that_says_nothing_does_not(queue: JobQueue, *, resets: bool) -> None:
-    """Between two crashes an ImportError proves nothing; an hour of training does."""
+    """A run that goes well resets the row of deaths, and a run without evidence does not.
+
+    An ImportError between two crashes proves nothing. An hour of training does.
+    """
     serve(queue)
     die(queue)
     die(queue)
@@ -212,7 +239,7 @@ def test_a_run_that_goes_well_ends_the_row_and_one_that_says_nothing_does_not(qu
 
 
 def test_a_run_that_goes_well_elsewhere_says_nothing_here(queue: JobQueue) -> None:
-    """Each device has a row of its own."""
+    """A run that goes well on another device does not reset the row: each device has its own."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     die(queue)
     die(queue)
@@ -225,7 +252,10 @@ def test_a_run_that_goes_well_elsewhere_says_nothing_here(queue: JobQueue) -> No
 
 
 def test_a_run_on_several_devices_speaks_of_each(queue: JobQueue) -> None:
-    """Nobody knows which of them it was; what goes well on one alone clears that one."""
+    """The death of a run on several devices counts against each of them, because the cause is unknown.
+
+    A run that goes well on one device resets the row of that device only.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for _ in range(3):
         queue.submit(make_spec(gpus=2))
@@ -237,7 +267,10 @@ def test_a_run_on_several_devices_speaks_of_each(queue: JobQueue) -> None:
 
 
 def test_resumed_the_device_starts_with_a_clean_slate(queue: JobQueue) -> None:
-    """One more death is not the third of a row; the words of the first drain stay while it lasts."""
+    """A resume resets the row of deaths: one more death is not the third of a row.
+
+    While the first drain lasts, its reason stays unchanged.
+    """
     serve(queue)
     running = [queue.submit(make_spec()) and must_claim(queue) for _ in range(6)]
     for claimed in running[:3]:
@@ -258,7 +291,7 @@ def test_resumed_the_device_starts_with_a_clean_slate(queue: JobQueue) -> None:
 
 
 def test_people_may_resume_before_the_third(queue: JobQueue) -> None:
-    """Somebody who has just looked at the card need not fear an old row."""
+    """A user's resume resets the row of deaths even before the third, because that user has just checked the card."""
     serve(queue)
     die(queue)
     die(queue)
@@ -270,7 +303,7 @@ def test_people_may_resume_before_the_third(queue: JobQueue) -> None:
 
 
 def test_the_worker_hears_of_it_with_its_next_beat(queue: JobQueue) -> None:
-    """And says it in its log."""
+    """The worker gets the drain with its next heartbeat, so that it can log it."""
     serve(queue)
     for _ in range(3):
         die(queue)
@@ -281,7 +314,7 @@ def test_the_worker_hears_of_it_with_its_next_beat(queue: JobQueue) -> None:
 
 
 def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store_url: str) -> None:
-    """The count is not worth a job that nobody can settle."""
+    """A damaged row of deaths does not stop a run from ending. The count is not worth a job that cannot be finished."""
     serve(queue)
     client = connect(store_url)
     client.hset(keys.DEATHS, "GPU-0", "[1")
@@ -296,7 +329,10 @@ def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store_url: str)
 
 
 def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> None:
-    """Not "memory": there may be plenty. Another pool's device is no help, nor is it in the way."""
+    """A job waits with reason "drained" if only drained devices could take it.
+
+    "memory" would be wrong, because plenty may be free. A device of another pool changes nothing.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", pool="fast"))
     job_id = queue.submit(make_spec(pool="fast")).id
     queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
@@ -307,7 +343,10 @@ def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> 
 
 
 def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue) -> None:
-    """It was said to wait for memory on a host that was gone, with all of its memory free."""
+    """A job waits with reason "silent" if the workers of its devices are silent.
+
+    Regression: the reason was "memory" on a host that was gone, with all of its memory free.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.submit(make_spec(gpus=2))
     queue.submit(make_spec())
@@ -323,7 +362,10 @@ def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue) -> None:
 
 
 def test_a_job_on_several_devices_of_which_one_is_drained_says_so(queue: JobQueue) -> None:
-    """It was said to wait for memory, with both cards empty."""
+    """A job on several devices waits with reason "drained" if one of them is drained.
+
+    Regression: the reason was "memory", with both cards empty.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
     queue.submit(make_spec(gpus=2))

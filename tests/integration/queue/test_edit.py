@@ -1,4 +1,4 @@
-"""The request of a job that waits can be changed: all of it, or nothing."""
+"""Edits of a waiting job's request: an edit applies completely or not at all."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from workers.services.recorder import Recorder
 
 
 def to(**changes: Any) -> Callable[[JobSpec], JobSpec]:
-    """Return the change of a request."""
+    """Return an edit that sets these fields of a request."""
     return lambda spec: replace(spec, **changes)
 
 
 def after(*ids: int) -> Waits:
-    """Return that a job comes after others."""
+    """Return the waits of a job that comes after other jobs."""
     return Waits(after=tuple(map(Dependency, ids)))
 
 
 def job_of(queue: JobQueue, job_id: int) -> Job:
-    """Return a job that must be there."""
+    """Return a job that must exist."""
     job = queue.get(job_id)
     assert job is not None
     return job
@@ -53,7 +53,7 @@ def submit(queue: JobQueue, **changes: Any) -> int:
 
 
 def test_an_edited_job_keeps_its_place_and_runs_as_it_was_edited(queue: JobQueue) -> None:
-    """Memory, devices, time limit, name, pool: the claim promises what is asked now."""
+    """An edited job keeps its place, and its claim uses the edited memory, devices, time limit, name and pool."""
     serve(queue)
     first, second = submit(queue, mem_bytes=23 * GIB), submit(queue, mem_bytes=4 * GIB)
     store = connect(queue.url)
@@ -68,7 +68,10 @@ def test_an_edited_job_keeps_its_place_and_runs_as_it_was_edited(queue: JobQueue
 
 
 def test_a_held_job_stays_held_and_a_level_counts_at_once(queue: JobQueue) -> None:
-    """And what waiting has lifted is not put down by another edit."""
+    """An edit of a held job keeps it held, and an edited priority applies at once.
+
+    An edit of another field does not undo a promotion by aging.
+    """
     serve(queue)
     first, second = submit(queue), submit(queue)
     queue.hold(first)
@@ -91,7 +94,7 @@ def test_a_held_job_stays_held_and_a_level_counts_at_once(queue: JobQueue) -> No
 
 
 def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
-    """One clear line, and nothing is changed."""
+    """A running or ended job cannot be edited. The error is one line and nothing changes."""
     serve(queue)
     submit(queue)
     claimed = must_claim(queue)
@@ -122,7 +125,10 @@ def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
 def test_an_edit_that_cannot_be_changes_nothing(
     queue: JobQueue, change: Callable[[JobSpec], JobSpec], error: type[Exception], told: dict[str, bool]
 ) -> None:
-    """More than any device has, another that waits for it, itself, nobody."""
+    """An impossible edit changes nothing.
+
+    Cases: more than any device has, a dependency on a dependant, on itself, or on an unknown job.
+    """
     serve(queue)
     submit(queue)
     submit(queue, waits=after(1))
@@ -138,7 +144,7 @@ def test_an_edit_that_cannot_be_changes_nothing(
 
 
 def test_a_long_circle_is_found(queue: JobQueue) -> None:
-    """Over any number of jobs."""
+    """A dependency cycle is found over any number of jobs."""
     serve(queue)
     ids = [submit(queue)]
     for _ in range(50):
@@ -149,7 +155,7 @@ def test_a_long_circle_is_found(queue: JobQueue) -> None:
 
 
 def test_a_job_waits_for_others_than_before(queue: JobQueue) -> None:
-    """For none any more, or for another one; those that it waited for do not matter then."""
+    """An edit can remove or replace dependencies. The old ones do not matter any more."""
     serve(queue)
     first, second = submit(queue), submit(queue)
     third, fourth = submit(queue, waits=after(first)), submit(queue, waits=after(first))
@@ -168,7 +174,7 @@ def test_a_job_waits_for_others_than_before(queue: JobQueue) -> None:
 
 
 def test_two_edits_at_once_both_count(queue: JobQueue) -> None:
-    """The slower one changes what the faster one made of it."""
+    """Two concurrent edits both apply: the slower one edits the result of the faster one."""
     serve(queue)
     job_id = submit(queue)
     met = threading.Barrier(2, timeout=20)
@@ -197,7 +203,7 @@ def test_two_edits_at_once_both_count(queue: JobQueue) -> None:
 
 
 def test_the_book_hears_of_an_edit_and_gives_it_back(queue: JobQueue, book: Book, store_url: str) -> None:
-    """A store that is rebuilt has the job as it was edited; it is meant for a GPU as before."""
+    """The history records an edit, and a rebuilt store has the edited job, bound to a GPU as before."""
     serve(queue)
     job_id = submit(queue, device=DeviceWish.ANY)
     queue.edit(job_id, to(name="other", mem_bytes=3 * GIB, device=None, waits=after()), after=True)
@@ -219,7 +225,7 @@ def test_the_book_hears_of_an_edit_and_gives_it_back(queue: JobQueue, book: Book
 
 
 def test_a_request_that_cannot_be_read_cannot_be_edited(queue: JobQueue) -> None:
-    """What stands in for it must not become the request."""
+    """An unreadable request cannot be edited. The placeholder shown for it must not become the request."""
     job_id = submit(queue)
     store = connect(queue.url)
     store.set(keys.spec(job_id), "{")
@@ -230,7 +236,7 @@ def test_a_request_that_cannot_be_read_cannot_be_edited(queue: JobQueue) -> None
 
 
 def end(queue: JobQueue, code: int) -> None:
-    """Let the next job run, and exit with *code*."""
+    """Run the next job, which exits with *code*."""
     run = must_claim(queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
@@ -238,7 +244,7 @@ def end(queue: JobQueue, code: int) -> None:
 
 
 def at_once(queue: JobQueue, job_id: int) -> None:
-    """Let the pause before the next run be over."""
+    """End the pause before the next run."""
     queue.edit(job_id, to(), begin=True)
     assert WaitReason.MEMORY is job_of(queue, job_id).reason
 
@@ -248,7 +254,10 @@ RETRIES = Retries(times=3, on=(RetryOn.ANY,))
 
 @pytest.mark.parametrize("way", ["in its pause", "after its pause", "held", "given back", "after a rebuild"])
 def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, book: Book, way: str) -> None:
-    """It was given, and is run all the same. Once its pause was over, or it was held, that was accepted."""
+    """A pending retry cannot be removed by an edit: it was granted and is run.
+
+    Regression: the edit was accepted once the pause was over or the job was held.
+    """
     serve(queue)
     job_id = submit(queue, retries=RETRIES)
     end(queue, 1)
@@ -274,7 +283,10 @@ def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, book: Boo
 
 @pytest.mark.parametrize("way", ["in its pause", "after a rebuild", "lost"])
 def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, book: Book, way: str) -> None:
-    """Exit 75 is no failure, and what is to come no retry; nor is what comes after a run that was lost."""
+    """An edit may remove the retries of a job that waits after a requeue (exit code 75) or a loss.
+
+    Neither of them is a retry.
+    """
     serve(queue)
     job_id = submit(queue, retries=RETRIES)
     for _ in range(2):
@@ -298,7 +310,10 @@ def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, book
 
 @pytest.mark.parametrize("way", ["in its pause", "asked for again", "held", "held before"])
 def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(queue: JobQueue, book: Book, way: str) -> None:
-    """What its first run had waited for was over, and so was what it was told to wait for since: it ran."""
+    """A job that has run still waits for edited dependencies after a rebuild.
+
+    Regression: because it had run, all its dependencies counted as over, including those added since.
+    """
     serve(queue)
     done, parent = submit(queue), submit(queue, waits=Waits(hold=True))
     end(queue, 0)
@@ -314,7 +329,7 @@ def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(queue: JobQue
 
     for _ in range(2):
         lose_the_store(queue, book)
-        queue.reap(loss_limit=3, lease_s=300, tick_s=10)  # which lets go of those that have ended
+        queue.reap(loss_limit=3, lease_s=300, tick_s=10)  # which releases the dependants of ended jobs
         assert before == job_of(queue, job_id)
 
     if way.startswith("held"):
@@ -327,13 +342,16 @@ def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(queue: JobQue
 
 
 def at_once_but_for_others(queue: JobQueue, job_id: int) -> None:
-    """Let the pause before the next run be over; it still waits for others."""
+    """End the pause before the next run. The job still waits for other jobs."""
     queue.edit(job_id, to(), begin=True)
     assert WaitReason.DEPENDENCY is job_of(queue, job_id).reason
 
 
 def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(queue: JobQueue, book: Book) -> None:
-    """Otherwise than it needs: it is told so after the rebuild, though it has run before."""
+    """A dependency that failed before the store was lost cancels the job after the rebuild.
+
+    That holds even if the job has run before.
+    """
     serve(queue)
     parent = submit(queue, waits=Waits(hold=True))
     job_id = submit(queue, retries=RETRIES)
@@ -344,7 +362,7 @@ def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(queue: Jo
         pass
     queue.cancel(parent)
     for event in queue.events("0-0", most=1000):
-        if event.job_id == parent:  # and the store is lost before the book hears what that meant for the job
+        if event.job_id == parent:  # the store is lost before the history has the effect on the job
             assert book.apply([event], expected=book.cursor(), epoch=queue.epoch() or "")
 
     store = connect(queue.url)
@@ -359,7 +377,10 @@ def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(queue: Jo
 
 @pytest.mark.parametrize("way", ["in its pause", "held"])
 def test_what_let_a_job_in_is_over(queue: JobQueue, book: Book, way: str) -> None:
-    """However it is said to have ended by now: a job that has run is not cancelled for it, and waits for nobody."""
+    """A dependency that was met stays met.
+
+    A job that has run is neither cancelled nor made to wait if the recorded ending of that dependency changes.
+    """
     serve(queue)
     parent = submit(queue)
     end(queue, 0)
@@ -381,7 +402,7 @@ def test_what_let_a_job_in_is_over(queue: JobQueue, book: Book, way: str) -> Non
 
 
 def lose_the_store(queue: JobQueue, book: Book) -> None:
-    """Let the book hear of all, and rebuild the store from it."""
+    """Record everything in the history, lose the store's data and rebuild it."""
     recorder = Recorder(Settings.load(), queue, book)
     while recorder.record(0):
         pass
@@ -395,7 +416,7 @@ def lose_the_store(queue: JobQueue, book: Book) -> None:
 
 @pytest.mark.full
 def test_edit_by_the_command_line(site: Site) -> None:
-    """One line, and the documented codes."""
+    """`gpuqueue edit` prints one line and uses the documented exit codes."""
     site.make_tables()
     serve(site.queue)
     first = site.queue.submit(make_spec()).id

@@ -28,14 +28,14 @@ def finish(queue: JobQueue, claimed: Claim, state: JobState = JobState.SUCCEEDED
 
 
 def state_of(queue: JobQueue, job_id: int) -> JobState:
-    """Return where a job stands."""
+    """Return a job's state."""
     job = queue.get(job_id)
     assert job is not None
     return job.state
 
 
 def beat(queue: JobQueue, claimed: Claim) -> str:
-    """Beat for one run and return the verdict in a word."""
+    """Send a heartbeat for one run and return the verdict as text."""
     verdicts = queue.beat(
         make_offer(), [Alive(job_id=claimed.job_id, token=claimed.token, observed={"GPU-0": 7})], lease_s=300
     )
@@ -45,7 +45,7 @@ def beat(queue: JobQueue, claimed: Claim) -> str:
 
 
 def test_a_finished_run_gives_its_memory_back(queue: JobQueue) -> None:
-    """And its job is at its end."""
+    """A finished run releases its memory, and its job ends."""
     claimed = start(queue)
 
     assert finish(queue, claimed)
@@ -55,7 +55,7 @@ def test_a_finished_run_gives_its_memory_back(queue: JobQueue) -> None:
 
 
 def test_a_stale_run_changes_nothing(queue: JobQueue) -> None:
-    """Another token, an end that was already told: every late word is without effect."""
+    """A late report has no effect: one with another token, or a second report of an end."""
     claimed = start(queue)
     before = len(queue.events("0-0"))
 
@@ -71,7 +71,7 @@ def test_a_stale_run_changes_nothing(queue: JobQueue) -> None:
 
 
 def test_a_claim_given_back_is_no_attempt(queue: JobQueue) -> None:
-    """The job is where it was, and the memory is free."""
+    """A released claim is no attempt: the job waits at its old place and the memory is free."""
     serve(queue)
     queue.submit(make_spec())
     claimed = must_claim(queue)
@@ -86,7 +86,10 @@ def test_a_claim_given_back_is_no_attempt(queue: JobQueue) -> None:
 
 
 def test_a_lost_run_goes_again_and_the_third_loss_holds_the_job(queue: JobQueue) -> None:
-    """A job that kills its host must not do so for ever."""
+    """A lost run is queued again, and the third loss holds the job.
+
+    A job that kills its host must not do so for ever.
+    """
     serve(queue)
     queue.submit(make_spec())
 
@@ -105,14 +108,14 @@ def test_a_lost_run_goes_again_and_the_third_loss_holds_the_job(queue: JobQueue)
 
 
 def test_a_job_that_must_not_run_twice_ends_as_lost(queue: JobQueue) -> None:
-    """--no-requeue."""
+    """A job with --no-requeue ends as lost after a loss."""
     claimed = start(queue, requeue=False)
 
     assert JobState.LOST is queue.lose(1, claimed.token, loss_limit=3, detail="gone")
 
 
 def test_cancel_ends_a_waiting_job_at_once(queue: JobQueue) -> None:
-    """Queued or held."""
+    """A cancel ends a waiting job at once, queued or held."""
     queue.submit(make_spec())
     queue.submit(make_spec())
     assert JobState.HELD is queue.hold(2)
@@ -124,7 +127,7 @@ def test_cancel_ends_a_waiting_job_at_once(queue: JobQueue) -> None:
 
 
 def test_cancel_of_a_running_job_is_told_by_the_next_beat(queue: JobQueue) -> None:
-    """Also when the ring that told it at once got lost."""
+    """The next heartbeat reports the cancel of a running job, even if the message on the wake-up channel got lost."""
     claimed = start(queue)
     assert "go on" == beat(queue, claimed)
 
@@ -135,7 +138,10 @@ def test_cancel_of_a_running_job_is_told_by_the_next_beat(queue: JobQueue) -> No
 
 
 def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue) -> None:
-    """The last question before the spawn hears of it."""
+    """A job that is cancelled between claim and start does not start.
+
+    The last check before the spawn reports the cancel.
+    """
     serve(queue)
     queue.submit(make_spec())
     claimed = must_claim(queue)
@@ -148,7 +154,7 @@ def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue)
 
 @pytest.mark.parametrize("cancelling", [False, True])
 def test_a_lease_that_nobody_renews_is_taken_back(queue: JobQueue, store_url: str, *, cancelling: bool) -> None:
-    """By anybody who reaps; a job that was being cancelled is cancelled then."""
+    """Any reaper takes back an expired lease. A job that was being cancelled is cancelled then."""
     claimed = start(queue)
     if cancelling:
         queue.cancel(1)
@@ -166,7 +172,10 @@ def test_a_lease_that_nobody_renews_is_taken_back(queue: JobQueue, store_url: st
 
 
 def test_a_reaper_that_was_away_grants_everybody_one_more_lease(queue: JobQueue, store_url: str) -> None:
-    """While the store was down nobody could beat: four of six running jobs were doubled without this."""
+    """A reaper that was away grants every run one more lease.
+
+    While the store was down no heartbeat was possible. Without this rule four of six running jobs were doubled.
+    """
     start(queue)
     client = connect(store_url)
     queue.reap(loss_limit=3, lease_s=300, tick_s=10)
@@ -179,7 +188,10 @@ def test_a_reaper_that_was_away_grants_everybody_one_more_lease(queue: JobQueue,
 
 
 def test_a_beat_tells_of_leases_that_the_worker_did_not_name(queue: JobQueue) -> None:
-    """A worker that comes up finds the claims that its predecessor never started."""
+    """A heartbeat reports leases that the worker did not name.
+
+    A new worker finds the claims that its predecessor never started.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.submit(make_spec(gpus=2))
     claimed = must_claim(queue, "GPU-0")
@@ -192,7 +204,7 @@ def test_a_beat_tells_of_leases_that_the_worker_did_not_name(queue: JobQueue) ->
 
 
 def test_the_outbox_tells_the_whole_story_in_order(queue: JobQueue) -> None:
-    """One event for each arrow, with the state after it."""
+    """The outbox has one event for each transition, in order, with the state after it."""
     claimed = start(queue)
     queue.cancel(1)
     finish(queue, claimed, JobState.CANCELLED)
@@ -209,7 +221,7 @@ def test_the_outbox_tells_the_whole_story_in_order(queue: JobQueue) -> None:
 
 
 def test_the_queue_forgets_only_what_the_book_has(queue: JobQueue, store_url: str) -> None:
-    """Up to the event that the book names, not one further; and then nothing at all is left of the job."""
+    """The queue drops only ended jobs up to the event that the history names, and then leaves no key of them."""
     finish(queue, start(queue))
     queue.submit(make_spec())
     events = queue.events("0-0")

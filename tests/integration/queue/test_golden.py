@@ -1,4 +1,4 @@
-"""Payloads that earlier versions have written load for ever: in a rolling upgrade, and after a night in the store."""
+"""Payloads that earlier versions wrote stay loadable for ever: in a rolling upgrade, and after time in the store."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ TOKEN = "1.0123456789ab"  # noqa: S105 - a fencing token is no password
 
 
 def golden(name: str) -> str:
-    """Return what an earlier version has written."""
+    """Return the text of a payload that an earlier version wrote."""
     return (GOLDEN / name).read_text(encoding="utf-8").rstrip("\n")
 
 
 @pytest.fixture
 def client(store_url: str) -> Iterator[redis.Redis]:
-    """Return a connection to the store, to put payloads there."""
+    """Return a connection to the store, used to write payloads."""
     connection = connect(store_url)
     yield connection
     connection.close()
 
 
 def test_what_a_worker_told_of_a_start_loads_for_ever() -> None:
-    """It waits in the outbox for a recorder, which may be newer."""
+    """A worker's start report loads for ever. It waits in the outbox for a recorder, which may be newer."""
     assert ("/state/runs/1/1.0123456789ab/log", (DEVICE,)) == decode_started(golden("started-v1.json"))
 
 
 def test_what_a_worker_told_of_an_end_loads_for_ever() -> None:
-    """With all that version 1 came to tell."""
+    """A worker's end report loads for ever, with all fields that version 1 gained."""
     ended = decode_ended(golden("ended-v1-activity.json"))
 
     (device,) = ended.devices
@@ -74,7 +74,10 @@ def test_what_a_worker_told_of_an_end_loads_for_ever() -> None:
 def test_a_device_that_an_older_worker_announced_is_known_for_ever(
     queue: JobQueue, client: redis.Redis, record: str
 ) -> None:
-    """By the scripts and by Python: its figures, its pool, its strangers, who keeps it from new jobs."""
+    """A device that an older worker announced loads for ever, in the scripts and in Python.
+
+    Checked are its values, pool and external processes.
+    """
     client.sadd(keys.HOSTS, "nodeA")
     client.hset(keys.FACTS, "GPU-1", golden("facts-v1.json"))
     client.hset(keys.SEEN, "GPU-1", golden("seen-v1.json"))
@@ -113,7 +116,7 @@ def test_a_device_that_an_older_worker_announced_is_known_for_ever(
 def test_a_drained_device_stays_drained_for_ever(
     queue: JobQueue, client: redis.Redis, name: str, origins: tuple[DrainOrigin, ...]
 ) -> None:
-    """Until it is resumed, whichever version drained it."""
+    """A drained device stays drained until it is resumed, whichever version drained it."""
     client.sadd(keys.HOSTS, "nodeA")
     client.hset(keys.FACTS, "GPU-1", golden("facts-v1.json"))
     client.hset(keys.host_devices("nodeA"), "GPU-1", golden("device-record-v1.txt"))
@@ -129,7 +132,7 @@ def test_a_drained_device_stays_drained_for_ever(
 
 
 def test_a_job_that_an_older_version_has_queued_or_runs_is_known_for_ever(queue: JobQueue, client: redis.Redis) -> None:
-    """Its hash in the store, beside its spec, which has golden payloads of its own."""
+    """The hash of a job that an older version wrote loads for ever. Its spec has golden payloads of its own."""
     client.hset(keys.job(7), mapping=json.loads(golden("job-hash-v1.json")))
     client.set(keys.spec(7), golden("spec-v1.json"))
     client.zadd(keys.LIVE, {"7": 7})
@@ -145,7 +148,10 @@ def test_a_job_that_an_older_version_has_queued_or_runs_is_known_for_ever(queue:
 def test_a_job_that_an_older_version_has_queued_or_runs_comes_back_from_the_store_for_ever(
     queue: JobQueue, client: redis.Redis, book: Book
 ) -> None:
-    """When the book has lost it: with what its worker said of the start, where that version kept it."""
+    """A history that lost a job of an older version gets it back from the store.
+
+    The start report comes with it, where that version stored it.
+    """
     for job_id, name in ((7, "job-hash-v1.json"), (8, "job-hash-v1-said.json")):
         client.hset(keys.job(job_id), mapping=json.loads(golden(name)))
         client.set(keys.spec(job_id), golden("spec-v1.json"))
@@ -165,7 +171,10 @@ def test_a_job_that_an_older_version_has_queued_or_runs_comes_back_from_the_stor
 def test_what_a_rebuilt_store_of_an_older_version_has_told_is_recorded_for_ever(
     queue: JobQueue, client: redis.Redis, book: Book
 ) -> None:
-    """What came back by the book and by a worker, and what was parked and taken over since."""
+    """The outbox of a rebuilt store of an older version is recorded for ever.
+
+    It has jobs restored by the history or a worker, and runs that were parked and adopted since.
+    """
     for entry_id, fields in json.loads(golden("outbox-v1-rebuilt.json")):
         client.xadd(keys.OUTBOX, fields, id=entry_id)
 
@@ -181,7 +190,7 @@ def test_what_a_rebuilt_store_of_an_older_version_has_told_is_recorded_for_ever(
 
 
 def test_the_outbox_of_an_older_version_is_recorded_for_ever(queue: JobQueue, client: redis.Redis, book: Book) -> None:
-    """A store that was left full before an upgrade."""
+    """A full outbox that an older version left before an upgrade is recorded."""
     for entry_id, fields in json.loads(golden("outbox-v1.json")):
         client.xadd(keys.OUTBOX, fields, id=entry_id)
 
@@ -204,7 +213,7 @@ def test_the_outbox_of_an_older_version_is_recorded_for_ever(queue: JobQueue, cl
 
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDir:
-    """Return the directory of a run that an earlier version's worker has claimed and its shim has ended."""
+    """Return the directory of a run that an earlier version's worker claimed and its shim ended."""
     path = tmp_path / "1" / TOKEN
     (path / "inside").mkdir(parents=True)
     for name, kept in (
@@ -219,7 +228,7 @@ def directory(tmp_path: Path) -> RunDir:
 
 @pytest.mark.parametrize("name", ["claim-v1.json", "claim-v1-claimed.json"])
 def test_a_run_that_an_older_worker_left_is_adopted_for_ever(directory: RunDir, name: str) -> None:
-    """What it holds, who its shim is, how it ended, what its processes told: an upgrade finds it all."""
+    """A run that an older worker left can be adopted: its devices, shim, ending and process reports load."""
     if name != "claim-v1.json":
         shutil.copy(GOLDEN / name, directory.path / "claim")
         shutil.copy(GOLDEN / "spec-v1.json", directory.path / "job")
@@ -244,7 +253,7 @@ def test_a_run_that_an_older_worker_left_is_adopted_for_ever(directory: RunDir, 
 
 
 def test_a_refusal_that_an_older_shim_wrote_is_told_for_ever(directory: RunDir) -> None:
-    """With its words."""
+    """A refusal that an older shim wrote is reported with its text."""
     shutil.copy(GOLDEN / "exit-v1-refused.json", directory.path / "exit")
 
     end = directory.exit()
@@ -255,7 +264,10 @@ def test_a_refusal_that_an_older_shim_wrote_is_told_for_ever(directory: RunDir) 
 
 @pytest.mark.parametrize("name", ["meters-v1.json", "meters-v1-figures.json"])
 def test_figures_that_an_older_worker_kept_go_on_for_ever(directory: RunDir, name: str) -> None:
-    """A peak is not lost with the worker that saw it; what that one did not keep is unknown."""
+    """Measurements that an older worker stored continue.
+
+    A peak is not lost with the worker that measured it. Values that the older worker did not store are unknown.
+    """
     shutil.copy(GOLDEN / name, directory.path / "meters")
     held = directory.held()
     assert held is not None
@@ -279,10 +291,10 @@ def test_figures_that_an_older_worker_kept_go_on_for_ever(directory: RunDir, nam
 
 
 def test_every_golden_payload_is_loaded_by_some_test() -> None:
-    """A file that nobody reads holds nobody to anything."""
+    """Every golden payload is loaded by some test. A file without a test protects nothing."""
     tests = [path.read_text() for path in Path(__file__).parents[2].rglob("test_*.py")]
 
     read = [path for path in GOLDEN.iterdir() if any(path.name in text for text in tests)]
-    unread = {path.name for path in {*GOLDEN.iterdir()} - {*read} - {*GOLDEN.glob("spec-*.json")}}  # those by a pattern
+    unread = {path.name for path in {*GOLDEN.iterdir()} - {*read} - {*GOLDEN.glob("spec-*.json")}}  # loaded by a glob
 
     assert set() == unread

@@ -1,4 +1,7 @@
-"""For whom room under a limit is kept: for whom the limit holds, and not their devices. Time is handed in."""
+"""Reservations under a limit: made for jobs that the limit holds, but not for jobs that wait for a device.
+
+The tests set the clock.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ WEEK_S = 7 * 86400.0
 
 
 class Site:
-    """One host whose jobs take as long as they say here, looked after every two seconds."""
+    """A site of one host with a simulated clock, jobs of given durations and a tick every two seconds."""
 
     def __init__(self, url: str) -> None:
         self.clock = SimulatedClock(1_790_000_000_000)
@@ -43,7 +46,7 @@ class Site:
         self.kept: list[set[int]] = []
 
     def serve(self, *gib: int, limits: str) -> None:
-        """Have devices of these sizes, dev-0 and so on, and limits."""
+        """Announce devices of these sizes, named dev-0 and so on, and set limits."""
         for number, each in enumerate(gib):
             device = make_device(f"dev-{number}", total_bytes=each * GIB)
             offer = make_offer(device=device)
@@ -61,7 +64,10 @@ class Site:
         time_s: float | None = None,
         **more: object,
     ) -> int:
-        """Queue a job of so many GiB on each, for all of these devices if it says several, and let it be claimed."""
+        """Queue a job of *gib* GiB on each device, and run all claims.
+
+        If *devices* names several devices, the job needs all of them.
+        """
         wanted = Placement(devices=tuple(f"dev-{each}" for each in devices))
         spec = make_spec(
             account=account,
@@ -74,7 +80,7 @@ class Site:
         return job_id
 
     def go_on(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock in ticks."""
         for _ in range(int(seconds / TICK_S)):
             self.clock.now_ms += TICK_S * 1000
             for job_id, (run, ends_ms) in [*self.runs.items()]:
@@ -87,20 +93,20 @@ class Site:
             self._claim_all()
 
     def stream(self, seconds: int, *ask: object, **more: object) -> None:
-        """Let time pass in which a job like this comes every six seconds."""
+        """Advance the clock and submit such a job every six seconds."""
         for _ in range(0, seconds, 3 * TICK_S):
             self.submit(*ask, **more)  # type: ignore[arg-type]
             self.go_on(min(seconds, 3 * TICK_S))
 
     def wait_s(self, job_id: int) -> float | None:
-        """Return how long a job has waited for its start; None if it still does."""
+        """Return how long a job waited for its start in seconds, or None if it still waits."""
         job = self.queue.get(job_id)
         assert job is not None
         started = self.started_s.get(job_id)
         return None if started is None else started - job.submitted_at.timestamp()
 
     def changes_for(self, job_id: int) -> int:
-        """Return how often room began to be kept for a job, or was dropped."""
+        """Return how often a reservation under a limit began or ended for a job."""
         had = [job_id in kept for kept in self.kept]
         return sum(before != after for before, after in zip([False, *had], had, strict=False))
 
@@ -117,7 +123,7 @@ class Site:
                 self.started_s[run.job_id] = self.clock.now_ms / 1000
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the connections."""
         self.queue.close()
         self.store.close()
 
@@ -131,7 +137,10 @@ def site(store_url: str) -> Iterator[Site]:
 
 
 def test_room_is_not_kept_for_a_job_whose_device_is_drained(site: Site) -> None:
-    """It could not start before somebody resumed, and its user's next job waited for a minute beside an idle card."""
+    """Nothing is reserved under a limit for a job whose device is drained.
+
+    The job could not start before a resume. Regression: its user's next job waited for a minute beside an idle card.
+    """
     site.serve(8, 8, limits="*: running_mem=16G")
     site.queue.drain(["dev-1"], origin=DrainOrigin.PERSON, why="", by="eve")
     first = site.submit(ADA, 7, 16, 0, time_s=60)
@@ -146,7 +155,10 @@ def test_room_is_not_kept_for_a_job_whose_device_is_drained(site: Site) -> None:
 
 
 def test_room_is_kept_again_once_the_device_is_resumed(site: Site) -> None:
-    """In a stream of its user's small jobs, which fit whenever one of them ends; and dropped once it is drained."""
+    """The reservation under a limit is dropped when the device is drained and comes back when it is resumed.
+
+    It protects the job from a stream of small jobs of its user, one of which fits whenever another ends.
+    """
     site.serve(16, 8, limits="*: running_mem=16G")
     site.stream(60, ADA, 4, 30, 0, time_s=60)
     gang = site.submit(ADA, 6, 3, 0, 1, time_s=20)
@@ -166,7 +178,7 @@ def test_room_is_kept_again_once_the_device_is_resumed(site: Site) -> None:
 
 
 def test_room_is_not_kept_for_a_job_whose_device_is_silent(site: Site) -> None:
-    """Its worker is gone; nobody knows when there will be one."""
+    """Nothing is reserved under a limit for a job whose device has a silent worker. Its return is unknown."""
     site.serve(8, 8, limits="*: running_mem=16G")
     site.submit(ADA, 7, 16, 0, time_s=60)
     gang = site.submit(ADA, 6, 3, 0, 1, time_s=20)
@@ -180,7 +192,11 @@ def test_room_is_not_kept_for_a_job_whose_device_is_silent(site: Site) -> None:
 
 
 def test_room_is_not_kept_for_a_job_that_lacks_the_device_of_somebody_else(site: Site) -> None:
-    """Of eve's, who is under no such limit, for a week. It stayed kept after the limit was in the way for a moment."""
+    """Nothing is reserved under a limit for a job whose device another user occupies for a week.
+
+    That user, eve, is under no such limit. Regression: the reservation stayed after the limit was in the way for a
+    moment.
+    """
     site.after_s = 20.0
     site.serve(8, 8, 16, limits="@lab: running_mem=20G")
     site.submit(EVE, 7, 150, 1, time_s=WEEK_S)
@@ -202,7 +218,11 @@ def test_room_is_not_kept_for_a_job_that_lacks_the_device_of_somebody_else(site:
 
 @pytest.mark.full
 def test_room_is_let_go_where_somebody_else_has_taken_the_device(site: Site) -> None:
-    """Not at once: time limits are too long mostly. Who is gone before it ends passes, all others in a minute."""
+    """A reservation under a limit is dropped when another user's run takes the device, but not at once.
+
+    Most time limits are too long, so the run may end early. A job that ends before that run passes at once, all others
+    after a minute.
+    """
     site.serve(8, 8, 8, limits="@lab: running_mem=14G")
     site.submit(ADA, 7, 100, 0, time_s=300)
     large = site.submit(ADA, 8, 5, 1, time_s=20)
@@ -226,7 +246,10 @@ def test_room_is_let_go_where_somebody_else_has_taken_the_device(site: Site) -> 
 
 @pytest.mark.full
 def test_room_is_dropped_when_a_run_ends_long_before_its_time(site: Site) -> None:
-    """By the limits of both runs the device was there in time; now it is not, and nobody else waits for that."""
+    """A reservation under a limit is dropped when its run ends long before its time limit.
+
+    By both time limits the device was free in time. Once the run has ended it is not, and no other job waits for it.
+    """
     site.serve(8, 8, limits="@lab: running_mem=14G")
     site.submit(EVE, 7, 1000, 1, time_s=WEEK_S - 60)
     site.submit(ADA, 7, 30, 0, time_s=WEEK_S)
@@ -242,7 +265,10 @@ def test_room_is_dropped_when_a_run_ends_long_before_its_time(site: Site) -> Non
 
 @pytest.mark.full
 def test_who_waits_for_a_run_without_a_limit_keeps_no_room_behind_it_twice(site: Site) -> None:
-    """As of devices: for as long as it had waited, then others go on until that run has ended."""
+    """A reservation behind a run without a time limit lasts as long as the job had waited, and is not made again.
+
+    Other jobs then continue until that run has ended. The same rule holds for reserved devices.
+    """
     site.serve(8, 8, 16, limits="@lab: running_mem=20G")
     site.submit(EVE, 7, 4000, 1)
     gang = site.submit(ADA, 7, 3, 0, 1, time_s=20)
@@ -262,7 +288,10 @@ def test_who_waits_for_a_run_without_a_limit_keeps_no_room_behind_it_twice(site:
 @pytest.mark.full
 @pytest.mark.parametrize("time_s", [None, 300.0, 3600.0])
 def test_who_needs_room_under_a_limit_and_a_busy_device_gets_both(site: Site, time_s: float | None) -> None:
-    """The small jobs of its user want the one, those of others the other: all of two minutes, whatever they say."""
+    """A job that needs both a limit's room and a busy device gets both within two minutes, whatever the time limits.
+
+    Small jobs of the same user compete for the limit, and jobs of another user compete for the device.
+    """
     site.serve(24, limits="ada: running_mem=20G")
     for second in range(30):
         site.submit(EVE, 4, 100 + second, time_s=time_s)
@@ -277,7 +306,10 @@ def test_who_needs_room_under_a_limit_and_a_busy_device_gets_both(site: Site, ti
 
 
 def test_no_room_is_kept_for_a_whole_card_that_the_limit_never_allows(site: Site) -> None:
-    """The one that would do is drained, and the other one is idle: that was no reason to keep room."""
+    """Nothing is reserved for a job on a whole card if the limit allows only a drained card.
+
+    Regression: the other card, which is idle but too large for the limit, led to a reservation.
+    """
     site.serve(8, 24, limits="ada: running_mem=16G")
     site.queue.drain(["dev-0"], origin=DrainOrigin.PERSON, why="", by="eve")
     site.submit(ADA, 10, 20, 1, time_s=60)
@@ -291,7 +323,11 @@ def test_no_room_is_kept_for_a_whole_card_that_the_limit_never_allows(site: Site
 
 
 def test_many_jobs_that_wait_for_a_device_hide_no_large_one(site: Site) -> None:
-    """Only the first sixteen were looked at, limit in their way or not; behind these it was passed for ever."""
+    """Many jobs that wait for a device do not hide a large job that waits for the limit.
+
+    Regression: only the first sixteen jobs were examined, whether the limit held them or not, and the large job was
+    passed for ever.
+    """
     site.serve(24, 24, 24, 24, 24, limits="ada: running_gpus=4")
     for device in range(3):
         site.submit(ADA, 24, WEEK_S, device)
@@ -305,7 +341,11 @@ def test_many_jobs_that_wait_for_a_device_hide_no_large_one(site: Site) -> None:
 
 
 def test_many_large_jobs_hide_no_small_one_that_the_room_is_kept_from(site: Site) -> None:
-    """Room that nobody misses stays kept; only sixteen of all were asked, and all of these too large for it."""
+    """Many large jobs do not hide a small job that the reservation holds back.
+
+    A reservation stays while no other job could use it. Regression: only sixteen jobs were examined, all of them too
+    large.
+    """
     site.serve(24, 24, limits="ada: running_mem=24G")
     site.submit(ADA, 20, WEEK_S, 0)
     for gib in range(20, 3, -1):
@@ -318,7 +358,10 @@ def test_many_large_jobs_hide_no_small_one_that_the_room_is_kept_from(site: Site
 
 
 def test_a_run_that_holds_none_of_what_lacks_is_not_waited_for(site: Site) -> None:
-    """Of GPUs: the room was kept behind an older run on the CPU as well, whose end let the wait begin anew."""
+    """A reservation under a limit waits only for runs that hold what is lacking.
+
+    Regression: with GPUs lacking, it also waited for an older run on the CPU, whose end restarted the wait.
+    """
     cpu = make_device("cpu-0", kind=DeviceKind.CPU)
     site.serve(24, 24, limits="ada: running_gpus=2")
     site.queue.announce(make_offer(device=cpu), worker="worker-cpu-0", pid=1, boot_id="boot")

@@ -1,4 +1,4 @@
-"""Limits of users, groups and pools: whose jobs wait, whose are refused, and what that costs the others."""
+"""Limits of users, groups and pools: which jobs wait, which are refused, and the effect on other jobs."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 
 def limit(queue: JobQueue, limits: str, pool_limits: str = "") -> None:
-    """Let these limits hold; ada and bob are a group."""
+    """Set these limits; ada and bob are the group @lab."""
     queue.set_limits(Limits.parse(limits, pool_limits, {"lab": ("ada", "bob")}))
 
 
 def finish(queue: JobQueue, run: Claim) -> None:
-    """End a run well."""
+    """End a run successfully."""
     queue.finish(
         run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
     )
@@ -68,7 +68,7 @@ def finish(queue: JobQueue, run: Claim) -> None:
     ],
 )
 def test_who_is_at_a_limit_is_passed_over_until_a_run_ends(queue: JobQueue, limits: str, ask: dict[str, int]) -> None:
-    """The devices have room for all; the next user gets it, and nobody claims what the limit keeps back."""
+    """A job beyond a limit is passed over until a run ends, although the devices have room for it."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     limit(queue, limits)
     mine = [queue.submit(make_spec(**ask)).id for _ in range(3)]
@@ -83,7 +83,7 @@ def test_who_is_at_a_limit_is_passed_over_until_a_run_ends(queue: JobQueue, limi
 
 
 def test_others_go_past_whoever_is_at_a_limit(queue: JobQueue) -> None:
-    """A sweep of one user neither stops nor delays the rest, also one on a higher level."""
+    """Other users' jobs pass a user who is at a limit. A sweep of one user neither stops nor delays them."""
     serve(queue)
     limit(queue, "ada: running_jobs=1")
     for _ in range(3):
@@ -96,7 +96,7 @@ def test_others_go_past_whoever_is_at_a_limit(queue: JobQueue) -> None:
 
 
 def test_a_small_job_of_the_same_user_still_fits_under_a_limit(queue: JobQueue) -> None:
-    """As with a device's memory: what fits goes, what does not is passed over."""
+    """A smaller job of the same user starts under a limit if it fits, as with the memory of a device."""
     serve(queue)
     limit(queue, "*: running_mem=8G")
     queue.submit(make_spec(mem_bytes=6 * GIB))
@@ -108,7 +108,10 @@ def test_a_small_job_of_the_same_user_still_fits_under_a_limit(queue: JobQueue) 
 
 
 def test_why_names_the_limit_whose_it_is_and_which_runs_use_it(queue: JobQueue) -> None:
-    """Used, allowed, asked; and on the device that nothing else is in the way."""
+    """`why` names the limit, its subject, the used, allowed and requested amounts, and the runs that use it.
+
+    The device has no other obstacle.
+    """
     serve(queue)
     limit(queue, "@lab: running_jobs=2")
     runs = [queue.submit(make_spec(account=who)).id for who in (ADA, BOB)]
@@ -128,7 +131,10 @@ def test_why_names_the_limit_whose_it_is_and_which_runs_use_it(queue: JobQueue) 
 
 
 def test_why_names_no_run_on_a_cpu_as_a_user_of_gpus(queue: JobQueue) -> None:
-    """It said that 2 of 2 GPUs were in use by three jobs, two of which had none, and that these had to end, too."""
+    """`why` does not list runs on a CPU under a limit of GPUs.
+
+    Regression: it said that three jobs use 2 of 2 GPUs, two of which had none, and that these had to end as well.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("cpu-a", device=make_device("cpu-a", kind=DeviceKind.CPU)))
     limit(queue, "ada: running_gpus=1")
     for _ in range(2):
@@ -149,7 +155,10 @@ def test_why_names_no_run_on_a_cpu_as_a_user_of_gpus(queue: JobQueue) -> None:
 
 
 def test_why_names_every_limit_in_the_way(queue: JobQueue) -> None:
-    """It named the first; when there was room under that the job waited on, for one that nobody had told."""
+    """`why` names every limit in the way.
+
+    Regression: it named the first. When that had room, the job went on waiting for one that was not reported.
+    """
     serve(queue)
     limit(queue, "ada: running_jobs=2 running_mem=8G; @lab: running_mem=12G")
     ada, bob = (queue.submit(make_spec(account=who, mem_bytes=5 * GIB)).id for who in (ADA, BOB))
@@ -164,7 +173,10 @@ def test_why_names_every_limit_in_the_way(queue: JobQueue) -> None:
 
 
 def test_why_names_no_limit_whose_room_is_needed_later_only(queue: JobQueue) -> None:
-    """Who is gone before the other starts takes it meanwhile: it was told beside the first limit all the same."""
+    """`why` does not name a limit whose reserved room the job may use until the reservation starts.
+
+    Regression: `why` named that limit for a short job, beside the first one.
+    """
     serve(queue)
     limit(queue, "ada: running_jobs=1; @lab: running_mem=8G")
     for who in (ADA, BOB, BOB, BOB):
@@ -182,7 +194,10 @@ def test_why_names_no_limit_whose_room_is_needed_later_only(queue: JobQueue) -> 
 
 
 def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
-    """It would keep a device empty for nobody; what was kept before the limit came is given up at the next claim."""
+    """No device is reserved for a job that a limit holds: it would stay empty for no job.
+
+    A reservation from before the limit ends at the next claim.
+    """
     serve(queue, make_offer(slots=2))
     first = [queue.submit(make_spec(mem_bytes=10 * GIB)).id, queue.submit(make_spec(mem_bytes=20 * GIB)).id]
     must_claim(queue)
@@ -196,16 +211,16 @@ def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
     assert [] == queue.reserve(after_s=0, most=1)
 
 
-# ---- nobody is passed for ever under a limit -------------------------------------------------------------------------
+# ---- no job starves under a limit ------------------------------------------------------------------------------------
 
 
 def keep(queue: JobQueue) -> None:
-    """Do what the tick does for those that waited, which all of them have here."""
+    """Run the reservation tick. All jobs count as having waited long enough here."""
     queue.reserve(after_s=0, most=1)
 
 
 def full_lab(queue: JobQueue, **changes: object) -> tuple[list[Claim], int]:
-    """Fill a group's 8 GiB with small runs of bob's, and queue one of 6 GiB of ada's; return the runs and that job."""
+    """Fill the 8 GiB of @lab with four runs of bob and queue a 6 GiB job of ada; return the runs and that job."""
     serve(queue)
     limit(queue, "@lab: running_mem=8G")
     for _ in range(4):
@@ -215,7 +230,10 @@ def full_lab(queue: JobQueue, **changes: object) -> tuple[list[Claim], int]:
 
 
 def test_a_large_job_of_a_group_at_its_limit_gets_its_turn(queue: JobQueue) -> None:
-    """Whatever of the group ended was replaced by another small one of it, until none of those was left."""
+    """A large job of a group at its limit gets its turn.
+
+    Regression: another small job of the group replaced each run that ended, until none of them was left.
+    """
     runs, large = full_lab(queue)
     later = [queue.submit(make_spec(mem_bytes=2 * GIB, account=who)).id for who in (ADA, BOB, ADA)]
     stranger = queue.submit(make_spec(mem_bytes=2 * GIB, account=replace(ADA, name="eve"))).id
@@ -233,7 +251,7 @@ def test_a_large_job_of_a_group_at_its_limit_gets_its_turn(queue: JobQueue) -> N
 
 
 def queue_has_room_kept(queue: JobQueue) -> bool:
-    """Return whether anything is kept under a limit."""
+    """Return whether the store has a reservation under a limit."""
     client = connect(queue.url)
     is_kept = bool(client.exists(keys.KEPT_ROOM))
     client.close()
@@ -241,7 +259,7 @@ def queue_has_room_kept(queue: JobQueue) -> bool:
 
 
 def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue) -> None:
-    """There would be room: it is kept. And the large one is told what it waits for."""
+    """`why` names the job that the room under a limit is reserved for, and the limit that this job waits for itself."""
     runs, large = full_lab(queue)
     small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
     keep(queue)
@@ -259,7 +277,10 @@ def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue)
 
 
 def test_room_that_is_kept_for_a_job_keeps_out_none_that_is_like_it(queue: JobQueue) -> None:
-    """Which of the two starts is all one to the claim, and to why; queue said of the second that a limit held it."""
+    """A reservation under a limit does not hold back an equal job of the same user: the claim may start either of them.
+
+    Regression: the queue reported that a limit held the second job.
+    """
     runs, large = full_lab(queue)
     like_it, other = (queue.submit(make_spec(mem_bytes=6 * GIB, account=who)).id for who in (ADA, BOB))
     keep(queue)
@@ -274,7 +295,7 @@ def test_room_that_is_kept_for_a_job_keeps_out_none_that_is_like_it(queue: JobQu
 
 
 def test_beside_what_is_kept_under_a_limit_there_is_room(queue: JobQueue) -> None:
-    """As on a device that is kept: what the large one will not need even then."""
+    """Beside a reservation under a limit the rest of the limit is free, as on a reserved device."""
     serve(queue)
     limit(queue, "@lab: running_mem=10G")
     queue.submit(make_spec(mem_bytes=6 * GIB))
@@ -291,7 +312,10 @@ def test_beside_what_is_kept_under_a_limit_there_is_room(queue: JobQueue) -> Non
 
 
 def test_who_is_gone_before_the_room_is_there_takes_it_meanwhile(queue: JobQueue) -> None:
-    """By time limits, as in backfill: the runs in the way have an hour to go, this one five minutes."""
+    """A job that ends before the reserved room is needed may use it, by time limits as in backfill.
+
+    The runs in the way have one hour left, and this job takes five minutes.
+    """
     runs, _ = full_lab(queue, time_limit_s=3600.0)
     keep(queue)
     finish(queue, runs[0])
@@ -303,7 +327,10 @@ def test_who_is_gone_before_the_room_is_there_takes_it_meanwhile(queue: JobQueue
 
 
 def test_nothing_is_kept_under_a_limit_for_who_does_not_wait_any_more(queue: JobQueue) -> None:
-    """Cancelled, the next tick gives it back; so does a site that keeps nothing, and a change of the limits."""
+    """A reservation under a limit ends with its job's wait.
+
+    It ends at the next tick after a cancel, when reservations are switched off, and when the limits change.
+    """
     for give_up in ("cancel", "keep nothing", "limits"):
         runs, large = full_lab(queue)
         keep(queue)
@@ -322,7 +349,10 @@ def test_nothing_is_kept_under_a_limit_for_who_does_not_wait_any_more(queue: Job
 
 
 def test_room_under_a_limit_is_not_kept_for_days_behind_a_run_that_stays(queue: JobQueue, store: redis.Redis) -> None:
-    """A run of two days without a limit is in the way: the group's jobs that do fit were kept waiting for it."""
+    """A reservation under a limit ends if a run stays in its way.
+
+    Regression: the group's jobs that did fit waited for a run of two days without a time limit.
+    """
     runs, large = full_lab(queue)
     small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
     keep(queue)
@@ -348,7 +378,10 @@ def test_room_under_a_limit_is_not_kept_for_days_behind_a_run_that_stays(queue: 
 
 
 def test_room_under_a_limit_is_not_kept_behind_a_run_that_is_no_more(queue: JobQueue, store: redis.Redis) -> None:
-    """An entry without a lease holds nothing, and its end makes no room: it was waited for, and never given up."""
+    """A reservation under a limit does not wait for an entry without a lease, which holds nothing.
+
+    Regression: the reservation waited for the end of that entry and was never dropped.
+    """
     runs, large = full_lab(queue)
     store.hset(f"{keys.PREFIX}run:ada", "999", f"1:{8 * GIB}")
     small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
@@ -367,7 +400,10 @@ def test_room_under_a_limit_is_not_kept_behind_a_run_that_is_no_more(queue: JobQ
 
 
 def test_two_that_need_room_under_two_limits_do_not_wait_for_each_other(queue: JobQueue) -> None:
-    """One had the room under ada's own limit, the other that under her group's: neither would have started."""
+    """Two jobs that need room under two limits do not block each other.
+
+    Regression: one had the room under ada's limit, the other that under her group's, and neither would have started.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     limit(queue, "ada: running_mem=11G; @lab: running_gpus=2")
     queue.submit(make_spec(mem_bytes=4 * GIB))
@@ -385,7 +421,10 @@ def test_two_that_need_room_under_two_limits_do_not_wait_for_each_other(queue: J
 
 
 def test_a_limit_that_refuses_looks_at_what_runs_and_not_at_what_is_kept(queue: JobQueue) -> None:
-    """What is refused is what is beyond the limit. The small one waits behind the large one, as all others do."""
+    """A limit that refuses counts runs, not reservations.
+
+    A small job that is within the limit waits behind the large one.
+    """
     serve(queue)
     limit(queue, "@lab: running_mem=8G")
     queue.submit(make_spec(mem_bytes=6 * GIB))
@@ -401,7 +440,10 @@ def test_a_limit_that_refuses_looks_at_what_runs_and_not_at_what_is_kept(queue: 
 
 
 def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> None:
-    """At submit, naming the limit; where the limit comes later the job waits, and says why."""
+    """A job that exceeds a limit by itself is refused at submit, with the name of the limit.
+
+    If the limit is set later, the job waits and reports the reason.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     early = queue.submit(make_spec(gpus=2)).id
     limit(queue, "*: running_gpus=1; bob: running_mem=3G")
@@ -416,9 +458,10 @@ def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> Non
 
 
 def test_a_job_that_one_limit_can_never_let_run_is_refused_whatever_another_says(queue: JobQueue) -> None:
-    """Only the first limit in the way was looked at: while that one was full, what the second never lets run got in.
+    """A job that exceeds one limit by itself is refused, whatever the state of another limit.
 
-    It waited for ever, and the room under the second was kept for it, from all others of its group.
+    Regression: only the first limit in the way was checked, so while that one was full the job was accepted. It waited
+    for ever, and the room under the second limit was reserved for it, against all others of its group.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     limit(queue, "*: running_gpus=2; @lab: running_mem=10G")
@@ -435,7 +478,7 @@ def test_a_job_that_one_limit_can_never_let_run_is_refused_whatever_another_says
 
 
 def test_a_limit_that_refuses_does_so_whatever_another_says(queue: JobQueue) -> None:
-    """One that lets jobs wait is in the way first."""
+    """A limit that refuses does so even if a limit that lets jobs wait is in the way first."""
     serve(queue)
     limit(queue, "*: running_jobs=1; @lab: running_mem=10G/refuse")
     queue.submit(make_spec(mem_bytes=8 * GIB))
@@ -447,7 +490,10 @@ def test_a_limit_that_refuses_does_so_whatever_another_says(queue: JobQueue) -> 
 
 
 def test_nothing_is_kept_for_a_job_that_another_limit_never_lets_run(queue: JobQueue, store: redis.Redis) -> None:
-    """It was let in under other limits. The first in its way will have room, the second never; and that one is told."""
+    """No room is reserved for a job that exceeds another limit by itself, and `why` names that limit.
+
+    The job was accepted under earlier limits. The first limit in its way will have room, the second never.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.submit(make_spec(gpus=2))
     run = must_claim(queue)
@@ -467,7 +513,7 @@ def test_nothing_is_kept_for_a_job_that_another_limit_never_lets_run(queue: JobQ
 
 
 def test_whichever_the_limit_says_beyond_it_a_job_waits_or_is_refused(queue: JobQueue) -> None:
-    """The same figure, said in two ways."""
+    """Beyond a limit a job waits or is refused, as the limit says. The number is the same for both."""
     serve(queue)
     limit(queue, "ada: running_jobs=1; bob: running_jobs=1/refuse")
     for who in (ADA, BOB):
@@ -483,7 +529,10 @@ def test_whichever_the_limit_says_beyond_it_a_job_waits_or_is_refused(queue: Job
 
 @pytest.mark.parametrize("limits", ["ada: queued_jobs=2", "@lab: queued_jobs=2"])
 def test_more_than_so_many_may_not_wait(queue: JobQueue, limits: str) -> None:
-    """Of all shapes and levels together; what has started makes room. A submit sent twice is one."""
+    """`queued_jobs` limits the waiting jobs of all shapes and priorities. A started job frees a place.
+
+    A submit that is sent twice counts once.
+    """
     serve(queue)
     limit(queue, limits)
     queue.submit(make_spec())
@@ -497,7 +546,10 @@ def test_more_than_so_many_may_not_wait(queue: JobQueue, limits: str) -> None:
 
 
 def test_what_is_held_or_stands_aside_waits_as_well(queue: JobQueue, store: redis.Redis) -> None:
-    """Else hold, submit and release would take anybody past the limit."""
+    """Held jobs and jobs that wait for others or for a time count towards `queued_jobs`.
+
+    Otherwise hold, submit and release would exceed the limit.
+    """
     serve(queue)
     limit(queue, "ada: queued_jobs=3")
     held = queue.submit(make_spec()).id
@@ -520,7 +572,10 @@ def test_what_is_held_or_stands_aside_waits_as_well(queue: JobQueue, store: redi
 
 
 def test_each_member_of_an_array_waits(queue: JobQueue, store: redis.Redis) -> None:
-    """An array is let in whole or not at all; its places become free as its members start."""
+    """Each member of an array counts towards `queued_jobs`.
+
+    An array is accepted completely or not at all, and its places become free as its members start.
+    """
     serve(queue)
     limit(queue, "*: queued_jobs=5")
     with pytest.raises(Refused, match="this array alone has 6 members, submit it in smaller ones"):
@@ -545,7 +600,7 @@ def test_each_member_of_an_array_waits(queue: JobQueue, store: redis.Redis) -> N
 
 
 def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
-    """A job on the CPU counts as a run, and for its memory, and for no GPU."""
+    """A job on the CPU counts as a run and with its memory, but as no GPU."""
     cpu = make_device("cpu-0", kind=DeviceKind.CPU)
     serve(queue, make_offer("GPU-0"), make_offer("cpu-0", device=cpu))
     limit(queue, "*: running_gpus=1")
@@ -564,7 +619,10 @@ def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
 
 @pytest.mark.parametrize("limits", ["*: running_gpus=1", "*: running_gpus=1/refuse", "*: running_gpus=0"])
 def test_a_limit_of_gpus_holds_no_job_that_a_cpu_may_take(queue: JobQueue, limits: str) -> None:
-    """It was refused, or told that it waits for the limit, where the CPU would have taken it at once."""
+    """A limit of GPUs does not hold a job that a CPU may take.
+
+    Regression: the job was refused or had reason "limit", although the CPU would have taken it at once.
+    """
     cpu = make_device("cpu-0", kind=DeviceKind.CPU)
     serve(queue, make_offer("GPU-0"))
     limit(queue, "*: running_gpus=1")
@@ -586,7 +644,10 @@ def test_a_limit_of_gpus_holds_no_job_that_a_cpu_may_take(queue: JobQueue, limit
 
 
 def test_what_is_used_is_what_has_a_lease(queue: JobQueue, store: redis.Redis) -> None:
-    """However a run ends it is given back; an entry that a damaged store has left behind counts for nobody."""
+    """The use under a limit is that of runs with a lease.
+
+    It is returned however a run ends, and an entry left over in a damaged store does not count.
+    """
     serve(queue)
     limit(queue, "*: running_jobs=1")
     for _ in range(4):
@@ -606,7 +667,7 @@ def _named(run: Claim) -> tuple[int, str]:
 
 
 def test_a_new_limit_counts_what_runs_already(queue: JobQueue, store: redis.Redis) -> None:
-    """Also runs that a version claimed which counted nothing. Nothing that runs is ended."""
+    """A new limit counts running jobs, including those claimed by a version that counted none. It ends no run."""
     serve(queue)
     first, second = (queue.submit(make_spec()).id for _ in range(2))
     run = must_claim(queue)
@@ -622,7 +683,10 @@ def test_a_new_limit_counts_what_runs_already(queue: JobQueue, store: redis.Redi
 
 
 def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQueue, store: redis.Redis) -> None:
-    """The store says so, hence the same for everybody; the limit in the message is the exact one."""
+    """A pool supplies a default time limit and refuses jobs beyond its limits. The message has the exact limit.
+
+    The store applies the rules, so they are the same for all clients.
+    """
     serve(queue, make_offer("GPU-0", pool="big"), make_offer("GPU-1", pool="big"))
     limit(queue, "", "big: max_mem=4G max_time=2h default_time=30m max_gpus=1; *: max_time=90s")
 
@@ -645,7 +709,7 @@ def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQu
         with pytest.raises(Refused, match=words):
             queue.submit(make_spec(**{"pool": "big", **changes}))
     with pytest.raises(Refused, match=r"pool big may have 2:00:00 and not more \(limit max_time\): say how long"):
-        queue.edit(job.id, lambda spec: replace(spec, time_limit_s=None))  # it was told that 0.0 s are too much
+        queue.edit(job.id, lambda spec: replace(spec, time_limit_s=None))  # regression: "0.0 s are too much"
     assert 3 == store.zcard(keys.LIVE)
 
 
@@ -653,7 +717,11 @@ ALONE = Placement(exclusive=True)
 
 
 def test_who_takes_several_whole_cards_is_judged_by_a_host_that_has_as_many(queue: JobQueue) -> None:
-    """It was judged by the smallest card of the site, let in, and waited for ever: only large ones come in pairs."""
+    """A job on several whole cards is checked against a host that has enough cards.
+
+    Regression: it was checked against the smallest card of the site, accepted, and waited for ever. Only large cards
+    come in pairs.
+    """
     for host, sizes in (("twins", (24, 24)), ("small", (8,)), ("middle", (16,))):
         for index, size in enumerate(sizes):
             device = make_device(f"GPU-{host}-{index}", total_bytes=size * GIB)
@@ -670,7 +738,10 @@ def test_who_takes_several_whole_cards_is_judged_by_a_host_that_has_as_many(queu
 
 @pytest.mark.parametrize("placement", [ALONE, Placement(exclusive=True, whole=True)])
 def test_who_takes_a_whole_card_is_judged_by_all_that_it_gets(queue: JobQueue, placement: Placement) -> None:
-    """It was let in for the megabyte that it had to name, and got every byte of the card."""
+    """A job on a whole card is checked with all memory of the card.
+
+    Regression: it was accepted for the megabyte in its request and got every byte of the card.
+    """
     serve(queue, make_offer("GPU-0", pool="big"), make_offer("GPU-1", pool="big"))
     limit(queue, "ada: running_mem=10G; @lab: running_mem=30G", "big: max_mem=10G")
     plain = queue.submit(make_spec(mem_bytes=GIB)).id
@@ -687,7 +758,10 @@ def test_who_takes_a_whole_card_is_judged_by_all_that_it_gets(queue: JobQueue, p
 
 
 def test_who_takes_a_whole_card_waits_where_that_is_beyond_a_limit(queue: JobQueue, store: redis.Redis) -> None:
-    """For a run to end, or for a smaller card; `why` says so with the bytes that it would have."""
+    """A whole-card job waits if the card exceeds the rest of a limit, for a run to end or for a smaller card.
+
+    `why` reports the bytes that it would have.
+    """
     serve(queue, make_offer("GPU-large"))
     limit(queue, "ada: running_mem=30G")
     first = queue.submit(make_spec(mem_bytes=8 * GIB)).id
@@ -710,7 +784,7 @@ def test_who_takes_a_whole_card_waits_where_that_is_beyond_a_limit(queue: JobQue
 
 
 def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
-    """What it would be charged is told by the card that it would get."""
+    """A smaller card may be within the limit. The reported amount is that of the card that the job would get."""
     small = make_offer("GPU-small", headroom_bytes=12 * GIB)
     limit(queue, "ada: running_mem=20G")
     serve(queue, make_offer("GPU-large"), small)
@@ -731,14 +805,18 @@ def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
 def test_a_whole_card_counts_as_one_under_new_limits(
     queue: JobQueue, store: redis.Redis, missing: tuple[str, ...]
 ) -> None:
-    """Any change of limits let it count for the megabyte that it had to name, and its user's next job go past it."""
+    """A whole card counts with all its memory after limits change.
+
+    Regression: after any change it counted with the megabyte in its request, and the user's next job exceeded the
+    limit.
+    """
     large = make_device("GPU-large", total_bytes=48 * GIB)
     serve(queue, make_offer(device=large), make_offer("GPU-small"), make_offer("GPU-other"))
     limit(queue, "ada: running_mem=50G")
     alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
     must_claim(queue, "GPU-large")
     six = queue.submit(make_spec(mem_bytes=6 * GIB)).id
-    for key in missing:  # claimed by a version that counted nothing
+    for key in missing:  # as if claimed by a version without counting
         store.delete(keys.PREFIX + key)
 
     limit(queue, "ada: running_mem=50G; bob: running_jobs=3")
@@ -749,7 +827,11 @@ def test_a_whole_card_counts_as_one_under_new_limits(
 
 
 def test_a_card_that_is_too_large_for_its_pool_is_passed_over(queue: JobQueue, store: redis.Redis) -> None:
-    """One that joined after the job was let in gave it all the same; with a smaller one beside the job was refused."""
+    """A card that exceeds its pool's `max_mem` is passed over for an exclusive job.
+
+    Regression: a large card that joined later was given out, and a job with a suitable smaller card beside it was
+    refused.
+    """
     small = make_offer("GPU-small", headroom_bytes=12 * GIB, pool="big")
     serve(queue, small)
     limit(queue, "", "big: max_mem=16G")
@@ -779,11 +861,11 @@ def test_a_card_that_is_too_large_for_its_pool_is_passed_over(queue: JobQueue, s
 
 
 def test_of_a_gang_no_card_is_too_large_for_its_pool(queue: JobQueue) -> None:
-    """Each of them counts for itself. A stranger makes no card a smaller one."""
+    """In a gang each card is checked against the pool's `max_mem`. External processes do not make a card smaller."""
     serve(queue, make_offer("GPU-0", headroom_bytes=12 * GIB), make_offer("GPU-1", headroom_bytes=12 * GIB))
     limit(queue, "", "*: max_mem=16G")
     gang = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
-    serve(queue, make_offer("GPU-large", foreign_bytes=13 * GIB))  # the fullest, which goes first
+    serve(queue, make_offer("GPU-large", foreign_bytes=13 * GIB))  # the fullest card, which is preferred
 
     assert claim(queue, "GPU-large", foreign_bytes=13 * GIB) is None
     claimed = must_claim(queue, "GPU-0")
@@ -792,7 +874,7 @@ def test_of_a_gang_no_card_is_too_large_for_its_pool(queue: JobQueue) -> None:
 
 
 def test_nobody_makes_place_on_a_card_that_is_too_large_for_the_pool(queue: JobQueue) -> None:
-    """It would go for nothing."""
+    """No run is preempted on a card that exceeds the pool's `max_mem`: the preemption would be useless."""
     serve(queue, make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "", "*: max_mem=16G")
     serve(queue, make_offer("GPU-large"))
@@ -806,12 +888,12 @@ def test_nobody_makes_place_on_a_card_that_is_too_large_for_the_pool(queue: JobQ
 
 
 def kept(queue: JobQueue) -> dict[int, set[str]]:
-    """Run the tick that keeps room; return for which jobs, where."""
+    """Run the reservation tick and return the reserved devices of each job."""
     return {each.job_id: set(each.devices) for each in queue.reserve(after_s=0, most=1)}
 
 
 def occupied(queue: JobQueue, *uuids: str, **spec: object) -> list[Claim]:
-    """Let a job of bob's run on each of these."""
+    """Start a job of bob's on each of these devices."""
     runs = []
     for uuid in uuids:
         queue.submit(make_spec(**{"account": BOB, "level": Level.URGENT, **spec}))
@@ -820,7 +902,11 @@ def occupied(queue: JobQueue, *uuids: str, **spec: object) -> list[Claim]:
 
 
 def test_no_card_is_kept_that_gives_more_than_a_limit_allows(queue: JobQueue) -> None:
-    """The claim gave it back, the next tick kept it again: one job that could not have it held the card for ever."""
+    """No card is reserved that exceeds the user's limit.
+
+    Regression: the claim dropped the reservation and the next tick made it again, so a job that could not use the card
+    held it for ever.
+    """
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
     _, on_small = occupied(queue, "GPU-large", "GPU-small")
@@ -838,7 +924,10 @@ def test_no_card_is_kept_that_gives_more_than_a_limit_allows(queue: JobQueue) ->
 
 
 def test_no_card_is_kept_where_each_gives_more_than_a_limit_allows(queue: JobQueue) -> None:
-    """Also not while the one that would do is drained; and nobody else goes without for that."""
+    """No card is reserved if each one exceeds the limit, also while the only suitable one is drained.
+
+    Jobs of other users still get their reservations.
+    """
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
     queue.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
@@ -855,7 +944,10 @@ def test_no_card_is_kept_where_each_gives_more_than_a_limit_allows(queue: JobQue
 
 
 def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQueue, store: redis.Redis) -> None:
-    """Each counts for what the least of them gives. Two that are linked are beyond the limit: it gets what is kept."""
+    """Each card of a gang counts with the memory of the smallest, so a small card keeps the gang within its limit.
+
+    Two linked large cards exceed the limit, so the gang gets the reserved cards.
+    """
     near = {"GPU-0": {"GPU-1": 0}, "GPU-1": {"GPU-0": 0}, "GPU-small": {}}
     for uuid, others in near.items():
         offer = make_offer(uuid, headroom_bytes=12 * GIB if uuid == "GPU-small" else 0)
@@ -879,7 +971,7 @@ def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQue
 
 
 def test_a_cpu_is_kept_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
-    """For a job that may have either: the limit counts GPUs."""
+    """A CPU is reserved for a job that accepts both kinds if its limit of GPUs is reached."""
     cpu = make_offer("cpu-0", device=make_device("cpu-0", kind=DeviceKind.CPU))
     serve(queue, make_offer("GPU-0"), cpu)
     limit(queue, "ada: running_gpus=1")
@@ -904,11 +996,14 @@ def test_a_cpu_is_kept_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
 
 
 def test_nobody_makes_place_on_a_card_that_a_limit_keeps_the_job_from(queue: JobQueue) -> None:
-    """A run was ended for it there, the card given back, and the next run ended."""
+    """No run is preempted on a card that a limit denies to the waiting job.
+
+    Regression: a run was ended there, the card was released, and the next run was ended.
+    """
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
     (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
-    (on_large,) = occupied(queue, "GPU-large", level=Level.LOW)  # the least work would be lost here
+    (on_large,) = occupied(queue, "GPU-large", level=Level.LOW)  # preemption would lose the least work here
     for run in (on_small, on_large):
         queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
@@ -918,7 +1013,7 @@ def test_nobody_makes_place_on_a_card_that_a_limit_keeps_the_job_from(queue: Job
 
 
 def test_an_empty_card_beyond_its_limit_keeps_no_job_from_a_place(queue: JobQueue) -> None:
-    """It is not about to start there."""
+    """An empty card that exceeds the job's limit does not stop a preemption elsewhere: the job cannot start there."""
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
     (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
@@ -930,7 +1025,10 @@ def test_an_empty_card_beyond_its_limit_keeps_no_job_from_a_place(queue: JobQueu
 
 
 def test_a_whole_card_counts_as_one_after_a_rebuild(queue: JobQueue, book: Book, store: redis.Redis) -> None:
-    """No worker has announced its card by then: the book knows what the run was given."""
+    """A whole card counts with all its memory after a rebuild.
+
+    No worker has announced the card by then: the history has the memory that was allocated to the run.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2))
     must_claim(queue)
@@ -947,7 +1045,10 @@ def test_a_whole_card_counts_as_one_after_a_rebuild(queue: JobQueue, book: Book,
 
 
 def test_a_whole_card_that_is_taken_over_counts_as_one(queue: JobQueue, book: Book, store: redis.Redis) -> None:
-    """A run that the store had lost counted for its own megabyte from then on."""
+    """A whole card counts with all its memory after its run is adopted.
+
+    Regression: a run that the store had lost counted with the megabyte in its request.
+    """
     serve(queue, make_offer())
     queue.submit(make_spec(mem_bytes=MIB, placement=ALONE))
     run = must_claim(queue)
@@ -972,7 +1073,10 @@ def test_a_whole_card_that_is_taken_over_counts_as_one(queue: JobQueue, book: Bo
 
 
 def test_a_worker_tells_its_sites_limits(queue: JobQueue, store: redis.Redis) -> None:
-    """When it starts, and again where the store lost its data; the same again changes nothing."""
+    """A worker writes its site's limits when it starts, and again after data loss.
+
+    Writing them again changes nothing.
+    """
     settings = Settings.load(
         {
             "GPUQUEUE_CONFIG": "/dev/null",
@@ -996,7 +1100,7 @@ def test_a_worker_tells_its_sites_limits(queue: JobQueue, store: redis.Redis) ->
 
 
 def test_a_store_without_limits_pays_for_one_look(queue: JobQueue, store: redis.Redis) -> None:
-    """In the claim: what nobody uses costs nobody anything."""
+    """A claim in a store without limits pays one check for them."""
     serve(queue)
     queue.submit(make_spec())
     store.config_resetstat()

@@ -1,4 +1,4 @@
-"""A job goes before its user's others: within its user, on its level, and in a store that was rebuilt as well."""
+"""Moving a job to the front: among its user's jobs, within its priority, and in a rebuilt store as well."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ EVE = Account(name="eve", uid=1002, host="laptop")
 
 
 def put(queue: JobQueue, count: int, **changes: object) -> list[int]:
-    """Queue so many jobs."""
+    """Queue *count* jobs and return their ids."""
     return [queue.submit(make_spec(**changes)).id for _ in range(count)]
 
 
 def order(queue: JobQueue) -> list[int]:
-    """Claim all that waits, and return it in that order."""
+    """Claim all waiting jobs and return their ids in claim order."""
     found = []
     while (claimed := claim(queue)) is not None:
         found.append(claimed.job_id)
@@ -44,13 +44,13 @@ def order(queue: JobQueue) -> list[int]:
 
 @pytest.fixture
 def served(queue: JobQueue) -> JobQueue:
-    """Return a queue with a device that nobody works for."""
+    """Return a queue with a device that has no real worker."""
     serve(queue)
     return queue
 
 
 def test_a_moved_job_is_claimed_first(served: JobQueue) -> None:
-    """Of one shape or of several; of two that were moved the last moved one is first."""
+    """A moved job is claimed first, across shapes. The last moved job is before those moved earlier."""
     first, second, third = put(served, 3)
     other = put(served, 1, mem_bytes=2 * GIB)[0]
 
@@ -65,7 +65,7 @@ def test_a_moved_job_is_claimed_first(served: JobQueue) -> None:
 
 
 def test_undone_it_is_where_it_was(served: JobQueue) -> None:
-    """As if nothing had been said."""
+    """An undone move puts the job back at its old place."""
     jobs = put(served, 3)
     served.move(jobs[2], front=True)
 
@@ -75,9 +75,12 @@ def test_undone_it_is_where_it_was(served: JobQueue) -> None:
 
 
 def test_among_users_nothing_changes(served: JobQueue) -> None:
-    """Whoever has used less goes first, whatever was moved; and a higher level before all."""
+    """A move changes nothing among users.
+
+    The user with less usage goes first, and a higher priority goes before all.
+    """
     urgent = put(served, 1, level=Level.URGENT)[0]
-    assert urgent == must_claim(served).job_id  # now ada has used more than bob
+    assert urgent == must_claim(served).job_id  # ada now has more usage than bob
     mine, theirs = put(served, 2), put(served, 2, account=BOB)
     high = put(served, 1, level=Level.HIGH, account=EVE)[0]
 
@@ -92,7 +95,7 @@ def test_among_users_nothing_changes(served: JobQueue) -> None:
 
 
 def test_it_stays_in_front_through_all_that_may_happen(served: JobQueue) -> None:
-    """Held and released, edited, claimed and given back, waiting for another, lifted by a level."""
+    """A moved job stays in front after a hold and release, a released claim, a dependency and a promotion."""
     first, second, third = put(served, 3)
     served.move(third, front=True)
 
@@ -115,7 +118,7 @@ def test_it_stays_in_front_through_all_that_may_happen(served: JobQueue) -> None
 
 
 def test_an_array_is_moved_as_a_whole(served: JobQueue) -> None:
-    """Its members go in their own order, all of them before the rest."""
+    """An array is moved as a whole: its members keep their order, before the user's other jobs."""
     single = put(served, 1)[0]
     array = put(served, 1, array=Array.parse("0-2"))[0]
 
@@ -126,7 +129,7 @@ def test_an_array_is_moved_as_a_whole(served: JobQueue) -> None:
 
 
 def test_only_what_waits_is_moved(served: JobQueue) -> None:
-    """And only by whom it belongs to."""
+    """Only waiting jobs can be moved, and only by their owner."""
     running = put(served, 1)[0]
     must_claim(served)
     waiting = put(served, 1)[0]
@@ -147,7 +150,10 @@ def test_only_what_waits_is_moved(served: JobQueue) -> None:
 def test_any_moves_lead_to_the_order_that_was_asked_for(
     served: JobQueue, moves: list[tuple[int, bool]], shapes: list[int]
 ) -> None:
-    """As a list in which each that is moved is put first, and each that is undone back among the rest."""
+    """Any moves give the requested order.
+
+    Each moved job becomes the first, and each undone move puts a job back by arrival.
+    """
     store = connect(served.url)
     for job in served.live():
         served.cancel(job.id)
@@ -165,7 +171,7 @@ def test_any_moves_lead_to_the_order_that_was_asked_for(
 
 @pytest.fixture
 def record(queue: JobQueue, book: Book) -> Callable[[], None]:
-    """Return a way to have the book take all that the outbox has."""
+    """Return a function that records the whole outbox in the history."""
     recorder = Recorder(Settings.load(), queue, book)
 
     def drain() -> None:
@@ -176,7 +182,7 @@ def record(queue: JobQueue, book: Book) -> Callable[[], None]:
 
 
 def test_a_rebuilt_store_keeps_the_order(served: JobQueue, book: Book, record: Callable[[], None]) -> None:
-    """The book knows who was moved: jobs and arrays; and what is moved afterwards goes before them."""
+    """A rebuilt store keeps the order of moved jobs and arrays, and later moves go before them."""
     first, second, third, fourth = put(served, 4)
     array = put(served, 1, array=Array.parse("0-1"))[0]
     for each in (third, array, second):
@@ -198,12 +204,12 @@ def test_a_rebuilt_store_keeps_the_order(served: JobQueue, book: Book, record: C
 
 
 def test_a_book_that_lost_it_hears_of_it_again(served: JobQueue, book: Book, record: Callable[[], None]) -> None:
-    """From the store, with all else that it knows of what waits."""
+    """A history that lost its data gets the moves back from the store."""
     jobs = put(served, 2)
     served.move(jobs[1], front=True)
     record()
     assert (None, 1) == tuple(found.job.front for each in jobs if (found := book.get(each)) is not None)
-    with book._engine.begin() as connection:  # the file was deleted
+    with book._engine.begin() as connection:  # as if the file had been deleted
         for table in ("job_events", "jobs", "outbox_cursor"):
             connection.exec_driver_sql(f"DELETE FROM {table}")
 

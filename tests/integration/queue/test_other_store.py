@@ -1,4 +1,4 @@
-"""Another program at the address of the store, which speaks its language and answers something else."""
+"""Another program at the address of the store, which speaks the protocol and gives unexpected answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuqueue.queue.connect import connect_at_once
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.resp.protocol import Reader
 
-#: What it says to everything, by what that is.
+#: The answer that the program gives to every command, by its description.
 ANSWERS = {
     "a number": b":1\r\n",
     "a large number": b":" + b"9" * 40 + b"\r\n",
@@ -54,20 +54,20 @@ COMMANDS = (
     ["limits"],
     ["drain", "0"],
 )
-#: What may be so: an empty list is the hash of limits where there are none, and of whom they count.
+#: Valid answers: an empty list is the empty hash of the limits and of the users that they count.
 MAY_BE = {("an empty list", "limits")}
 
 
 @contextlib.contextmanager
 def answering(answer: bytes) -> Iterator[str]:
-    """Give the address of a server that says *answer* to each command."""
+    """Yield the address of a server that sends *answer* to each command."""
     with TemporaryDirectory(prefix="gq-odd-") as directory, socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{directory}/s")
         listener.listen()
         threading.Thread(target=_serve, args=(listener, answer), daemon=True).start()
         yield f"unix://{directory}/s"
         with contextlib.suppress(OSError):
-            listener.shutdown(socket.SHUT_RDWR)  # else accept would go on
+            listener.shutdown(socket.SHUT_RDWR)  # otherwise accept would not return
 
 
 def _serve(listener: socket.socket, answer: bytes) -> None:
@@ -81,7 +81,7 @@ def _answer(met: socket.socket, answer: bytes) -> None:
     reader = Reader(_more(met))
     with met, contextlib.suppress(OSError):
         while True:
-            reader.answer()  # a command is written as a list is
+            reader.answer()  # a command has the encoding of a list
             met.sendall(answer)
 
 
@@ -97,7 +97,10 @@ def _more(met: socket.socket) -> Callable[[], bytes]:
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_every_command_says_so_in_a_line(answer: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each was a traceback: a TypeError, a ValueError, an AttributeError, by what was asked."""
+    """Every command reports the unexpected answer in one line.
+
+    Regression: each was a traceback, namely a TypeError, a ValueError or an AttributeError, depending on the command.
+    """
     monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
     with answering(answer) as url:
         monkeypatch.setenv("GPUQUEUE_REDIS_URL", url)
@@ -113,7 +116,7 @@ def test_every_command_says_so_in_a_line(answer: bytes, monkeypatch: pytest.Monk
 
 
 def test_what_cannot_be_taken_apart_is_told_with_its_place() -> None:
-    """It may be a mistake of ours: whoever mends it finds where; what failed is the cause."""
+    """The error for an unreadable answer names the file and line and keeps the cause, because it may be our own bug."""
     with answering(b":1\r\n") as url:
         queue = JobQueue(url, by=connect_at_once)
         with pytest.raises(
@@ -126,7 +129,10 @@ def test_what_cannot_be_taken_apart_is_told_with_its_place() -> None:
 
 
 def test_a_worker_keeps_its_traceback(queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It comes by the library, and its log is for whoever mends it: a mistake of ours is no word on the store."""
+    """A worker, which uses the library, keeps the traceback.
+
+    Its log is for developers, and a bug of ours is no store error.
+    """
     monkeypatch.setattr(queue._scripts, "run", lambda *_: 1)
 
     with pytest.raises(AttributeError):

@@ -1,4 +1,4 @@
-"""A device's claim remembers what was too large for it, and still gives each user's jobs in their order."""
+"""A device's claim remembers which jobs were too large for it, and still takes each user's jobs in order."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.text.units import GIB, MIB
 
-#: Of so many shapes some are small enough for any free memory, and the first few seldom are.
+#: Enough sizes that some fit any free memory, and that the first few seldom do.
 SIZES = [step * 384 * MIB for step in range(1, 64)]
-#: What strangers take: the device has 24 GiB.
+#: Memory of external processes; the device has 24 GiB.
 TAKEN = [step * GIB for step in range(24)]
 DEVICES = ("GPU-0", "GPU-1")
 
 
 def passed_over(queue: JobQueue, large: int = 8, small: int = 16) -> list[int]:
-    """Submit jobs of so many shapes that are too large for 8 GiB, then of some that fit; return their ids."""
+    """Submit *large* jobs that exceed 8 GiB and *small* jobs that fit, each of its own shape; return their ids."""
     serve(queue)
     sizes = [9 * GIB + step * MIB for step in range(large)] + [GIB + step * MIB for step in range(small)]
     return [queue.submit(make_spec(mem_bytes=size)).id for size in sizes]
 
 
 def note(store_url: str) -> dict[str, str]:
-    """Return from where on claims look at ada's jobs."""
+    """Return where claims start to examine ada's jobs, by device."""
     client = connect(store_url)
     found: dict[str, str] = client.hgetall(f"{keys.PREFIX}ub:1:{ADA.name}")
     client.close()
@@ -40,7 +40,7 @@ def note(store_url: str) -> dict[str, str]:
 
 
 def let_go_last(user: str, store_url: str) -> None:
-    """Let a user who waits have used more than anybody uses here."""
+    """Give a waiting user more usage than any other user has."""
     client = connect(store_url)
     for key in (f"{keys.PREFIX}fair", f"{keys.PREFIX}ul:1"):
         client.zincrby(key, 1e60, user)
@@ -48,7 +48,7 @@ def let_go_last(user: str, store_url: str) -> None:
 
 
 def test_what_is_too_large_is_looked_at_once(queue: JobQueue, store_url: str) -> None:
-    """The next claim begins behind it, and takes the next in order."""
+    """A job that is too large is examined once: the next claim starts behind it and takes the next job in order."""
     jobs = passed_over(queue)
 
     assert jobs[8] == must_claim(queue, foreign_bytes=16 * GIB).job_id
@@ -57,7 +57,7 @@ def test_what_is_too_large_is_looked_at_once(queue: JobQueue, store_url: str) ->
 
 
 def test_with_more_room_what_was_too_large_comes_first(queue: JobQueue) -> None:
-    """The note is about 8 GiB: with more it is none."""
+    """The remembered position holds only for its free memory of 8 GiB. With more memory it does not apply."""
     jobs = passed_over(queue)
     must_claim(queue, foreign_bytes=16 * GIB)
 
@@ -66,7 +66,7 @@ def test_with_more_room_what_was_too_large_comes_first(queue: JobQueue) -> None:
 
 @pytest.mark.parametrize("way", ["released", "moved", "given back"])
 def test_an_earlier_job_that_comes_into_the_line_comes_first(queue: JobQueue, store_url: str, way: str) -> None:
-    """It is small, and stands among what was passed over."""
+    """An earlier small job that returns among the passed-over jobs comes first."""
     serve(queue)
     for step in range(6):
         queue.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
@@ -94,7 +94,10 @@ def test_an_earlier_job_that_comes_into_the_line_comes_first(queue: JobQueue, st
 
 
 def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue, store_url: str) -> None:
-    """Once a note stayed for whatever came in last, and this one was looked for behind where it stands, for ever."""
+    """A job that returns as the last of the order is found.
+
+    Regression: the remembered position stayed when a job returned last, and claims searched behind that job for ever.
+    """
     jobs = passed_over(queue, large=8, small=1)
     queue.hold(jobs[-1])
     later = [queue.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(1, 9)]
@@ -111,7 +114,11 @@ def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue,
 
 
 def test_what_is_given_back_to_the_last_line_is_found_by_the_other_devices(queue: JobQueue, store_url: str) -> None:
-    """A sweep behind four large jobs: of two devices one began behind the member that the other had given back."""
+    """A released claim is found by the other devices.
+
+    Regression: in a sweep behind four large jobs, one of two devices started behind the job that the other had
+    released.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for step in range(4):
         queue.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
@@ -129,7 +136,7 @@ def test_what_is_given_back_to_the_last_line_is_found_by_the_other_devices(queue
 
 
 def test_what_is_edited_to_fit_is_found(queue: JobQueue, store_url: str) -> None:
-    """It was among what was too large, and is the last of the line."""
+    """A job that was too large is found after an edit makes it fit, even as the last of the order."""
     jobs = passed_over(queue, large=8, small=9)
     assert jobs[8] == must_claim(queue, foreign_bytes=16 * GIB).job_id
     for job_id in jobs[8:]:
@@ -144,7 +151,7 @@ def test_what_is_edited_to_fit_is_found(queue: JobQueue, store_url: str) -> None
 
 
 def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: str) -> None:
-    """It goes with the last of their jobs."""
+    """A user's remembered positions are deleted with the last of their waiting jobs."""
     jobs = passed_over(queue)
     must_claim(queue, foreign_bytes=16 * GIB)
     assert note(store_url)
@@ -157,7 +164,10 @@ def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: s
 def test_what_may_not_go_before_the_job_that_a_device_is_kept_for_is_looked_at_once(
     queue: JobQueue, store_url: str
 ) -> None:
-    """Jobs without a limit gather there; once nothing is kept any more, they come first again."""
+    """A job that may not start before a reservation is examined once.
+
+    Jobs without a time limit gather there. Once the reservation is gone, they come first again.
+    """
     serve(queue)
     kept = queue.submit(make_spec(mem_bytes=24 * GIB)).id
     jobs = [queue.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(8)]
@@ -176,7 +186,7 @@ def test_what_may_not_go_before_the_job_that_a_device_is_kept_for_is_looked_at_o
 
 
 def faults_of(store_url: str) -> list[str]:
-    """Return what is wrong with the store."""
+    """Return the faults of the store."""
     client = connect(store_url)
     found = faults(dump(client))
     client.close()
@@ -184,7 +194,7 @@ def faults_of(store_url: str) -> list[str]:
 
 
 class Line:
-    """One user's jobs as they should start: what was moved to the front, the last first, then as they came."""
+    """One user's jobs in their expected order: jobs moved to the front first, last moved first, then by arrival."""
 
     def __init__(self, queue: JobQueue, chance: random.Random, sizes: Sequence[int]) -> None:
         self.queue = queue
@@ -199,12 +209,12 @@ class Line:
         self.submit_each(1, self.sizes)
 
     def submit_each(self, count: int, sizes: Sequence[int]) -> None:
-        """Add so many jobs, each of one of these sizes."""
+        """Add *count* jobs, each of one of these sizes."""
         for size in self.chance.choices(sizes, k=count):
             self.waiting[self.queue.submit(make_spec(mem_bytes=size)).id] = size
 
     def claim(self) -> None:
-        """Claim for some device with some memory taken; the first that fits must come. Some are given back."""
+        """Claim for a random device and free memory, and expect the first job that fits. Release some of the claims."""
         taken, uuid = self.chance.choice(TAKEN), self.chance.choice(DEVICES)
         order = sorted(self.waiting, key=lambda job: (-self.moved.get(job, -1), job))
         first = next((job for job in order if self.waiting[job] <= 24 * GIB - taken), None)
@@ -220,25 +230,25 @@ class Line:
             )
 
     def hold(self) -> None:
-        """Take one out of the line for a while."""
+        """Hold a waiting job."""
         job = self.chance.choice(list(self.waiting))
         self.queue.hold(job)
         self.held[job] = self.waiting.pop(job)
 
     def release(self) -> None:
-        """Let one come back to its place, if any is held."""
+        """Release a held job, if there is one."""
         for job in self.chance.sample(list(self.held), min(1, len(self.held))):
             self.queue.release(job)
             self.waiting[job] = self.held.pop(job)
 
     def move(self) -> None:
-        """Move one to the front."""
+        """Move a waiting job to the front."""
         job = self.chance.choice(list(self.waiting))
         self.queue.move(job, front=True)
         self.moved[job] = max(self.moved.values(), default=0) + 1
 
     def cancel(self) -> None:
-        """End one that waits."""
+        """Cancel a waiting job."""
         job = self.chance.choice(list(self.waiting))
         self.queue.cancel(job)
         del self.waiting[job]
@@ -250,7 +260,10 @@ class Line:
 def test_whatever_comes_and_goes_each_claim_takes_the_first_that_fits(
     queue: JobQueue, store_url: str, seed: int, sizes: list[int]
 ) -> None:
-    """Devices whose free memory jumps, and no claim begins behind a job that it should have taken."""
+    """Each claim takes the first job that fits, after any changes.
+
+    The free memory of the devices jumps, and no claim starts behind a job that it should have taken.
+    """
     line = Line(queue, random.Random(seed), sizes)  # noqa: S311 - the same acts each time
     serve(queue, *map(make_offer, DEVICES))
     line.submit_each(count=10, sizes=sizes[len(sizes) // 2 :])

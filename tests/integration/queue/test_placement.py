@@ -1,4 +1,4 @@
-"""Whole cards, models and named devices: what the scripts make of them."""
+"""Whole cards, models and named devices, as the scripts handle them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
 
 
 def end(queue: JobQueue, run: Claim) -> None:
-    """End a run well."""
+    """End a run successfully."""
     done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
     assert queue.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
 
@@ -34,7 +34,7 @@ def submitted(queue: JobQueue, **changes: Any) -> int:
 
 
 def obstacles(queue: JobQueue, job_id: int) -> dict[str, Obstacle]:
-    """Return what keeps a job from each device."""
+    """Return the obstacle on each device for a job."""
     found = queue.why(job_id)
     assert found is not None
     return {each.device: each.obstacle for each in found.devices}
@@ -49,11 +49,11 @@ def usage(store_url: str, user: str) -> float:
         client.close()
 
 
-# ---- a card for oneself ----------------------------------------------------------------------------------------------
+# ---- exclusive cards -------------------------------------------------------------------------------------------------
 
 
 def test_who_wants_a_card_alone_waits_until_it_is_empty(queue: JobQueue) -> None:
-    """However little it takes, and however much is free."""
+    """An exclusive job waits until a card is empty, however little memory it asks for and however much is free."""
     serve(queue)
     submitted(queue)
     small = must_claim(queue)
@@ -66,7 +66,10 @@ def test_who_wants_a_card_alone_waits_until_it_is_empty(queue: JobQueue) -> None
 
 
 def test_nobody_joins_who_is_alone(queue: JobQueue) -> None:
-    """Not with a byte, not in a slot, not when a stranger goes and leaves memory behind, not after a beat."""
+    """No job joins an exclusive run, in memory or slots.
+
+    That also holds when an external process ends and frees memory, and after a heartbeat.
+    """
     serve(queue, make_offer(foreign_bytes=10 * GIB))
     alone = submitted(queue, mem_bytes=4 * GIB, placement=ALONE)
     small = submitted(queue, mem_bytes=MIB)
@@ -85,7 +88,12 @@ def test_nobody_joins_who_is_alone(queue: JobQueue) -> None:
 
 
 def test_strangers_may_be_where_a_size_was_said(queue: JobQueue) -> None:
-    """Who says no size means the card; a screen is no reason to wait for ever."""
+    """External processes may be on the card of an exclusive job that gives a size.
+
+    A job without a size means the whole card.
+
+    A display's small use does not keep a whole-card job waiting.
+    """
     serve(queue, make_offer(foreign_bytes=8 * GIB))
     whole = submitted(queue, mem_bytes=MIB, placement=WHOLE)
     assert claim(queue, foreign_bytes=8 * GIB) is None
@@ -99,7 +107,7 @@ def test_strangers_may_be_where_a_size_was_said(queue: JobQueue) -> None:
 
 
 def test_what_strangers_may_hold_of_a_whole_card_is_what_python_says(queue: JobQueue) -> None:
-    """The scripts have a figure of their own, and not a byte more may be there."""
+    """The scripts and Python use the same limit for external processes on a whole card, to the byte."""
     most = make_device("GPU-0").total_bytes // STRANGERS_SHARE
     serve(queue, make_offer(foreign_bytes=most))
     whole = submitted(queue, mem_bytes=MIB, placement=WHOLE)
@@ -113,7 +121,10 @@ def _told(run: Claim) -> tuple[int, int]:
 
 
 def test_a_whole_card_costs_a_whole_card(queue: JobQueue, store_url: str) -> None:
-    """Ten minutes of it are deposited at the claim: ada's are two cards, bob's is a quarter."""
+    """A whole card is charged as a whole card.
+
+    A claim deposits ten minutes. Ada's job has two cards, Bob's has a quarter of one.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2"))
     submitted(queue, gpus=2, placement=WHOLE, mem_bytes=MIB, account=ADA)
     must_claim(queue)
@@ -124,7 +135,10 @@ def test_a_whole_card_costs_a_whole_card(queue: JobQueue, store_url: str) -> Non
 
 
 def test_a_gang_is_alone_on_each_of_its_cards(queue: JobQueue) -> None:
-    """On all, or it waits; what it is told is what it has on each of them."""
+    """An exclusive gang is alone on each of its cards or waits.
+
+    Its claim reports the memory that it has on every card.
+    """
     sizes = {"GPU-0": 24, "GPU-1": 24, "GPU-2": 48}
     serve(queue, *(make_offer(uuid, device=make_device(uuid, total_bytes=size * GIB)) for uuid, size in sizes.items()))
     submitted(queue)
@@ -142,7 +156,10 @@ def test_a_gang_is_alone_on_each_of_its_cards(queue: JobQueue) -> None:
 
 
 def test_a_claim_sent_twice_is_told_the_same_of_a_whole_card(queue: JobQueue) -> None:
-    """What it was promised stands with the card, not with the job."""
+    """A repeated claim of a whole card reports the same memory.
+
+    The amount is stored with the device, not with the job.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", total_bytes=48 * GIB)))
     submitted(queue, gpus=2, mem_bytes=MIB, placement=WHOLE)
 
@@ -152,7 +169,7 @@ def test_a_claim_sent_twice_is_told_the_same_of_a_whole_card(queue: JobQueue) ->
 
 
 def test_a_card_in_a_stream_of_small_jobs_is_emptied_for_one(queue: JobQueue) -> None:
-    """The tick keeps it: nothing may start beside, until the last of them is gone."""
+    """A card in a stream of small jobs is emptied for an exclusive job: no job starts on the reserved card."""
     serve(queue)
     submitted(queue)
     before = must_claim(queue)
@@ -172,7 +189,7 @@ def test_a_card_in_a_stream_of_small_jobs_is_emptied_for_one(queue: JobQueue) ->
 
 
 def test_who_waits_for_one_who_is_alone_waits_for_its_end(queue: JobQueue) -> None:
-    """`why` says so, and until when."""
+    """`why` reports that a job waits for an exclusive run, and until when."""
     serve(queue)
     submitted(queue, placement=ALONE, time_limit_s=300.0)
     run = must_claim(queue)
@@ -185,7 +202,10 @@ def test_who_waits_for_one_who_is_alone_waits_for_its_end(queue: JobQueue) -> No
 
 
 def test_one_that_is_alone_and_ends_in_time_goes_before_a_reserved_one(queue: JobQueue) -> None:
-    """One without a limit does not, even where the other leaves half of the card."""
+    """An exclusive job that ends in time starts before a reservation. One without a time limit does not.
+
+    That holds even where the reservation would leave half of the card.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     submitted(queue, time_limit_s=7200.0)
     must_claim(queue)
@@ -208,7 +228,7 @@ def of_model(uuid: str, name: str, **changes: Any) -> Offer:
 
 @pytest.mark.parametrize("pattern", ["A100", "h100", "80gb", "a100-80gb", "A10", "hbm3 h100", "nvidia"])
 def test_a_job_runs_on_the_type_that_it_asked_for(queue: JobQueue, pattern: str) -> None:
-    """The scripts' rule is Python's."""
+    """A job runs only on the device model that it asks for. The scripts and Python use the same rule."""
     names = {"GPU-0": A100, "GPU-1": H100}
     serve(queue, *(of_model(uuid, name) for uuid, name in names.items()))
     fitting = {uuid for uuid, name in names.items() if fits_model(pattern, name)}
@@ -227,7 +247,7 @@ def test_a_job_runs_on_the_type_that_it_asked_for(queue: JobQueue, pattern: str)
 
 
 def test_several_types_are_any_of_these(queue: JobQueue) -> None:
-    """And a gang may take both."""
+    """Several models mean any of them, and a gang may mix them."""
     serve(queue, of_model("GPU-0", A100), of_model("GPU-1", H100), of_model("GPU-2", "Tesla T4"))
     submitted(queue, gpus=2, placement=Placement(models=("H100", "A100")))
 
@@ -236,7 +256,7 @@ def test_several_types_are_any_of_these(queue: JobQueue) -> None:
 
 
 def test_a_type_that_is_not_in_the_pool_is_refused(queue: JobQueue) -> None:
-    """With what there is; one host must have enough of it."""
+    """A model that the pool lacks, or that no host has enough of, is refused, and the message lists what exists."""
     serve(queue, of_model("GPU-0", A100, pool="lab"), of_model("GPU-1", H100, pool="fast"))
 
     with pytest.raises(Impossible, match=f"no device of type A100 in pool fast: there are 1 of {H100}"):
@@ -248,7 +268,7 @@ def test_a_type_that_is_not_in_the_pool_is_refused(queue: JobQueue) -> None:
 
 
 def test_a_type_is_waited_for_where_nothing_is_known(queue: JobQueue) -> None:
-    """The site may be down for an hour."""
+    """A model is waited for while no device is known: the site may be down for an hour."""
     job = queue.submit(make_spec(placement=Placement(models=("A100",))))
 
     assert WaitReason.DEVICE is job.reason
@@ -260,7 +280,7 @@ def test_a_type_is_waited_for_where_nothing_is_known(queue: JobQueue) -> None:
 
 
 def test_a_job_runs_on_the_very_device(queue: JobQueue) -> None:
-    """However free the others are."""
+    """A job that names a device runs on it, however free the others are."""
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
     job_id = submitted(queue, placement=Placement(devices=("GPU-1",)))
 
@@ -270,7 +290,7 @@ def test_a_job_runs_on_the_very_device(queue: JobQueue) -> None:
 
 
 def test_a_gang_is_chosen_among_those_that_are_named(queue: JobQueue) -> None:
-    """Exactly those, where there are as many."""
+    """A gang gets its devices among the named ones: exactly those, if it names as many as it needs."""
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(4)))
     submitted(queue, gpus=2, placement=Placement(devices=("GPU-1", "GPU-3")))
 
@@ -279,7 +299,7 @@ def test_a_gang_is_chosen_among_those_that_are_named(queue: JobQueue) -> None:
 
 
 def test_a_named_device_that_could_never_do_is_said_at_once(queue: JobQueue) -> None:
-    """In another pool, too small, or on two hosts."""
+    """A named device that can never take the job is refused at submit: in another pool, too small, or on two hosts."""
     serve(queue, make_offer("GPU-0", pool="lab"), make_offer("GPU-1", host="nodeB"))
 
     with pytest.raises(Impossible, match="no device that was named in pool lab fits the rest of what was asked"):
@@ -291,7 +311,7 @@ def test_a_named_device_that_could_never_do_is_said_at_once(queue: JobQueue) -> 
 
 
 def test_a_named_device_that_was_withdrawn_is_waited_for(queue: JobQueue) -> None:
-    """It says for what it waits."""
+    """A named device that was withdrawn is waited for, with reason "device"."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     job_id = submitted(queue, placement=Placement(devices=("GPU-1",)))
     queue.withdraw("nodeA", "GPU-1")

@@ -1,4 +1,4 @@
-"""Who goes first by usage: half-lives, shares, and who may use the highest level."""
+"""The order by usage: half-lives, shares, and who may use the highest priority."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 
 def one_run(queue: JobQueue, duration_s: float = 3600.0) -> str:
-    """Let the next job run to its end; return whose it was."""
+    """Run the next job to its end and return its user."""
     return ended(queue, must_claim(queue), duration_s)
 
 
 def ended(queue: JobQueue, run: Claim, duration_s: float) -> str:
-    """Let a run end after so long; return whose it was."""
+    """End a run after *duration_s* and return its user."""
     queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     ending = Ending.from_status(0)
     queue.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=duration_s, devices=())
@@ -47,13 +47,16 @@ def ended(queue: JobQueue, run: Claim, duration_s: float) -> str:
 
 
 def usage(store: redis.Redis) -> dict[str, float]:
-    """Return everybody's usage as the order sees it, in device-seconds as of when weights count from."""
+    """Return the usage of each user in the order, in device-seconds at the reference time of the weights."""
     scores = store.zrange(keys.PREFIX + "fair", 0, -1, withscores=True)
     return {user: score / 2**10 for user, score in scores}
 
 
 def test_shares_converge(queue: JobQueue) -> None:
-    """Ada has three times Bob's share: of forty runs of one length she gets thirty, whoever queued first."""
+    """Usage converges to the shares, whoever queued first.
+
+    With three times Bob's share, Ada gets thirty of forty runs of equal length.
+    """
     serve(queue, make_offer(slots=1))
     queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={"ada": 3.0})
     for account in (BOB, make_spec().account):
@@ -67,7 +70,10 @@ def test_shares_converge(queue: JobQueue) -> None:
 
 @pytest.mark.full
 def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueue) -> None:
-    """Four users, one of whom came first with a whole sweep: of the first hundred starts each has a quarter."""
+    """A user with five hundred queued jobs delays no other user beyond the shares.
+
+    With four users, one of whom queued a whole sweep first, each has a quarter of the first hundred starts.
+    """
     serve(queue, make_offer(slots=1))
     for name, count in (("alice", 500), ("bea", 60), ("cleo", 60), ("dora", 60)):
         for _ in range(count):
@@ -80,9 +86,11 @@ def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueu
 
 @pytest.mark.full
 def test_who_gives_no_time_limit_has_as_many_starts_as_who_does(queue: JobQueue) -> None:
-    """Three users with the same jobs of three seconds, two of whom said ten: once one had 1 of 20 slots, others 19.
+    """A user without time limits has as many starts as users with time limits.
 
-    What a run was charged in advance was ten seconds for those two, and ten minutes for the third.
+    Three users have the same jobs of three seconds, and two of them give a limit of ten. Regression: the third had 1 of
+    20 slots and the others 19. The advance charge of a run was ten seconds for those two, and ten minutes for the
+    third.
     """
     serve(queue, make_offer(slots=20))
     for name, limit_s in (("games", 10.0), ("irc", 10.0), ("uucp", None)):
@@ -104,7 +112,10 @@ def test_who_gives_no_time_limit_has_as_many_starts_as_who_does(queue: JobQueue)
 
 
 def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis) -> None:
-    """Who runs for days was served until the end of that as if it had cost ten minutes."""
+    """A long run is charged while it runs.
+
+    Regression: until its end, a run of days counted as if it had cost ten minutes.
+    """
     serve(queue, make_offer(slots=1))
     queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
     queue.submit(make_spec())
@@ -123,7 +134,11 @@ def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis
 def test_what_is_usual_goes_by_how_long_runs_took_and_not_by_what_was_charged(
     queue: JobQueue, store: redis.Redis
 ) -> None:
-    """The mean was one with the deposit, which a beat doubles and a time limit cuts: 10 s and 60 s gave 85 s."""
+    """The usual duration of a user is computed from run durations, not from charges.
+
+    Regression: the mean included the deposit, which a heartbeat doubles and a time limit cuts, so 10 s and 60 s gave 85
+    s.
+    """
     serve(queue, make_offer(slots=1))
 
     def usual_after(took_s: float, **asked: float) -> int:
@@ -142,7 +157,10 @@ def test_what_is_usual_goes_by_how_long_runs_took_and_not_by_what_was_charged(
 
 
 def test_a_run_that_no_claim_of_today_began_counts_half_as_well(queue: JobQueue, store: redis.Redis) -> None:
-    """It was adopted by a store that had lost it, or claimed by an older version: what is usual is asked at its end."""
+    """A run whose entry lacks the usual duration has the same weight in the mean: the value is read at its end.
+
+    Such a run was adopted by a store that had lost it, or claimed by an older version.
+    """
     serve(queue, make_offer(slots=1))
     queue.submit(make_spec())
     run = must_claim(queue)
@@ -155,7 +173,7 @@ def test_a_run_that_no_claim_of_today_began_counts_half_as_well(queue: JobQueue,
 
 
 def test_what_was_used_stays_when_the_half_life_changes(queue: JobQueue, store: redis.Redis) -> None:
-    """Only how fast it fades from now on is another matter."""
+    """A change of the half-life keeps the usage and only changes how fast it decays from now on."""
     serve(queue, make_offer(slots=1))
     queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
     for account, hours in ((BOB, 3), (make_spec().account, 1)):
@@ -171,7 +189,7 @@ def test_what_was_used_stays_when_the_half_life_changes(queue: JobQueue, store: 
 
 
 def test_a_new_share_holds_for_what_was_used_before(queue: JobQueue, store: redis.Redis) -> None:
-    """Who is given more is served sooner at once; the same policy again changes nothing."""
+    """A new share applies at once to earlier usage. Setting the same policy again changes nothing."""
     serve(queue, make_offer(slots=1))
     for account in (BOB, make_spec().account):
         queue.submit(make_spec(account=account))
@@ -188,7 +206,10 @@ def test_a_new_share_holds_for_what_was_used_before(queue: JobQueue, store: redi
 
 
 def test_a_short_half_life_never_outgrows_a_number(queue: JobQueue, store: redis.Redis) -> None:
-    """At an hour's half-life a weight would pass 2^1023 after six weeks, and with it all order would be gone."""
+    """A short half-life never overflows a double.
+
+    At a half-life of one hour the weight would pass 2^1023 after six weeks, and the order would be lost.
+    """
     serve(queue, make_offer(slots=1))
     queue.set_policy(half_life_s=3600, urgent=None, shares={})
     store.hset(keys.META, "t0", (queue.now_ms() - 60 * 86400 * 1000) / 1000)
@@ -202,7 +223,10 @@ def test_a_short_half_life_never_outgrows_a_number(queue: JobQueue, store: redis
 
 @pytest.mark.parametrize("leap", [-2000, 2000])
 def test_scores_come_through_any_leap_of_the_clock(queue: JobQueue, store: redis.Redis, leap: int) -> None:
-    """Of so many half-lives that no double holds the weight: from then on each tick failed."""
+    """Scores survive any jump of the clock.
+
+    Regression: after so many half-lives that a weight fits no double, each tick failed.
+    """
     serve(queue, make_offer(slots=1))
     store.hset(keys.META, "t0", queue.now_ms() / 1000 - leap * WEEK_S)
     store.zadd(keys.PREFIX + "fair", {"cid": "inf", "bob": 100})
@@ -220,7 +244,10 @@ def test_scores_come_through_any_leap_of_the_clock(queue: JobQueue, store: redis
 
 
 def test_a_damaged_order_of_users_changes_no_usage(queue: JobQueue, store: redis.Redis) -> None:
-    """The weights could not begin anew, and of the first users more was taken away at each try."""
+    """A damaged index of users changes no usage.
+
+    Regression: the weights could not be rescaled, and each try reduced the usage of the first users again.
+    """
     serve(queue)
     users = {"ada": 4000.0, "bob": 5000.0, "cid": 6000.0}
     store.hset(keys.META, "t0", queue.now_ms() / 1000 - 100 * WEEK_S)
@@ -239,9 +266,10 @@ def test_a_damaged_order_of_users_changes_no_usage(queue: JobQueue, store: redis
 
 @pytest.mark.parametrize("begun_s", [0, 12 * WEEK_S, 100 * WEEK_S])
 def test_usage_is_whole_numbers_for_years(queue: JobQueue, store: redis.Redis, begun_s: float) -> None:
-    """The store reads those of small sets from text: at each claim those of all users, and fractions are slow to read.
+    """Usage scores stay whole numbers for years.
 
-    One that an older version filled has fractions, and weights that count from a moment long ago.
+    At each claim the store reads the scores of all users from text, and fractions are slow to parse. A store that an
+    older version filled has fractions, and weights with a reference time long ago.
     """
     serve(queue, make_offer(slots=1))
     store.hset(keys.META, "t0", queue.now_ms() / 1000 - begun_s)
@@ -259,7 +287,10 @@ def test_usage_is_whole_numbers_for_years(queue: JobQueue, store: redis.Redis, b
 
 
 def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> None:
-    """Refused at submit and edit, in one line that says what else there is: that is no mistake in the words."""
+    """Priority urgent is refused for users who may not use it, at submit and edit.
+
+    One line names the alternative. The error is a refusal, not a bad request.
+    """
     serve(queue)
     queue.set_policy(half_life_s=WEEK_S, urgent=["bob"], shares={})
 
@@ -275,7 +306,7 @@ def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> Non
 
 
 def test_a_worker_tells_its_sites_policy(queue: JobQueue, store: redis.Redis) -> None:
-    """When it starts, and again where the store lost its data."""
+    """A worker writes its site's policy when it starts, and again after the store lost its data."""
     settings = Settings.load(
         {
             "GPUQUEUE_CONFIG": "/dev/null",

@@ -1,4 +1,4 @@
-"""Who makes place for whom: the runs that are chosen, what is kept for the job, and what becomes of it all."""
+"""Preemption: which runs are preempted, what is reserved for the waiting job, and how both continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 
 def running(queue: JobQueue, store: redis.Redis, *, uuid: str = "GPU-0", for_s: float = 3600, **spec: Any) -> Claim:
-    """Let a new job run on a device, for *for_s* by now."""
+    """Let a new job run on a device, started *for_s* seconds ago."""
     job_id = queue.submit(make_spec(**{"level": Level.LOW, **spec})).id
     run = must_claim(queue, uuid)
     assert job_id == run.job_id
@@ -47,23 +47,23 @@ def running(queue: JobQueue, store: redis.Redis, *, uuid: str = "GPU-0", for_s: 
 
 
 def urgent(queue: JobQueue, **spec: Any) -> int:
-    """Submit a job that may take others' place."""
+    """Submit a job that may preempt others."""
     return queue.submit(make_spec(**{"level": Level.URGENT, "account": BOB, **spec})).id
 
 
 def preempt(queue: JobQueue, **changes: Any) -> dict[int, int]:
-    """Run the tick."""
+    """Run the preemption tick."""
     return queue.preempt(MAY, **{"after_s": 600.0, "grace_s": 60.0, **changes})
 
 
 def beat(queue: JobQueue, run: Claim) -> Verdicts:
-    """Beat for one run."""
+    """Send a heartbeat for one run."""
     alive = Alive(job_id=run.job_id, token=run.token, observed=dict.fromkeys(run.devices, 0))
     return queue.beat(make_offer(run.devices[0]), [alive], lease_s=300)
 
 
 def leave(queue: JobQueue, run: Claim) -> JobState | None:
-    """Say what the worker says when a run has made place."""
+    """Report the end of a preempted run as its worker does."""
     ending = Ending.stopped(EndingKind.PREEMPTED, -15, "made place")
     again = Again(reason=WaitReason.RETRY)
     return queue.finish(
@@ -72,7 +72,10 @@ def leave(queue: JobQueue, run: Claim) -> JobState | None:
 
 
 def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, store: redis.Redis) -> None:
-    """Its worker hears of it; the room goes to the job that it is for, not to who is quick; nothing counts as lost."""
+    """A preempted run's worker is notified, and its job waits again at its old place without a loss.
+
+    The memory goes to the job that it was freed for, not to the first claimer.
+    """
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     job_id = urgent(queue, mem_bytes=10 * GIB, account=ADA)
@@ -85,7 +88,7 @@ def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, sto
     assert 55 < place.left_s <= 60
     assert {} == preempt(queue), "it is under way"
     assert JobState.QUEUED is leave(queue, run)
-    other = urgent(queue, mem_bytes=20 * GIB, account=BOB)  # who has used nothing yet, and so would be first
+    other = urgent(queue, mem_bytes=20 * GIB, account=BOB)  # bob has used nothing yet, so his job would be first
     assert job_id == must_claim(queue).job_id
     victim = queue.get(run.job_id)
     assert victim is not None
@@ -95,7 +98,10 @@ def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, sto
 
 
 def test_only_lower_levels_that_ran_for_a_while_and_may_run_again(queue: JobQueue, store: redis.Redis) -> None:
-    """Each of these stays: a fresh run, one of a level that is not named, one that must not run twice, one starting."""
+    """Only running jobs of a named lower priority that ran long enough and may be requeued are preempted.
+
+    Not preempted: a fresh run, a priority that is not named, a job with requeue off, and a job that is starting.
+    """
     serve(queue)
     job: dict[str, Any] = {"mem_bytes": 20 * GIB}
     for changes in ({"for_s": 599}, {"level": Level.HIGH}, {"requeue": False}):
@@ -117,7 +123,7 @@ def test_only_lower_levels_that_ran_for_a_while_and_may_run_again(queue: JobQueu
 def test_nobody_makes_place_for_a_job_that_fits_or_waits_for_something_else(
     queue: JobQueue, store: redis.Redis
 ) -> None:
-    """It starts in a moment; or a limit holds it, and the place would stay empty."""
+    """No run is preempted for a job that fits already, or that a limit holds: the freed memory would stay unused."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     running(queue, store, mem_bytes=20 * GIB)
     job_id = urgent(queue, mem_bytes=10 * GIB)
@@ -134,7 +140,7 @@ def test_nobody_makes_place_for_a_job_that_fits_or_waits_for_something_else(
 
 
 def test_the_least_work_is_lost_and_no_run_goes_in_vain(queue: JobQueue, store: redis.Redis) -> None:
-    """The newest first, and on the card where it costs least; whoever it fits without stays."""
+    """Preemption loses the least work: newest runs first, on the cheapest card. Runs that need not go stay."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     old = running(queue, store, uuid="GPU-0", for_s=90_000, mem_bytes=20 * GIB)
     large = running(queue, store, uuid="GPU-1", for_s=7200, mem_bytes=12 * GIB)
@@ -149,7 +155,10 @@ def test_the_least_work_is_lost_and_no_run_goes_in_vain(queue: JobQueue, store: 
 
 
 def test_a_run_that_has_a_card_for_itself_counts_with_all_of_it(queue: JobQueue, store: redis.Redis) -> None:
-    """Without --mem it asked for 1 MiB: by that nobody lost less work, and they were the first to go."""
+    """A run that has a whole card counts with all of its memory.
+
+    Regression: without --mem it counted with 1 MiB, so such runs seemed the cheapest and were preempted first.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     whole = Placement(exclusive=True, whole=True)
     running(queue, store, uuid="GPU-0", for_s=90_000, mem_bytes=MIB, placement=whole)
@@ -160,7 +169,7 @@ def test_a_run_that_has_a_card_for_itself_counts_with_all_of_it(queue: JobQueue,
 
 
 def test_a_gang_takes_several_cards_and_a_gang_makes_place_once(queue: JobQueue, store: redis.Redis) -> None:
-    """All or none: what runs on both goes once, and both are kept."""
+    """A gang is preempted once for all its cards, and all of them are reserved for the waiting gang."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2"))
     gang = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB, gpus=2)
     (third,) = {"GPU-0", "GPU-1", "GPU-2"} - set(gang.devices)
@@ -176,7 +185,7 @@ def test_a_gang_takes_several_cards_and_a_gang_makes_place_once(queue: JobQueue,
 
 
 def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redis) -> None:
-    """Or it would never end."""
+    """A job is preempted at most five times. Otherwise it might never end."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     for _ in range(5):
@@ -198,7 +207,7 @@ def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redi
 
 
 def test_a_cancel_wins(queue: JobQueue, store: redis.Redis) -> None:
-    """The job is cancelled, whatever its run was asked before; and what was kept stays kept for whom it was."""
+    """A cancel of a preempted job wins over the requeue, and the reservation for the waiting job stays."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     job_id = urgent(queue, mem_bytes=10 * GIB)
@@ -214,7 +223,7 @@ def test_a_cancel_wins(queue: JobQueue, store: redis.Redis) -> None:
 
 
 def test_the_place_is_kept_where_no_job_waits_long_enough_for_one(queue: JobQueue, store: redis.Redis) -> None:
-    """The tick that keeps devices for who waited long may be off: it must not give away what others make."""
+    """The memory freed by preemption stays reserved even when the reservation tick is off (`most=0`)."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     job_id = urgent(queue, mem_bytes=10 * GIB, account=ADA)
@@ -222,14 +231,14 @@ def test_the_place_is_kept_where_no_job_waits_long_enough_for_one(queue: JobQueu
 
     queue.reserve(after_s=0, most=0)
     leave(queue, run)
-    urgent(queue, mem_bytes=20 * GIB, account=BOB)  # who has used nothing yet, and so would be first
+    urgent(queue, mem_bytes=20 * GIB, account=BOB)  # bob has used nothing yet, so his job would be first
     queue.reserve(after_s=0, most=0)
 
     assert job_id == must_claim(queue).job_id
 
 
 def test_who_was_lifted_by_waiting_takes_nobodys_place(queue: JobQueue, store: redis.Redis) -> None:
-    """Only a level that a person gave does that."""
+    """A job that aging promoted preempts no run. Only the submitted priority allows that."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     waiting = queue.submit(make_spec(account=BOB, mem_bytes=20 * GIB)).id
@@ -242,7 +251,10 @@ def test_who_was_lifted_by_waiting_takes_nobodys_place(queue: JobQueue, store: r
 
 
 def test_the_worker_hears_it_at_once(queue: JobQueue, store: redis.Redis) -> None:
-    """By the bell; nonsense there only says to look."""
+    """The worker gets a preemption at once on the wake-up channel.
+
+    A malformed message there only means "check for work".
+    """
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     job_id = urgent(queue, mem_bytes=10 * GIB)
@@ -261,7 +273,7 @@ def test_the_worker_hears_it_at_once(queue: JobQueue, store: redis.Redis) -> Non
 
 
 def test_nothing_makes_place_unless_the_site_says_so(queue: JobQueue, store: redis.Redis) -> None:
-    """The default is off: urgent means first in line, and no more."""
+    """Preemption is off by default: urgent only means first in the order."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     urgent(queue, mem_bytes=20 * GIB)
@@ -275,7 +287,10 @@ def test_nothing_makes_place_unless_the_site_says_so(queue: JobQueue, store: red
 
 
 def test_a_card_that_a_job_does_not_want_is_no_place_for_it(queue: JobQueue, store: redis.Redis) -> None:
-    """An idle card beside kept it from the place on the one that it named: there nobody had to go."""
+    """An idle card that the job's placement excludes does not stop a preemption on the card that it names.
+
+    Regression: the idle card counted as a place for the job, so no run was preempted.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, mem_bytes=20 * GIB)
 
@@ -285,7 +300,7 @@ def test_a_card_that_a_job_does_not_want_is_no_place_for_it(queue: JobQueue, sto
 
 
 def test_for_a_job_that_wants_the_card_alone_all_make_place(queue: JobQueue, store: redis.Redis) -> None:
-    """Also those beside whom its memory would fit; and nobody where one of them may stay."""
+    """For an exclusive job all runs on the card are preempted, even if its memory would fit beside them."""
     serve(queue)
     runs = [running(queue, store, mem_bytes=GIB) for _ in range(2)]
     alone = urgent(queue, mem_bytes=GIB, placement=Placement(exclusive=True))
@@ -294,7 +309,11 @@ def test_for_a_job_that_wants_the_card_alone_all_make_place(queue: JobQueue, sto
 
 
 def test_nobody_joins_where_others_make_place_for_who_wants_it_alone(queue: JobQueue, store: redis.Redis) -> None:
-    """Until the next tick only the memory that it named was kept: whoever was quick took the rest, and it waited on."""
+    """No job joins a card that is being emptied for an exclusive job.
+
+    Regression: until the next tick only the named memory was reserved. A quick claimer took the rest, and the exclusive
+    job went on waiting.
+    """
     serve(queue)
     low = running(queue, store, mem_bytes=GIB)
     alone = urgent(queue, mem_bytes=GIB, placement=Placement(exclusive=True))
@@ -307,7 +326,10 @@ def test_nobody_joins_where_others_make_place_for_who_wants_it_alone(queue: JobQ
 
 
 def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
-    """Who made place got it back before all others at once: its first submission was long ago."""
+    """The wait of a preempted job starts at its preemption.
+
+    Regression: it counted from the first submission, so the job got its memory back before all others.
+    """
     serve(queue)
     low = running(queue, store, mem_bytes=20 * GIB)
     urgent(queue, mem_bytes=20 * GIB)
@@ -320,7 +342,10 @@ def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
 
 
 def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQueue, store: redis.Redis) -> None:
-    """Nobody wrote down by when; then the room that it makes was let go, and the run had left for nothing."""
+    """The end of a preempted exclusive run is recorded in its lease.
+
+    Regression: the end was not recorded, so the freed memory was not held and the preemption was useless.
+    """
     serve(queue)
     alone = running(queue, store, placement=Placement(exclusive=True))
     job_id = urgent(queue)
@@ -334,12 +359,16 @@ def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQ
 
 
 def kept(queue: JobQueue) -> dict[int, set[str]]:
-    """Run the tick that keeps devices for who waited too long; return for whom which are kept."""
+    """Run the reservation tick and return the reserved devices of each job."""
     return {each.job_id: set(each.devices) for each in queue.reserve(after_s=0, most=4)}
 
 
 def test_what_is_kept_for_a_lower_level_is_no_shelter(queue: JobQueue, store: redis.Redis) -> None:
-    """A card was kept for a normal job that waited long: an urgent one asked nobody to go, and came after that one."""
+    """A reservation for a lower priority does not protect the run on that card from preemption.
+
+    Regression: with the card reserved for a normal job, an urgent job preempted no run and started after the normal
+    job.
+    """
     serve(queue)
     low = running(queue, store, mem_bytes=20 * GIB)
     normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
@@ -360,7 +389,7 @@ def test_what_is_kept_for_a_lower_level_is_no_shelter(queue: JobQueue, store: re
 def test_what_is_kept_for_a_level_that_it_may_not_take_from_stays(
     queue: JobQueue, store: redis.Redis, level: Level
 ) -> None:
-    """Whoever waits on an equal level, or on one that is not named, keeps the card that is kept for it."""
+    """A reservation for an equal priority, or for one that is not named for preemption, stays."""
     serve(queue)
     running(queue, store, mem_bytes=20 * GIB)
     other = queue.submit(make_spec(level=level, mem_bytes=20 * GIB)).id
@@ -373,7 +402,10 @@ def test_what_is_kept_for_a_level_that_it_may_not_take_from_stays(
 
 
 def test_place_that_others_make_already_may_be_taken_from_a_lower_level(queue: JobQueue, store: redis.Redis) -> None:
-    """Nobody is asked twice, and whoever it was made for is planned anew; of an equal level it is left alone."""
+    """Memory that is being freed for a lower priority may be taken over. One for an equal priority is left alone.
+
+    No run is preempted twice, and the job that loses the memory is planned again.
+    """
     serve(queue)
     may = {Level.URGENT: (Level.LOW, Level.NORMAL), Level.NORMAL: (Level.LOW,)}
     low = running(queue, store, mem_bytes=20 * GIB)
@@ -391,7 +423,10 @@ def test_place_that_others_make_already_may_be_taken_from_a_lower_level(queue: J
 
 
 def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.Redis) -> None:
-    """It begins anew when it has all: until then its other card would be empty for nobody."""
+    """A gang that loses one reserved card drops its other reservations.
+
+    Otherwise the other card would stay empty for no job.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
     running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
@@ -406,7 +441,10 @@ def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.R
 
 
 def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQueue, store: redis.Redis) -> None:
-    """It is taken before any run is asked to go; and the urgent job starts there at once."""
+    """An empty card that is reserved for a gang is taken before any run is preempted.
+
+    The urgent job starts there at once.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
     gang = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
@@ -421,7 +459,7 @@ def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQ
 
 
 def test_nothing_is_taken_from_whom_the_job_may_start_beside(queue: JobQueue, store: redis.Redis) -> None:
-    """There is room beside what is kept, and it starts in a moment."""
+    """A reservation stays if the urgent job fits beside it: the job starts in a moment."""
     serve(queue)
     running(queue, store, mem_bytes=16 * GIB)
     normal = queue.submit(make_spec(mem_bytes=18 * GIB)).id
@@ -435,7 +473,7 @@ def test_nothing_is_taken_from_whom_the_job_may_start_beside(queue: JobQueue, st
 
 
 def test_of_two_cards_the_one_that_is_kept_for_nobody(queue: JobQueue, store: redis.Redis) -> None:
-    """Where as much work is lost on both."""
+    """Between two cards with equal lost work, preemption picks the card without a reservation."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     runs = {uuid: running(queue, store, uuid=uuid, mem_bytes=20 * GIB) for uuid in ("GPU-0", "GPU-1")}
     for run in runs.values():
@@ -451,7 +489,10 @@ def test_of_two_cards_the_one_that_is_kept_for_nobody(queue: JobQueue, store: re
 
 
 def test_nobody_is_asked_to_go_from_a_kept_card_in_vain(queue: JobQueue, store: redis.Redis) -> None:
-    """Who may not go stays, and leaves no room: what is kept stays as well."""
+    """No run is preempted on a reserved card where another run may not be preempted and leaves too little memory.
+
+    The reservation stays as well.
+    """
     serve(queue)
     running(queue, store, mem_bytes=12 * GIB, level=Level.URGENT)
     running(queue, store, mem_bytes=12 * GIB)
@@ -465,12 +506,12 @@ def test_nobody_is_asked_to_go_from_a_kept_card_in_vain(queue: JobQueue, store: 
 
 
 def reservation(store: redis.Redis, uuid: str = "GPU-0") -> list[str]:
-    """Return what is kept on a device: job, bytes, start, and the runs in its way."""
+    """Return the reservation of a device: job, bytes, start, and the runs in its way."""
     return str(store.hget(keys.KEPT, uuid) or "").split(":")
 
 
 def end_by(queue: JobQueue, store: redis.Redis, run: Claim, in_s: float) -> None:
-    """Let a run's time limit be over in so many seconds; below 0 it has been over for so long."""
+    """Set the end of a run's time limit, in seconds from now. A negative value lies in the past."""
     ends = queue.now_ms() + round(in_s * 1000)
     for uuid in run.devices:
         lease = str(store.hget(keys.device_leases(uuid), str(run.job_id))).split(":")
@@ -478,7 +519,10 @@ def end_by(queue: JobQueue, store: redis.Redis, run: Claim, in_s: float) -> None
 
 
 def test_room_is_kept_also_behind_a_run_that_was_waited_for_in_vain(queue: JobQueue, store: redis.Redis) -> None:
-    """It had outlasted somebody's patience; then it was asked to go, and in the same tick its room was let go."""
+    """Memory is reserved behind a preempted run even if the queue had given up waiting for that run.
+
+    Regression: the reservation was dropped in the same tick in which the run was preempted.
+    """
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
     store.hset(keys.job(run.job_id), "iw", str(store.hget(keys.job(run.job_id), "tc")))
@@ -492,7 +536,11 @@ def test_room_is_kept_also_behind_a_run_that_was_waited_for_in_vain(queue: JobQu
 
 @pytest.mark.parametrize("most", [0, 1])
 def test_the_room_that_a_run_makes_stays_where_it_is(queue: JobQueue, store: redis.Redis, most: int) -> None:
-    """Another card is free a little sooner: what was kept moved there, and was no longer what others had made."""
+    """A reservation for freed memory stays on its card.
+
+    Regression: it moved to another card that was free a little sooner, and was no longer the memory that had been
+    freed.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     run = running(queue, store, mem_bytes=20 * GIB)
     other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.NORMAL)
@@ -508,7 +556,10 @@ def test_the_room_that_a_run_makes_stays_where_it_is(queue: JobQueue, store: red
 
 
 def test_a_run_that_does_not_end_at_its_limit_is_no_room_soon(queue: JobQueue, store: redis.Redis) -> None:
-    """Nothing can kill it (it hangs in the kernel): for as long as it was there, others seemed about to start."""
+    """A run that outlives its time limit (it hangs in the kernel) does not count as about to end.
+
+    Regression: as long as it hung, other jobs seemed about to start.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     hung = running(queue, store, mem_bytes=20 * GIB, level=Level.URGENT)
     run = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB)
@@ -527,7 +578,10 @@ def test_a_run_that_does_not_end_at_its_limit_is_no_room_soon(queue: JobQueue, s
 def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(
     queue: JobQueue, store: redis.Redis, *, cancelled: bool
 ) -> None:
-    """It was asked long ago, and hangs, also where somebody cancels it; nobody else was asked: it was under way."""
+    """Another run is preempted if a preempted run hangs beyond its grace time, even if the hung job is cancelled.
+
+    Regression: no other run was preempted, because a preemption was under way.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     hung = running(queue, store, mem_bytes=20 * GIB)
     run = running(queue, store, uuid="GPU-1", for_s=90_000, mem_bytes=20 * GIB)
@@ -545,7 +599,10 @@ def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(
 
 
 def test_room_that_a_hung_run_does_not_make_is_kept_elsewhere(queue: JobQueue, store: redis.Redis) -> None:
-    """Nobody knows when it will go; on the other card a time limit tells, and there small jobs passed it."""
+    """The reservation behind a hung run moves to a card whose run has a time limit.
+
+    Regression: the end of the hung run is unknown, and small jobs passed the waiting job on the other card.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     hung = running(queue, store, mem_bytes=20 * GIB)
     other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
@@ -560,10 +617,13 @@ def test_room_that_a_hung_run_does_not_make_is_kept_elsewhere(queue: JobQueue, s
 
 
 def test_what_strangers_leave_beside_a_run_alone_is_room_for_nobody(queue: JobQueue, store: redis.Redis) -> None:
-    """They went, and the free memory looked like a place: so nobody was asked to make one."""
+    """Memory that external processes free beside an exclusive run is not usable by other jobs.
+
+    Regression: it looked like free memory, so no run was preempted.
+    """
     serve(queue, make_offer(foreign_bytes=4 * GIB))
     alone = running(queue, store, mem_bytes=GIB, placement=Placement(exclusive=True))
-    store.hset(keys.device_leases("GPU-0"), str(alone.job_id), f"{20 * GIB}:0:0:x")  # claimed while they were there
+    store.hset(keys.device_leases("GPU-0"), str(alone.job_id), f"{20 * GIB}:0:0:x")  # claimed beside external processes
     job_id = urgent(queue, mem_bytes=2 * GIB)
     assert claim(queue) is None
 
@@ -571,7 +631,10 @@ def test_what_strangers_leave_beside_a_run_alone_is_room_for_nobody(queue: JobQu
 
 
 def test_who_no_card_could_have_takes_no_others_turn(queue: JobQueue, store: redis.Redis) -> None:
-    """A tick tries a few sizes: those of one user for a pool that was drained were all of them."""
+    """Jobs that no card can take do not use up the sizes that one tick tries.
+
+    Regression: the sizes of one user's jobs for a drained pool filled the whole quota.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-9", pool="drained"))
     run = running(queue, store, mem_bytes=20 * GIB, account=BOB)
     queue.drain(["GPU-9"], origin=DrainOrigin.PERSON, why="", by="ada")
@@ -584,7 +647,11 @@ def test_who_no_card_could_have_takes_no_others_turn(queue: JobQueue, store: red
 
 
 def test_for_a_member_that_was_lifted_by_waiting_nobody_makes_place(queue: JobQueue, store: redis.Redis) -> None:
-    """Its array was lifted; once it had run and waited again, it passed for one that was submitted so."""
+    """An array member that was promoted by aging preempts no run.
+
+    Regression: once the member of a promoted array had run and waited again, it counted as submitted with that
+    priority.
+    """
     serve(queue)
     array = queue.submit(make_spec(array=Array.parse("0-1"), mem_bytes=20 * GIB)).id
     assert 1 == queue.age(after_s=0)

@@ -1,4 +1,4 @@
-"""Waiting lifts a job by a level, so that no level starves another."""
+"""Aging promotes a waiting job by one priority, so that no priority starves another."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 
 def submit_days_ago(queue: JobQueue, store: redis.Redis, days: float, **changes: object) -> int:
-    """Queue a job that has waited for so long."""
+    """Queue a job that has waited for *days* days."""
     job_id = queue.submit(make_spec(**changes)).id
     store.hset(keys.job(job_id), "ts", queue.now_ms() - round(days * DAY_S * 1000))
     return job_id
 
 
 def test_a_low_job_goes_before_high_ones_after_two_days(queue: JobQueue, store: redis.Redis) -> None:
-    """One level a day; of its own new level it is the oldest."""
+    """A low job starts before high ones after two days.
+
+    Aging promotes it once a day, and it is the oldest job of its new priority.
+    """
     serve(queue)
     low = submit_days_ago(queue, store, 2.5, level=Level.LOW)
     high = queue.submit(make_spec(level=Level.HIGH)).id
@@ -46,7 +49,10 @@ def test_a_low_job_goes_before_high_ones_after_two_days(queue: JobQueue, store: 
 
 
 def test_nothing_is_lifted_to_urgent_or_before_its_time(queue: JobQueue, store: redis.Redis) -> None:
-    """Urgent is for people to give; and a job that was lifted yesterday waits another day for more."""
+    """No job is promoted to urgent or before its time.
+
+    Only users set urgent, and a job that was promoted yesterday waits another day for the next promotion.
+    """
     old_high = submit_days_ago(queue, store, 30, level=Level.HIGH)
     low = submit_days_ago(queue, store, 1.5, level=Level.LOW)
     submit_days_ago(queue, store, 0.5)
@@ -59,7 +65,7 @@ def test_nothing_is_lifted_to_urgent_or_before_its_time(queue: JobQueue, store: 
 
 
 def test_a_users_jobs_keep_their_order(queue: JobQueue, store: redis.Redis) -> None:
-    """Nobody's young job is lifted past the old one of the same shape."""
+    """A user's jobs of the same shape keep their order: no younger job is promoted past an older one."""
     serve(queue)
     ids = [submit_days_ago(queue, store, days) for days in (1.5, 1.4, 0.1)]
     high = queue.submit(make_spec(level=Level.HIGH, account=BOB)).id
@@ -71,7 +77,10 @@ def test_a_users_jobs_keep_their_order(queue: JobQueue, store: redis.Redis) -> N
 
 
 def test_only_so_many_are_lifted_at_once(queue: JobQueue, store: redis.Redis) -> None:
-    """A million jobs that waited over a weekend must not stop the store for seconds."""
+    """One tick promotes a limited number of jobs.
+
+    A million jobs after a weekend must not block the store for seconds.
+    """
     for _ in range(5):
         submit_days_ago(queue, store, 2)
 
@@ -79,7 +88,7 @@ def test_only_so_many_are_lifted_at_once(queue: JobQueue, store: redis.Redis) ->
 
 
 def test_the_story_tells_of_it(queue: JobQueue, store: redis.Redis) -> None:
-    """Who sees a normal job before a high one wants to know why."""
+    """A promotion is an event in the job's history. Users can see why a normal job starts before a high one."""
     job_id = submit_days_ago(queue, store, 1.5)
     queue.age(after_s=DAY_S)
 
@@ -89,7 +98,7 @@ def test_the_story_tells_of_it(queue: JobQueue, store: redis.Redis) -> None:
 
 
 def test_a_job_is_not_lifted_for_the_time_in_which_it_ran(queue: JobQueue, store: redis.Redis) -> None:
-    """It ran for a day when its host died; that was no waiting."""
+    """Run time does not count for aging, for example when a job ran for a day until its host died."""
     serve(queue)
     job_id = submit_days_ago(queue, store, 1.5)
     run = must_claim(queue)
@@ -99,7 +108,10 @@ def test_a_job_is_not_lifted_for_the_time_in_which_it_ran(queue: JobQueue, store
 
 
 def test_a_member_is_not_lifted_for_the_time_in_which_it_ran_or_was_held(queue: JobQueue, store: redis.Redis) -> None:
-    """Its wait was counted from when it was taken from its array, whatever came since; the array's as well."""
+    """Run time and hold time of an array member do not count for aging, nor for its array.
+
+    Regression: a member's wait counted from its first claim, whatever happened since.
+    """
     serve(queue)
     array = queue.submit(make_spec(array=Array.parse("0-1%1"))).id
     run = must_claim(queue)
@@ -111,7 +123,10 @@ def test_a_member_is_not_lifted_for_the_time_in_which_it_ran_or_was_held(queue: 
 
 
 def test_a_lifted_job_that_is_lost_waits_on_its_new_level(queue: JobQueue, store: redis.Redis) -> None:
-    """It does not start at the bottom for a fault of the machine; and no index keeps a trace of it elsewhere."""
+    """A promoted job that is lost keeps its new priority: the fault is the machine's.
+
+    No index keeps an entry of the old one.
+    """
     serve(queue, make_offer())
     job_id = submit_days_ago(queue, store, 1.5, mem_bytes=GIB)
     queue.age(after_s=DAY_S)

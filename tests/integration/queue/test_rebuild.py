@@ -1,4 +1,4 @@
-"""A store that lost its data is rebuilt from the book: job by job, by any number at once, and resumed when killed."""
+"""Rebuild of a store from the history: job by job, by several openers at once, and resumed after a kill."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB)
 
 @pytest.fixture
 def record(queue: JobQueue, book: Book) -> Callable[[], None]:
-    """Return a way to have the book take all that the outbox has."""
+    """Return a function that records the whole outbox in the history."""
     recorder = Recorder(Settings.load(), queue, book)
 
     def drain() -> None:
@@ -50,14 +50,14 @@ def record(queue: JobQueue, book: Book) -> Callable[[], None]:
 
 
 def lose_data(url: str) -> None:
-    """Leave nothing in the store."""
+    """Delete all data in the store."""
     client = connect(url)
     client.flushall()
     client.close()
 
 
 def end_pause(url: str) -> None:
-    """Let claims begin again, as if the lease were over."""
+    """End the pause in which nothing is claimed, as if the lease were over."""
     client = connect(url)
     client.hset(keys.PREFIX + "meta", "claims", 0)
     client.close()
@@ -72,14 +72,17 @@ def start(queue: JobQueue, job_id: int) -> str:
 
 
 def stand(queue: JobQueue, job_id: int) -> Job:
-    """Return the job, which must be known."""
+    """Return a job that must exist."""
     job = queue.get(job_id)
     assert job is not None
     return job
 
 
 def test_a_store_that_is_not_open_hears_the_rules_only_where_it_is_made_ready(store_url: str) -> None:
-    """Nobody makes it ready: then a worker that did not see it lose its data leaves nothing behind."""
+    """A store that is not open takes limits and policy only while it is being opened.
+
+    Otherwise a worker that did not notice the data loss leaves no keys behind.
+    """
     queue = JobQueue(store_url)
     client = connect(store_url)
     limits = Limits.parse("ada: queued_jobs=1", "", {})
@@ -100,7 +103,11 @@ def test_a_store_that_is_not_open_hears_the_rules_only_where_it_is_made_ready(st
 def test_what_a_site_allows_holds_before_anybody_is_let_in(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Whatever waits is back: until the first tick of a worker anybody could submit as much more, at any level."""
+    """Limits and policy hold before the rebuilt store opens.
+
+    All waiting jobs are back. Without the limits, any user could submit as many again, at any priority, until the first
+    worker tick.
+    """
     settings = Settings.load(
         {
             "GPUQUEUE_CONFIG": "/dev/null",
@@ -142,16 +149,19 @@ def test_what_a_site_allows_holds_before_anybody_is_let_in(
 
 @pytest.mark.parametrize("act", [act for act in ACTS if act not in OPENING | RULES])
 def test_a_store_that_is_not_open_answers_nobody(store_url: str, act: str) -> None:
-    """Whatever it said of a job, a run or an id would be a lie, before it is rebuilt and while it is."""
+    """A store that is not open, or is being rebuilt, refuses every script.
+
+    Any answer about jobs, runs or ids would be wrong.
+    """
     queue = JobQueue(store_url)
     client = connect(store_url)
 
     for words, step in (("run gpuqueue up", lambda: None), ("being rebuilt: try again in a moment", queue.begin)):
         step()
         with pytest.raises(StoreNotOpen, match=words):
-            queue.live()  # a list with jobs missing would be worse than none
+            queue.live()  # a list with missing jobs would be worse than none
         with pytest.raises(StoreNotOpen, match=words), translated(store_url):
-            Scripts(client).run(act)  # the refusal comes before a look at any argument
+            Scripts(client).run(act)  # the refusal comes before any check of the arguments
         assert client.keys("*") in ([], [keys.PREFIX + "rebuilding"])
 
     queue.close()
@@ -161,7 +171,7 @@ def test_a_store_that_is_not_open_answers_nobody(store_url: str, act: str) -> No
 def test_jobs_come_back_where_they_stood(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Each state, with its level, user, attempts, losses, times, token and memory."""
+    """A rebuild restores each job's state, priority, user, attempts, losses, times, token and memory."""
     serve(queue)
     running, cancelling, starting, lost, held, queued = (
         queue.submit(make_spec(mem_bytes=mem, time_limit_s=600.0, name=name)).id
@@ -202,9 +212,10 @@ def test_jobs_come_back_where_they_stood(
 def test_an_old_claim_does_not_start_beside_a_newer_run(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """A worker stalls with a claim; the job is taken back and runs elsewhere, of which the book hears nothing.
+    """An old claim does not start beside a newer run.
 
-    The store comes back with the old claim, and its worker wakes up. The newer run may live until the pause is over.
+    A worker stalls with a claim. The job is taken back and runs elsewhere, and the history has no record of that. The
+    store comes back with the old claim, and its worker continues. The newer run may live until the pause is over.
     """
     serve(queue)
     job_id = queue.submit(make_spec()).id
@@ -225,7 +236,7 @@ def test_an_old_claim_does_not_start_beside_a_newer_run(
 
 
 def test_what_waits_keeps_its_order(queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]) -> None:
-    """The claims that the store would have made are those that it makes when it is rebuilt."""
+    """A rebuilt store claims the waiting jobs in the order that the lost store would have used."""
     roomy = make_offer(slots=100)
     serve(queue, roomy)
     for number in range(12):
@@ -246,7 +257,10 @@ def test_what_waits_keeps_its_order(queue: JobQueue, book: Book, store_url: str,
 def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None], lost: str
 ) -> None:
-    """Its request does not say; a GPU was known when it was submitted, and its worker is not back yet."""
+    """A job that was bound to a GPU at submit does not run on a CPU after a rebuild.
+
+    Its request has no device filter. A GPU was known when it was submitted, and that GPU's worker is not back yet.
+    """
     on_cpu = make_offer(device=make_device("cpu-0", kind=DeviceKind.CPU))
     serve(queue)
     queue.submit(make_spec(name="meant"))
@@ -272,7 +286,10 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
 def test_how_often_a_job_made_place_is_not_forgotten(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Or it would never end: five times are five times, whatever becomes of the store. Others are as they were."""
+    """A rebuild keeps the preemption count of a job, so that five preemptions stay the maximum.
+
+    Other jobs have none.
+    """
     serve(queue)
     queue.submit(make_spec())
     for _ in range(2):
@@ -294,7 +311,10 @@ def test_how_often_a_job_made_place_is_not_forgotten(
 def test_nothing_is_claimed_for_one_lease(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """The claims of the last moments may be unknown to the book: until then such a run is offered again, or dead."""
+    """A rebuilt store allows no claim for one lease.
+
+    The history may not have the last claims. Within one lease such a run is offered again or is dead.
+    """
     queue.submit(make_spec())
     record()
 
@@ -316,7 +336,10 @@ def test_nothing_is_claimed_for_one_lease(
 def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """The claimer asks on with its nonce; the book knew the claim, so nobody else can have the job."""
+    """A claim whose reply got lost with the store is answered again after the rebuild.
+
+    The claimer repeats it with the same nonce. The history has the claim, so no other worker can get the job.
+    """
     serve(queue)
     queue.submit(make_spec())
     first = must_claim(queue, nonce="abc")
@@ -329,7 +352,7 @@ def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(
 
 
 def test_a_brand_new_site_does_not_wait(store_url: str, book: Book) -> None:
-    """Nothing can be running anywhere."""
+    """A new site has no pause, because no job can be running."""
     queue = JobQueue(store_url)
 
     opened = open_queue(queue, book, lease_s=LEASE_S)
@@ -345,7 +368,7 @@ def test_a_brand_new_site_does_not_wait(store_url: str, book: Book) -> None:
 def test_ids_are_never_reused_however_often_the_data_is_lost(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Also those that were given out and never recorded."""
+    """Ids are never reused after data losses, not even ids that were never recorded."""
     given = [queue.submit(make_spec()).id]
     record()
     for _ in range(3):
@@ -362,7 +385,7 @@ def test_ids_are_never_reused_however_often_the_data_is_lost(
 def test_two_and_more_openers_at_once_bring_each_job_back_once(
     queue: JobQueue, book_url: str, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """One of them has opened it; the others helped or came too late, and nobody undoes another's work."""
+    """Six openers at once restore each job once. One opens the store; the others help or come too late."""
     for number in range(150):
         queue.submit(make_spec(name=f"n{number}"))
     record()
@@ -394,7 +417,10 @@ def test_two_and_more_openers_at_once_bring_each_job_back_once(
 def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Whatever is back stays as it is; the store opens only when all is."""
+    """An interrupted rebuild is finished by the next opener.
+
+    Restored jobs stay as they are, and the store opens only when all jobs are restored.
+    """
     for _ in range(4):
         queue.submit(make_spec())
     record()
@@ -420,7 +446,10 @@ def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
 def test_a_store_that_is_lost_again_half_way_is_begun_anew(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """What a straggler of the first rebuild still puts back must not get into the second."""
+    """A store that loses its data during a rebuild starts a new rebuild.
+
+    A straggler of the first rebuild cannot write into it.
+    """
     queue.submit(make_spec())
     record()
     lose_data(store_url)
@@ -443,7 +472,10 @@ def test_a_store_that_is_lost_again_half_way_is_begun_anew(
 def test_whoever_still_holds_events_of_the_lost_store_cannot_write_them(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """What was read for the rebuild would be true no more: an ended job would run again."""
+    """Events of the lost store cannot be recorded after the rebuild.
+
+    They would make the data that the rebuild read obsolete, and an ended job would run again.
+    """
     queue.submit(make_spec())
     record()
     queue.cancel(1)
@@ -459,7 +491,10 @@ def test_whoever_still_holds_events_of_the_lost_store_cannot_write_them(
 def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """A rule that became stricter since it was submitted: it must not wait in the history for ever."""
+    """A job whose request cannot be decoded any more is restored with the others.
+
+    A validation rule may have become stricter since its submission, and the job must not wait in the history for ever.
+    """
     for _ in range(3):
         queue.submit(make_spec())
     record()
@@ -482,7 +517,10 @@ def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
 def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Somebody has written into the database by hand; it is named in the log, and left as it is."""
+    """An invalid job, for example after a manual edit of the database, does not stop the rebuild of the others.
+
+    It is logged and left out.
+    """
     serve(queue)
     for _ in range(3):
         queue.submit(make_spec())
@@ -503,7 +541,10 @@ def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
 def test_a_running_job_whose_run_the_book_does_not_know_waits_untried(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Only that it was claimed could be written down; its worker can still offer the run."""
+    """A running job whose run is missing in the history comes back as waiting, without an attempt.
+
+    Its worker can still offer the run.
+    """
     serve(queue)
     queue.submit(make_spec())
     token = must_claim(queue).token
@@ -521,7 +562,10 @@ def test_a_running_job_whose_run_the_book_does_not_know_waits_untried(
 def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Its machine is down for days and its shim lives: after one lease it would have been run a second time beside."""
+    """A parked run keeps its long lease after the store lost its data.
+
+    Its machine is down for days while its shim lives. With a normal lease a second copy would start after one lease.
+    """
     serve(queue)
     queue.submit(make_spec())
     token = start(queue, 1)
@@ -535,7 +579,7 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
         open_queue(queue, book, lease_s=LEASE_S)
         left_s = ((client.zscore(keys.LEASES, "1") or 0) - queue.now_ms()) / 1000
         assert 0.99 * expected_s < left_s <= expected_s
-        # The machine is back: from now on its word is the beat's again.
+        # The machine is back: from now on heartbeats renew its lease.
         stray = Stray(
             job_id=1, token=token, host="nodeA", worker="w", devices=(DEVICE,), claimed_ms=None, log_path="/l"
         )
@@ -547,7 +591,10 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
 def test_for_what_a_job_is_run_again_comes_back(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """What asked for another run waited for a "retry" afterwards, or for a "begin"; a retry of a loss was forgotten."""
+    """A rebuild restores why a job runs again.
+
+    Regression: a requeue came back with reason "retry" or "begin", and a retry after a loss was forgotten.
+    """
     serve(queue)
     retries = Retries(times=2, on=(RetryOn.LOST,))
     asked, tried_and_asked, failed, lost = (
@@ -577,7 +624,7 @@ def test_for_what_a_job_is_run_again_comes_back(
 def test_what_waits_comes_back_with_what_it_waits_for(
     queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
 ) -> None:
-    """Other jobs, its time, its key, its retries; and what happened to the others meanwhile is judged."""
+    """A rebuild restores dependencies, begin time, dedupe key and retries, and applies ends that happened meanwhile."""
     serve(queue)
     done, failed, parent = (queue.submit(make_spec(name=name)).id for name in "dfp")
     begin_at = queue.submit(make_spec(waits=Waits(begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc)))).id
@@ -602,7 +649,7 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     for job_id, state in ((done, JobState.SUCCEEDED), (failed, JobState.FAILED)):
         ending = Ending.from_status(0 if state is JobState.SUCCEEDED else 1)
         queue.finish(job_id, start(queue, job_id), state=state, ending=ending, duration_s=1, devices=())
-    # The book hears of these ends, and the store is lost before those that waited for them are told.
+    # The history records these ends, and the store is lost before the dependants are updated.
     for event in queue.events("0-0", most=1000):
         if event.job_id in {orphan, child, grandchild}:
             continue

@@ -1,4 +1,4 @@
-"""No starvation: room is kept for a job that small ones would pass for ever."""
+"""Reservations prevent starvation: a device is reserved for a large job that small jobs would pass for ever."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gpuqueue.text.units import GIB, MIB
 
 
 def end(queue: JobQueue, run: Claim) -> None:
-    """End a run well."""
+    """End a run successfully."""
     queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
     assert queue.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
@@ -41,7 +41,7 @@ def token_of(queue: JobQueue, job_id: int) -> str:
 
 
 def reserve(queue: JobQueue, *, most: int = 1) -> dict[int, tuple[str, ...]]:
-    """Keep room for whatever waits; return for which jobs, where."""
+    """Run the reservation tick for all waiting jobs and return the reserved devices of each job."""
     return {each.job_id: each.devices for each in queue.reserve(after_s=0, most=most)}
 
 
@@ -52,7 +52,10 @@ def small(queue: JobQueue, **changes: object) -> int:
 
 @pytest.mark.promise("P7")
 def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) -> None:
-    """Without room kept for it, whatever ends is replaced at once by another small one: it would wait for ever."""
+    """A large job in a stream of small ones starts.
+
+    Without a reservation, another small job replaces each one that ends, and the large job waits for ever.
+    """
     serve(queue)
     for _ in range(6):
         small(queue)
@@ -70,7 +73,10 @@ def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) ->
 
 
 def test_who_waits_for_a_reservation_is_told_so(queue: JobQueue) -> None:
-    """And the job that the room is kept for waits for memory, as before."""
+    """A job held back by a reservation has reason "reservation".
+
+    The job with the reservation still has reason "memory".
+    """
     serve(queue)
     small(queue)
     must_claim(queue)
@@ -86,7 +92,7 @@ def test_who_waits_for_a_reservation_is_told_so(queue: JobQueue) -> None:
 
 
 def test_who_would_have_no_room_anyway_waits_for_memory(queue: JobQueue) -> None:
-    """Was nothing kept, it would not start either: the reservation is not what holds it."""
+    """A job that would not fit without the reservation either has reason "memory"."""
     serve(queue)
     small(queue)
     must_claim(queue)
@@ -105,7 +111,10 @@ def test_who_would_have_no_room_anyway_waits_for_memory(queue: JobQueue) -> None
 
 
 def test_who_waits_for_a_slot_is_told_so(queue: JobQueue) -> None:
-    """Not "memory": there is plenty on the card that has as many jobs as it may. What no memory is left for says so."""
+    """A job that waits for a slot has reason "slots", because the card has enough memory.
+
+    A job for which the memory does not suffice has reason "memory".
+    """
     full = make_offer("GPU-1", slots=2, pool="fast")
     serve(queue, make_offer("GPU-0"), full)
     for nonce in ("1" * 12, "2" * 12):
@@ -124,7 +133,7 @@ def test_who_waits_for_a_slot_is_told_so(queue: JobQueue) -> None:
 
 
 def test_without_a_reservation_it_is_passed_each_time(queue: JobQueue) -> None:
-    """What the test before this one would see if nothing were kept."""
+    """Without a reservation the large job is passed each time. This is the control case of the tests above."""
     serve(queue)
     small(queue)
     running = must_claim(queue)
@@ -136,7 +145,10 @@ def test_without_a_reservation_it_is_passed_each_time(queue: JobQueue) -> None:
 
 
 def test_others_start_beside_it_where_it_needs_nothing(queue: JobQueue) -> None:
-    """23 of 24 GiB are kept once the runs of today are gone; the last one is for anybody, limit or none."""
+    """Other jobs start beside a reservation where it needs no memory, with or without a time limit.
+
+    Of 24 GiB, 21 are reserved once the current run has ended. The other 3 are free for all.
+    """
     serve(queue)
     small(queue)
     must_claim(queue)
@@ -150,7 +162,10 @@ def test_others_start_beside_it_where_it_needs_nothing(queue: JobQueue) -> None:
 
 
 def test_others_start_before_it_where_they_end_in_time(queue: JobQueue) -> None:
-    """EASY backfill: the run in its way has a limit of an hour, so a job of ten minutes delays nobody."""
+    """EASY backfill: a job that ends before the reservation starts may run.
+
+    The run in the way has a limit of one hour, so a job of ten minutes delays no job.
+    """
     serve(queue)
     queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
     must_claim(queue)
@@ -167,7 +182,7 @@ def test_others_start_before_it_where_they_end_in_time(queue: JobQueue) -> None:
 
 
 def test_the_start_is_unknown_where_what_must_end_has_no_limit(queue: JobQueue) -> None:
-    """Unknown is None; and then no time limit is short enough to go before it."""
+    """The start is None behind a run without a time limit, and then no job is short enough to backfill."""
     serve(queue)
     queue.submit(make_spec(mem_bytes=10 * GIB))
     must_claim(queue)
@@ -181,7 +196,7 @@ def test_the_start_is_unknown_where_what_must_end_has_no_limit(queue: JobQueue) 
 
 
 def test_the_device_that_has_room_first_is_kept(queue: JobQueue) -> None:
-    """One run ends in five minutes, one in an hour, one nobody knows when."""
+    """The device that is free first is reserved: after five minutes, not after one hour or at an unknown time."""
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
     for i, limit_s in enumerate((None, 3600.0, 300.0)):
         queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
@@ -192,7 +207,7 @@ def test_the_device_that_has_room_first_is_kept(queue: JobQueue) -> None:
 
 
 def test_a_reservation_moves_only_where_it_is_worth_it(queue: JobQueue) -> None:
-    """Else two devices would take turns in running dry."""
+    """A reservation moves only if that pays off. Otherwise two devices would run dry in turns."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for i, limit_s in enumerate((3600.0, None)):
         queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
@@ -211,7 +226,10 @@ def test_a_reservation_moves_only_where_it_is_worth_it(queue: JobQueue) -> None:
 
 
 def test_a_gang_gets_its_devices_together(queue: JobQueue) -> None:
-    """Two devices whose small jobs never end at the same time: neither is filled again."""
+    """A gang gets its devices together.
+
+    Their small jobs never end at the same time, and neither device is filled again.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for i in range(2):
         small(queue)
@@ -230,7 +248,7 @@ def test_a_gang_gets_its_devices_together(queue: JobQueue) -> None:
 
 
 def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
-    """Not the whole host may run dry for those that wait."""
+    """One job per host has a reservation unless more are allowed, so that not the whole host runs dry."""
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
     for i in range(3):
         small(queue)
@@ -246,7 +264,11 @@ def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
 
 
 def test_one_that_stands_for_long_keeps_no_other_from_its_turn(queue: JobQueue) -> None:
-    """A job for a card that was taken for days had the host's only one; who needed the other card waited as long."""
+    """A long-lasting reservation does not count towards the host's maximum.
+
+    Regression: a job for a card that was occupied for days had the host's only reservation, and a job for the other
+    card waited as long.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     cards = ("GPU-0", "GPU-1")
     for uuid in cards:
@@ -263,7 +285,7 @@ def test_one_that_stands_for_long_keeps_no_other_from_its_turn(queue: JobQueue) 
     assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
 
 
-# ---- nothing is kept for days behind a run that stays ----------------------------------------------------------------
+# ---- no reservation lasts for days behind a run that does not end ----------------------------------------------------
 
 
 @pytest.fixture
@@ -275,13 +297,13 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 
 def wait_on(store: redis.Redis, job_id: int, passed_s: int = 61) -> None:
-    """Let so much time have passed since the devices were first kept for a job, behind the same runs."""
+    """Let *passed_s* seconds pass since the devices were first reserved for a job behind the same runs."""
     since, _, runs = str(store.hget(keys.job(job_id), "rk")).partition(":")
     store.hset(keys.job(job_id), "rk", f"{int(since) - passed_s * 1000}:{runs}")
 
 
 def pair_behind_a_run(queue: JobQueue) -> tuple[Claim, int]:
-    """Return a run without a time limit on the one card, and who waits for both."""
+    """Return a run without a time limit on one card, and a job that needs both cards."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.submit(make_spec(mem_bytes=20 * GIB))
     run = must_claim(queue, "GPU-1")
@@ -289,7 +311,11 @@ def pair_behind_a_run(queue: JobQueue) -> tuple[Claim, int]:
 
 
 def test_an_empty_card_is_let_go_where_the_other_has_a_run_that_stays(queue: JobQueue, store: redis.Redis) -> None:
-    """It was empty for as long as that run lasted, which may be days. Once that has ended, both are kept again."""
+    """An empty card is released from the reservation if the other card has a run that does not end.
+
+    Regression: it stayed empty as long as that run, which may be days. Once the run has ended, both cards are reserved
+    again.
+    """
     run, pair = pair_behind_a_run(queue)
     others = [small(queue, account=BOB) for _ in range(2)]
     assert {pair: ("GPU-0", "GPU-1")} == {each: tuple(sorted(kept)) for each, kept in reserve(queue).items()}
@@ -310,7 +336,7 @@ def test_an_empty_card_is_let_go_where_the_other_has_a_run_that_stays(queue: Job
 
 
 def test_what_nobody_else_would_take_is_kept_on(queue: JobQueue, store: redis.Redis) -> None:
-    """It costs nothing, until somebody comes whom it does."""
+    """A reservation that no other job could use stays. It costs nothing until such a job arrives."""
     _, pair = pair_behind_a_run(queue)
     reserve(queue)
     wait_on(store, pair)
@@ -323,7 +349,7 @@ def test_what_nobody_else_would_take_is_kept_on(queue: JobQueue, store: redis.Re
 
 
 def test_each_run_that_ends_lets_the_wait_begin_anew(queue: JobQueue, store: redis.Redis) -> None:
-    """As long as something goes on, the job is about to start: nothing is let go."""
+    """Each run that ends restarts the wait: while runs end, the job is about to start and its reservation stays."""
     serve(queue)
     runs = []
     for _ in range(2):
@@ -343,7 +369,10 @@ def test_each_run_that_ends_lets_the_wait_begin_anew(queue: JobQueue, store: red
 
 
 def test_who_has_waited_for_long_is_kept_room_for_long(queue: JobQueue, store: redis.Redis) -> None:
-    """As long as they had waited; more than a day only for who has waited for more than four."""
+    """A reservation lasts as long as the job had waited.
+
+    It exceeds one day only for a job that waited more than four.
+    """
     _, pair = pair_behind_a_run(queue)
     small(queue, account=BOB)
     for waited_s, kept_s in ((30, 60), (3600, 3600), (3 * 86400, 86400), (8 * 86400, 2 * 86400)):
@@ -355,7 +384,7 @@ def test_who_has_waited_for_long_is_kept_room_for_long(queue: JobQueue, store: r
 
 
 def test_where_it_is_known_when_the_job_starts_it_is_kept_until_then(queue: JobQueue) -> None:
-    """Whoever says how long they take fills it meanwhile."""
+    """A reservation with a known start lasts until then. Jobs with time limits use the device meanwhile."""
     serve(queue)
     queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=5 * 86400))
     must_claim(queue)
@@ -368,7 +397,7 @@ def test_where_it_is_known_when_the_job_starts_it_is_kept_until_then(queue: JobQ
 
 
 def test_a_run_that_was_waited_for_in_vain_is_another_when_it_is_run_again(queue: JobQueue, store: redis.Redis) -> None:
-    """What is noted is noted of that run: the next may be short."""
+    """A given-up wait applies to one run of a job. Its next run may be short and is waited for again."""
     run, pair = pair_behind_a_run(queue)
     small(queue, account=BOB)
     reserve(queue)
@@ -382,7 +411,7 @@ def test_a_run_that_was_waited_for_in_vain_is_another_when_it_is_run_again(queue
 
 
 def test_why_says_that_nothing_is_kept_any_more(queue: JobQueue, store: redis.Redis) -> None:
-    """And behind which run; to the others the card is free."""
+    """`why` reports that the reservation ended and behind which run. For other jobs the card is free."""
     run, pair = pair_behind_a_run(queue)
     other = small(queue, account=BOB)
     reserve(queue)
@@ -401,7 +430,10 @@ def test_why_says_that_nothing_is_kept_any_more(queue: JobQueue, store: redis.Re
 
 
 def test_nothing_is_kept_for_what_fits_or_has_not_waited(queue: JobQueue) -> None:
-    """A reservation costs others their turn."""
+    """No reservation is made for a job that fits or has not waited long enough.
+
+    A reservation costs other jobs their turn.
+    """
     serve(queue)
     small(queue)
     must_claim(queue)
@@ -414,7 +446,10 @@ def test_nothing_is_kept_for_what_fits_or_has_not_waited(queue: JobQueue) -> Non
 
 
 def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None:
-    """They end when they like: a device kept empty for that would help nobody."""
+    """No reservation is made behind external processes.
+
+    Their end is not predictable, so an empty device would help no job.
+    """
     serve(queue, make_offer(foreign_bytes=5 * GIB))
     queue.submit(make_spec(mem_bytes=23 * GIB))
 
@@ -423,7 +458,10 @@ def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None
 
 @pytest.mark.parametrize("way", ["name", "level", "retries", "lifted"])
 def test_what_was_kept_stays_kept_where_the_job_asks_for_the_same(queue: JobQueue, way: str) -> None:
-    """A new name, another level: until the next tick small jobs would take the room that it has waited for."""
+    """A reservation stays after a promotion or an edit of the name, priority or retries.
+
+    Otherwise small jobs would take the memory until the next tick.
+    """
     serve(queue)
     small(queue)
     must_claim(queue)
@@ -446,7 +484,10 @@ def test_what_was_kept_stays_kept_where_the_job_asks_for_the_same(queue: JobQueu
 
 @pytest.mark.parametrize("way", ["smaller", "later"])
 def test_an_edit_by_which_it_waits_for_something_else_keeps_nothing(queue: JobQueue, way: str) -> None:
-    """Another size is another place; and for a time that is to come no device stands empty."""
+    """A reservation ends if an edit changes the size or sets a begin time.
+
+    Another size needs another place, and no device stands empty for a future begin time.
+    """
     serve(queue)
     small(queue)
     must_claim(queue)
@@ -468,7 +509,10 @@ def test_an_edit_by_which_it_waits_for_something_else_keeps_nothing(queue: JobQu
 
 @pytest.mark.parametrize("way", ["cancel", "hold", "start"])
 def test_whoever_waits_no_more_keeps_no_device(queue: JobQueue, way: str) -> None:
-    """Cancelled, held, or started elsewhere: the others go on at once, not at the next tick."""
+    """A job that is cancelled, held or started elsewhere loses its reservation at once.
+
+    Other jobs start without waiting for the next tick.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for i in range(2):
         small(queue)
@@ -497,7 +541,7 @@ def test_whoever_waits_no_more_keeps_no_device(queue: JobQueue, way: str) -> Non
 
 
 def test_a_silent_or_drained_device_is_not_waited_for(queue: JobQueue) -> None:
-    """A reservation there would be a promise of nobody."""
+    """No reservation is made on a silent or drained device, because it may never take the job."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for i in range(2):
         small(queue)
@@ -513,7 +557,10 @@ def test_a_silent_or_drained_device_is_not_waited_for(queue: JobQueue) -> None:
 
 
 def test_every_start_says_how_it_came(queue: JobQueue) -> None:
-    """First in the order, past one that does not fit, or on a device that was kept for it."""
+    """Each start records its kind: immediate, backfill or reserved.
+
+    Immediate is first in the order, backfill passes a job that does not fit, and reserved uses a reserved device.
+    """
     serve(queue)
     for mem_bytes in (10 * GIB, 20 * GIB, 10 * GIB):
         queue.submit(make_spec(mem_bytes=mem_bytes))
@@ -528,7 +575,7 @@ def test_every_start_says_how_it_came(queue: JobQueue) -> None:
 
 
 def test_a_job_for_another_pool_is_not_passed(queue: JobQueue) -> None:
-    """It could never run here: whoever starts here goes before nobody."""
+    """A job of another pool does not count as passed, because it could never run on this device."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", pool="fast"))
     queue.submit(make_spec(pool="fast"))
     queue.submit(make_spec(account=BOB))
@@ -540,7 +587,10 @@ def test_a_job_for_another_pool_is_not_passed(queue: JobQueue) -> None:
 
 
 def test_what_is_kept_is_what_the_claim_will_ask_for(queue: JobQueue, store_url: str) -> None:
-    """A claim goes by whole MiB: beside a job that asked for half of one others could leave it too little."""
+    """A reservation counts whole MiB, as a claim does.
+
+    Otherwise other jobs beside a request of half a MiB could leave too little.
+    """
     serve(queue)
     small(queue)
     must_claim(queue)
@@ -554,7 +604,10 @@ def test_what_is_kept_is_what_the_claim_will_ask_for(queue: JobQueue, store_url:
 
 
 def test_for_a_job_that_lost_its_figure_room_is_kept_all_the_same(queue: JobQueue, store_url: str) -> None:
-    """A damaged entry: its shape says it, and the room was kept and let go in turns."""
+    """A job with a lost memory field still gets its reservation, because its shape has the size.
+
+    Regression: the reservation was made and dropped in turns.
+    """
     serve(queue)
     small(queue)
     must_claim(queue)

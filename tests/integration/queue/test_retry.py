@@ -1,4 +1,4 @@
-"""A run has ended and its job is queued again, by the word of the run's worker."""
+"""A run has ended and its worker asks for its job to be queued again."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def start(queue: JobQueue, **spec: object) -> Claim:
 
 
 def start_again(queue: JobQueue) -> Claim:
-    """Claim and start what waits."""
+    """Claim and start the waiting job."""
     claimed = must_claim(queue)
     assert JobState.RUNNING is queue.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
     return claimed
 
 
 def end(queue: JobQueue, claimed: Claim, again: Again = AT_ONCE) -> JobState | None:
-    """Say that the run is over and its job is not."""
+    """Report that the run has ended and that its job is queued again."""
     return queue.finish(
         claimed.job_id,
         claimed.token,
@@ -47,7 +47,7 @@ def end(queue: JobQueue, claimed: Claim, again: Again = AT_ONCE) -> JobState | N
 
 
 def settle(queue: JobQueue) -> int:
-    """Say that the book has all events; return how many jobs were forgotten."""
+    """Report that the history has all events, and return how many jobs the queue dropped."""
     return queue.settle(Cursor(epoch=queue.epoch() or "", last_id=queue.events("0-0")[-1].id))
 
 
@@ -57,7 +57,7 @@ def store_of(queue: JobQueue) -> redis.Redis:
 
 
 def test_a_job_queued_again_counts_its_attempts_on_and_no_loss(queue: JobQueue) -> None:
-    """It gives its device back, and nothing of it is over."""
+    """A job that is queued again keeps its attempt count, counts no loss and releases its device."""
     first = start(queue)
 
     assert JobState.QUEUED is end(queue, first)
@@ -72,7 +72,10 @@ def test_a_job_queued_again_counts_its_attempts_on_and_no_loss(queue: JobQueue) 
 
 
 def test_it_is_not_forgotten_when_the_book_has_the_end_of_its_run(queue: JobQueue) -> None:
-    """Only what has ended is."""
+    """A job that is queued again stays in the queue after the history has the end of its run.
+
+    Only ended jobs are dropped.
+    """
     end(queue, start(queue))
     last = queue.events("0-0")[-1]
     assert (Act.FINISH, JobState.QUEUED) == (last.act, last.state)
@@ -84,7 +87,10 @@ def test_it_is_not_forgotten_when_the_book_has_the_end_of_its_run(queue: JobQueu
 
 @pytest.mark.parametrize("tick", ["claim", "reap"])
 def test_it_waits_for_its_time_and_comes_back_with_the_next_claim_or_tick(queue: JobQueue, tick: str) -> None:
-    """In between no claim meets it, and its reason says why."""
+    """A delayed retry waits for its time, with reason "retry", and comes back with the next claim or reaper tick.
+
+    Until then no claim takes it.
+    """
     assert JobState.QUEUED is end(queue, start(queue), LATER)
     job = queue.get(1)
     assert job is not None
@@ -107,7 +113,7 @@ def test_it_waits_for_its_time_and_comes_back_with_the_next_claim_or_tick(queue:
 
 @pytest.mark.parametrize("act", ["cancel", "hold"])
 def test_somebody_changes_their_mind_while_it_waits_for_its_time(queue: JobQueue, act: str) -> None:
-    """It is taken out; released, it still waits for its time."""
+    """A job can be cancelled or held during its delay. After a release it still waits for its time."""
     end(queue, start(queue), LATER)
 
     getattr(queue, act)(1)
@@ -122,7 +128,7 @@ def test_somebody_changes_their_mind_while_it_waits_for_its_time(queue: JobQueue
 
 
 def test_a_job_that_was_being_cancelled_is_never_queued_again(queue: JobQueue) -> None:
-    """Somebody's last word is kept."""
+    """A job that is being cancelled is never queued again: the cancel wins."""
     claimed = start(queue)
     queue.cancel(1)
 
@@ -130,12 +136,12 @@ def test_a_job_that_was_being_cancelled_is_never_queued_again(queue: JobQueue) -
 
 
 def test_a_job_that_must_not_run_twice_has_failed(queue: JobQueue) -> None:
-    """--no-requeue."""
+    """A job with --no-requeue fails instead of being queued again."""
     assert JobState.FAILED is end(queue, start(queue, requeue=False))
 
 
 def test_the_end_is_kept_by_its_worker_until_the_book_has_it(queue: JobQueue) -> None:
-    """It may be needed again: the store may be lost before."""
+    """The worker keeps the end of a run until the history has it, because the store may be lost before."""
     claimed = start(queue)
     end(queue, claimed)
     epoch, runs = queue.epoch(), {1: claimed.token}

@@ -21,7 +21,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import ACTS, OPENING, Scripts
 from gpuqueue.text.units import GIB
 
-#: What no argument should be, and what some may be: each script gets all of it at every place.
+#: Odd values, valid for few arguments. Each script gets each of them as each argument.
 ODD: tuple[Any, ...] = (
     "",
     " ",
@@ -49,7 +49,7 @@ ODD: tuple[Any, ...] = (
     "x" * 5000,
 )
 SPEC = encode_spec(make_spec())
-#: Of the request of job 4 in the store of the fixture.
+#: Digest of the request of job 4 in the fixture's store.
 DIGEST = hashlib.sha1(encode_spec(make_spec(account=BOB)).encode(), usedforsecurity=False).hexdigest()
 
 
@@ -78,7 +78,7 @@ def client(queue: JobQueue, store_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def lost(store_url: str) -> Iterator[redis.Redis]:
-    """Return a connection to a store that lost its data, and whose rebuild has begun."""
+    """Return a connection to a store that lost its data and whose rebuild has begun."""
     connection = connect(store_url)
     connection.set(keys.REBUILDING, "e")
     an_array = encode_spec(make_spec(array=Array.parse("0-9")))
@@ -89,13 +89,13 @@ def lost(store_url: str) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, act: str) -> redis.Redis:
-    """Return the store that the script is meant for."""
+    """Return the store for the script under test."""
     found: redis.Redis = request.getfixturevalue("lost" if act_of(act) in OPENING else "client")
     return found
 
 
 def act_of(name: str) -> str:
-    """Return the script that is meant: some are tried in more than one way."""
+    """Return the script of a case: some scripts have several cases."""
     return name.partition(",")[0]
 
 
@@ -119,7 +119,7 @@ WAITS: list[Any] = [
 RUN: list[Any] = ["3.abc", "nodeA", "w", "GPU-0,GPU-1", 6, 7, "0.5", "{}", 8]
 STRAY: list[Any] = [4, "1.abc", 300_000, "nodeA", "w", "GPU-0,GPU-1", 6, "0.5", "{}"]
 
-#: Good arguments of each script, for the store of the fixture.
+#: Valid arguments of each script, for the fixture's store.
 GOOD: dict[str, list[Any]] = {
     "rebuild_begin": ["f"],
     "rebuild_array": ["e", 7, "3-9", "", 0, 1, 0, 0, 1000],
@@ -162,7 +162,7 @@ GOOD: dict[str, list[Any]] = {
     "drain": ["person", "why", "ada", "GPU-0", "GPU-1"],
     "resume": [2, "person", "deaths", "GPU-0", "GPU-1"],
 }
-#: Arguments that may be anything: what is in them concerns nobody before it is read from the book or shown.
+#: Arguments that may have any value: no code interprets them before they are shown or read from the history.
 ANYTHING = {
     ("rebuild_job", 10),
     ("rebuild_job", 22),
@@ -187,7 +187,7 @@ ANYTHING = {
 
 
 def error_of(scripts: Scripts, act: str, words: list[Any]) -> str | None:
-    """Run a script and return the error that it answers with, None if it does not."""
+    """Run a script and return its error, or None if there is none."""
     try:
         scripts.run(act, *words)
     except redis.ResponseError as error:
@@ -196,7 +196,7 @@ def error_of(scripts: Scripts, act: str, words: list[Any]) -> str | None:
 
 
 def test_every_script_is_tried_here() -> None:
-    """A new script must show its good arguments, so that its bad ones are tried."""
+    """Each script has valid arguments here, so that its invalid ones are tested."""
     assert set(ACTS) == {act_of(name) for name in GOOD}
     assert NAMES.fullmatch("{gq}:j:12")
     assert not NAMES.fullmatch("{gq}:j:1\n2")
@@ -205,9 +205,9 @@ def test_every_script_is_tried_here() -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("act", GOOD)
 def test_an_error_leaves_nothing_half_written(store: redis.Redis, act: str) -> None:
-    """Each argument in turn is odd, missing or one too many; whatever is answered, the store stays whole.
+    """No invalid argument leaves the store half written. Each argument in turn is odd, missing or one too many.
 
-    A script's writes are not undone when it dies: after an error every key must be as it was before.
+    A script that fails does not undo its writes, so after an error every key must be unchanged.
     """
     scripts, snapshot = Scripts(store), Snapshot(store)
     good = GOOD[act]
@@ -218,7 +218,7 @@ def test_an_error_leaves_nothing_half_written(store: redis.Redis, act: str) -> N
         said = error_of(scripts, act_of(act), words)
         if said is None:
             assert [] == faults(dump(store)), words
-            snapshot.put_back()  # so that it acts upon the next odd word as well
+            snapshot.put_back()  # so that the script can act on the next odd value as well
         else:
             refused += 1
             assert said.startswith("BADARGS"), (words, said)
@@ -231,7 +231,7 @@ def test_an_error_leaves_nothing_half_written(store: redis.Redis, act: str) -> N
 
 @pytest.mark.parametrize("act", GOOD)
 def test_good_arguments_are_no_error(store: redis.Redis, act: str) -> None:
-    """So that the test above does not pass because everything is refused."""
+    """Valid arguments cause no error. Otherwise the test above could pass because every call is refused."""
     before = dump(store)
 
     Scripts(store).run(act_of(act), *GOOD[act])
@@ -264,11 +264,14 @@ odd_words = st.one_of(
 def test_no_sequence_of_calls_breaks_the_store(
     client: redis.Redis, queue: JobQueue, steps: list[tuple[str, list[tuple[int, Any]]]]
 ) -> None:
-    """Good calls with some odd words in them, in any order: known keys only, and indexes that fit the jobs."""
+    """No sequence of valid calls with some odd values breaks the store.
+
+    It has only known keys, and its indexes match the jobs.
+    """
     scripts = Scripts(client)
     for act, changes in steps:
         words = list(GOOD[act])
-        for place, strange in changes if words else ():  # one that takes nothing
+        for place, strange in changes if words else ():  # some scripts take no arguments
             words[place % len(words)] = strange
         before = digest(client)
         said = error_of(scripts, act_of(act), words)

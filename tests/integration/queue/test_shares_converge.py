@@ -1,4 +1,4 @@
-"""Who always has enough waiting gets their share of the time, whatever their jobs are like.
+"""A user who always has enough waiting jobs gets their share of the time, whatever the jobs are like.
 
 The scripts are the real ones, under the simulator's clock: a quarter of an hour of a busy card takes a second.
 """
@@ -22,15 +22,15 @@ from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB
 
-#: How long the longest job of an example takes at most, and after how many of its lengths usage must be shared.
+#: Longest duration of a job, how many such durations the warm-up takes, and how many are measured after it.
 LONGEST_S, SETTLED, ROUNDS = 60, 3, 10
-#: A time limit is so many times the length of the job that gives it; None: it gives none.
+#: Time limit as a multiple of the job's duration; None: no time limit.
 LIMITS = (1.0, 2.0, None)
 
 
 @dataclass(frozen=True)
 class Habit:
-    """What a user's jobs are like: their lengths, in turn, and by how much their limits are longer."""
+    """The jobs of a user: their durations, in turn, and the ratio of time limit to duration."""
 
     lengths_s: tuple[int, ...]
     limit: float | None
@@ -47,13 +47,13 @@ habits = st.builds(
 
 @pytest.fixture(scope="module")
 def scratch() -> Iterator[str]:
-    """Return the address of a store as simulations have it."""
+    """Return the address of a store of the kind that simulations use."""
     with scratch_store() as url:
         yield url
 
 
 def _requests(users: dict[str, Habit], slots: int) -> list[Request]:
-    """Return more than each user could have run alone, all there from the beginning; the users take turns."""
+    """Return more jobs than each user could run alone, all submitted at the start, with the users in turn."""
     asked: list[tuple[str, int, float | None]] = []
     for name, habit in users.items():
         left_s = slots * LONGEST_S * (SETTLED + ROUNDS + 1)
@@ -69,11 +69,11 @@ def _requests(users: dict[str, Habit], slots: int) -> list[Request]:
 
 
 class _Enough(Exception):
-    """The time that is looked at is over."""
+    """The simulated period is over."""
 
 
 class _ForAWhile(Ours):
-    """Our policy, until everybody has had enough time; ``runs`` are who ran from when to when."""
+    """Our policy, until the period is over; ``runs`` has user, start and end of each run."""
 
     def __init__(self, url: str, slots: int, shares: dict[str, float]) -> None:
         knobs = Knobs(shares=shares, reserve_after_s=None, age_after_s=None)
@@ -81,7 +81,7 @@ class _ForAWhile(Ours):
         self.runs: list[tuple[str, float, float]] = []
 
     def start(self, now_s: float) -> list:  # type: ignore[type-arg]
-        """Let them start, as long as anybody looks."""
+        """Start jobs until the period is over."""
         if now_s > LONGEST_S * (SETTLED + ROUNDS):
             raise _Enough
         started = super().start(now_s)
@@ -90,7 +90,7 @@ class _ForAWhile(Ours):
 
 
 def _served_s(url: str, users: dict[str, Habit], slots: int) -> dict[str, float]:
-    """Return for how long each user's jobs ran, once what nobody could know at the beginning was known."""
+    """Return the run time of each user in seconds, after the warm-up in which durations are still unknown."""
     client = connect(url)
     client.flushall()
     client.close()
@@ -110,10 +110,11 @@ def _served_s(url: str, users: dict[str, Habit], slots: int) -> dict[str, float]
 
 @pytest.mark.full
 def test_shares_converge(scratch: str) -> None:
-    """Within one length of a job for each slot: so much is on its way at any moment, and not yet settled.
+    """Run times converge to the shares, within one job duration per slot.
 
-    Ten minutes were charged in advance for a job without a time limit: on eight slots, beside two users who said a
-    minute, somebody whose jobs took half of one was served two thirds of what they were.
+    That much is running and not settled at any time. Regression: a job without a time limit was charged ten minutes in
+    advance. On eight slots, beside two users with a limit of one minute, a user with jobs of half a minute got two
+    thirds of their share.
     """
 
     @search(6)

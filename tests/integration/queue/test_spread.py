@@ -1,4 +1,4 @@
-"""Which of the devices that fit a job takes: workers claim by themselves, and leave jobs to better ones."""
+"""Which of the fitting devices a job takes: workers claim on their own and leave jobs to better devices."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def client(store_url: str) -> Iterator[redis.Redis]:
 
 
 def site_of(queue: JobQueue, placement: Preference | None, *offers: Offer) -> None:
-    """Serve devices in a site that places jobs so."""
+    """Serve devices in a site with this default placement."""
     queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
     serve(queue, *offers)
 
 
 def seek(queue: JobQueue, uuid: str, **offer: Any) -> Claim | Later | None:
-    """Look for a job as the worker of a device does."""
+    """Seek a job as the worker of a device does."""
     return queue.seek(make_offer(uuid, **offer), worker=f"worker-{uuid}", lease_s=300, nonce=new_nonce())
 
 
@@ -51,14 +51,17 @@ def submitted(queue: JobQueue, **changes: Any) -> int:
 
 
 def let_time_pass(client: redis.Redis, *job_ids: int) -> None:
-    """Have the jobs been left long ago."""
+    """Let the moment be over for which these jobs were left to a better device."""
     for job_id in job_ids:
         assert client.hincrby(keys.job(job_id), "pl", -1000) > 0
 
 
 @pytest.mark.parametrize(("site", "said"), [(Preference.SPREAD, None), (Preference.PACK, SPREAD), (None, SPREAD)])
 def test_a_job_goes_to_the_emptiest_device(queue: JobQueue, site: Preference | None, said: Placement | None) -> None:
-    """Whoever looks first; the bell rings for that one, and the site's way holds where the job says none."""
+    """With "spread", a job goes to the emptiest device, whichever worker seeks first.
+
+    The wake-up channel names that device. The site's placement applies where the job has none.
+    """
     site_of(queue, site, make_offer("GPU-0", foreign_bytes=10 * GIB), make_offer("GPU-1", foreign_bytes=5 * GIB))
     serve(queue, make_offer("GPU-2", host="nodeB"))
     job_id = submitted(queue, placement=said or Placement())
@@ -74,7 +77,7 @@ def test_a_job_goes_to_the_emptiest_device(queue: JobQueue, site: Preference | N
 
 @pytest.mark.parametrize(("site", "said"), [(Preference.PACK, None), (Preference.SPREAD, PACK)])
 def test_or_to_the_fullest_that_has_room(queue: JobQueue, site: Preference, said: Placement | None) -> None:
-    """Not to one that is too full."""
+    """With "pack", a job goes to the fullest device that has room."""
     taken = {"GPU-0": 0, "GPU-1": 10 * GIB, "GPU-2": 20 * GIB}
     site_of(queue, site, *(make_offer(uuid, foreign_bytes=held) for uuid, held in taken.items()))
     job_id = submitted(queue, mem_bytes=8 * GIB, placement=said or Placement())
@@ -85,7 +88,10 @@ def test_or_to_the_fullest_that_has_room(queue: JobQueue, site: Preference, said
 
 
 def test_no_job_waits_for_its_place_longer_than_a_moment(queue: JobQueue, client: redis.Redis) -> None:
-    """The better device's worker may hang: then whoever looks takes it. The next time it is left again."""
+    """No job waits longer than a moment for a better device, whose worker may hang.
+
+    After that moment any seeking worker takes it. After a released claim the job is left to the better device again.
+    """
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
     job_id = submitted(queue)
     assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=5 * GIB)
@@ -99,7 +105,7 @@ def test_no_job_waits_for_its_place_longer_than_a_moment(queue: JobQueue, client
 
 
 def test_a_clock_that_was_set_back_keeps_no_job_waiting(queue: JobQueue, client: redis.Redis) -> None:
-    """What was noted by another clock counts for nothing."""
+    """A moment noted before the clock was set back does not keep a job waiting."""
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
     job_id = submitted(queue)
     client.hset(keys.job(job_id), "pl", queue.now_ms() + 10_000_000)
@@ -124,7 +130,7 @@ BETTER = {
 
 @pytest.mark.parametrize("case", BETTER)
 def test_a_device_that_would_not_be_better_is_not_waited_for(queue: JobQueue, case: str) -> None:
-    """Or that could not take it at all."""
+    """A device that is not better, or that cannot take the job, is not waited for."""
     other, asked = BETTER[case]
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB, pool="fast"), other)
 
@@ -132,26 +138,26 @@ def test_a_device_that_would_not_be_better_is_not_waited_for(queue: JobQueue, ca
 
 
 def drained(queue: JobQueue, client: redis.Redis) -> None:
-    """Somebody closed it."""
+    """Drain the device as a user does."""
     del client
     queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="", by="ada")
 
 
 def silent(queue: JobQueue, client: redis.Redis) -> None:
-    """Its worker is gone."""
+    """Make the device's worker silent."""
     del queue
     client.hset(keys.host_devices("nodeA"), "GPU-1", f"{24 * GIB}:0:0:1:8::gpu")
 
 
 def kept(queue: JobQueue, client: redis.Redis) -> None:
-    """It is kept for somebody."""
+    """Reserve the device for another job."""
     del queue
     client.hset(keys.PREFIX + "rsv", "GPU-1", f"99:{GIB}:0:")
 
 
 @pytest.mark.parametrize("close", [drained, silent, kept])
 def test_a_device_that_takes_nothing_is_not_waited_for(queue: JobQueue, client: redis.Redis, close: Any) -> None:
-    """However empty it is."""
+    """A device that takes no jobs is not waited for, however empty it is."""
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
     close(queue, client)
 
@@ -159,7 +165,7 @@ def test_a_device_that_takes_nothing_is_not_waited_for(queue: JobQueue, client: 
 
 
 def test_what_a_device_leaves_does_not_keep_it_from_what_is_for_it_alone(queue: JobQueue) -> None:
-    """Of the same user or another's, whatever the order."""
+    """A job that is left to a better device does not stop jobs that only this device can take, of any user."""
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
     own = Placement(devices=("GPU-0",))
     submitted(queue, account=ADA)
@@ -170,7 +176,10 @@ def test_what_a_device_leaves_does_not_keep_it_from_what_is_for_it_alone(queue: 
 
 
 def test_a_claim_leaves_a_few_jobs_and_then_takes_one(queue: JobQueue, client: redis.Redis) -> None:
-    """Each that is left costs the store something, and a stream of them must not keep a device idle."""
+    """A claim leaves eight jobs at most and then takes one.
+
+    Each job that it leaves costs the store time, and a stream of them must not keep a device idle.
+    """
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
     jobs = [submitted(queue, mem_bytes=(i + 1) * MIB) for i in range(12)]
 
@@ -180,7 +189,7 @@ def test_a_claim_leaves_a_few_jobs_and_then_takes_one(queue: JobQueue, client: r
 
 
 def test_devices_fill_evenly(queue: JobQueue) -> None:
-    """All look, in whatever order, until nothing is left."""
+    """With "spread", the devices fill evenly when all workers seek until no job is left."""
     names = [f"GPU-{i}" for i in range(4)]
     site_of(queue, Preference.SPREAD, *(make_offer(name) for name in names))
     for _ in range(12):
@@ -193,7 +202,7 @@ def test_devices_fill_evenly(queue: JobQueue) -> None:
 
 
 def test_or_one_after_the_other(queue: JobQueue, client: redis.Redis) -> None:
-    """By pack: six jobs of 4G fit on one card; the emptiest looks first, and leaves them."""
+    """With "pack", one card fills before the next: six jobs of 4G fit on one, and an empty card leaves them to it."""
     names = [f"GPU-{i}" for i in range(3)]
     site_of(queue, Preference.PACK, *(make_offer(name) for name in names))
     jobs = [submitted(queue, mem_bytes=4 * GIB) for _ in range(7)]
@@ -208,7 +217,7 @@ def test_or_one_after_the_other(queue: JobQueue, client: redis.Redis) -> None:
 
 
 def test_a_reserved_job_is_left_to_nobody(queue: JobQueue) -> None:
-    """Its device was kept for it."""
+    """A job with a reservation takes its reserved device, even if an emptier one exists."""
     site_of(queue, Preference.SPREAD, make_offer("GPU-0"))
     submitted(queue, mem_bytes=20 * GIB)
     run = must_claim(queue, "GPU-0")
@@ -223,13 +232,13 @@ def test_a_reserved_job_is_left_to_nobody(queue: JobQueue) -> None:
 
 @pytest.mark.parametrize("devices", [1, 8])
 def test_what_it_costs_a_claim(queue: JobQueue, client: redis.Redis, devices: int) -> None:
-    """A few calls where this is the only device or no other could have more, one for each that could; none at idle."""
+    """The placement costs a claim few store calls: none while idle, one for each device that could be better."""
     site_of(queue, None, *(make_offer(f"GPU-{i}") for i in range(devices)))
-    claim(queue)  # the first one may be told that the store does not have it yet
+    claim(queue)  # the first claim may have to load the function first
     costs = {}
     for site in (None, Preference.SPREAD):
         queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=site)
-        costs[site] = [calls_of(client, lambda: claim(queue))]  # nothing waits
+        costs[site] = [calls_of(client, lambda: claim(queue))]  # no job waits
         submitted(queue)
         costs[site].append(calls_of(client, lambda: must_claim(queue)))
         client.delete(keys.device_leases("GPU-0"))
@@ -239,7 +248,7 @@ def test_what_it_costs_a_claim(queue: JobQueue, client: redis.Redis, devices: in
 
 
 def calls_of(client: redis.Redis, act: Any) -> int:
-    """Return how many commands the store carries out for *act*, those within scripts included."""
+    """Return how many commands the store runs for *act*, including those inside scripts."""
     client.config_resetstat()
     act()
     counts: Any = client.info("commandstats")

@@ -1,7 +1,7 @@
-"""Whatever is done to the queue, in whatever order: what it promises holds after every step.
+"""Stateful test: the guarantees of the queue hold after each step of any sequence of acts.
 
-The same orders in every run; ``STATEFUL_EXAMPLES=5000`` looks for others (long_search.py). That shares converge
-takes more time than an order of acts has: see test_shares_converge.py.
+The sequences are the same in every run; ``STATEFUL_EXAMPLES=5000`` searches for others (long_search.py). Convergence of
+shares takes longer than one sequence: see test_shares_converge.py.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
 from workers.services.recorder import Recorder
 
-#: Thousands of acts: on a machine that others are busy on they took longer than a test may.
+#: Thousands of acts: on a busy machine they exceed the default timeout.
 pytestmark = pytest.mark.timeout(600)
 
 DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
 MODELS = {"GPU-0": "Test A100", "GPU-1": "Test A100", "GPU-2": "Test H100", "GPU-3": "Test H100"}
-#: What nobody gets of a device; one of them is a small one.
+#: Headroom of each device; it makes one of them small.
 HEADROOM_BYTES = {"GPU-0": 0, "GPU-1": 0, "GPU-2": 10 * GIB, "GPU-3": 0}
 SLOTS = 3
-#: Mostly nothing is said.
+#: Placements of jobs; most jobs have none.
 PLACEMENTS = (
     *([ANYWHERE] * 6),
     Placement(exclusive=True),
@@ -71,7 +71,7 @@ PLACEMENTS = (
     Placement(exclusive=True, models=("A100",)),
 )
 PREEMPT = {Level.URGENT: (Level.LOW, Level.NORMAL, Level.HIGH), Level.HIGH: (Level.LOW,)}
-#: What may be limited meanwhile; nothing, most of the time.
+#: Limits that may be set meanwhile; some of them are empty.
 LIMITS = [
     "",
     "",
@@ -107,10 +107,10 @@ orders = st.permutations(sorted(DEVICES))
 
 
 class Site(RuleBasedStateMachine):
-    """Submitters, workers, reapers and people at once, one act at a time: every script is atomic."""
+    """Submitters, workers, reapers and users in turn, one act at a time: every script is atomic."""
 
     url = ""
-    #: An empty book, and where each site may have a copy of it.
+    #: An empty history database, and the directory for each site's copy of it.
     empty_book, home = Path(), Path()
 
     claims = Bundle("claims")
@@ -123,10 +123,10 @@ class Site(RuleBasedStateMachine):
         self.acknowledged: set[int] = set()
         self.ended: dict[int, JobState] = {}
         self.attempts: dict[int, int] = {}
-        #: Of each job the tokens of its claims, in their order, also of those that were given back or lost.
+        #: For each job the tokens of its claims in order, including released and lost claims.
         self.tokens: dict[int, list[str]] = {}
         self.recorded: set[int] = set()
-        #: Of a job that was queued again by the end of a run: which attempt that was, and the exit code.
+        #: For each job that the end of a run queued again: the attempt and the exit code.
         self.again: dict[int, tuple[int, int]] = {}
         self.limited = ("", "")
         self.settings = Settings.load({})
@@ -137,7 +137,7 @@ class Site(RuleBasedStateMachine):
 
     @initialize(target=claims, batch=st.lists(jobs, min_size=6, max_size=12), order=orders)
     def open(self, batch: list[dict[str, Any]], order: list[str]) -> Any:
-        """Two hosts with four cards, and a morning's work."""
+        """Open a site of two hosts with four cards, and submit and claim a first batch."""
         self.queue.open(0)
         self.queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=Preference.SPREAD)
         serve(self.queue, *(self.offer(uuid) for uuid in DEVICES))
@@ -151,24 +151,24 @@ class Site(RuleBasedStateMachine):
         self.client.close()
 
     def offer(self, uuid: str) -> Offer:
-        """Return what a device's worker tells."""
+        """Return the offer of a device's worker."""
         device = make_device(uuid, name=MODELS[uuid])
         return make_offer(uuid, host=DEVICES[uuid], slots=SLOTS, device=device, headroom_bytes=HEADROOM_BYTES[uuid])
 
-    # ---- what may happen -----------------------------------------------------------------------------------------
+    # ---- acts ----------------------------------------------------------------------------------------------------
 
     @rule(batch=st.lists(jobs, min_size=1, max_size=6))
     def submit(self, batch: list[dict[str, Any]]) -> None:
-        """At any time."""
+        """Submit a batch of jobs."""
         self._submit(batch)
 
     def _submit(self, batch: list[dict[str, Any]]) -> None:
-        ends = {each: self.ended[each] is JobState.SUCCEEDED for each in self.recorded}  # the book alone knows these
+        ends = {each: self.ended[each] is JobState.SUCCEEDED for each in self.recorded}  # only the history knows these
         for changes in batch:
             wanted = {**changes, "waits": self._waits(changes["waits"])}
             if not changes["requeue"]:
                 wanted["retries"] = Retries()
-            with contextlib.suppress(Impossible, Refused, Found):  # no host, or no limit, lets it in, or it is there
+            with contextlib.suppress(Impossible, Refused, Found):  # no host fits, a limit, or the dedupe key is taken
                 job_id = self.queue.submit(make_spec(**wanted), ends=ends).id
                 assert job_id not in self.acknowledged, "an id was given out twice"
                 self.acknowledged.add(job_id)
@@ -177,7 +177,7 @@ class Site(RuleBasedStateMachine):
                         assert bound.used <= bound.limit.most, "more wait than may"
 
     def _waits(self, wish: tuple[str, int] | None) -> Waits:
-        """Let a job wait for something: other jobs of those that are there, its time, a person."""
+        """Return waits for a job: on other known jobs, a begin time, a hold or a dedupe key."""
         if wish is None:
             return Waits()
         kind, pick = wish
@@ -191,7 +191,7 @@ class Site(RuleBasedStateMachine):
 
     @rule(target=claims, order=orders, again=st.booleans())
     def claim(self, order: list[str], again: bool) -> Any:  # noqa: FBT001 - Hypothesis hands it in by name
-        """Every worker looks, in any order, each as often as it likes: the reply may get lost."""
+        """Let every worker claim, in any order; with *again*, repeat each claim, because the reply may get lost."""
         return multiple(*self._claims(order, again=again))
 
     def _claims(self, order: list[str], *, again: bool) -> list[Claim]:
@@ -212,7 +212,7 @@ class Site(RuleBasedStateMachine):
         )
         for bound in self.queue.limits().bounds(self.queue.uses()):
             if bound.measure is Measure.QUEUED_JOBS:
-                continue  # more may wait than a limit that came later lets in
+                continue  # a later limit does not remove jobs that wait already
             if bound.whose in {claimed.spec.account.name, "@lab"} and bound.used is not None:
                 assert bound.used <= bound.limit.most, "a claim went over a limit"
         self.attempts[claimed.job_id] = self.attempts.get(claimed.job_id, 0) + 1
@@ -222,13 +222,13 @@ class Site(RuleBasedStateMachine):
         return claimed
 
     def _remember(self, claimed: Claim) -> None:
-        """Judge its token: it is new to the store, whatever was lost, and says above which attempts it stands."""
+        """Check a claim's token: it is unique, even after data loss, and names the attempt of the claim."""
         assert claimed.token.partition(".")[0] == str(claimed.attempt)
         assert claimed.token not in {each for all_of in self.tokens.values() for each in all_of}, "a token came twice"
         self.tokens.setdefault(claimed.job_id, []).append(claimed.token)
 
     def _sought(self, device: str, nonce: str, fits: set[int]) -> Claim | None:
-        """Look as a worker does; what was left to a better device is anybody's once its moment is over."""
+        """Seek as a worker does. A job that is left to a better device is free for all once its moment is over."""
         found = self.queue.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
         if isinstance(found, Later):
             left = {job_id for job_id in fits if self.client.hexists(keys.job(job_id), "pl")}
@@ -247,12 +247,12 @@ class Site(RuleBasedStateMachine):
 
     @rule(claim=claims)
     def start(self, claim: Claim) -> None:
-        """Also late, when the claim is stale."""
+        """Report the start of a claim, possibly a stale one."""
         self.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
 
     @rule(claim=claims)
     def beat(self, claim: Claim) -> None:
-        """Also for a run that somebody else has by now: it must not renew anything."""
+        """Send a heartbeat for a claim. A stale one, whose job has another run by now, must not renew the lease."""
         alive = Alive(job_id=claim.job_id, token=claim.token, observed=dict.fromkeys(claim.devices, 0))
         before = self.client.zscore("{gq}:leases", claim.job_id)
         verdicts = self.queue.beat(self.offer(claim.devices[0]), [alive], lease_s=900)
@@ -261,7 +261,7 @@ class Site(RuleBasedStateMachine):
 
     @rule(claim=claims, code=st.sampled_from([0, 1, 75]))
     def finish(self, claim: Claim, code: int) -> None:
-        """Once or often: only the owner's first word counts."""
+        """Finish a run, possibly more than once. Only the owner's first report counts."""
         ending = Ending.from_status(code)
         state = JobState.FAILED if code else JobState.SUCCEEDED
         done = self.queue.finish(claim.job_id, claim.token, state=state, ending=ending, duration_s=1.0, devices=())
@@ -272,7 +272,7 @@ class Site(RuleBasedStateMachine):
 
     @rule(claim=claims, later_s=st.sampled_from([0.0, 3600.0]))
     def run_again(self, claim: Claim, later_s: float) -> None:
-        """The run is over, its job is not; unless somebody has ended it meanwhile, or it must not run twice."""
+        """End a run and queue its job again, unless the job was cancelled meanwhile or must not run twice."""
         again, ending = Again(reason=WaitReason.RETRY, later_s=later_s), Ending.from_status(1)
         queued = JobState.QUEUED
         after = self.queue.finish(
@@ -282,7 +282,7 @@ class Site(RuleBasedStateMachine):
 
     @rule()
     def time_goes_by(self) -> None:
-        """Whatever waits for its hour may start."""
+        """Make every begin time be over: the waiting jobs may start."""
         waiting = [each for each in self.client.zrange("{gq}:timers", 0, -1) if not each.startswith("d:")]
         for job_id in waiting:
             self.client.zadd("{gq}:timers", {job_id: 1})
@@ -293,25 +293,25 @@ class Site(RuleBasedStateMachine):
 
     @rule(claim=claims)
     def lose(self, claim: Claim) -> None:
-        """Its worker came back and found nothing."""
+        """Report a run as lost, as a worker does that comes back and finds no process."""
         self.queue.lose(claim.job_id, claim.token, loss_limit=3, detail="gone")
 
     @rule(claim=claims)
     def give_back(self, claim: Claim) -> None:
-        """No attempt, wherever it was in time."""
+        """Release a claim, possibly a stale one. A released claim is no attempt."""
         if self.queue.giveback(claim.job_id, claim.token, "full"):
             assert claim.token == self.tokens[claim.job_id][-1], "a claim was given back by an older one"
             self.attempts[claim.job_id] -= 1
 
     @rule(pick=st.integers(0, 1000), act=st.sampled_from(["cancel", "hold", "release"]))
     def change(self, pick: int, act: str) -> None:
-        """Somebody changes their mind."""
+        """Cancel, hold or release a job."""
         if self.acknowledged:
             getattr(self.queue, act)(sorted(self.acknowledged)[pick % len(self.acknowledged)])
 
     @rule(pick=st.integers(0, 1000), front=st.booleans(), tag=st.sampled_from(["a", "b"]))
     def move_and_mark(self, pick: int, tag: str, *, front: bool) -> None:
-        """Somebody puts a job before their others, or back, and says something of it: what waits, runs or has ended."""
+        """Move a job to the front or back, and change its tags and note, whatever its state."""
         if not self.acknowledged:
             return
         job_id = sorted(self.acknowledged)[pick % len(self.acknowledged)]
@@ -329,7 +329,7 @@ class Site(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 1000), act=st.sampled_from(["cancel", "hold", "release"]), first=st.integers(0, 4))
     def change_a_part(self, pick: int, act: str, first: int) -> None:
-        """Of an array, if it is one: what was taken and what was not, alike."""
+        """Cancel, hold or release some members of an array, whether they were claimed or not."""
         if self.acknowledged:
             part = Indexes.parse(f"{first}-{first + 1}")
             self.queue.part(sorted(self.acknowledged)[pick % len(self.acknowledged)], act, part)
@@ -338,7 +338,10 @@ class Site(RuleBasedStateMachine):
         pick=st.integers(0, 1000), mem=st.sampled_from([2, 8, 40]), level=st.sampled_from([None, *Level]), wish=wishes
     )
     def edit(self, pick: int, mem: int, level: Level | None, wish: tuple[str, int] | None) -> None:
-        """Somebody asks for something else: all of it, or nothing where it waits no more, or would for itself."""
+        """Edit a job's request. The edit is complete or has no effect.
+
+        It is refused if the job waits no more or would depend on itself.
+        """
         if not self.acknowledged:
             return
         job_id = sorted(self.acknowledged)[pick % len(self.acknowledged)]
@@ -354,7 +357,7 @@ class Site(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 1000), times=st.sampled_from([0, 1, 3]))
     def edit_retries(self, pick: int, times: int) -> None:
-        """Somebody thinks again of how often: a retry that is to come stays; what exit code 75 asked for is none."""
+        """Edit the number of retries. A pending retry cannot be removed, and a requeue by exit code 75 is no retry."""
         if not self.acknowledged:
             return
         job = self.queue.get(sorted(self.acknowledged)[pick % len(self.acknowledged)])
@@ -365,7 +368,7 @@ class Site(RuleBasedStateMachine):
         is_less = times < min(job.retries, job.spec.retries.times)
         try:
             self.queue.edit(job.id, lambda spec: replace(spec, retries=retries))
-        except (BadRequest, Refused) as error:  # also for what else it asks, where that is not possible any more
+        except (BadRequest, Refused) as error:  # may also concern the rest of the request, if it is impossible by now
             if "waits for its retry" in str(error):
                 assert is_less
                 assert (attempt, code) != (job.attempt, 75)
@@ -374,19 +377,19 @@ class Site(RuleBasedStateMachine):
 
     @rule(placement=st.sampled_from([*Preference, None]))
     def place(self, placement: Preference | None) -> None:
-        """The site says where jobs go."""
+        """Set the site's default placement."""
         self.queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
 
     @rule(most=st.sampled_from([1, 2, 0]))
     def reserve(self, most: int) -> None:
-        """The tick that keeps room."""
+        """Run the tick that reserves devices."""
         standing = self.queue.reserve(after_s=0, most=most)
         held = [device for each in standing for device in each.devices]
         assert len(held) == len(set(held)), "a device is kept for two jobs"
         assert not any(self._is_beyond(each) for each in standing), "a device is kept in vain"
 
     def _is_beyond(self, kept: Reservation) -> bool:
-        """Return whether a limit keeps from a job what is kept for it."""
+        """Return whether a limit stops a job from using its reservation."""
         job, limits = self.queue.get(kept.job_id), self.queue.limits()
         assert job is not None
         spec, count = job.spec, len(kept.devices)
@@ -399,7 +402,7 @@ class Site(RuleBasedStateMachine):
 
     @rule()
     def be_kept_in_vain(self) -> None:
-        """What is kept for somebody has been for long: the next tick may let it go."""
+        """Make every reservation old enough that the next tick may drop it."""
         for job_id in self.client.zrange(keys.LIVE, 0, -1):
             since, _, runs = (self.client.hget(keys.job(job_id), "rk") or "").partition(":")
             if since:
@@ -410,19 +413,25 @@ class Site(RuleBasedStateMachine):
 
     @rule(target=claims)
     def keep_room_and_look(self) -> Any:
-        """What the tick keeps no claim gives back at once: the next tick would keep it again, and so on for ever."""
+        """Reserve devices and claim on them at once.
+
+        No claim may drop a reservation that the next tick would make again.
+        """
         for each in self.queue.reserve(after_s=0, most=1):
             for device in each.devices:
                 claimed = self._claim(device, again=False)
                 if claimed is not None:
-                    return claimed  # from now on it may be in vain
+                    return claimed  # after this claim the reservation may be obsolete
                 kept_for = (self.client.hget(keys.KEPT, device) or "").partition(":")[0]
                 assert str(each.job_id) == kept_for, "what was kept is given back"
         return multiple()
 
     @rule(after_s=st.sampled_from([0.0, 0.0, 3600.0]))
     def preempt(self, after_s: float) -> None:
-        """The tick that makes place: only for higher levels, and what is kept is kept for whom it was made."""
+        """Run the preemption tick.
+
+        Only lower priorities are preempted, and their devices are reserved for the waiting job.
+        """
         jobs, before = {job.id: job for job in self.queue.live()}, self._kept()
         for victim, by in self.queue.preempt(PREEMPT, after_s=after_s, grace_s=60.0, most=2).items():
             assert not after_s, "a fresh run was asked to go"
@@ -436,7 +445,7 @@ class Site(RuleBasedStateMachine):
             assert after.get(job_id, set()) == {*filter(None, told.split(","))}, "it lost a part of it"
 
     def _kept(self) -> dict[int, set[str]]:
-        """Return for which jobs which devices are kept."""
+        """Return the reserved devices of each job."""
         kept: dict[int, set[str]] = {}
         for device, text in self.client.hgetall(keys.KEPT).items():
             kept.setdefault(int(text.partition(":")[0]), set()).add(device)
@@ -444,7 +453,7 @@ class Site(RuleBasedStateMachine):
 
     @rule(claim=claims)
     def make_place(self, claim: Claim) -> None:
-        """A run says that it left for another; also one that nobody asked, or that is stale by now."""
+        """Report that a run was preempted, even if no preemption was requested or the claim is stale."""
         ending = Ending.stopped(EndingKind.PREEMPTED, -15)
         again = Again(reason=WaitReason.RETRY)
         self.queue.finish(
@@ -453,18 +462,18 @@ class Site(RuleBasedStateMachine):
 
     @rule(written=st.sampled_from(LIMITS), of_pools=st.sampled_from(POOL_LIMITS))
     def limit(self, written: str, of_pools: str) -> None:
-        """Whoever runs the site thinks again; what runs goes on."""
+        """Change the site's limits. Running jobs continue."""
         self.limited = written, of_pools
         self.queue.set_limits(Limits.parse(written, of_pools, GROUPS))
 
     @rule(most=st.integers(1, 3))
     def age(self, most: int) -> None:
-        """The tick that lifts."""
+        """Run the aging tick."""
         self.queue.age(after_s=0, most=most)
 
     @rule(claim=claims)
     def let_it_expire(self, claim: Claim) -> None:
-        """Nobody vouched for it; the reaper comes by."""
+        """Let a lease expire and run the reaper."""
         if self.client.zscore("{gq}:leases", claim.job_id) is None:
             return
         self.client.zadd("{gq}:leases", {str(claim.job_id): 1})
@@ -473,7 +482,7 @@ class Site(RuleBasedStateMachine):
 
     @rule()
     def record(self) -> None:
-        """The book takes what the outbox has; the store forgets what has ended."""
+        """Record the outbox in the history, after which the store drops ended jobs."""
         self.ended.update({job.id: job.state for job in self.queue.live() if job.state in ENDS})
         while self.recorder.record(0):
             pass
@@ -483,7 +492,10 @@ class Site(RuleBasedStateMachine):
 
     @rule()
     def lose_the_store(self) -> None:
-        """Its data is gone. What the book knows comes back as it stood, and every run goes on under its token."""
+        """Lose the store's data and rebuild it from the history.
+
+        All jobs come back in their recorded state, and every run keeps its token.
+        """
         self.record()
         before, limits, waiting = self._standing(), self.queue.limits(), self._waiting()
         self.client.flushall()
@@ -500,11 +512,11 @@ class Site(RuleBasedStateMachine):
         serve(self.queue, *(self.offer(uuid) for uuid in DEVICES))
 
     def _waiting(self) -> dict[str, int]:
-        """Return how many jobs wait of each user, by whom `queued_jobs` judges."""
+        """Return how many jobs of each user count towards `queued_jobs`."""
         return {user: use.queued_jobs for user, use in self.queue.uses().items() if use.queued_jobs}
 
     def _standing(self) -> dict[int, tuple[Any, ...]]:
-        """Return where each job stands, as far as both stores must agree on it."""
+        """Return the state of each job, as far as the old and the rebuilt store must agree on it."""
         return {
             job.id: (
                 *(job.state, job.attempt, job.losses, job.retries, job.requeues),
@@ -513,16 +525,19 @@ class Site(RuleBasedStateMachine):
             for job in self.queue.live()
         }
 
-    # ---- what must hold ------------------------------------------------------------------------------------------
+    # ---- invariants ----------------------------------------------------------------------------------------------
 
     @invariant()
     def indexes_fit_the_jobs(self) -> None:
-        """No key is left behind, none is missing; each run holds its devices and nobody else does."""
+        """No key is left over and none is missing. Each run has leases on its devices, and no other job has."""
         assert [] == faults(dump(self.client))
 
     @invariant()
     def tokens_grow(self) -> None:
-        """A job's run is that of its last claim: no older token is ever good again, nor an attempt counted twice."""
+        """A job's run belongs to its last claim.
+
+        No older token becomes valid again, and no attempt is counted twice.
+        """
         for job in self.queue.live():
             state, token, attempt = self.client.hmget(keys.job(job.id), "st", "tok", "at")
             if state in {"starting", "running", "cancelling"} and not job.tally:  # an array has no run of its own
@@ -531,14 +546,14 @@ class Site(RuleBasedStateMachine):
 
     @invariant()
     def no_device_is_promised_twice(self) -> None:
-        """In bytes and in slots."""
+        """No device has more memory or slots allocated than it has."""
         for device in self.queue.devices():
             assert device.promised_bytes <= device.device.total_bytes
             assert len(device.jobs) <= SLOTS
 
     @invariant()
     def who_wants_a_device_alone_is_alone(self) -> None:
-        """And the device says so."""
+        """An exclusive job is alone on its device, and the device status says so."""
         alone = {job.id for job in self.queue.live() if job.spec.placement.exclusive}
         for device in self.queue.devices():
             assert device.exclusive == bool(alone.intersection(device.jobs))
@@ -546,7 +561,7 @@ class Site(RuleBasedStateMachine):
 
     @invariant()
     def nothing_that_was_acknowledged_is_gone(self) -> None:
-        """And what has ended stays as it ended."""
+        """No acknowledged job disappears, and an ended job keeps its final state."""
         live = self.queue.live()
         states = {job.id: job.state for job in live}
         assert self.acknowledged - self.recorded == {job.id for job in live if job.member is None}
@@ -557,6 +572,6 @@ class Site(RuleBasedStateMachine):
 
 @pytest.mark.full
 def test_no_order_of_acts_breaks_a_promise(store_url: str, migrated_sqlite: Path, tmp_path: Path) -> None:
-    """Hypothesis looks for one, and shows the shortest that it finds."""
+    """Hypothesis finds no sequence of acts that breaks a guarantee. It would report the shortest one."""
     Site.url, Site.empty_book, Site.home = store_url, migrated_sqlite, tmp_path
     run_state_machine_as_test(Site, settings=search(30))

@@ -14,7 +14,7 @@ from gpuqueue.text.units import GIB, MIB
 
 
 def test_a_submitted_job_waits_and_is_told_to_the_outbox(queue: JobQueue) -> None:
-    """One script does both, so neither can be without the other."""
+    """A submitted job waits, and the same script writes it to the outbox, so neither exists without the other."""
     spec = make_spec(env={"A": "\udc80"})
 
     job = queue.submit(spec)
@@ -33,7 +33,7 @@ def _standing(queue: JobQueue, job_id: int) -> tuple[JobState, WaitReason | None
 
 
 def test_a_submit_sent_twice_makes_one_job(queue: JobQueue) -> None:
-    """The reply may get lost; the nonce tells a repetition from a second job."""
+    """A submit that is sent twice with one nonce makes one job. The first reply may get lost."""
     first = queue.submit(make_spec(), nonce="abc")
     again = queue.submit(make_spec(), nonce="abc")
 
@@ -42,7 +42,10 @@ def test_a_submit_sent_twice_makes_one_job(queue: JobQueue) -> None:
 
 
 def test_what_no_device_could_ever_run_is_refused_at_once(queue: JobQueue) -> None:
-    """80G where the largest device has 24G; three devices where hosts have two; a pool that nobody serves."""
+    """A job that no device could ever run is refused at submit.
+
+    Cases: 80G where the largest device has 24G, three devices where hosts have two, and a pool without devices.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", headroom_bytes=GIB), make_offer("GPU-2", host="nodeB"))
 
     with pytest.raises(Impossible, match=r"80G asked for, but the largest device can give 24G"):
@@ -59,7 +62,10 @@ def test_what_no_device_could_ever_run_is_refused_at_once(queue: JobQueue) -> No
 
 
 def test_what_a_claim_would_not_give_is_not_taken_in(queue: JobQueue) -> None:
-    """A claim goes by whole MiB: a job for the last half of one was queued, and waited for ever."""
+    """A submit counts whole MiB, as a claim does.
+
+    Regression: a job that needed the last half MiB was queued and waited for ever.
+    """
     device = make_device(total_bytes=24 * GIB + MIB // 2)
     serve(queue, make_offer(device=device))
 
@@ -68,12 +74,15 @@ def test_what_a_claim_would_not_give_is_not_taken_in(queue: JobQueue) -> None:
 
 
 def test_with_no_device_known_nothing_is_called_impossible(queue: JobQueue) -> None:
-    """The workers may come later."""
+    """While no device is known, no job is refused as impossible: the workers may come later."""
     assert JobState.QUEUED is queue.submit(make_spec(mem_bytes=500 * GIB)).state
 
 
 def test_a_store_that_was_never_opened_takes_no_job(store_url: str) -> None:
-    """Ids would start at 1 again, although the book may know other jobs of those ids."""
+    """A store that was never opened takes no job.
+
+    Its ids would start at 1, and the history may already use those ids.
+    """
     unopened = JobQueue(store_url)
 
     with pytest.raises(StoreNotReady, match="gpuqueue up"):
@@ -82,7 +91,10 @@ def test_a_store_that_was_never_opened_takes_no_job(store_url: str) -> None:
 
 
 def test_a_new_store_goes_on_above_the_books_last_id(store_url: str) -> None:
-    """Ids are never reused, also when the store lost its data."""
+    """A new store continues above the last id in the history.
+
+    Ids are never reused, even after the store lost its data.
+    """
     reopened = JobQueue(store_url)
 
     assert reopened.open(41)
@@ -92,7 +104,7 @@ def test_a_new_store_goes_on_above_the_books_last_id(store_url: str) -> None:
 
 
 def test_a_store_that_is_not_there_is_one_clear_line() -> None:
-    """What is wrong, and what to do."""
+    """An unreachable store gives one line that says what is wrong and what to do."""
     nowhere = JobQueue("unix:///nonexistent/store.sock")
 
     with pytest.raises(StoreUnreachable, match=r"does not answer: is it running\? Start it with gpuqueue up"):
@@ -101,7 +113,7 @@ def test_a_store_that_is_not_there_is_one_clear_line() -> None:
 
 
 def test_live_jobs_are_listed_in_order_page_by_page(queue: JobQueue) -> None:
-    """Whatever level or user they have."""
+    """Live jobs are listed by id, page by page, whatever their priority or user."""
     serve(queue)
     ids = [queue.submit(make_spec(account=BOB, level=Level.LOW)).id, queue.submit(make_spec(level=Level.URGENT)).id]
     must_claim(queue)
@@ -112,7 +124,11 @@ def test_live_jobs_are_listed_in_order_page_by_page(queue: JobQueue) -> None:
 
 
 def test_a_script_given_nonsense_writes_nothing(queue: JobQueue, store_url: str) -> None:
-    """Its writes are not undone when it dies half-way: half a job in the index stopped every claim of every device."""
+    """A script with invalid arguments writes nothing.
+
+    A script that fails half-way does not undo its writes. Regression: half a job in the index stopped every claim on
+    every device.
+    """
     client = connect(store_url)
     before = sorted(client.keys("*"))
     scripts = Scripts(client)

@@ -1,4 +1,4 @@
-"""Which devices a job on several gets: the best connected ones of the host that fit."""
+"""Which devices a gang gets: the best connected devices of one host that fit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ LINK, SWITCH, NODE, SYSTEM = 0, 10, 40, 50
 
 
 def steps(groups: Sequence[tuple[int, int]], a: int, b: int) -> int:
-    """Return how far two cards are apart in a box; of each way of grouping: how many stand together, and how near."""
+    """Return the distance of two cards in a box.
+
+    Each group is a pair: how many cards it holds, and the distance between cards in the same group.
+    """
     return next((far for size, far in groups if a // size == b // size), SYSTEM)
 
 
@@ -46,7 +49,7 @@ def client(store_url: str) -> Iterator[redis.Redis]:
 
 
 def serve_box(queue: JobQueue, groups: Sequence[tuple[int, int]], held: dict[int, int], *, cards: int = 8) -> None:
-    """Announce a box of cards, each of which tells how far it is to the others."""
+    """Announce a box of cards, each with its distances to the others."""
     for card in range(cards):
         near = {f"GPU-{other}": steps(groups, card, other) for other in range(cards) if other != card}
         offer = make_offer(f"GPU-{card}", foreign_bytes=held.get(card, 0))
@@ -55,18 +58,18 @@ def serve_box(queue: JobQueue, groups: Sequence[tuple[int, int]], held: dict[int
 
 
 def seek(queue: JobQueue, card: int, held: dict[int, int]) -> Claim | Later | None:
-    """Look for a job as the worker of a card does."""
+    """Seek a job as the worker of a card does."""
     offer = make_offer(f"GPU-{card}", foreign_bytes=held.get(card, 0))
     return queue.seek(offer, worker=f"worker-{card}", lease_s=300, nonce=new_nonce())
 
 
 def spread_of(groups: Sequence[tuple[int, int]], cards: Sequence[int]) -> int:
-    """Return the sum over the pairs of a set."""
+    """Return the sum of the distances over all pairs of a set of cards."""
     return sum(steps(groups, a, b) for a, b in combinations(cards, 2))
 
 
 def test_a_pair_is_linked(queue: JobQueue) -> None:
-    """Also where the fullest card, which went first without that, is another."""
+    """A gang of two gets a linked pair, even where the fullest card, which is otherwise preferred, is another one."""
     serve_box(queue, PAIRS, {5: GIB})
     queue.submit(make_spec(gpus=2))
 
@@ -74,7 +77,10 @@ def test_a_pair_is_linked(queue: JobQueue) -> None:
 
 
 def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, client: redis.Redis) -> None:
-    """The one that looks has only a far one; for a moment, then it takes what there is, fullest first."""
+    """A worker with only a distant pair leaves the job to a better pair for a moment.
+
+    After that moment it takes what is free, fullest card first.
+    """
     held = {1: 24 * GIB, 5: GIB, 4: 24 * GIB}
     serve_box(queue, PAIRS, held)
     job_id = queue.submit(make_spec(gpus=2)).id
@@ -85,7 +91,7 @@ def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, client:
     client.hincrby(keys.job(job_id), "pl", -1000)
     late = seek(queue, 0, held)
     assert isinstance(late, Claim)
-    assert ("GPU-0", "GPU-2") == late.devices  # of those of its node
+    assert ("GPU-0", "GPU-2") == late.devices  # GPU-2 is on the same node
 
     queue.giveback(job_id, late.token, "full")
     better = seek(queue, 3, held)
@@ -94,7 +100,10 @@ def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, client:
 
 
 def test_four_stand_on_one_node(queue: JobQueue) -> None:
-    """The rest of the second pair is nearer than a pair elsewhere; the order is that in which the set grew."""
+    """A gang of four gets the cards of one node: the rest of the second pair is nearer than a pair elsewhere.
+
+    The devices are listed in the order in which the set grew.
+    """
     serve_box(queue, PAIRS, {})
     queue.submit(make_spec(gpus=4))
 
@@ -103,7 +112,10 @@ def test_four_stand_on_one_node(queue: JobQueue) -> None:
 
 @pytest.mark.parametrize("box", BOXES)
 def test_no_set_of_those_that_are_free_is_better(queue: JobQueue, client: redis.Redis, box: str) -> None:
-    """Of any size, whichever cards are taken, whoever looks; compared with all sets that there are."""
+    """No other set of free cards has a smaller spread, for any size, any occupied cards and any seeking worker.
+
+    The result is compared with all possible sets.
+    """
     groups, chance = BOXES[box], random.Random(box)  # noqa: S311 - the same cases each time
     for _ in range(12):
         n = chance.randint(2, 5)
@@ -123,7 +135,7 @@ def test_no_set_of_those_that_are_free_is_better(queue: JobQueue, client: redis.
 
 @pytest.mark.parametrize("near", [{}, {"near": None}, {"near": {"GPU-1": "close"}}, {"near": [0]}, None])
 def test_what_an_older_or_odd_worker_told_is_no_topology(queue: JobQueue, client: redis.Redis, near: Any) -> None:
-    """Then the fullest go first, as ever."""
+    """Distances that an older worker omitted or that are malformed count as no topology: the fullest cards go first."""
     serve_box(queue, PAIRS, {2: GIB}, cards=4)
     for card in range(4):
         client.hset(keys.FACTS, f"GPU-{card}", "no JSON" if near is None else str(near).replace("'", '"'))

@@ -1,4 +1,4 @@
-"""The explanation of a wait comes from what a claim goes by: the two can never disagree."""
+"""`why` explains a wait from the same data that a claim uses, so the two never disagree."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def why(queue: JobQueue, job_id: int) -> Explanation:
 
 
 def verdicts(queue: JobQueue, job_id: int) -> dict[str, Obstacle]:
-    """Return what keeps a job from each device."""
+    """Return the obstacle on each device for a job."""
     return {each.device: each.obstacle for each in why(queue, job_id).devices}
 
 
 def test_each_obstacle_is_told(queue: JobQueue) -> None:
-    """One job, and a device for each thing that can be in its way."""
+    """`why` reports each kind of obstacle: one job, and one device for each obstacle."""
     cpu = make_device("cpu-a", kind=DeviceKind.CPU)
     serve(
         queue,
@@ -59,7 +59,10 @@ def test_each_obstacle_is_told(queue: JobQueue) -> None:
 
 
 def test_who_is_in_the_way_is_told_in_bytes(queue: JobQueue) -> None:
-    """What runs there, what it counts for, when it must have ended; and what strangers and headroom leave."""
+    """`why` reports the runs on a device, their bytes and their latest ends.
+
+    It also reports what external processes and the headroom leave.
+    """
     serve(queue, make_offer(headroom_bytes=GIB, foreign_bytes=2 * GIB))
     queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
     queue.submit(make_spec(mem_bytes=5 * GIB))
@@ -80,7 +83,10 @@ def test_who_is_in_the_way_is_told_in_bytes(queue: JobQueue) -> None:
 
 
 def test_a_start_is_not_promised_to_who_has_others_before_it(queue: JobQueue) -> None:
-    """The last of six was told the moment at which the first of them starts."""
+    """No start time is reported for a job that has rivals before it.
+
+    Regression: the last of six jobs got the start time of the first.
+    """
     serve(queue)
     queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
@@ -97,15 +103,18 @@ def test_a_start_is_not_promised_to_who_has_others_before_it(queue: JobQueue) ->
 @pytest.mark.parametrize(
     ("mem_bytes", "more", "rivals"),
     [
-        (4 * GIB, {}, 0),  # there is room for both of them
-        (4 * GIB, {"array": Array.parse("0-8")}, 1),  # each of its members takes some
+        (4 * GIB, {}, 0),  # both jobs fit
+        (4 * GIB, {"array": Array.parse("0-8")}, 1),  # each member of the array takes memory
         (4 * GIB, {"placement": Placement(exclusive=True)}, 1),
         (12 * GIB, {"device": DeviceWish.CPU}, 0),
         (12 * GIB, {}, 1),
     ],
 )
 def test_only_who_takes_the_room_is_a_rival(queue: JobQueue, mem_bytes: int, more: dict[str, Any], rivals: int) -> None:
-    """Who waits for another kind of device, or leaves enough, does not make the start unknown."""
+    """Only a job that would take the memory is a rival.
+
+    A job that waits for another device kind, or leaves enough memory, does not make the start unknown.
+    """
     cpu = make_device("cpu-a", kind=DeviceKind.CPU)
     serve(queue, make_offer(), make_offer("cpu-a", device=cpu, slots=0))
     queue.submit(make_spec(mem_bytes=23 * GIB, time_limit_s=3600.0))
@@ -119,7 +128,10 @@ def test_only_who_takes_the_room_is_a_rival(queue: JobQueue, mem_bytes: int, mor
 
 
 def test_a_start_that_nobody_can_know_is_none(queue: JobQueue) -> None:
-    """Without a time limit there is no telling, and strangers never end for us."""
+    """The start is unknown behind a run without a time limit and behind external processes.
+
+    The queue does not end external processes.
+    """
     serve(queue)
     queue.submit(make_spec(mem_bytes=20 * GIB))
     must_claim(queue)
@@ -131,7 +143,7 @@ def test_a_start_that_nobody_can_know_is_none(queue: JobQueue) -> None:
 
 
 def test_the_place_in_the_order(queue: JobQueue) -> None:
-    """Higher levels, then users with less usage, then one's own earlier jobs, of whatever shape."""
+    """`why` counts jobs of higher priority, users with less usage, and earlier jobs of the same user of any shape."""
     serve(queue, make_offer(slots=1))
     queue.submit(make_spec())
     must_claim(queue)  # Ada has used something now
@@ -151,7 +163,7 @@ def test_the_place_in_the_order(queue: JobQueue) -> None:
 
 
 def test_a_device_that_is_kept_says_for_whom(queue: JobQueue) -> None:
-    """And the one that it is kept for is told when."""
+    """A reserved device names the job that it is reserved for, and that job gets a start."""
     serve(queue)
     queue.submit(make_spec(mem_bytes=4 * GIB))
     must_claim(queue)
@@ -173,9 +185,11 @@ def test_a_device_that_is_kept_says_for_whom(queue: JobQueue) -> None:
 def test_a_run_in_the_way_is_told_though_the_device_is_kept(
     queue: JobQueue, size: int, count: int, rivals: int
 ) -> None:
-    """Once its one device was kept for the job before it, nobody could say when it starts; its run's end was known.
+    """`why` reports the start behind a run although the device is reserved for another job.
 
-    The one that it is kept for goes before it there, be it after it in the order: what it takes may not be there.
+    Regression: once the only device of a job was reserved for the job before it, no start was reported, although the
+    end of the run was known. The job with the reservation is a rival unless the rest of the memory suffices for both,
+    even when it is later in the order.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for uuid, limit_s in (("GPU-0", None), ("GPU-1", 3600.0)):
@@ -196,7 +210,7 @@ def test_a_run_in_the_way_is_told_though_the_device_is_kept(
 
 
 def test_who_comes_later_and_passes_is_a_rival_where_a_device_is_kept_for_it(queue: JobQueue) -> None:
-    """Nobody was before the job in the order, and yet the device is not for it first."""
+    """A later job with a reservation on the device is a rival, although no job is before this one in the order."""
     serve(queue)
     queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
@@ -211,7 +225,10 @@ def test_who_comes_later_and_passes_is_a_rival_where_a_device_is_kept_for_it(que
 
 
 def test_where_only_what_is_kept_is_in_the_way_no_start_is_told(queue: JobQueue) -> None:
-    """The room is there: no run's end makes it."""
+    """No start is reported where only a reservation is in the way.
+
+    The memory is free, and no end of a run changes that.
+    """
     serve(queue)
     queue.submit(make_spec(mem_bytes=8 * GIB))
     must_claim(queue)
@@ -228,7 +245,7 @@ def test_where_only_what_is_kept_is_in_the_way_no_start_is_told(queue: JobQueue)
 
 
 def test_a_gang_with_room_on_too_few_devices(queue: JobQueue) -> None:
-    """The one that has room is no help alone."""
+    """A gang waits where too few devices have room. A device with room for one member does not suffice."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.submit(make_spec(mem_bytes=20 * GIB))
     must_claim(queue, "GPU-0")
@@ -238,7 +255,7 @@ def test_a_gang_with_room_on_too_few_devices(queue: JobQueue) -> None:
 
 
 def test_what_runs_has_ended_or_never_was(queue: JobQueue) -> None:
-    """No verdicts where there is no wait; None where there is no job."""
+    """`why` has no verdicts for a job that does not wait, and is None for an unknown job."""
     serve(queue)
     queue.submit(make_spec())
     must_claim(queue)
@@ -270,7 +287,10 @@ offers: dict[str, dict[str, Any]] = {}
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: int) -> None:
-    """On sites made by chance: only one job waits, so that no order is between the two."""
+    """On random sites, a claim takes a job exactly where `why` says that it fits.
+
+    Only one job without a reservation waits, so the order of jobs does not interfere.
+    """
     chance = random.Random(seed)  # noqa: S311 - the same sites each time
     devices = _random_site(queue, chance)
     for job in queue.live():
@@ -288,14 +308,14 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
     }
     try:
         job_id = queue.submit(make_spec(**wanted)).id
-    except Impossible:  # by chance there is no such device at all, and the submit has said so
+    except Impossible:  # this random site has no such device, and the submit was refused
         return
     said: dict[str, Verdict] = {each.device: each for each in why(queue, job_id).devices}
 
     for uuid in devices:
         offer = make_offer(uuid, foreign_bytes=offers[uuid]["foreign_bytes"])
         claimed = queue.claim(offer, worker="w", lease_s=300, nonce=f"ab{devices.index(uuid)}")
-        if claimed is not None and claimed.job_id != job_id:  # the one that is kept for goes first, as it should
+        if claimed is not None and claimed.job_id != job_id:  # the job with the reservation goes first
             assert claimed.job_id == kept
             return
         assert (claimed is not None) == (said[uuid].obstacle is Obstacle.FITS), said[uuid]
@@ -304,7 +324,10 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
 
 
 def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
-    """A job on two devices, of which one is drained, stood before it in the order: no start could be said."""
+    """A job that cannot start is no rival.
+
+    Regression: a job on two devices, one of them drained, was earlier in the order, so no start was reported.
+    """
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
     queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     run = must_claim(queue)
@@ -330,9 +353,10 @@ def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
 def test_who_is_gone_before_the_device_is_needed_starts_before(
     queue: JobQueue, time_limit_s: float | None, behind: int, rivals: int
 ) -> None:
-    """Two devices are kept for a job that needs both: what comes before it waits for its own runs' ends, no later.
+    """A job that ends before the reservation starts waits only for the runs on its own device.
 
-    It was told the moment at which that one has room, and the end of another run as what it waits for.
+    Two devices are reserved for a job that needs both. Regression: the short job got the start time of that job, and
+    the end of another run as its blocker.
     """
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
     for uuid, hours in (("GPU-0", 1), ("GPU-1", 2)):

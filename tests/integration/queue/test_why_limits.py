@@ -1,4 +1,4 @@
-"""When a job may start that waits for room under its limits as well: one answer, in the truth of both."""
+"""The start of a job that waits for a device and a limit: `why` gives one answer that accounts for both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOUR_MS = 3600_000
 
 
 def limit(queue: JobQueue, limits: str) -> None:
-    """Let these limits hold; ada and bob are a group."""
+    """Set these limits; ada and bob are the group @lab."""
     queue.set_limits(Limits.parse(limits, "", {"lab": ("ada", "bob")}))
 
 
@@ -33,13 +33,13 @@ def two_cards(queue: JobQueue) -> None:
 
 
 def run(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> int:
-    """Let a job run on a device."""
+    """Start a job on a device and return its id."""
     queue.submit(make_spec(**changes))
     return must_claim(queue, uuid).job_id
 
 
 def why(queue: JobQueue, job_id: int) -> tuple[Explanation, Start]:
-    """Return why a job waits, and where there is room first."""
+    """Return the explanation of a job and its earliest start."""
     found = queue.why(job_id)
     assert found is not None
     assert found.start is not None
@@ -47,7 +47,10 @@ def why(queue: JobQueue, job_id: int) -> tuple[Explanation, Start]:
 
 
 def test_who_waits_for_a_device_and_a_limit_starts_when_both_have_room(queue: JobQueue) -> None:
-    """`why` said that it starts by the first, and then by the second; the JSON promised the first alone."""
+    """A job that waits for a device and a limit starts when both have room.
+
+    Regression: `why` reported the first and then the second as the start, and the JSON gave only the first.
+    """
     two_cards(queue)
     limit(queue, "ada: running_mem=24G")
     long = run(queue, "GPU-1", mem_bytes=14 * GIB, time_limit_s=7200.0)
@@ -66,7 +69,10 @@ def test_who_waits_for_a_device_and_a_limit_starts_when_both_have_room(queue: Jo
 
 
 def test_room_under_all_limits_is_that_of_the_last(queue: JobQueue) -> None:
-    """The device has room; of the two limits the group's has none for two hours."""
+    """The start under several limits is that of the last limit to have room.
+
+    Here the group's limit is full, the device is free.
+    """
     two_cards(queue)
     limit(queue, "ada: running_jobs=1; @lab: running_jobs=2")
     run(queue, time_limit_s=3600.0)
@@ -84,7 +90,7 @@ def test_room_under_all_limits_is_that_of_the_last(queue: JobQueue) -> None:
 
 
 def test_no_start_is_told_where_a_run_under_the_limit_has_no_time_limit(queue: JobQueue) -> None:
-    """The device has room by a known time; who uses the limit may run for days."""
+    """No start is reported if a run under the limit has no time limit. The device has room by a known time."""
     two_cards(queue)
     limit(queue, "ada: running_jobs=1")
     endless = run(queue, "GPU-1")
@@ -103,9 +109,10 @@ def test_no_start_is_told_where_a_run_under_the_limit_has_no_time_limit(queue: J
 def test_no_start_is_told_where_the_room_under_the_limit_is_kept(
     queue: JobQueue, hours: int | None, is_kept: int
 ) -> None:
-    """It was told to start at once, or when a run ends, and waited for another job of its group.
+    """No start is reported if the room under the limit is reserved for another job.
 
-    But for who is gone before that other one can start.
+    Regression: `why` reported a start at once or at the end of a run, and the job waited for another job of its group.
+    A job that ends before that other job can start is an exception.
     """
     serve(queue)
     limit(queue, "@lab: running_mem=8G")
@@ -125,7 +132,7 @@ def test_no_start_is_told_where_the_room_under_the_limit_is_kept(
 
 
 def test_what_is_kept_beside_is_in_nobodys_way(queue: JobQueue) -> None:
-    """Once the run has ended there is room for the one that it is kept for, and for this one too."""
+    """A reservation under the limit is not in the way if there is room for both jobs once the run has ended."""
     serve(queue)
     limit(queue, "@lab: running_mem=16G")
     run(queue, account=BOB, mem_bytes=14 * GIB, time_limit_s=3600.0)
@@ -144,16 +151,20 @@ def test_what_is_kept_beside_is_in_nobodys_way(queue: JobQueue) -> None:
     ("account", "more", "rivals"),
     [
         (BOB, {}, 1),
-        (replace(ADA, name="eve"), {}, 0),  # she is not under it
+        (replace(ADA, name="eve"), {}, 0),  # eve is not under the limit
         (BOB, {"array": Array.parse("0-8")}, 1),
-        (BOB, {"mem_bytes": GIB}, 0),  # enough for both
+        (BOB, {"mem_bytes": GIB}, 0),  # the limit has room for both
         (BOB, {"mem_bytes": 4 * GIB, "gpus": 2}, 0),  # the other device is drained
     ],
 )
 def test_who_goes_before_it_under_the_limit_is_a_rival(
     queue: JobQueue, account: Account, more: dict[str, Any], rivals: int
 ) -> None:
-    """It was told a time as if all that has room then were for it; small ones of its group went on taking it."""
+    """A job that goes first and uses the limit's room is a rival.
+
+    Regression: `why` reported a time as if all the room were for this job, while small jobs of its group went on taking
+    it.
+    """
     two_cards(queue)
     limit(queue, "@lab: running_mem=8G")
     run(queue, mem_bytes=8 * GIB, time_limit_s=3600.0)
@@ -167,7 +178,7 @@ def test_who_goes_before_it_under_the_limit_is_a_rival(
 
 
 def test_who_fills_a_limit_that_has_room_now_is_a_rival(queue: JobQueue) -> None:
-    """There was room on the device for both, and under the limit for one of them."""
+    """A job that fills a limit with room for one is a rival, even though the device has room for both."""
     serve(queue)
     limit(queue, "ada: running_jobs=1")
     run(queue, account=BOB, mem_bytes=23 * GIB, time_limit_s=3600.0)
@@ -178,7 +189,10 @@ def test_who_fills_a_limit_that_has_room_now_is_a_rival(queue: JobQueue) -> None
 
 
 def test_a_device_that_will_be_beyond_the_limit_is_not_promised(queue: JobQueue) -> None:
-    """Who wants a whole card was told to start when that is empty: all of it was beyond what its user has left."""
+    """A whole card that exceeds the rest of the user's limit is not reported as the start.
+
+    Regression: `why` reported the time when the card is empty.
+    """
     two_cards(queue)
     limit(queue, "ada: running_mem=30G")
     long = run(queue, "GPU-1", mem_bytes=8 * GIB, time_limit_s=7200.0)

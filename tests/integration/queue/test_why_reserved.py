@@ -1,4 +1,7 @@
-"""For whom a host keeps devices is told to a job that has waited for as long, by the same count as what is kept."""
+"""`why` names the jobs with reservations on a host only to a job that has waited as long.
+
+The wait is counted in the same way as for reservations.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ from gpuqueue.simulator.ours import EPOCH_MS
 from gpuqueue.text.units import GIB
 
 HOUR_S, DAY_S = 3600.0, 86400.0
-#: After such a wait devices are kept for a job.
+#: After this wait, in seconds, devices are reserved for a job.
 AFTER_S = 600.0
 LARGE = {"mem_bytes": 20 * GIB}
 
 
 class Site:
-    """A site of one device and one clock."""
+    """A site with one device and a simulated clock."""
 
     def __init__(self, store_url: str) -> None:
         self.clock = SimulatedClock(EPOCH_MS)
@@ -33,12 +36,12 @@ class Site:
         serve(self.queue, lease_s=DAY_S)
 
     def at(self, moment_s: float) -> None:
-        """Let it be so late, with a worker that has just beaten."""
+        """Set the time, in seconds after the start, with a fresh heartbeat."""
         self.clock.now_ms = EPOCH_MS + round(moment_s * 1000)
         self.queue.show([make_offer()], lease_s=DAY_S)
 
     def kept_for(self, job_id: int) -> dict[str, list[int]]:
-        """Return for whom each host keeps devices, as this job is told."""
+        """Return by host the jobs with reservations that `why` names to this job."""
         waiting = Job(
             id=job_id,
             spec=make_spec(**LARGE),
@@ -67,7 +70,10 @@ def simulated(store_url: str) -> Iterator[Site]:
 
 @pytest.mark.parametrize("waits", ["nothing", "a time", "a job", "a person"])
 def test_the_time_before_a_job_could_start_is_no_waiting(simulated: Site, waits: str) -> None:
-    """`why` blamed the setting `reservations` as soon as a job was let in, an hour after its submission."""
+    """The time before a job may start does not count as waiting.
+
+    Regression: `why` blamed the setting `reservations` as soon as a job became ready, an hour after its submission.
+    """
     queue = simulated.queue
     parent = queue.submit(make_spec()).id
     run = must_claim(queue, lease_s=DAY_S)

@@ -1,4 +1,4 @@
-"""The simulator: the real scripts under a clock of its own, and the command that shows what they did."""
+"""The simulator, which runs the real scripts with a simulated clock, and the ``simulate`` command."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ DAY_S = 86400.0
 
 
 def job(number: int, arrival_s: float, mem: int, duration_s: float, **more: Any) -> Request:
-    """Return a request for so many GiB."""
+    """Return a request for *mem* GiB."""
     words = {"user": "ann", **more}
     return Request(number=number, arrival_s=arrival_s, mem_bytes=mem * GIB, duration_s=duration_s, **words)
 
 
 @pytest.fixture(scope="module")
 def scratch() -> Iterator[str]:
-    """Return the address of a store as simulations have it."""
+    """Return the address of a scratch store."""
     with scratch_store() as url:
         yield url
 
 
 @pytest.fixture
 def run(scratch: str) -> Any:
-    """Replay requests under our policy, each time in an empty store."""
+    """Return a function that replays requests under gpuqueue's policy, each time in an empty store."""
 
     def replayed(requests: list[Request], site: Site, knobs: Knobs | None = None, **more: Any) -> list[Placement]:
         client = connect(scratch)
@@ -68,7 +68,7 @@ def run(scratch: str) -> Any:
 
 
 def starts(placed: list[Placement]) -> list[float]:
-    """Return when each started."""
+    """Return the start of each job, in seconds."""
     return [each.start_s for each in placed]
 
 
@@ -76,7 +76,7 @@ def starts(placed: list[Placement]) -> list[float]:
 
 
 def test_no_script_of_a_real_queue_takes_the_time_from_a_caller(store_url: str) -> None:
-    """Neither the text nor the call has a place where a time could be put in."""
+    """Neither the script's text nor the call of a real queue accepts a time from the caller."""
     client = connect(store_url)
     scripts = Scripts(client)
     for act in ACTS:
@@ -89,7 +89,7 @@ def test_no_script_of_a_real_queue_takes_the_time_from_a_caller(store_url: str) 
 
 
 def test_time_passes_as_the_simulation_says(store_url: str) -> None:
-    """Not only in the acts themselves: in all of the prelude that asks for it. And nothing of it stays in the store."""
+    """Acts and the shared prelude use the simulated time, and no trace of it stays in the store."""
     clock = SimulatedClock(EPOCH_MS)
     queue = SimulatedQueue(store_url, clock)
     queue.open(0, pause_s=5.0)
@@ -111,11 +111,11 @@ def test_time_passes_as_the_simulation_says(store_url: str) -> None:
         each.close()
 
 
-# ---- our policy --------------------------------------------------------------------------------------------------
+# ---- the policy --------------------------------------------------------------------------------------------------
 
 
 def test_jobs_share_a_card_and_pass_what_does_not_fit(run: Any) -> None:
-    """Two on the card at once; the large one waits for both, and the small one that came last passes it."""
+    """Two jobs share the card. The large one waits for both, and a later small one passes it."""
     placed = run(
         [job(0, 0, 12, 100), job(1, 0, 10, 50), job(2, 1, 24, 10), job(3, 2, 2, 30)], Site.parse("24G", slots=8)
     )
@@ -124,7 +124,7 @@ def test_jobs_share_a_card_and_pass_what_does_not_fit(run: Any) -> None:
 
 
 def test_room_is_kept_for_who_has_waited_long(run: Any) -> None:
-    """Small jobs without a limit come one after the other for two hours; from the tenth minute on they queue up."""
+    """After ten minutes a large job gets a reservation, and small jobs without a time limit no longer pass it."""
     small = [job(number, 240 * number, 12, 600, user="bob") for number in range(30)]
     large = job(30, 1, 24, 60)
     requests = sorted([*small, large], key=lambda each: each.arrival_s)
@@ -138,9 +138,10 @@ def test_room_is_kept_for_who_has_waited_long(run: Any) -> None:
 
 
 def pair_behind(run_s: float, length_s: float, *, limit_s: float | None = None) -> list[Request]:
-    """Return a run on one card, who needs both cards, and then small jobs of other users without end, three days long.
+    """Return a run on one card, a job that needs both cards, and three days of small jobs by another user.
 
-    The pair is number 1. Each small one fills half a card, and there are always enough of them for both.
+    The job for both cards is number 1. Each small job fills half a card, and there are always enough of them for both
+    cards.
     """
     count = math.ceil(3 * DAY_S / length_s) * 4
     small = [
@@ -151,7 +152,10 @@ def pair_behind(run_s: float, length_s: float, *, limit_s: float | None = None) 
 
 @pytest.mark.full
 def test_no_card_is_empty_for_days_for_what_cannot_start_for_days(run: Any) -> None:
-    """The other card has a run of two days that gave no limit: the empty one was kept all the while."""
+    """A reservation does not leave a card empty while the other card has a long run without a time limit.
+
+    The empty card used to be reserved for all of the two days.
+    """
     placed = run(pair_behind(2 * DAY_S, 1800), Site.parse("2x24G", slots=8))
 
     on_the_empty_one = [each for each in placed[2:] if each.start_s < 2 * DAY_S]
@@ -164,7 +168,10 @@ def test_no_card_is_empty_for_days_for_what_cannot_start_for_days(run: Any) -> N
 @pytest.mark.full
 @pytest.mark.parametrize("length_s", [300, 3600, 6 * 3600])
 def test_who_needs_two_cards_starts_within_a_few_lengths_of_what_runs(run: Any, length_s: float) -> None:
-    """Nobody gives a limit, and for each that ends another is there: also where they outlast the first wait."""
+    """A job on two cards starts within a few job lengths, although no job has a limit and new ones always wait.
+
+    This also holds for jobs that run longer than the first reservation waits.
+    """
     requests = [each for each in pair_behind(length_s, length_s) if each.arrival_s < DAY_S * 2]
 
     pair_s = run(requests, Site.parse("2x24G", slots=8))[1].start_s
@@ -173,7 +180,10 @@ def test_who_needs_two_cards_starts_within_a_few_lengths_of_what_runs(run: Any, 
 
 
 def test_a_card_beside_a_run_that_stays_is_filled(run: Any) -> None:
-    """Twenty of its 24 GiB were kept for who needs 23, as long as a notebook of 2 GiB was there."""
+    """Memory beside a long run is not reserved for a job that cannot start before that run ends.
+
+    Twenty of 24 GiB were once reserved for a job of 23 GiB while a notebook of 2 GiB ran.
+    """
     requests = [job(0, 0, 2, DAY_S), job(1, 1, 23, 60), job(2, 2, 20, 60, user="bob"), job(3, 2 * 3600, 20, 60)]
 
     placed = starts(run(requests, Site.parse("24G", slots=8)))
@@ -184,7 +194,12 @@ def test_a_card_beside_a_run_that_stays_is_filled(run: Any) -> None:
 
 
 def test_who_has_used_less_goes_first_and_old_usage_fades(run: Any) -> None:
-    """Ann used an hour, Bob two hours but ten half-lives ago: for each clock of its own, Bob would wait."""
+    """The user with less recent usage goes first.
+
+    Bob's two hours, ten half-lives ago, count less than Ann's recent hour.
+
+    With a slow decay Bob waits.
+    """
     knobs = Knobs(half_life_s=DAY_S)
     site = Site.parse("24G", slots=8)
     now_s = 10 * DAY_S
@@ -198,7 +213,7 @@ def test_who_has_used_less_goes_first_and_old_usage_fades(run: Any) -> None:
 
 
 def test_shares_decide_who_goes_first(run: Any) -> None:
-    """Ann used twice what Bob did: with three times his share she still goes first."""
+    """Ann used twice as much as Bob. With three times his share she still goes first."""
     site = Site.parse("24G", slots=8)
     past = [job(0, 0, 24, 2000, user="ann"), job(1, 2000, 24, 1000, user="bob"), job(2, 3000, 24, 50, user="eve")]
     both = [job(3, 3001, 24, 10, user="bob"), job(4, 3002, 24, 10, user="ann")]
@@ -208,7 +223,7 @@ def test_shares_decide_who_goes_first(run: Any) -> None:
 
 
 def test_a_job_that_waits_a_day_is_lifted(run: Any) -> None:
-    """A low one beside normal ones that never end; nothing is kept for anybody here."""
+    """A job with low priority beside endless normal jobs is promoted after a day. Reservations are off here."""
     normal = [job(number, 3600 * number, 24, 3600, user="bob") for number in range(60)]
     low = job(60, 1, 24, 60, level=Level.LOW)
     requests = sorted([*normal, low], key=lambda each: each.arrival_s)
@@ -220,7 +235,10 @@ def test_a_job_that_waits_a_day_is_lifted(run: Any) -> None:
 
 
 def test_several_devices_are_taken_together_on_one_host(run: Any) -> None:
-    """Long after anybody beat, and between two ticks: whoever asks first must count on the others already."""
+    """A job on two devices starts at once, long after the last heartbeat and between two ticks.
+
+    The worker that claims first must already count on the other devices.
+    """
     late_s = 3 * DAY_S + 3
     requests = [job(0, 0, 2, 5 * DAY_S), job(1, late_s, 20, 60, gpus=2), job(2, late_s, 10, 60)]
 
@@ -233,7 +251,7 @@ def test_several_devices_are_taken_together_on_one_host(run: Any) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_jobs_are_placed_as_the_site_says(run: Any, seed: int) -> None:
-    """Whoever hears the bell first. It was chance, whatever the site said: no replay knew the setting."""
+    """Jobs spread or pack as the site's setting says, whichever worker is woken first. The result used to be random."""
     site = Site.parse("2x24G,48G", slots=8)
     small = [job(number, number, 4, 1000) for number in range(3)]
     large = job(3, 10, 44, 60)
@@ -248,14 +266,14 @@ def test_jobs_are_placed_as_the_site_says(run: Any, seed: int) -> None:
 
 
 class OneNeverAsks(Ours):
-    """The worker of the second device beats, and claims nothing."""
+    """A site whose second device sends heartbeats and claims nothing."""
 
     def _might_get_something(self, place: int) -> bool:
         return place != 1 and super()._might_get_something(place)
 
 
 def test_a_job_that_is_left_to_a_device_which_does_not_take_it_waits_for_a_moment(run: Any) -> None:
-    """As in reality, by its own clock: two shapes are left for 0.2 s, and nothing happens meanwhile."""
+    """A job left for a better device that does not claim it waits 0.2 s of simulated time, as on a real site."""
     placed = run([job(0, 5, 4, 60), job(1, 5, 6, 60)], Site.parse("24G,48G", slots=8), kind=OneNeverAsks)
 
     assert starts(placed) == [5.2, 5.2]
@@ -263,16 +281,16 @@ def test_a_job_that_is_left_to_a_device_which_does_not_take_it_waits_for_a_momen
 
 
 class EveryTick(Ours):
-    """Ticks every ten seconds, and asks every device every time, as real workers do."""
+    """A policy that ticks every interval and asks every device each time, as real workers do."""
 
     def _tick_alarm_s(self) -> float | None:
-        """Return the next tick, while anybody waits."""
+        """Return the time of the next tick, in seconds, or None if no job waits."""
         self._changed = True
         return self._next_tick_s(self._ticked_s) if self._waiting else None
 
 
 SITE = Site.parse("2x24G,12G/24G", slots=3, headroom_bytes=512 * MIB)
-#: A day's work that is pressed into hours, so that there is much to wait for.
+#: A trace with twelve times the usual arrival rate, so that many jobs wait.
 BUSY = [
     Request(
         number=each.number,
@@ -290,7 +308,7 @@ BUSY = [
 
 @pytest.mark.full
 def test_what_is_left_out_changes_nothing(run: Any) -> None:
-    """No tick that could change anything is missed, and no device that would have got a job."""
+    """The simulator's shortcuts skip no tick that changes anything, and no device that would get a job."""
     knobs = Knobs(reserve_after_s=120.0, age_after_s=1800.0, tick_s=30.0)
 
     quick = run(BUSY, SITE, knobs)
@@ -302,7 +320,7 @@ def test_what_is_left_out_changes_nothing(run: Any) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_device_is_promised_more_than_it_has(run: Any, seed: int) -> None:
-    """In bytes and in slots, at every moment of a busy day; and every job ran once, where it fits."""
+    """On a busy day no device exceeds its bytes or slots at any time, and every job runs once, where it fits."""
     placed = run(BUSY, SITE, seed=seed)
 
     assert [each.request for each in placed] == BUSY
@@ -320,16 +338,16 @@ def test_no_device_is_promised_more_than_it_has(run: Any, seed: int) -> None:
 
 @pytest.mark.full
 def test_the_same_chance_gives_the_same_replay(run: Any) -> None:
-    """Another seed is another race of the workers for the bell."""
+    """The same seed gives the same replay. Another seed changes which worker claims first."""
     assert run(BUSY, SITE) == run(BUSY, SITE)
     assert run(BUSY, SITE) != run(BUSY, SITE, seed=1)
 
 
-# ---- the store to compute with -------------------------------------------------------------------------------------
+# ---- the scratch store ---------------------------------------------------------------------------------------------
 
 
 def test_a_scratch_store_is_gone_with_its_directory() -> None:
-    """Nothing is left of it."""
+    """A scratch store ends with its context, and its directory is removed."""
     with scratch_store() as url:
         directory = Path(url.removeprefix("unix://")).parent
         assert JobQueue(url).epoch() is None
@@ -340,7 +358,7 @@ def test_a_scratch_store_is_gone_with_its_directory() -> None:
 
 
 def test_a_scratch_store_dies_with_who_started_it() -> None:
-    """Also where that was killed, and could end nothing."""
+    """A scratch store ends with the process that started it, even if that was killed."""
     text = (
         "import sys, time; from gpuqueue.embedded.scratch import scratch_store\n"
         "with scratch_store() as url: print(url, flush=True); time.sleep(600)"
@@ -372,14 +390,14 @@ def command(*words: str, given: str | None = None) -> Result:
 
 @pytest.fixture
 def example(tmp_path: Path) -> str:
-    """Return a file with the example."""
+    """Return the path of a file with the example trace."""
     path = tmp_path / "trace.csv"
     path.write_text(command("--example").stdout)
     return str(path)
 
 
 def test_the_example_is_a_trace_and_a_table(example: str) -> None:
-    """Of four policies and three users, in 80 columns."""
+    """The example trace gives a table of four policies and three users, within 80 columns."""
     assert Path(example).read_text() == EXAMPLE
 
     shown = command(example, "--devices", "2x24G")
@@ -393,7 +411,7 @@ def test_the_example_is_a_trace_and_a_table(example: str) -> None:
 
 
 def test_one_is_no_plural() -> None:
-    """One job of one user."""
+    """One job of one user is written in the singular."""
     lines = "arrival_s,user,mem,duration_s\n0,ann,1G,5\n"
 
     shown = CliRunner().invoke(commands, ["simulate", "-", "--devices", "24G"], input=lines)
@@ -402,7 +420,7 @@ def test_one_is_no_plural() -> None:
 
 
 def test_the_table_keeps_to_80_columns_where_waits_are_long() -> None:
-    """Days of waiting, users with long names, and more of them than have a line."""
+    """The table fits 80 columns with waits of days and long user names. Users beyond the limit are counted."""
     rows = [f"0,user-with-a-long-name-{number},20G,{400000 + number}" for number in range(25)]
     shown = command("-", "--devices", "1x24G", given="\n".join(["arrival_s,user,mem,duration", *rows]))
 
@@ -412,7 +430,7 @@ def test_the_table_keeps_to_80_columns_where_waits_are_long() -> None:
 
 
 def test_json_tells_the_same_in_full(example: str) -> None:
-    """Every policy, every user; and the same again with the same seed."""
+    """The JSON has every policy and user, and is the same for the same seed."""
     first = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
     again = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
 
@@ -427,7 +445,7 @@ def test_json_tells_the_same_in_full(example: str) -> None:
 
 
 def test_what_no_device_could_run_is_left_out_and_said() -> None:
-    """For all policies alike."""
+    """A job that fits no device is left out for all policies, with a message."""
     given = "arrival_s,user,mem,duration\n0,ann,4G,10\n0,ann,40G,10\n"
 
     shown = command("-", "--devices", "24G", "--json", given=given)
@@ -438,7 +456,7 @@ def test_what_no_device_could_run_is_left_out_and_said() -> None:
 
 
 def test_what_a_limit_never_lets_run_is_left_out_and_said() -> None:
-    """For all policies alike: it would wait for ever."""
+    """A job that a limit never allows is left out for all policies, with a message. It would wait for ever."""
     given = "arrival_s,user,mem,duration,gpus\n0,ann,4G,10,1\n0,ann,4G,10,2\n"
     words = ("-", "--devices", "2x24G", "--limits", "ann: running_gpus=1", "--json")
 
@@ -456,14 +474,14 @@ def test_what_a_limit_never_lets_run_is_left_out_and_said() -> None:
     [
         ("", 0),
         ("ann: running_gpus=1", 1000),
-        ("*: running_mem=1G/refuse", 1000),  # here nobody is refused
+        ("*: running_mem=1G/refuse", 1000),  # the simulator makes jobs wait instead of refusing them
         ("bob: running_gpus=1", 0),
         ("*: queued_jobs=0", 0),
         ("@vision: running_jobs=1", 1000),
     ],
 )
 def test_limits_make_jobs_wait(limits: str, longest_s: float) -> None:
-    """By the site's own scripts; groups may be the trace's."""
+    """Limits make jobs wait. The real scripts apply them, and groups may come from the trace."""
     given = "arrival_s,user,mem,duration,group\n0,ann,1G,1000,vision\n0,ann,1G,1000,vision\n"
 
     told = json.loads(command("-", "--devices", "2x24G", "--limits", limits, "--json", given=given).stdout)
@@ -472,7 +490,7 @@ def test_limits_make_jobs_wait(limits: str, longest_s: float) -> None:
 
 
 def test_a_limit_keeps_nobody_else_waiting() -> None:
-    """Ann's second job waits for her first, and Bob's passes it."""
+    """Ann's second job waits for her first because of a limit, and Bob's job passes it."""
     given = "arrival_s,user,mem,duration\n0,ann,20G,1000\n0,ann,20G,1000\n1,bob,20G,10\n"
 
     told = json.loads(
@@ -484,7 +502,10 @@ def test_a_limit_keeps_nobody_else_waiting() -> None:
 
 
 def test_knobs_are_those_of_the_settings_unless_an_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One slot makes two small jobs wait for each other."""
+    """Parameters come from the settings unless an option overrides them.
+
+    With one slot, two small jobs wait for each other.
+    """
     given = "arrival_s,user,mem,duration\n0,ann,1G,1000\n0,ann,1G,1000\n"
 
     def longest(*words: str) -> float:
@@ -499,7 +520,7 @@ def test_knobs_are_those_of_the_settings_unless_an_option_says(monkeypatch: pyte
 
 
 def test_placement_is_an_option() -> None:
-    """Two small jobs on a card of their own each leave no room for a large one; on one card they do."""
+    """Spread, two small jobs leave no card for a large one. Packed on one card, they do."""
     given = "arrival_s,user,mem,duration\n0,ann,4G,1000\n1,ann,4G,1000\n2,bob,22G,10\n"
 
     def longest(*words: str) -> float:
@@ -511,7 +532,7 @@ def test_placement_is_an_option() -> None:
 
 
 def test_a_knob_is_blamed_by_its_option(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not as a setting that nobody set; one that somebody set is."""
+    """An error names the option that was given, or the setting if the value came from there."""
     refused = command(example, "--devices", "24G", "--reserve-after", "soon")
 
     assert str(refused.exception).startswith("--reserve-after: 'soon' is not a duration")
@@ -521,13 +542,13 @@ def test_a_knob_is_blamed_by_its_option(example: str, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("kind", ["png", "svg", "html"])
 def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None:
-    """Whole, and nothing beside them."""
+    """Each chart file is written completely, and no other file is."""
     path = tmp_path / f"picture.{kind}"
 
     shown = command(example, "--devices", "2x24G", "--plot", str(path))
 
     assert shown.exit_code == 0, shown.output
-    assert "exclusive" in shown.output  # the table as well
+    assert "exclusive" in shown.output  # the table is printed too
     assert path.stat().st_size > 5000
     assert {"trace.csv", path.name} == {each.name for each in tmp_path.iterdir()}
 
@@ -558,7 +579,7 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], said: str) -> None:
-    """Before a store is started."""
+    """Invalid arguments are refused in one line, before a store is started."""
     shown = CliRunner().invoke(commands, ["simulate", *words], input=EXAMPLE)
 
     assert said in str(shown.exception)

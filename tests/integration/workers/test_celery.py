@@ -16,14 +16,17 @@ from workers.celery_app import broker_url
 
 
 def inspect(site: Site, what: str) -> str:
-    """Ask the workers as an operator would."""
+    """Run `celery inspect` on the workers, as an operator would."""
     command = [str(BIN / "celery"), "-A", "workers.celery_app", "inspect", "--timeout", "5", "--json", what]
     return subprocess.run(command, env=site.environ, capture_output=True, text=True, check=False, timeout=60).stdout
 
 
 @pytest.mark.full
 def test_a_running_job_is_a_real_celery_task(site: Site, tmp_path: Path) -> None:
-    """`celery inspect active` shows it, under the worker's device; no broker queue ever holds it."""
+    """`celery inspect active` shows a running job under its worker's device.
+
+    The job is never in a queue of the broker.
+    """
     site.start_recorder()
     worker = site.start_worker(plain=False)
     gate = tmp_path / "gate"
@@ -44,7 +47,7 @@ def test_a_running_job_is_a_real_celery_task(site: Site, tmp_path: Path) -> None
 
 @pytest.mark.full
 def test_flower_sees_the_worker_and_the_job(site: Site) -> None:
-    """An operator's usual page works on our workers unchanged."""
+    """Flower shows gpuqueue's workers and jobs unchanged."""
     site.start_recorder()
     site.start_worker(plain=False)
     port = 20000 + site.client.queue.now_ms() % 20000
@@ -68,8 +71,8 @@ def test_flower_sees_the_worker_and_the_job(site: Site) -> None:
         until(lambda: ask("workers"), what="flower knows the worker")
 
         def seen() -> list[str]:
-            # Events of before Flower listened are not told again, and the name is only in the first of a task's: so
-            # jobs, until one is seen from its beginning.
+            # Flower misses events from before it subscribed, and only a task's first event has the name. So jobs run
+            # until Flower has seen one from its first event.
             site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)
             return [task["name"] for task in ask("tasks").values() if task["name"]]
 
@@ -80,6 +83,6 @@ def test_flower_sees_the_worker_and_the_job(site: Site) -> None:
 
 
 def test_the_broker_is_the_store_itself() -> None:
-    """One server to run; a unix socket is spelt as kombu wants it."""
+    """The Celery broker is the store, and a unix socket URL is spelt as kombu expects it."""
     assert "redis+socket:///run/store.sock" == broker_url("unix:///run/store.sock")
     assert "redis://h:1/2" == broker_url("redis://h:1/2")

@@ -1,4 +1,4 @@
-"""The scripts in examples/ run as they are, on whatever device there is, and learn something."""
+"""Tests that the scripts in examples/ run unchanged on any device, and that their training works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOSS = re.compile(r"^epoch +\d+ +loss (\d+\.\d+) +accuracy (\d\.\d+)$", re.MULTI
 
 @pytest.fixture(scope="module", autouse=True)
 def _torch() -> None:
-    """Skip where PyTorch or scikit-learn is missing, but fail in CI, where they have to be there."""
+    """Skip where PyTorch or scikit-learn is missing, but fail in CI, where both must be installed."""
     missing = [name for name in ("torch", "sklearn") if importlib.util.find_spec(name) is None]
     if missing and os.environ.get("CI"):
         pytest.fail(f"CI must run the examples, and there is no {' and no '.join(missing)}")
@@ -27,7 +27,7 @@ def _torch() -> None:
 
 
 def run(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run one example as a user would, in a process of its own."""
+    """Run one example in its own process, as a user would."""
     return subprocess.run(
         [sys.executable, str(EXAMPLES / script), *arguments],
         capture_output=True,
@@ -41,7 +41,7 @@ def run(script: str, *arguments: str, **environment: str) -> subprocess.Complete
 @pytest.mark.full
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_example_learns(script: str) -> None:
-    """Three epochs end with exit code 0, a lower loss than the first, more than chance, and name the device."""
+    """Three epochs end with exit code 0, a falling loss and good accuracy, and name the device."""
     done = run(script, "--epochs", "3")
     epochs = [(float(loss), float(share)) for loss, share in LOSS.findall(done.stdout)]
 
@@ -64,7 +64,7 @@ def test_seed_repeats_a_run() -> None:
 
 @pytest.mark.full
 def test_two_replicas_stay_equal() -> None:
-    """Without two GPUs the script says so, and after training by hand the two replicas are the same to the last bit."""
+    """Without two GPUs the script uses two replicas on the CPU, and they stay equal to the last bit."""
     done = run("train_two_devices.py", "--epochs", "1", CUDA_VISIBLE_DEVICES="")
 
     assert "fewer than two GPUs: two replicas on the CPU instead" in done.stdout
@@ -76,7 +76,7 @@ def test_two_replicas_stay_equal() -> None:
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("missing", ["torch", "sklearn"])
 def test_missing_library_is_one_clear_line(script: str, missing: str, tmp_path: Path) -> None:
-    """Without PyTorch or scikit-learn an example ends with exit code 1 and one line that says what to install."""
+    """Without PyTorch or scikit-learn an example exits with 1 and one line that names the remedy."""
     (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError('absent', name={missing!r})\n")
     done = run(script, PYTHONPATH=str(tmp_path))
 

@@ -19,7 +19,7 @@ from gpuqueue.text.units import GIB
 
 SUPPORT = Path(__file__).parents[2] / "support"
 
-#: Holds memory on the card that it was given, each size until it was seen, the last until it is told to go.
+#: Allocates each size on its card and waits until it was measured, then waits for the gate file.
 JOB = """
 import pathlib, sys, time
 sys.path.insert(0, {tests!r})
@@ -36,7 +36,7 @@ while not pathlib.Path({gate!r}).exists():
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeGpus:
-    """Return the state of a fake driver with two 24 GiB cards, which keeps half a GiB of each for itself."""
+    """Return the state of a fake driver with two 24 GiB cards, half a GiB of each reserved by the driver."""
     return FakeGpus.create(tmp_path / "gpus", (24 * GIB, 24 * GIB))
 
 
@@ -52,7 +52,7 @@ def gpu_site(tmp_path: Path, store_url: str, fake: FakeGpus) -> Iterator[Site]:
 
 
 def submit(site: Site, mem: str, gate: Path, *steps: float) -> int:
-    """Submit a job that takes these sizes on its card, one after the other."""
+    """Submit a job that allocates these sizes, in GiB, one after the other."""
     script = gate.with_suffix(".py")
     script.write_text(JOB.format(tests=str(SUPPORT), steps=steps, gate=str(gate)))
     return int(site.cli("submit", "--mem", mem, "--", sys.executable, str(script)).stdout)
@@ -62,7 +62,10 @@ def submit(site: Site, mem: str, gate: Path, *steps: float) -> int:
 def test_a_gpu_job_is_pinned_by_uuid_and_its_peak_is_the_drivers(
     gpu_site: Site, fake: FakeGpus, tmp_path: Path
 ) -> None:
-    """The real pynvml on the fake driver: device, pinning and peak memory in the book are what the driver saw."""
+    """The history has the device, the pinning and the peak memory that the driver saw.
+
+    The real pynvml runs on the fake driver.
+    """
     gpu_site.start_recorder()
     gpu_site.start_worker("1")
     gate = tmp_path / "gate"
@@ -80,7 +83,7 @@ def test_a_gpu_job_is_pinned_by_uuid_and_its_peak_is_the_drivers(
 
 @pytest.mark.full
 def test_the_book_knows_what_a_run_did_on_its_card(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
-    """When its first memory was seen, how busy and hot the card was, and how its memory went, step by step."""
+    """The history has the time of the first memory, the card's load and temperature, and the memory timeline."""
     fake.state.gpus[0].utilisation, fake.state.gpus[0].temperature = 60, 71
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
@@ -99,7 +102,7 @@ def test_the_book_knows_what_a_run_did_on_its_card(gpu_site: Site, fake: FakeGpu
     assert run.duration_s is not None
     assert 0 < activity.first_memory_s < run.duration_s
     assert line is not None
-    steps = [each / GIB for each, _ in groupby(filter(None, line.bytes))]  # nobody looked at some, on a busy machine
+    steps = [each / GIB for each, _ in groupby(filter(None, line.bytes))]  # on a busy machine some steps have no sample
     assert [2.0, 5.5, 1.0] == steps
     assert round(5.5 * GIB) == run.peak_at_once_bytes
     told = gpu_site.cli("show", str(job)).stdout
@@ -108,7 +111,7 @@ def test_the_book_knows_what_a_run_did_on_its_card(gpu_site: Site, fake: FakeGpu
     assert "71 °C" in told
 
 
-#: Takes 4 GiB in its first process and 3 more in a daemon that leaves its session twice, both at the same time.
+#: Allocates 4 GiB in the first process, and at the same time 3 GiB in a daemon that leaves its session twice.
 TWO_PROCESSES = """
 import os, pathlib, sys, time
 sys.path.insert(0, {tests!r})
@@ -130,7 +133,10 @@ while not pathlib.Path({gate!r}).exists():
 
 @pytest.mark.full
 def test_processes_of_a_run_add_up_at_every_moment(gpu_site: Site, tmp_path: Path) -> None:
-    """A daemon that left its session twice holds the run's memory, and is gone with it."""
+    """The memory of a run is the sum over its processes, including a daemon that left its session twice.
+
+    The daemon ends with the run.
+    """
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
     gate = tmp_path / "gate"
@@ -148,7 +154,7 @@ def test_processes_of_a_run_add_up_at_every_moment(gpu_site: Site, tmp_path: Pat
 
 @pytest.mark.full
 def test_the_drivers_own_maximum_is_taken_where_it_keeps_one(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
-    """With accounting on, a spike between two samples is in the book, with its source."""
+    """With accounting on, a memory spike between two samples is recorded, with its source."""
     fake.state.gpus[0].accounting = 1
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
@@ -170,7 +176,10 @@ def test_the_drivers_own_maximum_is_taken_where_it_keeps_one(gpu_site: Site, fak
 def test_a_driver_that_tells_nothing_of_its_processes_leaves_the_devices_own_figure(
     gpu_site: Site, tmp_path: Path
 ) -> None:
-    """N/A is not zero: where nobody else was on the card, how much fuller it became is told, as what it is."""
+    """Where the driver does not report memory per process, the peak is the growth of the device's used memory.
+
+    N/A is not zero. The growth counts only where no other process used the card, and its source is recorded.
+    """
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
     gate = tmp_path / "gate"
@@ -190,7 +199,7 @@ def test_a_driver_that_tells_nothing_of_its_processes_leaves_the_devices_own_fig
 
 @pytest.mark.full
 def test_a_strangers_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
-    """A process that the queue did not start, of whatever pid namespace, counts in bytes while it lives."""
+    """Memory of an external process, in any pid namespace, keeps a job waiting while that process lives."""
     gpu_site.start_recorder()
     fake.hold(0, 4_000_001, 20 * GIB, always_alive=True)
     gpu_site.start_worker("0")
@@ -201,14 +210,14 @@ def test_a_strangers_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, 
     assert JobState.SUCCEEDED is gpu_site.until_recorded(small).job.state
     assert JobState.QUEUED is gpu_site.client.get(job).state
 
-    fake.state.entry_count = 0  # the stranger is gone
+    fake.state.entry_count = 0  # the external process is gone
 
     assert JobState.SUCCEEDED is gpu_site.until_recorded(job).job.state
 
 
 @pytest.mark.full
 def test_memory_granted_and_not_yet_taken_is_not_granted_twice(gpu_site: Site, tmp_path: Path) -> None:
-    """A job that is still loading holds nothing on the card; its lease holds it all the same."""
+    """Memory that was allocated to a job, and that the job does not use yet, is not allocated again."""
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
     gate = tmp_path / "gate"
@@ -228,7 +237,10 @@ def test_memory_granted_and_not_yet_taken_is_not_granted_twice(gpu_site: Site, t
 def test_a_lost_gpu_takes_no_new_job_and_its_running_one_goes_on(
     gpu_site: Site, fake: FakeGpus, tmp_path: Path
 ) -> None:
-    """Unknown memory is not free memory; back again, it serves on without a restart."""
+    """A lost GPU takes no new job, because unknown memory is not free memory.
+
+    Its running job goes on, and the GPU serves again without a restart once it is back.
+    """
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
     gate = tmp_path / "gate"
@@ -251,7 +263,7 @@ def test_a_lost_gpu_takes_no_new_job_and_its_running_one_goes_on(
 def test_a_job_that_takes_more_than_it_asked_for_is_ended_and_its_neighbour_is_not(
     gpu_site: Site, tmp_path: Path
 ) -> None:
-    """Warned in its own log at the first excess, ended beyond the tolerance, recorded with the figures."""
+    """A job over its request is warned in its log, then ended beyond the tolerance, with the figures recorded."""
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
     gate = tmp_path / "gate"
@@ -275,7 +287,7 @@ def test_a_job_that_takes_more_than_it_asked_for_is_ended_and_its_neighbour_is_n
 
 @pytest.mark.full
 def test_no_cap_lets_a_job_take_what_it_likes(gpu_site: Site, tmp_path: Path) -> None:
-    """Somebody who knows better may say so; what it really holds counts against new claims."""
+    """With `--no-cap` a job may use any amount of memory, and its real use counts against new claims."""
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
     gate = tmp_path / "gate"
@@ -290,7 +302,10 @@ def test_no_cap_lets_a_job_take_what_it_likes(gpu_site: Site, tmp_path: Path) ->
 
 
 def test_a_worker_tells_how_far_its_card_is_from_the_others(gpu_site: Site, fake: FakeGpus) -> None:
-    """As the driver has it at the worker's start: jobs on several devices are placed by that."""
+    """A worker publishes at its start how near its card is to the others, as the driver reports it.
+
+    Jobs on several devices are placed by these figures.
+    """
     fake.state.links[0][1] = 1
     gpu_site.start_worker("0")
 

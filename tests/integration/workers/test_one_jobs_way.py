@@ -18,9 +18,9 @@ from gpuqueue.model.job import JobState
 from gpuqueue.text.units import MIB
 
 SUPPORT = Path(__file__).parents[2] / "support"
-#: What a job begins with that waits until it was seen.
+#: The first lines of a job that waits until it was measured.
 METERED = f"import os, sys; sys.path.insert(0, {str(SUPPORT)!r}); from metered import until_seen"
-#: Takes 200 MiB, says where it is, and ends with 0 once that was seen, after half a second or later.
+#: Allocates 200 MiB, prints its device, waits until the allocation was measured, and exits with 0 half a second later.
 SCRIPT = """
 import time
 taken = bytearray(200 * 2**20)
@@ -33,14 +33,17 @@ time.sleep(0.5)
 
 @pytest.fixture
 def either_book(store_url: str, tmp_path: Path, empty_url: str) -> Iterator[Site]:
-    """Return a site whose book is SQLite, and one whose book is PostgreSQL."""
+    """Return a site whose history is in SQLite, and then one whose history is in PostgreSQL."""
     made = Site(tmp_path / "state", store_url, GPUQUEUE_DATABASE_URL=empty_url)
     yield made
     made.stop()
 
 
 def test_one_job_walks_down_the_whole_corridor(either_book: Site) -> None:
-    """Submit → queue → claim → run → finish → record → query: each room is real, and each tells the same story."""
+    """One job passes through submit, queue, claim, run, finish, record and query.
+
+    Each step is the real one, and all of them report the same facts.
+    """
     site = either_book
     script = site.settings.state_dir / "train.py"
     script.write_text(METERED + SCRIPT)
@@ -88,7 +91,7 @@ def test_one_job_walks_down_the_whole_corridor(either_book: Site) -> None:
 
 @pytest.mark.full
 def test_a_submit_takes_directory_and_environment_along(site: Site, tmp_path: os.PathLike[str]) -> None:
-    """The job runs as if it had been started where it was submitted, and without the queue's own addresses."""
+    """A job gets the directory and environment of its submitter, but not gpuqueue's own addresses."""
     site.start_recorder()
     site.start_worker()
     site.environ["WANDB_MODE"] = "offline"
@@ -100,7 +103,7 @@ def test_a_submit_takes_directory_and_environment_along(site: Site, tmp_path: os
 
 
 def test_run_shows_the_output_and_returns_the_exit_code(site: Site) -> None:
-    """As if it had run here: output, exit code, 124 for the time limit, 128 + n for a signal."""
+    """`run` shows the job's output and returns its exit code: 124 at the time limit, 128 + n for signal n."""
     site.start_recorder()
     site.start_worker()
 
@@ -113,7 +116,7 @@ def test_run_shows_the_output_and_returns_the_exit_code(site: Site) -> None:
 
 @pytest.mark.promise("P5")
 def test_cancel_ends_the_tree_and_is_in_the_book(site: Site) -> None:
-    """A running job, a waiting one, and one that has ended already."""
+    """A running job and a waiting job can be cancelled; cancelling a job that has ended is an error."""
     site.start_recorder()
     site.start_worker()
     running = int(site.cli("submit", "--mem", "8G", "--", "sleep", "1000").stdout)
@@ -138,7 +141,7 @@ def test_cancel_ends_the_tree_and_is_in_the_book(site: Site) -> None:
 
 @pytest.mark.full
 def test_logs_follow_until_the_end(site: Site) -> None:
-    """From before the first line to after the last."""
+    """`logs -f` shows the log from the first line to the last."""
     site.start_recorder()
     site.start_worker()
     job = int(site.cli("submit", "--mem", "1M", "--", "sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.2; done").stdout)
@@ -148,7 +151,7 @@ def test_logs_follow_until_the_end(site: Site) -> None:
 
 @pytest.mark.full
 def test_hold_and_release(site: Site) -> None:
-    """A held job is not started; released, it is."""
+    """A held job does not start until it is released."""
     site.start_recorder()
     job = int(site.cli("submit", "--mem", "1M", "--", "true").stdout)
     assert f"job {job}: held\n" == site.cli("hold", str(job)).stdout
@@ -162,7 +165,7 @@ def test_hold_and_release(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_job_on_two_devices_sees_both_as_0_and_1(store_url: str, tmp_path: Path) -> None:
-    """All or none, on one host; each device has its lease and its peak in the book."""
+    """A job on two devices gets both on one host; each device has its own lease and recorded peak."""
     site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:2x1G")
     try:
         site.start_recorder()
@@ -185,7 +188,7 @@ def test_a_job_on_two_devices_sees_both_as_0_and_1(store_url: str, tmp_path: Pat
 
 @pytest.mark.promise("P2")
 def test_a_stranger_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Path) -> None:
-    """A notebook started by hand holds memory that was promised to nobody: the job waits until it is gone."""
+    """Memory of an external process is not allocated to jobs: a job waits until it is free."""
     site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:1x600M")
     hold = "data = bytearray(300 * 2**20); print('holding', flush=True); input()"
     stranger = subprocess.Popen(
@@ -216,7 +219,7 @@ def test_a_stranger_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Pa
 
 @pytest.mark.full
 def test_a_python_program_gets_the_same_objects(site: Site) -> None:
-    """`from gpuqueue import Client`: submit, wait, history."""
+    """`from gpuqueue import Client` gives a Python program submit, wait and history."""
     site.start_recorder()
     site.start_worker()
     with Client(site.settings) as client:
@@ -234,7 +237,7 @@ def test_a_python_program_gets_the_same_objects(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_job_is_told_before_its_time_is_over(site: Site) -> None:
-    """From the command line down to the job's own handler, and what was asked for stands in the history."""
+    """A job gets its early signal before the time limit, and the history keeps the request."""
     site.start_recorder()
     site.start_worker()
     refused = site.cli("submit", "--mem", "1M", "--signal", "USR1@28", "--", "true", check=False)

@@ -1,4 +1,4 @@
-/* Notes the name of each variable that a program asks the C library for, in the file that ENVIRONMENT_SPY names. */
+/* Appends the name of each variable that a program reads through the C library to the file ENVIRONMENT_SPY. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,6 +1,7 @@
-"""Prints what Python code asks ``os.environ`` for: from the first ``.pth`` file on, while torch is imported.
+"""Prints the variables that Python code reads from ``os.environ`` while torch is imported.
 
-Started with ``-S``, so that it is there before them. Who goes through all of it is printed as ``* of MODULE``.
+It is started with ``-S``, so that it also sees the ``.pth`` files. A module that iterates over all variables is printed
+as ``* of MODULE``.
 """
 
 # ruff: noqa: T201 - what it prints is read by a test
@@ -11,7 +12,7 @@ BETWEEN = ("__main__", "os", "collections.abc", "_collections_abc")
 
 
 class Noting(type(os.environ)):  # type: ignore[misc]
-    """The environment, which prints the names it is asked for."""
+    """An environment that prints the names that are read."""
 
     def __getitem__(self, name: str) -> str:
         if not going_through:
@@ -32,7 +33,7 @@ class Noting(type(os.environ)):  # type: ignore[misc]
         going_through.pop()
 
 
-#: Whether somebody goes through all of it: those it holds were not asked for one by one.
+#: Not empty during an iteration over all variables, whose single reads are not printed.
 going_through: list[bool] = []
 
 if __name__ == "__main__":

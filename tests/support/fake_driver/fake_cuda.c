@@ -1,9 +1,9 @@
-/* As much of libcuda.so.1 as job.py asks, over the same state as fake_nvml.c.
+/* The part of libcuda.so.1 that job.py uses, over the same state as fake_nvml.c.
  *
- * What it keeps of the real one: CUDA_VISIBLE_DEVICES is read once, at cuInit; a process is charged a context on each
- * GPU that it uses; memory comes in pages of 2 MiB; a full GPU says so; everything is gone with the process; a forked
- * child of an initialised process can do nothing. Devices come in the order of their bus, as with
- * CUDA_DEVICE_ORDER=PCI_BUS_ID.
+ * It has these properties of the real library: CUDA_VISIBLE_DEVICES is read once, at cuInit. A process is charged a
+ * context on each GPU that it uses. Memory comes in pages of 2 MiB. A full GPU returns an error. All memory is free
+ * when the process ends. A forked child of an initialised process cannot use CUDA. Devices are in the order of their
+ * bus, as with CUDA_DEVICE_ORDER=PCI_BUS_ID.
  */
 #include "fake_state.h"
 
@@ -34,7 +34,7 @@ static Gpu *named(const char *word) {
     }
     for (uint32_t i = 0; i < state->gpu_count + state->mig_count; i++) {
         if (strncmp(word, state->gpus[i].uuid, length) || state->gpus[i].mig) continue;
-        if (found) return NULL; /* the beginning of two */
+        if (found) return NULL; /* an ambiguous prefix */
         found = &state->gpus[i];
     }
     return found;
@@ -54,11 +54,11 @@ static void see(const char *list) {
         while (*word == ' ') word++;
         word[strcspn(word, " ")] = 0;
         Gpu *gpu = named(word);
-        if (!gpu) return; /* what is invalid ends the list */
+        if (!gpu) return; /* an invalid name ends the list */
         for (int i = 0; i < visible_count; i++)
             if (visible[i] == gpu) { visible_count = 0; return; } /* a repeat gives no device at all */
         visible[visible_count++] = gpu;
-        if (gpu->parent >= 0) { /* a process has one instance and nothing beside it */
+        if (gpu->parent >= 0) { /* a process can use one instance and no other device */
             visible[0] = gpu;
             visible_count = 1;
             return;
@@ -101,7 +101,7 @@ int cuDeviceGetUuid_v2(unsigned char *out, int device) {
 int cuDeviceGetUuid(unsigned char *out, int device) { return cuDeviceGetUuid_v2(out, device); }
 int cuDeviceTotalMem_v2(size_t *out, int device) { return ready() ? ready() : (*out = visible[device]->total, OK); }
 
-/* This process's entry on the GPU; one that a dead process left is used again. Under the lock. */
+/* This process's entry on the GPU, new or reused from a dead process. Needs the lock. */
 static Entry *entry_on(Gpu *gpu) {
     uint32_t pid = getpid(), index = gpu - state->gpus;
     uint64_t start = start_of(pid);

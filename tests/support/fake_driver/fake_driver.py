@@ -1,7 +1,7 @@
-"""Builds the libraries of the fake NVIDIA driver and writes what they say.
+"""Builds the libraries of the fake NVIDIA driver and writes their state.
 
-A program sees the fake GPUs when it is started with :meth:`FakeGpus.environ`; the library cannot be swapped under a
-running one. Everything else changes live: ``gpus.state.gpus[1].error = 15`` and GPU 1 is lost at the next call.
+A program sees the fake GPUs when it is started with :meth:`FakeGpus.environ`; the library of a running program cannot
+be replaced. Everything else changes live: with ``gpus.state.gpus[1].error = 15``, GPU 1 is lost at the next call.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 LIBRARY = "libnvidia-ml.so.1"
-#: Holds memory through libcuda, on the fake and on a real card.
+#: A job that holds memory through libcuda, on the fake and on a real card.
 JOB = HERE / "job.py"
-#: Each library with its source; fake_state.h is what they share.
+#: Each library with its source; they share fake_state.h.
 SOURCES = {"libcuda.so.1": "fake_cuda.c", LIBRARY: "fake_nvml.c"}
 STATE_VARIABLE = "FAKE_GPU_STATE"
 
 # Error codes of NVML that tests switch on.
 NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, UNKNOWN = 3, 4, 9, 15, 18, 999
 
-# Questions that a GPU need not support (``gpus[0].unsupported``) and a driver need not know (``missing``).
+# Calls that a GPU may not support (``gpus[0].unsupported``) or a driver may not have (``missing``).
 TEMPERATURE, TEMPERATURE_V, THRESHOLD, FIELDS, POWER, UTILISATION, REASONS = (1 << bit for bit in range(7))
 ECC, MODE, MARGIN, TOPOLOGY, MPS_LIST, GRAPHICS_LIST = (1 << bit for bit in range(7, 13))
 _OF_THE_CARD = TEMPERATURE | TEMPERATURE_V | THRESHOLD | FIELDS | POWER | UTILISATION | REASONS | MODE | MARGIN
 
 _MAX_GPUS, _MAX_ENTRIES, _MAX_ACCOUNTS, _MAX_CHANGES = 16, 512, 1024, 4096
 _COMPUTE, _GRAPHICS, _NOT_AVAILABLE, _ALWAYS_ALIVE, _MPS = 1, 2, 4, 8, 16
-#: The start of an entry that is free.
+#: The start time of a free entry.
 _NOBODY = 1
 _GIB = 2**30
-#: One NUMA node of another processor: as far as two cards of one host can be.
+#: The largest distance between two cards of one host: across processors.
 _SYSTEM = 50
 
 
@@ -106,7 +106,7 @@ class _Change(ctypes.Structure):
 
 
 class _State(ctypes.Structure):
-    """The same layout as in fake_state.h."""
+    """The state, with the layout of fake_state.h."""
 
     _fields_ = (
         ("gpu_count", ctypes.c_uint32),
@@ -133,8 +133,8 @@ class _State(ctypes.Structure):
 class Change(NamedTuple):
     """One step of what processes hold: its time on the wall clock, and what *pid* holds on *gpu* from then on.
 
-    ``start`` is when the process started, in the kernel's ticks, 0 for one that :meth:`FakeGpus.hold` let hold it;
-    ``refused`` what it asked for and did not get. A process that dies leaves no step.
+    ``start`` is when the process started, in the kernel's ticks; it is 0 for an entry that :meth:`FakeGpus.hold` made.
+    ``refused_bytes`` is what the process asked for and did not get. A process that dies leaves no step.
     """
 
     at_ns: int
@@ -146,12 +146,15 @@ class Change(NamedTuple):
 
 
 def compiler() -> str | None:
-    """Return the C compiler, None where there is none and tests over the fake must be skipped."""
+    """Return the C compiler, or None.
+
+    Without a compiler the tests that use the fake driver must be skipped.
+    """
     return shutil.which("gcc") or shutil.which("cc")
 
 
 def build(directory: Path) -> Path:
-    """Build the libraries into *directory*, once, and return the path of NVML's."""
+    """Build the libraries into *directory*, once, and return the path of NVML's library."""
     for name, source in SOURCES.items():
         library = directory / name
         if library.exists():
@@ -167,7 +170,7 @@ def build(directory: Path) -> Path:
 
 
 class FakeGpus:
-    """The state of the fake driver in the file *path*; every process that maps it sees the same."""
+    """The state of the fake driver in the file *path*, which every process that maps it shares."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -182,7 +185,7 @@ class FakeGpus:
     def create(
         cls, path: Path, sizes: tuple[int, ...], *, reserved_bytes: int = _GIB // 2, context_bytes: int = 300 * 2**20
     ) -> FakeGpus:
-        """Write a new state with one GPU for each size in *sizes*, cool, idle and as far apart as can be."""
+        """Write a new state with one GPU for each size in *sizes*, cool, idle and at the largest distance."""
         path.write_bytes(b"")
         os.truncate(path, ctypes.sizeof(_State))
         fake = cls(path)
@@ -199,7 +202,7 @@ class FakeGpus:
 
     @classmethod
     def here(cls) -> FakeGpus:
-        """Return the state that this process's environment names: for a job that holds fake memory itself."""
+        """Return the state that this process's environment names, for a job that holds fake memory itself."""
         return cls(Path(os.environ[STATE_VARIABLE]))
 
     @staticmethod
@@ -208,7 +211,7 @@ class FakeGpus:
         return f"GPU-{index:08x}-fa4e-0000-0000-000000000000"
 
     def environ(self, library: Path) -> dict[str, str]:
-        """Return what a program's environment needs on top, to find the fake driver and this state."""
+        """Return what a program's environment needs in addition to find the fake driver and this state."""
         return {"LD_LIBRARY_PATH": str(library.parent), STATE_VARIABLE: str(self.path)}
 
     def divide(self, card: int, sizes: dict[int, int]) -> list[str]:
@@ -235,10 +238,10 @@ class FakeGpus:
         not_available: bool = False,
         always_alive: bool = False,
     ) -> None:
-        """Let *pid* hold *size_bytes* on GPU *gpu*, in one of the three lists, instead of what it held there before.
+        """Set what *pid* holds on GPU *gpu* to *size_bytes*, in one of the three lists.
 
-        With *not_available* it really holds them, but the driver will not say so; *always_alive* is for a process
-        of another pid namespace.
+        With *not_available* the process holds the memory, but the driver does not report it. *always_alive* is for a
+        process of another pid namespace.
         """
         kind = _GRAPHICS if graphics else _MPS if mps else _COMPUTE
         flags = kind | _NOT_AVAILABLE * not_available | _ALWAYS_ALIVE * always_alive
@@ -249,7 +252,7 @@ class FakeGpus:
             self._keep_change(gpu, pid, size_bytes)
 
     def let_go(self, gpu: int, pid: int) -> None:
-        """Let *pid* hold nothing on GPU *gpu* any more, as if it had never been there."""
+        """Remove everything that *pid* holds on GPU *gpu*, as if it had never been there."""
         with self.locked():
             for entry in self._entries():
                 if (entry.gpu, entry.pid) == (gpu, pid):
@@ -257,7 +260,7 @@ class FakeGpus:
             self._keep_change(gpu, pid, 0)
 
     def held(self, gpu: int) -> dict[int, int]:
-        """Return what each live process holds on GPU *gpu*, by the pid."""
+        """Return what each live process holds on GPU *gpu*, by pid."""
         found: dict[int, int] = {}
         with self.locked():
             for entry in self._entries():
@@ -266,11 +269,10 @@ class FakeGpus:
         return found
 
     def changes(self) -> list[Change]:
-        """Return what has changed since the last call (or since this object was made), in order.
+        """Return the changes since the last call, or since this object was made, in order.
 
         Raises:
-            OverflowError: so much that the oldest is not there any more.
-
+            OverflowError: there were so many that the oldest is not stored any more.
         """
         with self.locked():
             count = self.state.change_count
@@ -282,12 +284,12 @@ class FakeGpus:
         return found
 
     def truth(self, gpu: int, pid: int) -> int | None:
-        """Return the most that *pid* ever held on GPU *gpu*, dead or alive; None for one that never held anything."""
+        """Return the most that *pid* ever held on GPU *gpu*, dead or alive; None if it never held anything."""
         known = [each.bytes for each in self._accounts() if (each.gpu, each.pid) == (gpu, pid)]
         return known[-1] if known else None
 
     def _entries(self) -> list[Any]:
-        """Return the entries that may be somebody's."""
+        """Return the entries that are in use."""
         entries: list[Any] = self.state.entries[: self.state.entry_count]
         return [entry for entry in entries if entry.start != _NOBODY]
 
@@ -309,7 +311,7 @@ class FakeGpus:
         self.state.change_count += 1
 
     def _accounts(self) -> list[Any]:
-        """Return the accounts that are kept, oldest first."""
+        """Return the stored accounts, oldest first."""
         count = self.state.account_count
         return [self.state.accounts[i % _MAX_ACCOUNTS] for i in range(max(0, count - _MAX_ACCOUNTS), count)]
 
@@ -329,7 +331,7 @@ class FakeGpus:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every change and every look of others away; may be entered again by the thread that is in it."""
+        """Lock the state against all changes and reads of others; reentrant within a thread."""
         with self._mine:
             self._depth += 1
             try:
@@ -344,7 +346,7 @@ class FakeGpus:
 
 
 def _alive(entry: Any) -> bool:
-    """Return whether the process that holds it lives."""
+    """Return whether the process of *entry* lives."""
     if entry.flags & _ALWAYS_ALIVE:
         return True
     try:

@@ -1,9 +1,9 @@
-/* A driver's library for machines without a GPU: as much of NVML as gpuqueue, gpustat and nvitop ask. */
+/* A driver library for machines without a GPU: the part of NVML that gpuqueue, gpustat and nvitop use. */
 #include "fake_state.h"
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        DRIVER_NOT_LOADED = 9, FUNCTION_NOT_FOUND = 13 };
-/* The questions that can be unsupported or missing; the same bits as in fake_driver.py. */
+/* The calls that can be unsupported or missing, with the bits of fake_driver.py. */
 enum { TEMPERATURE = 1, TEMPERATURE_V = 2, THRESHOLD = 4, FIELDS = 8, POWER = 16, UTILISATION = 32, REASONS = 64,
        ECC = 128, MODE = 256, MARGIN = 512, TOPOLOGY = 1024, MPS_LIST = 2048, GRAPHICS_LIST = 4096 };
 
@@ -27,7 +27,7 @@ static int sessions;
 static int ready(void) { return sessions ? state->call_error : UNINITIALIZED; }
 
 static int on(Gpu *gpu) {
-    while (*(volatile uint32_t *)&gpu->hang) usleep(1000); /* as a dying GPU: nothing but the test ends it */
+    while (*(volatile uint32_t *)&gpu->hang) usleep(1000); /* like a dying GPU: only the test ends the wait */
     return ready() ? ready() : gpu->error;
 }
 
@@ -80,7 +80,7 @@ static int text(int error, char *out, unsigned size, const char *from) {
     return error;
 }
 int nvmlSystemGetDriverVersion(char *out, unsigned size) { return text(ready(), out, size, "000.00"); }
-int nvmlSystemGetNVMLVersion(char *out, unsigned size) { return text(OK, out, size, "13.000.01"); } /* unopened, too */
+int nvmlSystemGetNVMLVersion(char *out, unsigned size) { return text(OK, out, size, "13.000.01"); } /* also before init */
 int nvmlSystemGetCudaDriverVersion(int *out) { return ready() ? ready() : (*out = 13000, OK); }
 int nvmlDeviceGetCount_v2(unsigned *out) { return number(ready(), out, state->gpu_count); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **out) {
@@ -225,7 +225,7 @@ int nvmlDeviceGetNvLinkState(Gpu *gpu, unsigned link, unsigned *out) {
     return number(asked(gpu, TOPOLOGY), out, state->links[gpu - state->gpus][link]);
 }
 
-/* What nvitop and gpustat ask besides. These know an honest "not supported", but not a driver without the symbol. */
+/* Further calls of nvitop and gpustat. They accept "not supported", but not a driver without the symbol. */
 #define ON_NO_CARD(name) int name(Gpu *gpu) { return on(gpu) ? on(gpu) : NOT_SUPPORTED; }
 ON_NO_CARD(nvmlDeviceGetBAR1MemoryInfo)
 ON_NO_CARD(nvmlDeviceGetClockInfo)

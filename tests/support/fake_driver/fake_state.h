@@ -1,7 +1,7 @@
-/* What the fake GPUs are, in one mapped file: the same for fake_nvml.c, fake_cuda.c and fake_driver.py.
+/* The state of the fake GPUs, in one mapped file that fake_nvml.c, fake_cuda.c and fake_driver.py share.
  *
- * FAKE_GPU_STATE names the file. Memory belongs to live processes: what an entry holds is free again when its process
- * is dead, reaped or not, or when its pid belongs to a later one. Changes show at the next call.
+ * FAKE_GPU_STATE names the file. Memory belongs to live processes: the memory of an entry is free when its process is
+ * dead, reaped or not, or when its pid belongs to a later process. Changes take effect at the next call.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,49 +17,49 @@
 
 enum { COMPUTE = 1, GRAPHICS = 2, NOT_AVAILABLE = 4, ALWAYS_ALIVE = 8, MPS = 16 };
 enum { MAX_GPUS = 16, MAX_ENTRIES = 512, MAX_ACCOUNTS = 1024, MAX_CHANGES = 4096 };
-enum { NOBODY = 1 }; /* the start of an entry that is free: no process is as old as the kernel */
+enum { NOBODY = 1 }; /* the start time of a free entry: no process is as old as the kernel */
 
 typedef struct {
     char uuid[96], name[96];
-    uint64_t total, reserved, context; /* context: what a process holds as soon as it uses CUDA */
-    int32_t error, memory_error;       /* given by every call on this GPU, and by its memory calls only */
+    uint64_t total, reserved, context; /* context: bytes that a process holds once it uses CUDA */
+    int32_t error, memory_error;       /* returned by every call on this GPU, and by its memory calls only */
     uint32_t hang;                     /* calls on this GPU wait while it is not 0 */
-    uint32_t unsupported;              /* a bit for each question that this GPU does not support */
+    uint32_t unsupported;              /* a bit for each call that this GPU does not support */
     int32_t temperature, memory_temperature, gpu_max, slowdown, margin, gpu_max_tlimit, slowdown_tlimit;
     uint32_t power_mw, utilisation, memory_utilisation, compute_mode;
-    uint32_t mig; /* the card is divided */
-    int32_t parent, slot; /* of an instance: the index of its card, and its place there; else -1 */
+    uint32_t mig; /* MIG is on */
+    int32_t parent, slot; /* of an instance: the index of its card, and its slot there; else -1 */
     uint64_t reasons, ecc;
-    uint64_t accounting; /* whether the driver tells the accounts below; it always keeps them */
+    uint64_t accounting; /* whether the driver reports the accounts below; it always keeps them */
     uint64_t persistence;
 } Gpu;
 typedef struct {
     uint32_t gpu, pid, flags, unused;
-    uint64_t bytes, start; /* start 0: any process of that pid */
+    uint64_t bytes, start; /* start 0: any process with that pid */
 } Entry;
-/* The most that a process ever held on a GPU: the truth that samples are compared with. Kept when it is dead. */
+/* The most that a process ever held on a GPU. Samples are compared with it. It outlives the process. */
 typedef struct {
     uint32_t gpu, pid;
     uint64_t bytes, start;
 } Account;
-/* One step of what processes hold, in the order in which it happened: what a whole run held at once follows from these.
+/* One step of what a process holds, in the order of the steps. The total of a run at any time follows from them.
  * A process that dies leaves no step. */
 typedef struct {
     uint64_t at; /* nanoseconds on the wall clock */
     uint32_t gpu, pid;
-    uint64_t start, bytes, refused; /* what it holds from then on, and what it asked for besides and did not get */
+    uint64_t start, bytes, refused; /* what it holds from then on; refused: what it asked for and did not get */
 } Change;
 typedef struct {
     uint32_t gpu_count, mig_count, entry_count; /* instances follow the cards */
-    int32_t init_error, call_error; /* given by init, and by every call after it */
+    int32_t init_error, call_error; /* returned by init, and by every call after it */
     uint32_t v2_missing, inits, shutdowns, v2_calls;
-    uint32_t missing; /* a bit for each question that this driver does not know */
+    uint32_t missing; /* a bit for each call that this driver does not have */
     Gpu gpus[MAX_GPUS];
     Entry entries[MAX_ENTRIES];
     uint32_t levels[MAX_GPUS][MAX_GPUS], links[MAX_GPUS][MAX_GPUS];
-    uint64_t account_count; /* of all that ever were; the ring keeps the newest */
+    uint64_t account_count; /* all accounts ever made; the ring keeps the newest */
     Account accounts[MAX_ACCOUNTS];
-    uint64_t change_count; /* as above */
+    uint64_t change_count; /* as for the accounts */
     Change changes[MAX_CHANGES];
 } State;
 
@@ -77,8 +77,8 @@ static inline int map_state(void) {
 
 static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
 
-/* Each look and each change is one moment. A fresh descriptor each time: a lock is shared by all copies of a
- * descriptor, and so by forked children. */
+/* Makes each read and each change atomic. Each lock opens its own descriptor: all copies of a descriptor share its
+ * lock, and so do forked children. */
 static inline int lock(void) {
     pthread_mutex_lock(&threads);
     int file = open(getenv("FAKE_GPU_STATE"), O_RDONLY | O_CLOEXEC);
@@ -91,7 +91,7 @@ static inline int unlock(int file, int error) {
     return error;
 }
 
-/* When the process started, in the kernel's ticks; 0 when it is dead. */
+/* The start time of the process in the kernel's ticks; 0 when it is dead. */
 static inline uint64_t start_of(uint32_t pid) {
     char path[32], line[1024], *at;
     snprintf(path, sizeof path, "/proc/%u/stat", pid);
@@ -107,7 +107,7 @@ static inline uint64_t start_of(uint32_t pid) {
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-/* Under the lock, as all below. What a dead process held is nobody's at once, so that nobody asks for it again. */
+/* Needs the lock, as all functions below. Frees the entry of a dead process at once, so that it is not checked again. */
 static inline int alive(Entry *entry) {
     if (entry->start == NOBODY) return 0;
     if (entry->flags & ALWAYS_ALIVE) return 1;
@@ -126,7 +126,7 @@ static inline uint64_t allocated(const Gpu *gpu) {
     for (uint32_t i = 0; i < state->entry_count; i++) there[i] = counts(&state->entries[i], gpu);
     for (uint32_t i = 0; i < state->entry_count; i++) {
         const Entry *mine = &state->entries[i];
-        int largest = there[i]; /* a pid that computes and draws has two entries for the same bytes */
+        int largest = there[i]; /* a process that computes and draws has two entries for the same bytes */
         for (uint32_t j = 0; largest && j < state->entry_count; j++) {
             const Entry *other = &state->entries[j];
             if (j != i && there[j] && other->pid == mine->pid &&
@@ -139,7 +139,7 @@ static inline uint64_t allocated(const Gpu *gpu) {
     return sum < room ? sum : room;
 }
 
-/* The newest account of the process, NULL when it has none any more. */
+/* The newest account of the process, NULL when it has none. */
 static inline Account *account_of(uint32_t gpu, uint32_t pid, uint64_t start) {
     uint64_t oldest = state->account_count > MAX_ACCOUNTS ? state->account_count - MAX_ACCOUNTS : 0;
     for (uint64_t i = state->account_count; i-- > oldest;) {

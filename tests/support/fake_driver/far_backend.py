@@ -1,6 +1,6 @@
-"""A backend that lives in another process, because a driver's library must be chosen before a process starts.
+"""A backend in another process, because a driver's library must be chosen before a process starts.
 
-The test holds a :class:`FarBackend`, which is a DeviceBackend; run as a program, this file is its far side.
+The test holds a :class:`FarBackend`, which is a DeviceBackend; run as a program, this file is its other side.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.device import Device, Reading
     from workers.devices.backend import DeviceBackend
 
-#: What the fake's cards say of themselves when nothing else is written.
+#: The health of the fake cards by default.
 WELL = Health(
     temperature_c=40.0,
     memory_temperature_c=45.0,
@@ -38,7 +38,7 @@ _ROOT = Path(__file__).parents[3]
 
 
 class FarBackend:
-    """What ``choose(spec, host)`` gives in a process with *environ* on top; *spec* ``nvml`` goes past choose."""
+    """The result of ``choose(spec, host)`` in a process with *environ* added; *spec* ``nvml`` skips `choose`."""
 
     def __init__(self, spec: str, environ: Mapping[str, str], host: str = "testhost") -> None:
         self._process = subprocess.Popen(
@@ -48,43 +48,46 @@ class FarBackend:
             env={**os.environ, "PYTHONPATH": str(_ROOT), **environ},
         )
         try:
-            self._receive()  # it is made, or says why not
+            self._receive()  # raises if the backend cannot be created
         except BaseException:
             self.close()
             raise
 
     def devices(self) -> tuple[Device, ...]:
-        """As in DeviceBackend."""
+        """Return the devices, as in DeviceBackend."""
         devices: tuple[Device, ...] = self._ask("devices")
         return devices
 
     def reading(self, device: Device) -> Reading:
-        """As in DeviceBackend."""
+        """Return a reading, as in DeviceBackend."""
         reading: Reading = self._ask("reading", device)
         return reading
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
-        """As in DeviceBackend."""
+        """Return the used bytes, as in DeviceBackend."""
         used_bytes: int | None = self._ask("used_by", reading, list(pids))
         return used_bytes
 
     def health(self, device: Device) -> Health:
-        """As in DeviceBackend."""
+        """Return the health, as in DeviceBackend."""
         health: Health = self._ask("health", device)
         return health
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
-        """As in DeviceBackend."""
+        """Return the accounted maxima, as in DeviceBackend."""
         most: Mapping[int, int] = self._ask("accounted", device, list(pids))
         return most
 
     def distance(self, a: Device, b: Device) -> int | None:
-        """As in DeviceBackend."""
+        """Return the distance, as in DeviceBackend."""
         level: int | None = self._ask("distance", a, b)
         return level
 
     def close(self) -> None:
-        """End the far side: it leaves when its pipe is closed, so that what it measured of itself is kept."""
+        """End the other process.
+
+        It exits when its pipe is closed, so that its coverage data is saved.
+        """
         with self._process:
             if self._process.stdin:
                 self._process.stdin.close()
@@ -101,7 +104,7 @@ class FarBackend:
         return self._receive()
 
     def _receive(self) -> Any:
-        """Return the next answer, or raise it where it is an error."""
+        """Return the next answer, or raise it if it is an error."""
         if self._process.stdout is None:
             raise EOFError("the far side is gone")
         answer = pickle.load(self._process.stdout)  # noqa: S301 - both ends are this file
@@ -111,7 +114,7 @@ class FarBackend:
 
 
 def _serve(spec: str, host: str) -> None:
-    """Answer questions until the near side closes the pipe."""
+    """Answer questions until the test closes the pipe."""
     backend = _attempt(_make, spec, host)
     _send(backend if isinstance(backend, Exception) else None)
     while True:
@@ -131,7 +134,7 @@ def _make(spec: str, host: str) -> DeviceBackend:
 
 
 def _attempt(call: Any, *args: object) -> Any:
-    """Return what *call* gives, or the error it raises."""
+    """Return the result of *call*, or the error that it raises."""
     try:
         return call(*args)
     except Exception as error:  # noqa: BLE001 - the near side raises it again

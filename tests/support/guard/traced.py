@@ -1,4 +1,4 @@
-"""What strace tells of a process and its children."""
+"""What strace reports of a process and its children."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ STRACE = shutil.which("strace")
 NEEDS_STRACE = pytest.mark.skipif(STRACE is None, reason="no strace here to count system calls: apt install strace")
 #: Calls that open a file, and those that wait for the disk.
 OPENS, SYNCS = "openat,open,creat", "fsync,fdatasync,sync_file_range,syncfs,sync"
-#: A call that another process comes in between of stands in two lines, the result in the second.
+#: A call that another process interrupts takes two lines, with the result in the second.
 _LINE = re.compile(r"^(\d+) +(?:<\.\.\. (\w+) resumed>|(\w+)\()(.*?)(?:(<unfinished \.\.\.>)|\) += (-?\d+)\b.*)$")
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of the kernel that succeeded."""
+    """A system call that succeeded."""
 
     pid: int
     name: str
@@ -32,19 +32,19 @@ class Call:
 
     @property
     def file(self) -> str:
-        """Return the first path among its arguments, with no number of a process in it; empty if there is none."""
+        """Return the first path among its arguments, with process numbers replaced; empty if there is none."""
         found = re.search(r'"([^"]*)"', self.words)
         return "" if found is None else re.sub(r"^/proc/\d+/", "/proc/PID/", found[1])
 
 
 def strace(out: Path, calls: str, *words: str) -> list[str]:
-    """Return a command line that counts system calls into *out*, in all children, too."""
+    """Return a command line that writes system calls into *out*, of all children, too."""
     assert STRACE is not None
     return [STRACE, "-f", "-qq", "-o", str(out), "-e", f"trace={calls}", *words]
 
 
 def traced_program(place: Path, out: Path, calls: str, program: str) -> Path:
-    """Return a program in *place* that is *program*, of which each of *calls* is written into *out*."""
+    """Return a program in *place* that runs *program* and writes each of *calls* into *out*."""
     path = place / "counting"
     path.write_text(f'#!/bin/sh\nexec {" ".join(strace(out, calls, program))} "$@"\n')
     path.chmod(0o700)
@@ -53,9 +53,9 @@ def traced_program(place: Path, out: Path, calls: str, program: str) -> Path:
 
 @contextmanager
 def attached(out: Path, traced: str, pid: int) -> Iterator[None]:
-    """Have each of *traced* that the process *pid* makes, in any of its threads, written into *out* meanwhile."""
+    """Write each call of *traced* that the process *pid* makes, in any of its threads, into *out* meanwhile."""
     words = strace(out, traced, "-p", str(pid))
-    words.remove("-qq")  # it says when it has begun
+    words.remove("-qq")  # without it strace reports when it has attached
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None
         said = tracer.stderr.readline()
@@ -75,7 +75,7 @@ def succeeded(out: Path) -> Counter[str]:
 
 
 def calls(out: Path) -> Iterator[Call]:
-    """Return each call that succeeded, in the order of their ends."""
+    """Yield each call that succeeded, in the order of their ends."""
     begun: dict[int, str] = {}
     for line in out.read_text(errors="replace").splitlines():
         found = _LINE.match(line)

@@ -1,8 +1,8 @@
-/* A wall clock that a test sets, for one process and its children: LD_PRELOAD this, and name in MOVED_CLOCK a file
- * that holds the seconds by which the clock is wrong (a long, in place). Time that passes is not touched.
+/* A wall clock that a test sets, for one process and its children. LD_PRELOAD this library; MOVED_CLOCK names a file
+ * with the seconds by which the clock is wrong (a long, changed in place). The monotonic clock is not changed.
  *
- * With DEAF_WAITS set, waiting for a lock knows no timeout any more. So it is for a while after the clock was set back
- * where Python was built for a C library older than 2.30 (conda, uv, RHEL 8): the timeout there is a time of day. */
+ * With DEAF_WAITS set, a wait for a lock ignores its timeout. A Python built for a C library older than 2.30 (conda,
+ * uv, RHEL 8) behaves like that for a while after the clock was set back, because its timeouts are wall-clock times. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ static int deaf(void) {
     return known;
 }
 
-/* Every way in which a C library lets somebody wait until a time of day, or of another clock. */
+/* All functions of a C library that wait until a time of the wall clock or of another clock. */
 #define DEAF(name, declared, given, wait)                          \
     int name declared {                                            \
         static int(*real) declared;                                \

@@ -1,4 +1,4 @@
-"""A wall clock that a test sets, for real processes: see moved_clock.c."""
+"""A wall clock that a test sets for real processes: see moved_clock.c."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ class MovedClock:
         self.environ = {"LD_PRELOAD": str(library), "MOVED_CLOCK": str(self._file)}
 
     def set(self, wrong_by_s: int) -> None:
-        """Set the clock, at once and for all: it is wrong by *wrong_by_s* from now on."""
-        with self._file.open("r+b" if self._file.exists() else "wb") as file:  # in place: others look at it
+        """Set the clock of all these processes: from now on it is wrong by *wrong_by_s* seconds."""
+        with self._file.open("r+b" if self._file.exists() else "wb") as file:  # in place: the processes have it mapped
             file.write(wrong_by_s.to_bytes(LONG, "little", signed=True))

@@ -1,14 +1,14 @@
-/* A job that starts in a millisecond and takes memory by a plan, through libcuda, as any job does.
+/* A job that starts in a millisecond and allocates memory by a plan, through libcuda like any job.
  *
- * job STEP… [+ STEP…]   each list of steps is walked by a process of its own, both at the same time
+ * job STEP… [+ STEP…]   a separate process performs each list of steps, both at the same time
  *
- *   d1    the steps that follow are for the second of the devices that it was given
- *   a512  take 512 MiB
- *   f     give back what was taken last
+ *   d1    the following steps use the second of the job's devices
+ *   a512  allocate 512 MiB
+ *   f     free the last allocation
  *   s40   sleep for 40 ms
  *
- * Says first which processes it has (pid and start, as the kernel counts), so that each step in the fake driver's
- * record finds its run. Ends with 3 when the device is full, with 4 for every other error of CUDA.
+ * Each process first prints its pid and its start time in the kernel's ticks, so that each step in the fake driver's
+ * record can be matched to its run. Exits with 3 when the device is full, with 4 for every other error of CUDA.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -82,7 +82,7 @@ static void walk(char **steps) {
         if (**steps == 'f' && count) must("cuMemFree_v2", give(taken[--count]));
         if (**steps == 's') usleep(figure * 1000);
     }
-    for (int i = 0; i < 16; i++) /* so that the record has its end */
+    for (int i = 0; i < 16; i++) /* the last step of the record */
         if (contexts[i]) must("cuDevicePrimaryCtxRelease", release(devices[i]));
 }
 
@@ -91,7 +91,7 @@ int main(int count, char **words) {
     for (int i = 1; i < count; i++) {
         if (strcmp(words[i], "+")) continue;
         words[i] = NULL;
-        second = fork(); /* before CUDA: a child of a process that has used it can do nothing */
+        second = fork(); /* before CUDA: a forked child of a process that uses CUDA cannot use it */
         if (second == 0) {
             walk(words + i + 1);
             return 0;

@@ -1,4 +1,4 @@
-"""Random jobs for the soak: mostly small, mostly honest, each with the steps that soak/job.c walks."""
+"""Random jobs for the soak: mostly small, mostly within their request, each with the steps that soak/job.c performs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from random import Random
 
 MIB = 2**20
-#: What the fake driver charges a process for each device that it uses, in MiB: the smallest jobs have room beside it.
+#: What the fake driver charges a process for each device that it uses, in MiB. The smallest jobs have room for it.
 CONTEXT_MIB = 100
-#: How far beyond its word a liar goes, how much at a time (MiB), and its pause between two steps (ms).
+#: How far a liar exceeds its request, in which steps (MiB), and its pause between two steps (ms).
 LIE_MIB, LIE_STEP_MIB, LIE_PAUSE_MS = 4096, 64, 100
-#: How much more than it asked for a fib is, in MiB: less than the watchdog's tolerance.
+#: How much a fib exceeds its request, in MiB: less than the watchdog's tolerance.
 FIB_MIB = 200
 #: Shares of the sizes, and their bounds in MiB.
 _SIZES = ((0.55, 256, 1024), (0.28, 1024, 4096), (0.13, 4096, 10240), (0.04, 10240, 20480))
@@ -23,22 +23,22 @@ _SIZES = ((0.55, 256, 1024), (0.28, 1024, 4096), (0.13, 4096, 10240), (0.04, 102
 class Kind(str, Enum):
     """What a job does."""
 
-    #: One process that climbs to its peak, stays there and sometimes gives a part back.
+    #: One process that grows to its peak, stays there and sometimes frees a part.
     ONE = "one"
-    #: Two processes at the same time, that keep their word together.
+    #: Two processes at the same time that together stay within the request.
     TWO = "two"
-    #: One process that is at its peak for a moment only.
+    #: One process that is at its peak only for a moment.
     SPIKE = "spike"
     #: One process on two devices.
     GANG = "gang"
-    #: One process that takes a little more than it asked for, which is borne unless others were promised it.
+    #: One process that slightly exceeds its request, which is tolerated unless the memory is allocated to others.
     FIB = "fib"
-    #: One process that takes more and more, whatever it asked for.
+    #: One process that takes more and more memory.
     LIAR = "liar"
 
     @property
     def honest(self) -> bool:
-        """Return whether it keeps to what it asked for."""
+        """Return whether the job stays within its request."""
         return self not in {Kind.FIB, Kind.LIAR}
 
 
@@ -47,7 +47,7 @@ _SHARES = {Kind.ONE: 0.69, Kind.TWO: 0.12, Kind.SPIKE: 0.1, Kind.GANG: 0.05, Kin
 
 @dataclass(frozen=True, slots=True)
 class SoakJob:
-    """One job: what it asks for, and the words that tell soak/job.c what to take."""
+    """One job: its request, and the words that tell soak/job.c what to allocate."""
 
     kind: Kind
     mem_mib: int
@@ -55,12 +55,12 @@ class SoakJob:
 
     @property
     def gpus(self) -> int:
-        """Return how many devices it wants."""
+        """Return the number of devices that the job asks for."""
         return 2 if self.kind is Kind.GANG else 1
 
 
 def draw(rng: Random, hold_ms: tuple[int, int]) -> SoakJob:
-    """Return the next job; *hold_ms* are the bounds of how long it stays at its peak."""
+    """Return the next job; *hold_ms* are the bounds of the time at its peak."""
     kind = rng.choices(list(_SHARES), list(_SHARES.values()))[0]
     _, low, high = rng.choices(_SIZES, [share for share, _, _ in _SIZES])[0]
     mem_mib = max(rng.randrange(low, high + 1, 2), 512 if kind is Kind.TWO else 0)
@@ -68,7 +68,7 @@ def draw(rng: Random, hold_ms: tuple[int, int]) -> SoakJob:
 
 
 def _climb(rng: Random, mem_mib: int) -> list[str]:
-    """Return steps that lead up to the peak: in three of ten jobs exactly what was asked for."""
+    """Return steps that lead to the peak, which in three of ten jobs is exactly the request."""
     share = 1.0 if rng.random() < 0.3 else rng.uniform(0.4, 0.95)
     left = max(2, int(mem_mib * share) - CONTEXT_MIB) // 2 * 2
     words = []

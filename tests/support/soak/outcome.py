@@ -1,4 +1,4 @@
-"""What the soak has found: everything that was promised, held against everything that was."""
+"""The result of the soak: what was allocated, compared with what was used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.run import Record
 
-#: So many of the runs that held their peak for longer than the sampler's step have it in the book to the byte.
+#: The least share of the runs that held their peak for longer than the sampler's step and have it in the history to the
+#: byte.
 EQUAL_SHARE = 0.95
 
 
@@ -38,12 +39,12 @@ class Outcome:
     moves: Mapping[str, int]
     promises: Promises
     peaks: Peaks
-    #: Honest jobs that the driver refused memory, and everything that the book tells otherwise than it was.
+    #: Honest jobs that the driver refused memory, and everything that the history has wrong.
     refused: list[str]
     astray: list[str]
 
     def violations(self) -> list[str]:
-        """Return every way in which the promise was broken; empty is the only good answer."""
+        """Return every violation; the result must be empty."""
         found = [*self.promises.violations, *self.refused, *self.astray, *self.peaks.above]
         if self.promises.losses:
             found.append(f"{self.promises.losses} runs were lost")
@@ -55,7 +56,7 @@ class Outcome:
         return found
 
     def table(self) -> str:
-        """Return the figures for people."""
+        """Return the figures as a table for readers."""
         promises, peaks = self.promises, self.peaks
         most, shares = max(self.peaks.excesses, default=0), promises.shares
         late = f"{peaks.late} of {peaks.compared}, {peaks.unseen} never seen; longest {peaks.longest_unseen_s:.2f} s"
@@ -79,7 +80,7 @@ class Outcome:
 
 
 def judge(soak: Soak, *, took_s: float, looks: str, moves: Mapping[str, int]) -> Outcome:
-    """Hold the soak's events and the book against the fake driver's record."""
+    """Compare the soak's events and the history with the fake driver's record."""
     records = list(_records(soak))
     owners = {process: run for record in records for run, process in _processes(record)}
     truth = truth_of(soak.changes, owners)
@@ -105,7 +106,7 @@ def _records(soak: Soak) -> Iterator[Record]:
 
 
 def _processes(record: Record) -> Iterator[tuple[Run, Process]]:
-    """Yield the processes of each run of a job, as it told them in its log."""
+    """Yield the processes of each run of a job, from its log."""
     for run in record.runs:
         log = Path(run.log_path).read_text() if run.log_path else ""
         for line in log.splitlines():
@@ -141,7 +142,7 @@ def _peaks(soak: Soak, records: list[Record], truth: Truth) -> Peaks:
 
 
 def _astray(soak: Soak, records: list[Record], promises: Promises) -> Iterator[str]:
-    """Yield what the book has otherwise than it must be: one end for each job, the end that it deserves."""
+    """Yield what is wrong in the history: each job must have one end, of a kind that fits the job."""
     known = {record.job.id: record for record in records}
     for job_id, job in soak.jobs.items():
         record = known.get(job_id)

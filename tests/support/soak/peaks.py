@@ -1,4 +1,4 @@
-"""Is every peak in the book the truth? Compared with what the fake driver recorded of the run. Pure."""
+"""Compares every recorded peak with the fake driver's record of the run. Pure."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.device import Peak
 
-#: What "longer than the sampler's step" is for the count of equal peaks: three steps of a young run, in seconds.
+#: The time that counts as longer than the sampler's step for the count of equal peaks: three steps of a young run, in
+#: seconds.
 HELD_S = 0.3
-#: The sampler's step for a young run, and what its look itself may take on an idle machine, in seconds.
+#: The sampler's step for a young run plus the time of the sample itself on an idle machine, in seconds.
 STEP_S = 0.15
 
 
 @dataclass(slots=True)
 class Peaks:
-    """How the peaks of honest runs compare with the truth."""
+    """Counts of how the peaks of honest runs compare with the driver's record."""
 
     compared: int = 0
-    #: Of the runs that held their peak for longer than the sampler's step: how many there were, how many are equal.
+    #: The runs that held their peak for longer than the sampler's step, and those of them with an equal recorded peak.
     held: int = 0
     equal: int = 0
-    #: The same of runs of one process on cards whose driver keeps accounts, however short their peak was.
+    #: The same for runs of one process on cards with accounting, for any length of the peak.
     accounted: int = 0
     accounted_equal: int = 0
-    #: Runs that nobody ever saw on the card, which only happens where the machine gave the sampler no time.
+    #: Runs without any sample, which only happens if the machine gave the sampler no time.
     unseen: int = 0
-    #: Runs that held more than the recorded peak for longer than a step, without a look: the sampler was late.
+    #: Runs that held more than the recorded peak for longer than a step without a sample: the sampler was late.
     late: int = 0
     longest_unseen_s: float = 0.0
     largest_gap_bytes: int = 0
-    #: By how much liars passed what they had asked for, in bytes.
+    #: By how much liars exceeded their request, in bytes.
     excesses: list[int] = field(default_factory=list)
     above: list[str] = field(default_factory=list)
     mismatches: list[str] = field(default_factory=list)
 
     def compare(self, who: str, kind: Kind, level: Level, peak: Peak, *, accounting: bool) -> None:
-        """Take one run on one card."""
+        """Compare one run on one card."""
         recorded = peak.bytes or 0
         if recorded > level.peak_bytes:
             self.above.append(f"{who}: recorded {recorded}, the truth is {level.peak_bytes} ({peak.source})")

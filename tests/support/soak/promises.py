@@ -1,8 +1,9 @@
-"""Was the card ever over-promised? Judged from the outbox and the driver's record, by sums of its own. Pure.
+"""Checks from the outbox and the driver's record that no card was over-allocated, with its own sums. Pure.
 
-The product derives what is left from its look and its leases. Here each claim is judged from outside: the leases that
-were live by the order of the events, what the fake driver recorded, and the moment of the look, which the soak's
-workers note. What moves in between is taken at its least, so a word said here is one that cannot be talked away.
+The product computes free memory from its reading and its leases. This module judges each claim from outside: by the
+leases that were live in the order of the events, by the fake driver's record, and by the moment of the reading, which
+the soak's workers log. A quantity that changes in between counts with its least value, so that each reported violation
+is certain.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.event import Event
 
-#: The store's clock tells milliseconds.
+#: Nanoseconds of a millisecond, the resolution of the store's clock.
 _MS = 1_000_000
-#: How old the beat of a neighbour may be (claim.lua), in nanoseconds.
+#: How old the heartbeat of a neighbour may be (claim.lua), in nanoseconds.
 _SEEN_NS = 15_000_000_000
 _OVER = {Act.GIVEBACK, Act.FINISH, Act.LOSE}
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A device of the soak, with what no job can have of it."""
+    """A device of the soak, with the memory that no job can get."""
 
     uuid: str
     index: int
@@ -40,21 +41,21 @@ class Card:
 
 @dataclass(slots=True)
 class Promises:
-    """What the events showed."""
+    """The results of the events."""
 
     claims: int = 0
     starts: int = 0
     givebacks: int = 0
     losses: int = 0
-    #: How each job ended that has ended.
+    #: The final state of each ended job.
     ended: dict[int, JobState] = field(default_factory=dict)
-    #: Of each claim on each card: the share of what could be promised that then was.
+    #: For each claim on each card: the share of the available memory that was then allocated.
     shares: list[float] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
 
 
 class Judge:
-    """Takes the events in their order."""
+    """Judges the events in their order."""
 
     def __init__(self, cards: Iterable[Card], truth: Truth, looks: Mapping[str, int]) -> None:
         self._cards = {card.uuid: card for card in cards}
@@ -71,7 +72,7 @@ class Judge:
             self.promises.claims += 1
             looked_ns = self._looks.get(run[1].partition(".")[2], at_ns)
             for position, uuid in enumerate(event.fields["devices"].split(",")):
-                # The claim knows the other devices of a job from their own workers' last beats.
+                # The claim uses the last heartbeats of the other devices' workers.
                 self._claim(event, run, uuid, looked_ns - (_SEEN_NS if position else 0), at_ns)
         elif event.act is Act.STARTED:
             self.promises.starts += 1
@@ -95,11 +96,11 @@ class Judge:
         self.promises.shares.append(promised / room if room > 0 else float("inf"))
 
     def _start(self, event: Event, uuid: str, from_ns: int, at_ns: int) -> None:
-        """Judge a start: it may use the headroom, should a stranger have come meanwhile.
+        """Judge a start, which may use the headroom if an external process has come meanwhile.
 
-        Of two that were claimed at the same time the one that looks later must see the other: so each is judged
-        beside those that looked before it, and all that run have looked. A run that is over needs nothing any more,
-        though its lease is there until its worker has told its end.
+        Of two jobs that were claimed at the same time, the one with the later reading must see the other. So each is
+        judged beside the runs with an earlier reading. A run that is over needs no memory, although its lease lives
+        until its worker has reported the end.
         """
         card = self._cards[uuid].index
         beside = {
@@ -110,12 +111,12 @@ class Judge:
         self._judge(event, uuid, beside, self._room(uuid, from_ns, at_ns), from_ns, at_ns)
 
     def _is_over(self, run: Run, card: int, at_ns: int) -> bool:
-        """Return whether the run had taken its last step: the one that gives everything back, if it was not killed."""
+        """Return whether the run had taken its last step, which frees everything unless the run was killed."""
         level = self._truth.runs.get((run, card))
         return level is not None and level.at_ns[-1] <= at_ns
 
     def _is_gone(self, event: Event, run: Run, card: int, at_ns: int) -> None:
-        """See that nothing of a run takes or gives memory after its lease was given back."""
+        """Check that a run neither takes nor frees memory after its lease was released."""
         level = self._truth.runs.get((run, card))
         if level is not None and level.at_ns[-1] > at_ns:
             late_ms = (level.at_ns[-1] - at_ns) / 1e6
@@ -124,12 +125,12 @@ class Judge:
             )
 
     def _room(self, uuid: str, from_ns: int, at_ns: int) -> int:
-        """Return what is left for jobs, beside the least that all strangers together held."""
+        """Return the memory for jobs, without the least that all external processes together held."""
         card = self._cards[uuid]
         return card.total_bytes - card.reserved_bytes - self._truth.strangers[card.index].least(from_ns, at_ns)
 
     def _judge(self, event: Event, uuid: str, leases: Mapping[Run, int], room: int, from_ns: int, at_ns: int) -> int:
-        """Add up what is promised and what is held, and return it."""
+        """Return the sum of what is allocated and used, and report it if it exceeds *room*."""
         card = self._cards[uuid].index
         promised = sum(max(lease, self._held(run, card, from_ns, at_ns)) for run, lease in leases.items())
         if promised > room:
@@ -141,5 +142,5 @@ class Judge:
 
     def _held(self, run: Run, card: int, from_ns: int, to_ns: int) -> int:
         level = self._truth.runs.get((run, card))
-        # After its last step a process may be dead without a word: then its lease is all that is sure.
+        # After its last step a process may be dead without a trace. Then only its lease is certain.
         return level.least(from_ns, to_ns) if level is not None and to_ns <= level.at_ns[-1] else 0

@@ -1,4 +1,4 @@
-"""The soak itself: a real site on four fake cards, with two workers a card, random jobs and strangers."""
+"""The soak: a real site on four fake cards, with two workers for each, random jobs and external processes."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 CARDS, WORKERS_A_CARD = 4, 2
 TOTAL_BYTES, RESERVED_BYTES = 24 * 2**30, 512 * MIB
-#: Jobs that wait at a time: enough for the claimers to choose from, few enough for big ones to get their turn.
+#: Jobs that wait at a time: enough for the claimers to choose from, and few enough for large ones to get their turn.
 WAITING = 80
 #: How long honest jobs stay at their peak, in milliseconds: several of the sampler's steps.
 HOLD_MS = (400, 600)
-#: A pause between two turns of the loop, in seconds, and how many strangers move in each.
+#: The pause between two turns of the loop, in seconds, and the moves of external processes in each.
 TURN_S, MOVES = 0.02, 4
-#: The soak has got stuck when no event came for so long, in seconds.
+#: The soak is stuck when no event came for this time, in seconds.
 STUCK_S = 60.0
-#: The product's defaults, where tests have shorter ones: what is out of date by a beat is a part of what is tried.
+#: The product's defaults, where tests have shorter values: data as old as a heartbeat is part of the test.
 _SETTINGS = {
     "GPUQUEUE_DEVICES": "gpu",
     "GPUQUEUE_HEADROOM": "512M",
@@ -64,7 +64,7 @@ class Soak:
         self.fake = FakeGpus.create(
             directory / "gpus", (TOTAL_BYTES,) * CARDS, reserved_bytes=RESERVED_BYTES, context_bytes=CONTEXT_MIB * MIB
         )
-        for index in range(0, CARDS, 2):  # one of two cards keeps accounts, as an administrator may have it
+        for index in range(0, CARDS, 2):  # every other card has accounting on, which administrators may choose
             self.fake.state.gpus[index].accounting = 1
         self.site = Site(directory / "state", store_url, **_SETTINGS)
         self._driver = self.fake.environ(build(directory))
@@ -81,7 +81,7 @@ class Soak:
         self._claimed = self._ended = 0
 
     def run(self) -> Outcome:
-        """Run it all, and return what was found."""
+        """Run the soak, and return its result."""
         self._start_workers()
         began = time.monotonic()
         heard_s = began
@@ -100,7 +100,7 @@ class Soak:
         return judge(self, took_s=took_s, looks=self._looks.read_text(), moves=self._strangers.moves)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """End all processes."""
         self._strangers.leave()
         self._store.close()
         self.site.stop()
@@ -112,7 +112,7 @@ class Soak:
     # ---- workers -------------------------------------------------------------------------------------------------
 
     def _start_workers(self) -> None:
-        """Start all of them at once; each takes up to a number of jobs of its own."""
+        """Start all workers at once, each with its own number of slots."""
         for index in range(CARDS):
             slots = str(self._rng.randint(5, 12))
             for _ in range(WORKERS_A_CARD):
@@ -125,7 +125,7 @@ class Soak:
     # ---- one turn ------------------------------------------------------------------------------------------------
 
     def _turn(self) -> bool:
-        """Hear what happened, feed the queue and let a stranger move; return whether anything happened."""
+        """Read new events, feed the queue and move external processes; return whether there was an event."""
         self.changes += self.fake.changes()
         after = self.events[-1].id if self.events else "0-0"
         heard = self.site.queue.events(after, wait_s=TURN_S)

@@ -1,8 +1,8 @@
-"""People outside the queue: real processes that take memory, give it back, come and go, and are polite.
+"""External processes: they are real, and take memory, free it, start and end.
 
-Polite, because nobody could keep a job alive beside a stranger who takes the memory that it was just promised. They
-take only what is neither held nor promised at that very moment: the fake driver is locked while they look at the
-leases and grow, so that a job that starts afterwards has seen them.
+They are polite: no job could survive beside a process that takes the memory that the job was just allocated. They take
+only memory that is neither used nor allocated at that moment. The fake driver is locked while they read the leases and
+grow, so that a job that starts afterwards has seen them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from fake_driver.fake_driver import FakeGpus
     from soak.promises import Card
 
-#: Most strangers on a card, and most that they hold there together.
+#: The most external processes on a card, and the most memory that they hold there together.
 MOST = 3
 MOST_BYTES = 8 * 1024 * MIB
 _VARIABLE = b"GPUQUEUE_JOB_ID="
 
 
 class Strangers:
-    """All strangers on all cards; each step moves one of them."""
+    """All external processes on all cards; each step moves one of them."""
 
     def __init__(self, rng: Random, fake: FakeGpus, cards: Sequence[Card], store: redis.Redis) -> None:
         self._rng = rng
@@ -42,7 +42,7 @@ class Strangers:
         self.moves = dict.fromkeys(("come", "grow", "shrink", "go", "waited"), 0)
 
     def step(self) -> None:
-        """Let one of them do something."""
+        """Make one move."""
         card = self._rng.choice(self._cards)
         there = self._there[card.index]
         move = self._rng.choices(("come", "grow", "shrink", "go"), (3, 4, 2, 1))[0]
@@ -56,7 +56,7 @@ class Strangers:
         self.moves[move if done else "waited"] += 1
 
     def leave(self) -> None:
-        """Let all of them go."""
+        """End all of them."""
         for card in self._cards:
             for pid in list(self._there[card.index]):
                 self._go(card, pid)
@@ -93,7 +93,7 @@ class Strangers:
     # ---- manners -------------------------------------------------------------------------------------------------
 
     def _left(self, card: Card, held: dict[int, int]) -> int:
-        """Return what nobody holds and nobody was promised; the headroom is not theirs either."""
+        """Return the memory that is neither used nor allocated, without the headroom."""
         by_job: dict[int, int] = {}
         for pid, held_bytes in held.items():
             job_id = self._job(pid)
@@ -103,7 +103,7 @@ class Strangers:
         return card.total_bytes - card.reserved_bytes - card.headroom_bytes - sum(held.values()) - owed
 
     def _job(self, pid: int) -> int:
-        """Return the job that the process belongs to, by its environment, 0 for none."""
+        """Return the job that the process belongs to, by its environment; 0 for none."""
         process = Path(f"/proc/{pid}")
         try:
             key = (pid, (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[19])

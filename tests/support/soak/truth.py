@@ -1,4 +1,4 @@
-"""What really was: the fake driver's own record of each step, put together to runs and strangers. Pure."""
+"""The fake driver's own record of each step, by runs and external processes. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from fake_driver.fake_driver import Change
 
-#: A process: its pid and when it started, since pids are used again.
+#: A process: its pid and its start time, because pids are reused.
 Process = tuple[int, int]
 #: A run: its job and its token.
 Run = tuple[int, str]
@@ -20,13 +20,13 @@ Run = tuple[int, str]
 
 @dataclass(slots=True)
 class Level:
-    """What somebody held on one card from each of *at_ns* on."""
+    """What was held on one card from each of *at_ns* on."""
 
     at_ns: list[int] = field(default_factory=list)
     bytes: list[int] = field(default_factory=list)
 
     def note(self, at_ns: int, held_bytes: int) -> None:
-        """Take the next step."""
+        """Add the next step."""
         self.at_ns.append(at_ns)
         self.bytes.append(held_bytes)
 
@@ -36,15 +36,15 @@ class Level:
         return max(self.bytes, default=0)
 
     def least(self, from_ns: int, to_ns: int) -> int:
-        """Return the least that was held in a stretch of time: nobody can have counted less."""
+        """Return the least that was held in a period: a correct reading cannot be lower."""
         first = bisect_right(self.at_ns, from_ns)
         before = self.bytes[first - 1] if first else 0
         return min([before, *self.bytes[first : bisect_right(self.at_ns, to_ns)]])
 
     def longest_above_s(self, level_bytes: int) -> float:
-        """Return for how long at a stretch more than *level_bytes* was held.
+        """Return the longest continuous time for which more than *level_bytes* was held, in seconds.
 
-        Whoever looks in every such stretch sees more. A level whose end is not in the record is left out.
+        A sample in each such period would have seen more. A period whose end is not in the record does not count.
         """
         longest = since_ns = 0
         for at_ns, held_bytes in zip(self.at_ns, self.bytes, strict=True):
@@ -56,13 +56,13 @@ class Level:
         return longest / 1e9
 
     def at_peak_s(self) -> float:
-        """Return for how long at a stretch the peak was held."""
+        """Return the longest continuous time at the peak, in seconds."""
         return self.longest_above_s(self.peak_bytes - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The driver was asked for memory that it did not have."""
+    """A request for memory that the driver did not have."""
 
     at_ns: int
     card: int
@@ -72,7 +72,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class Truth:
-    """The record, by run and card, and of all strangers on each card together."""
+    """The record by run and card, and of all external processes of each card together."""
 
     runs: dict[tuple[Run, int], Level] = field(default_factory=lambda: defaultdict(Level))
     strangers: dict[int, Level] = field(default_factory=lambda: defaultdict(Level))
@@ -80,12 +80,11 @@ class Truth:
 
 
 def truth_of(changes: Iterable[Change], owners: Mapping[Process, Run]) -> Truth:
-    """Return what each run and each stranger held.
+    """Return what each run and the external processes held.
 
     Args:
         changes: The record in order.
-        owners: The run of each process of a run; all others are strangers.
-
+        owners: The run of each process of a run; all other processes are external.
     """
     truth = Truth()
     held: dict[tuple[Run | None, int], dict[Process, int]] = defaultdict(dict)

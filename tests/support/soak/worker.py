@@ -1,10 +1,10 @@
-"""A real worker, but one that lets a second serve the same device, and notes when it looks.
+"""A real worker that lets a second one serve the same device, and logs when it reads the device.
 
 python soak/worker.py SLOTS LOOKS run --device 0 --plain
 
-The product keeps the second worker of a device waiting (Worker._lock_device): the soak wants both to race. LOOKS is a
-file to which every worker appends a line for the look that led to a claim, with the claim's nonce, and for each look
-right before a start, with the run's token. So the oracle knows which moment to judge.
+The product makes the second worker of a device wait (Worker._lock_device), and the soak needs both at once. LOOKS is a
+file to which every worker appends a line for the reading that led to a claim, with the claim's nonce, and for each
+reading right before a start, with the run's token. So the judge knows the moment of each reading.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from workers.worker import Worker
 
 
 def alone(_worker: Worker) -> int:
-    """Be content without the device's lock."""
+    """Replace the lock of the device by one that is always free."""
     return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def note_looks(path: str) -> None:
-    """Let the gate and the claim tell when they looked."""
+    """Make the admission check and the claim log when they read the device."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     began = threading.local()
     look, seek, still_fits = Gate.look, JobQueue.seek, Gate.still_fits
@@ -44,7 +44,7 @@ def note_looks(path: str) -> None:
 
     def noted_still_fits(self: Gate, run: Any) -> Any:
         ago_s = 0.0
-        if self.newest(self._device) is not None and self._newest is not None:  # which is not taken again
+        if self.newest(self._device) is not None and self._newest is not None:  # the check reuses this reading
             ago_s = time.monotonic() - self._newest[0]
         os.write(file, f"start {run.held.token} {time.time_ns() - round(ago_s * 1e9)}\n".encode())
         return still_fits(self, run)

@@ -1,4 +1,4 @@
-"""Goes through every state that a model can reach, breadth first: what it finds is the shortest way there."""
+"""Explores every state that a model can reach, breadth first, so that a trace is the shortest one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ S = TypeVar("S", bound=Hashable)
 
 @dataclass(frozen=True, kw_only=True)
 class Explored(Generic[S]):
-    """What came out: how many states and steps there are, and, if a promise broke, which and the way there."""
+    """The result: the number of states and steps and, if a promise broke, its text, the trace and the last state."""
 
     states: int
     steps: int
@@ -29,13 +29,15 @@ def explore(
     *,
     most: int = 2_000_000,
 ) -> Explored[S]:
-    """Take every step from every state; stop at the first state of which *broken* tells a broken promise.
+    """Take every step from every state, and stop at the first state with a broken promise.
+
+    *steps* yields the steps of a state with their labels. *broken* returns the broken promise of a state, or None.
 
     Raises:
-        RuntimeError: there are more than *most* states: nothing was proved.
+        RuntimeError: There are more than *most* states, so nothing is proved.
 
     """
-    gc.disable()  # nothing here is ever garbage, and looking for it takes longer than all else
+    gc.disable()  # the search makes no garbage, and collection takes most of the time
     try:
         return _explore(first, steps, broken, most)
     finally:

@@ -1,8 +1,8 @@
-"""A tiny site as a state machine: what docs/explanation/model.md describes in words.
+"""A tiny site as a state machine. docs/internals/model.md describes it.
 
-Each step is one atomic act: a script, a worker's act, a shim's, a fault, or a tick of the clock. Any of them may come
-whenever it is possible, so a message that is late is one whose step comes late. What time does is counted down: a lease
-of LEASE ticks, a shim that ends its run after GRACE ticks without a word, a pause of LEASE ticks.
+Each step is atomic: a script, an act of a worker or a shim, a fault, or a tick of the clock. Any step may come whenever
+it is possible, so a late message is a late step. Durations count down in ticks: a lease lasts `lease` ticks, a shim
+ends its run after `grace` ticks without a heartbeat, and a pause lasts `lease` ticks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ UNKNOWN, QUEUED, HELD, ACTIVE, CANCELLING, ENDED = "unknown", "queued", "held", 
 RUNS = (ACTIVE, CANCELLING)
 OPEN, DOWN, LOST = "open", "down", "lost"
 
-#: Each rule that can be taken out, and where the code has it.
+#: Each rule that can be removed, with its place in the code.
 RULES = {
     "token": "owns() in lua/state.lua: a write about a run counts only with the token of the job's current run",
     "fence": "workers/shim/supervisor.py: nobody vouched for the run for its grace, so its processes are ended",
@@ -39,21 +39,24 @@ RULES = {
 
 
 class Job(NamedTuple):
-    """A job as the store, or the book, has it. ``token`` 0 is none; ``lease`` is in ticks, 0 has run out."""
+    """A job in the store or the history. ``token`` 0 means none. ``lease`` is in ticks, and 0 means expired."""
 
     state: str = UNKNOWN
     attempt: int = 0
     token: int = 0
     device: int = -1
     lease: int = 0
-    size: int = 0  # what it asks for; of a run, what it was promised
-    kept: int = -1  # the device that is kept for it
+    size: int = 0  # the requested memory; for an active job the allocated memory
+    kept: int = -1  # the device that is reserved for it
     level: int = 0
-    asked: bool = False  # its run must make place
+    asked: bool = False  # its run is asked to end because of a preemption
 
 
 class Run(NamedTuple):
-    """A run as its worker has it. ``left`` is for how many ticks its processes may live, or start, without a word."""
+    """A run as its worker knows it.
+
+    ``left`` is the number of ticks that its processes may live, or start, without a heartbeat.
+    """
 
     job: int
     device: int
@@ -61,40 +64,40 @@ class Run(NamedTuple):
     attempt: int
     left: int = 0
     size: int = 0
-    again: bool = False  # it is over, its job is not
+    again: bool = False  # the run is over, and its job is not
 
 
 class Site(NamedTuple):
-    """All that there is at one moment. What is not of the site itself is remembered to judge by it."""
+    """The whole state at one moment. Some fields are not part of the site: they serve to check the promises."""
 
     store: str
     jobs: tuple[Job, ...]
     book: tuple[Job, ...]
     workers: tuple[bool, ...]
-    line: frozenset[tuple[int, int]] = frozenset()  # who may be claimed: job and level, as the index has it
-    kept: tuple[int, ...] = ()  # of each device the job that it is kept for, as the index has it
-    cancelled: frozenset[int] = frozenset()  # this store, or the book, has heard that somebody wanted that
-    claimed: frozenset[Run] = frozenset()  # in a worker's hand; it has not asked for the start
-    allowed: frozenset[Run] = frozenset()  # the store said yes, no process yet
+    line: frozenset[tuple[int, int]] = frozenset()  # the queue index: claimable jobs with their priority
+    kept: tuple[int, ...] = ()  # the reservation index: for each device its job
+    cancelled: frozenset[int] = frozenset()  # a cancel of these jobs is known here or in the history
+    claimed: frozenset[Run] = frozenset()  # claimed by a worker that has not asked for the start
+    allowed: frozenset[Run] = frozenset()  # the store permitted the start, and no process exists yet
     alive: frozenset[Run] = frozenset()  # processes under a shim
-    over: frozenset[Run] = frozenset()  # they ended by themselves, and the run directory has the end
+    over: frozenset[Run] = frozenset()  # ended by themselves; the end is in the run directory
     pause: int = 0
     grace: int = 0
     was_away: bool = False
-    last: int = -1  # the last id that the book knew when the store was opened
-    brought: tuple[bool, ...] = ()  # brought back by a worker, though the store never heard of it
-    given: int = 0  # ids; a rebuilt store goes on above all that may have been given out
+    last: int = -1  # the last id in the history when the store was opened
+    brought: tuple[bool, ...] = ()  # adopted from a worker, unknown to the store before
+    given: int = 0  # number of ids issued; a rebuilt store continues above all possible ids
     tokens: int = 0
-    taken_back: frozenset[int] = frozenset()  # tokens of runs that this store has taken back
-    told: tuple[bool, ...] = ()  # the id was printed, and is not of the tail that a lost store takes along
-    ended: tuple[bool, ...] = ()  # this store, or the book, has heard of its end
-    wrong: str = ""  # a step did what no step may do
-    faults: tuple[int, int, int] = (0, 0, 0)  # crashes, stops of the store, losses that may still come
+    taken_back: frozenset[int] = frozenset()  # tokens of runs whose lease this store has reaped
+    told: tuple[bool, ...] = ()  # the id was printed and survives a loss of the store
+    ended: tuple[bool, ...] = ()  # the end is known to this store or the history
+    wrong: str = ""  # a step that breaks a promise by itself
+    faults: tuple[int, int, int] = (0, 0, 0)  # remaining crashes, stops of the store, losses of data
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What the site is made of, and each rule that can be taken out."""
+    """The parameters of the site, and the rules that are removed."""
 
     sizes: tuple[int, ...] = (2, 1)
     capacity: int = 2
@@ -103,8 +106,8 @@ class Rules:
     grace: int = 1
     claims: int = 2
     faults: tuple[int, int, int] = (1, 1, 1)
-    one_host: bool = False  # the store is a socket on the workers' host: they vouch for their runs while it is away
-    acts: frozenset[str] = frozenset()  # what people and ticks do here
+    one_host: bool = False  # the store is a socket on the workers' host: workers send heartbeats while it is away
+    acts: frozenset[str] = frozenset()  # acts of users and ticks at this site
     taken_out: frozenset[str] = field(default_factory=frozenset)
 
     def has(self, rule: str) -> bool:
@@ -112,7 +115,7 @@ class Rules:
         return rule not in self.taken_out
 
     def first(self) -> Site:
-        """Return a site at which nothing has happened yet."""
+        """Return the initial state."""
         count = len(self.sizes)
         nothing = (Job(),) * count
         no = (False,) * count
@@ -130,7 +133,7 @@ class Rules:
 
 
 def put(row: tuple, place: int, value: object) -> tuple:  # type: ignore[type-arg]
-    """Return *row* with another value in one place."""
+    """Return *row* with one value replaced."""
     return (*row[:place], value, *row[place + 1 :])
 
 
@@ -141,7 +144,7 @@ class Model:
         self.rules = rules
 
     def steps(self, site: Site) -> Iterator[tuple[str, Site]]:
-        """Yield every step that is possible now."""
+        """Yield every step that is possible in this state."""
         if site.store == OPEN:
             yield from self._submitted(site)
             yield from self._claims(site)
@@ -167,7 +170,7 @@ class Model:
             yield f"job {number} is submitted", after._replace(given=number + 1, told=put(site.told, number, True))
 
     def _stands(self, site: Site, number: int, job: Job) -> Site:
-        """Let a job be as that, and the indexes follow: whoever waits stands in its line, and nobody else."""
+        """Change a job and update the indexes: exactly the queued jobs are in the queue."""
         before, line, kept = site.jobs[number], site.line, site.kept
         if before.state == QUEUED and self.rules.has("who waits no more leaves the line"):
             line -= {(number, before.level)}
@@ -180,7 +183,7 @@ class Model:
         return site._replace(jobs=put(site.jobs, number, job), line=line, kept=kept)
 
     def _again(self, site: Site, number: int) -> Site:
-        """Let a job whose run is gone wait for another; one that is being cancelled is over."""
+        """Queue a job again after its run is gone. A cancelling job ends instead."""
         job = site.jobs[number]
         if job.state == CANCELLING and self.rules.has("who is cancelled is not queued again"):
             after = self._stands(site, number, Job(ENDED, job.attempt, job.token, size=job.size))
@@ -244,7 +247,7 @@ class Model:
         return put(site.jobs, run.job, site.jobs[run.job]._replace(lease=self.rules.lease + more))
 
     def _offered(self, site: Site, run: Run) -> Site:
-        """Adopt: the store takes a run back if nothing newer is known of its job."""
+        """Adopt a run: the store accepts it if it knows nothing newer about the job."""
         job = site.jobs[run.job]
         newer = job.state in (QUEUED, HELD) and (run.attempt > job.attempt or not self.rules.has("nothing newer"))
         newer = newer and (run.size == job.size or not self.rules.has("what asked for less is not taken back"))
@@ -259,14 +262,17 @@ class Model:
         return self._stands(site, run.job, back)._replace(brought=brought, told=told, wrong=wrong)
 
     def _beaten(self, site: Site, device: int, more: int = 0) -> Site:
-        """Beat for one device: it offers what it runs, renews its leases, vouches; what is stale is ended."""
+        """Send the heartbeat of one device.
+
+        It offers its runs, renews their leases and their heartbeats, and ends stale runs.
+        """
         for run in sorted(run for run in site.alive if run.device == device):
             site = self._offered(site, run)
             rest = site.alive - {run}
             if self._owns(site, run):
                 job = site.jobs[run.job]
                 alive, over = rest | {run._replace(left=self.rules.grace + more)}, site.over
-                if job.state == CANCELLING or job.asked:  # its worker ends it
+                if job.state == CANCELLING or job.asked:  # its worker ends the run
                     alive, over = rest, site.over | {run._replace(left=0, again=True)}
                 site = site._replace(jobs=self._renewed(site, run, more), alive=alive, over=over)
             else:
@@ -278,11 +284,11 @@ class Model:
             if site.workers[device] and any(run.device == device for run in site.alive):
                 if site.store == OPEN:
                     yield f"device {device} beats", self._beaten(site, device)
-                elif site.store == LOST:  # it answers, and says that it knows nothing
+                elif site.store == LOST:  # the store answers that it has no data
                     yield f"device {device} vouches for what it runs", self._vouched(site, device)
 
     def _told(self, site: Site) -> Iterator[tuple[str, Site]]:
-        """An end is told, late or again: the run directory keeps it until the book has it."""
+        """Report an end, late or again. The run directory keeps it until the history has it."""
         for run in site.over:
             if not site.workers[run.device]:
                 continue
@@ -302,7 +308,10 @@ class Model:
                 yield f"the end of run {run.token} is told too late", site._replace(over=site.over - {run})
 
     def _recorded(self, site: Site) -> Iterator[tuple[str, Site]]:
-        """The recorder reads the outbox in its order: what the book knows is what the store knew at some moment."""
+        """Copy the store's state to the history.
+
+        The recorder reads the outbox in order, so the history is always an earlier state of the store.
+        """
         book = tuple(job._replace(lease=0, kept=-1, asked=False) for job in site.jobs)
         if book != site.book:
             yield "the book hears of all", site._replace(book=book)
@@ -321,7 +330,7 @@ class Model:
                     after._replace(taken_back=site.taken_back | {job.token}),
                 )
 
-    # ---- people, and ticks that lift and keep room -------------------------------------------------------------------
+    # ---- users, and ticks that promote and reserve -----------------------------------------------------------------
 
     def _changed(self, site: Site) -> Iterator[tuple[str, Site]]:
         acts = self.rules.acts
@@ -343,7 +352,7 @@ class Model:
                 yield f"job {number} is edited to {size}", self._stands(site, number, job._replace(size=size))
 
     def _kept(self, site: Site) -> Iterator[tuple[str, Site]]:
-        """Keep devices for who fits on none of them now, and let them go again; a run may have to make place there."""
+        """Reserve a device for a job that fits on none now, or drop the reservation. A run there may be preempted."""
         acts = self.rules.acts & {"reserve", "preempt"}
         for number, job in enumerate(site.jobs):
             if not acts or job.state != QUEUED:
@@ -382,7 +391,7 @@ class Model:
 
     def _tick(self, site: Site) -> Site:
         rules = self.rules
-        if rules.one_host:  # many beats go into a tick: nothing keeps a worker that lives from its store
+        if rules.one_host:  # a tick has many heartbeats: a live worker always reaches its store
             for device, is_up in enumerate(site.workers):
                 if is_up:
                     site = self._beaten(site, device, 1) if site.store == OPEN else self._vouched(site, device, 1)
@@ -430,7 +439,10 @@ class Model:
             yield "the store is rebuilt", self._rebuilt(site)
 
     def _lost(self, site: Site) -> Site:
-        """Take everything, and do not hold it to what it cannot keep: what the book had not heard of."""
+        """Drop all data of the store.
+
+        Promises about events that the history did not have are dropped too, because the store cannot keep them.
+        """
         known = tuple(job.state != UNKNOWN for job in site.book)
         return site._replace(
             store=LOST,
@@ -458,7 +470,7 @@ class Model:
     # ---- promises --------------------------------------------------------------------------------------------------
 
     def broken(self, site: Site) -> str | None:
-        """Return which promise is broken, or None."""
+        """Return the broken promise, or None."""
         if site.wrong:
             return site.wrong
         if site.store != OPEN:
@@ -475,7 +487,7 @@ class Model:
         for device in range(self.rules.devices):
             held = sum(run.size for run in site.alive if run.device == device)
             is_whole = self._is_whole(site)
-            # A store that was rebuilt from a book which was behind also counts runs that are over: see model.md.
+            # A store that was rebuilt from an outdated history also counts runs that are over: see model.md.
             most = max(held, self._promised(site, device)) if is_whole else held
             if most > self.rules.capacity:
                 return f"device {device} holds {most} of {self.rules.capacity}"
@@ -492,14 +504,14 @@ class Model:
         return None
 
     def _is_whole(self, site: Site) -> bool:
-        """Return whether no store has lost its data yet."""
+        """Return whether the store has not lost its data yet."""
         return site.faults[2] == self.rules.faults[2]
 
     def _tokens_shrank(self, site: Site) -> str | None:
-        """Of all runs of a job that anybody still knows each has an attempt of its own, and its job's is not below it.
+        """Check that each run of a job has its own attempt, and that no attempt is above the job's.
 
-        A book that was behind may make a rebuilt store give out an attempt once more; then only the rest of the token
-        tells them apart.
+        The check covers all runs that any part of the site knows. With an outdated history a rebuilt store may issue an
+        attempt again. Then only the rest of the token differs.
         """
         if not self._is_whole(site):
             return None

@@ -1,4 +1,4 @@
-"""The judge of the chaos record: a judge that finds nothing must be one that could have found something."""
+"""Tests of the chaos judge: it must find each kind of fault that the chaos run is about."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Ending, Record, Run
 
 PLAN = JobPlan(name="j1", duration_s=1.0, mem_gib=1)
-#: Of the one job: submitted at 100, claimed at 101, begun at 102, ended at 104; in seconds.
+#: The job's times in seconds: submitted at 100, claimed at 101, begun at 102, ended at 104.
 ID, NAME, TOKEN = 7, "j1.0", "1.aa"
 
 
@@ -66,7 +66,7 @@ STORY = (
     event(101.5, Act.STARTED, JobState.RUNNING, token=TOKEN),
     event(104, Act.FINISH, JobState.SUCCEEDED, token=TOKEN),
 )
-#: The same with a first run that was lost.
+#: The story of a job whose first run is lost and whose second run succeeds.
 LOST_STORY = (
     *STORY[:3],
     event(104, Act.LOSE, JobState.QUEUED, token=TOKEN),
@@ -79,7 +79,7 @@ SHIM_KILLED = Kill(plan=plan_kills(1, 1, 1, grace_s=1)[0], at=103, until=103, wh
 
 
 def evidence(**changes: Any) -> Evidence:
-    """Return all there is of one job that went well, with changes."""
+    """Return the complete evidence of one job that succeeded, with *changes* applied."""
     plan, state = changes.pop("plan", PLAN), changes.pop("state", JobState.SUCCEEDED)
     runs = changes.pop("runs", (run(),))
     spec = make_spec(name=NAME)
@@ -96,7 +96,7 @@ def evidence(**changes: Any) -> Evidence:
 
 
 def lost_once(**changes: Any) -> Evidence:
-    """Return all there is of a job whose first run lost its shim."""
+    """Return the complete evidence of a job whose first run lost its shim, with *changes* applied."""
     whole: dict[str, Any] = {
         "runs": LOST_RUNS,
         "stories": {ID: LOST_STORY},
@@ -107,7 +107,10 @@ def lost_once(**changes: Any) -> Evidence:
 
 
 def test_no_job_of_the_plan_asks_to_be_run_again() -> None:
-    """Two of 950 jobs drew 75, came back after each end for as long as somebody released them, and counted as lost."""
+    """No planned job exits with status 75, which asks for another run.
+
+    Two of 950 jobs drew 75. They came back after each end for as long as somebody released them, and counted as lost.
+    """
     drawn = {plan.exit_code for plan in plan_jobs(7, 4000, longest_s=5.0)}
 
     assert len(drawn) > 100  # of 1 to 120, and 0
@@ -115,7 +118,7 @@ def test_no_job_of_the_plan_asks_to_be_run_again() -> None:
 
 
 def test_what_went_well_has_no_finding() -> None:
-    """Also with a run that was lost because its shim was killed: that is counted, and is no fault."""
+    """A clean run has no finding. A run that is lost because its shim was killed is counted, and is not a fault."""
     assert () == judge(evidence()).findings
     after_a_loss = judge(lost_once())
 
@@ -124,14 +127,14 @@ def test_what_went_well_has_no_finding() -> None:
 
 
 def ended(ending: Ending, state: JobState = JobState.FAILED, **changes: Any) -> Evidence:
-    """Return all there is of a job whose only run ended so."""
+    """Return the evidence of a job whose only run ended with *ending*."""
     asked = [event(103, Act.CANCEL, JobState.CANCELLING)] if state is JobState.CANCELLED else []
     last = event(104, Act.FINISH, state, token=TOKEN)
     return evidence(runs=(run(ending=ending),), state=state, stories={ID: (*STORY[:3], *asked, last)}, **changes)
 
 
 def forgotten() -> Evidence:
-    """Return all there is of a job that a worker claimed and forgot: it took the next one as if nothing were."""
+    """Return the evidence of a job that a worker claimed and forgot, while it went on to claim the next job."""
     runs = (run(ending=Ending.lost("no worker vouched for it in time")), replace(LOST_RUNS[1], claimed_at=at(105)))
     return lost_once(runs=runs, traces={NAME: [trace("2.bb", 107, 108)]}, kills=[])
 
@@ -176,7 +179,7 @@ def forgotten() -> Evidence:
     ],
 )
 def test_each_discrepancy_is_found_and_told(fault: Fault, seen: Callable[[], Evidence]) -> None:
-    """With the story of the job it is about."""
+    """The judge finds each discrepancy, and the report can print the story of the job."""
     whole = seen()
 
     findings = judge(whole).findings
@@ -210,18 +213,24 @@ def ending_kind(word: str) -> Any:
     ],
 )
 def test_an_ending_that_was_asked_for_is_right(seen: Callable[[], Evidence]) -> None:
-    """Killed by us, by itself, at its limit, by a cancel; not to be started; failed on purpose."""
+    """An expected ending is no fault.
+
+    The run is killed by the test, by itself, at its time limit or by a cancel, cannot be started, or fails on purpose.
+    """
     assert () == judge(seen()).findings
 
 
 @pytest.mark.parametrize(("ttl", "goes"), [(-2, True), (-1, False), (0, True), (SOON_S, True), (SOON_S + 1, False)])
 def test_a_key_that_expires_while_it_is_looked_at_is_not_left_behind(ttl: int, *, goes: bool) -> None:
-    """The nonces of the first submits were just going when a run of ten minutes was over."""
+    """A key that expires soon does not count as left behind.
+
+    The nonces of the first submits expire just as a run of ten minutes ends.
+    """
     assert goes is goes_soon(ttl)
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
-    """A run that found something can be run again."""
+    """The same seed gives the same plan, so that a run with a finding can be repeated."""
     assert plan_jobs(7, 50, longest_s=9) == plan_jobs(7, 50, longest_s=9) != plan_jobs(8, 50, longest_s=9)
     assert (
         plan_kills(7, 50, 500, grace_s=14) == plan_kills(7, 50, 500, grace_s=14) != plan_kills(8, 50, 500, grace_s=14)
@@ -229,7 +238,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
 
 
 def test_nothing_is_held_away_for_longer_than_asked() -> None:
-    """The same kills otherwise: the short run is to be short."""
+    """A limit on the hold time shortens the holds and leaves the order of the kills unchanged."""
     whole = plan_kills(7, 50, 500, grace_s=14)
     short = plan_kills(7, 50, 500, grace_s=14, longest_hold_s=4)
 
@@ -239,7 +248,7 @@ def test_nothing_is_held_away_for_longer_than_asked() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_short_plan_breaks_everything_once(seed: int) -> None:
-    """But what needs a long time: nobody there beyond the grace."""
+    """A short plan contains every kind of break except `AWAY`, which needs an absence longer than the grace period."""
     kinds = {plan.breaks for plan in plan_kills(seed, 12, 60, grace_s=14)}
 
     assert set(Breaks) - {Breaks.AWAY} <= kinds
@@ -248,7 +257,7 @@ def test_a_short_plan_breaks_everything_once(seed: int) -> None:
 @pytest.mark.parametrize(
     ("breaks", "device", "expected"),
     [
-        (Breaks.WORKER_KILL, "dev", 4.0),  # of the same device, and by a new worker
+        (Breaks.WORKER_KILL, "dev", 4.0),  # a claim of the same device by a new worker
         (Breaks.WORKER_KILL, "other", None),
         (Breaks.GROUP_KILL, None, 4.0),
         (Breaks.STORE_KILL, None, 1.0),
@@ -259,7 +268,10 @@ def test_a_short_plan_breaks_everything_once(seed: int) -> None:
 def test_the_sign_of_health_is_that_of_what_was_broken(
     breaks: Breaks, device: str | None, expected: float | None
 ) -> None:
-    """A claim by the worker that was just killed is none, nor one for another device."""
+    """The sign of recovery matches the part that was broken.
+
+    A claim by the worker that was just killed does not count, and neither does a claim for another device.
+    """
     signs = Signs(
         events=(
             event(99, Act.CLAIM, JobState.STARTING, worker="h/dev/old"),
@@ -276,7 +288,10 @@ def test_the_sign_of_health_is_that_of_what_was_broken(
 
 
 def test_a_claim_that_is_given_back_is_the_end_of_a_run_that_never_began() -> None:
-    """A shim that was killed before its job had begun was told of as one that left no sign."""
+    """A released claim is the sign that a shim was killed before its job began.
+
+    Regression: such a kill was reported as one without a sign.
+    """
     signs = Signs(events=(event(101.5, Act.GIVEBACK, JobState.QUEUED, token=TOKEN),), moves=())
     plan = replace(SHIM_KILLED.plan, breaks=Breaks.SHIM_KILL)
 

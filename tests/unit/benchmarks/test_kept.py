@@ -1,4 +1,4 @@
-"""Files of an earlier run outlive what goes wrong in this one."""
+"""Tests that the output files of an earlier run survive a failure in the current run."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from benchmarks.measure.figure import Absent, Figure, Measured
 from benchmarks.measure.whole_file import check_writable, put_whole
 from benchmarks.page import write as page_write
 
-#: What an earlier run has measured.
+#: A figure of the earlier run.
 EARLIER = Figure(name="a", value=20.0, unit="ms")
 
 
 @pytest.fixture
 def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Give the file of an earlier run; the threads that a stopped run leaves are put back."""
+    """Return the report file of an earlier run, and restore `threading.excepthook`, which a stopped run replaces."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     monkeypatch.setattr(whole, "_machine", dict)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -38,7 +38,10 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_that_is_stopped_before_its_first_figure_leaves_the_file_of_an_earlier_one(
     old: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was overwritten with a report of nothing, and "what was measured until then" was said to be in it."""
+    """A run that is stopped before its first figure leaves the earlier file unchanged.
+
+    Regression: an empty report replaced the file, and the message claimed that it held what was measured.
+    """
 
     def stopped(*, quick: bool) -> Measured:
         yield Absent(name="one", why=f"{quick}")
@@ -57,7 +60,7 @@ def test_a_run_that_is_stopped_before_its_first_figure_leaves_the_file_of_an_ear
 
 
 def test_a_run_that_could_measure_nothing_is_kept_at_its_end(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its reasons are what there is to know."""
+    """A complete run without figures writes its report, because the report holds the reasons."""
 
     def absent(*, quick: bool) -> Measured:
         yield Absent(name="one", why=f"{quick}")
@@ -71,7 +74,10 @@ def test_a_run_that_could_measure_nothing_is_kept_at_its_end(old: Path, monkeypa
 def test_what_no_file_can_have_leaves_the_page_and_is_told(
     old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half a character in a damaged report left an empty page, and a traceback's last line."""
+    """A report with a lone surrogate leaves the page unchanged and gives a one-line error.
+
+    Regression: it left an empty page and printed the last line of a traceback.
+    """
     page = tmp_path / "page.md"
     page.write_text(PAGE)
     old.write_text(make_report(EARLIER, Absent(name="peers.rq", why="\udc80")).to_json())
@@ -86,7 +92,7 @@ def test_what_no_file_can_have_leaves_the_page_and_is_told(
 
 
 def test_a_page_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that is full left half of it."""
+    """A failed write leaves the old page. Regression: a full disk left half a page."""
     page = tmp_path / "page.md"
     page.write_text(PAGE)
 
@@ -102,7 +108,7 @@ def test_a_page_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_is_replaced_stays_what_it_was(tmp_path: Path) -> None:
-    """Its mode, and a link to it; a pipe or a device is not replaced by a file."""
+    """Replacing a file keeps its mode and a symbolic link to it. A pipe or a device is not replaced by a file."""
     page, link = tmp_path / "page.md", tmp_path / "link.md"
     page.write_text("old")
     page.chmod(0o640)
@@ -123,7 +129,7 @@ def test_what_is_replaced_stays_what_it_was(tmp_path: Path) -> None:
 def test_a_name_that_no_file_can_have_is_refused(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One too long, and links in a circle: each was a traceback."""
+    """An overlong name and a symbolic link loop are usage errors. Regression: each of them gave a traceback."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
@@ -140,7 +146,10 @@ def test_a_name_that_no_file_can_have_is_refused(
 def test_where_no_report_can_be_written_is_told_before_an_hour_is_gone(
     place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was told after the first part, and of the whole run nothing was kept."""
+    """An unwritable report path is refused before the first measurement.
+
+    Regression: the error came after the first part, and the results were lost.
+    """
     if not Path(place).parent.is_dir():
         pytest.skip(f"no {Path(place).parent} here")
     monkeypatch.setattr(whole, "BENCHMARKS", dict.fromkeys(BENCHMARKS))
@@ -153,7 +162,7 @@ def test_where_no_report_can_be_written_is_told_before_an_hour_is_gone(
 
 
 def test_who_only_looks_writes_nothing(tmp_path: Path) -> None:
-    """Neither a new file, nor a byte into one that is there; a pipe is not waited for."""
+    """`check_writable` creates no file, writes nothing to an existing file, and does not wait for a pipe."""
     there, pipe = tmp_path / "there", tmp_path / "pipe"
     there.write_text("old")
     os.mkfifo(pipe)

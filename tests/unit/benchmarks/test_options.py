@@ -1,4 +1,4 @@
-"""What nothing can be measured with is refused on the command line of each benchmark."""
+"""Tests that each benchmark refuses unusable values on its command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ from benchmarks.measure.options import devices, duration_s, how_many
 def test_a_number_that_measures_nothing_is_refused(
     name: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is started: it was a traceback after the servers were up, or a table of nothing."""
+    """An unusable value is refused before anything is started.
+
+    Regression: it gave a traceback after the servers were up, or an empty table.
+    """
     monkeypatch.setattr(sys, "argv", [f"bench_{name}", *words])
 
     with pytest.raises(SystemExit) as ended:
@@ -48,7 +51,7 @@ def test_a_number_that_measures_nothing_is_refused(
 
 
 def test_what_can_be_measured_is_taken() -> None:
-    """From one on, and any device that this machine could serve."""
+    """A count from 1 on, a positive duration and any device that this machine can serve are accepted."""
     assert (1, 0.5, "sim:2x8G", "cpu") == (how_many("1"), duration_s("0.5"), devices("sim:2x8G"), devices("cpu"))
     with pytest.raises(argparse.ArgumentTypeError, match="sim:4x24G"):
         devices("")

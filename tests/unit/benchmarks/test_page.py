@@ -1,4 +1,4 @@
-"""The figures of docs/performance.md: what a ratio is, what a row says, and that nothing is missed in silence."""
+"""Tests of the figures in docs/internals/performance.md: ratios, the text of each row, and every missed aim."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ old
 
 
 def ms(name: str, value: float, floor: float = 10.0) -> Figure:
-    """Return a time beside its floor."""
+    """Return a time with a floor, both in milliseconds."""
     return Figure(name=name, value=value, unit="ms", floor=Floor(name="a floor", value=floor))
 
 
@@ -46,12 +46,15 @@ def row(*, aims: tuple[Aim, ...], others: Others | None = None, why_not: str = "
 
 
 def starts() -> Others:
-    """Return who else starts jobs."""
+    """Return the known figures of other systems for starting a job."""
     return Others(ours="a", measured="start", known=(Known(name="Known", said="16 ms (C)", value=16.0),))
 
 
 def test_a_ratio_is_how_many_times_the_floor_it_costs() -> None:
-    """Of times ours to the floor's, of rates the floor's to ours: 1 is perfect, less is better, everywhere."""
+    """A ratio is a cost: for times ours divided by the floor, for rates the floor divided by ours.
+
+    1 is perfect, and less is better, for both.
+    """
     rate = Figure(name="r", value=100.0, unit="jobs/s", floor=Floor(name="f", value=400.0))
 
     assert (2.0, 4.0) == (ms("t", 20.0).ratio, rate.ratio)
@@ -59,17 +62,20 @@ def test_a_ratio_is_how_many_times_the_floor_it_costs() -> None:
 
 
 def test_a_quantile_is_one_of_the_values() -> None:
-    """Of few values the highest is the p99: none is made up between two."""
+    """A quantile is one of the values and is never interpolated. With few values the p99 is the highest value."""
     assert (2.0, 3.0, 3.0) == tuple(quantile([3.0, 1.0, 2.0], share) for share in (0.5, 0.9, 0.99))
 
 
 def test_of_a_hundred_values_one_is_above_the_p99() -> None:
-    """It once was the highest of all, and a ratio of two of these one of two accidents."""
+    """One of a hundred values is above the p99.
+
+    Regression: the p99 was the highest value, so a ratio of two p99s compared two outliers.
+    """
     assert (1, 50, 90, 99, 100) == tuple(quantile(range(1, 101), share) for share in (0.0, 0.5, 0.9, 0.99, 1.0))
 
 
 def test_a_report_comes_back_from_its_json() -> None:
-    """A page is filled from the file of an earlier run."""
+    """A report survives a round trip through JSON, because a page can be filled from the file of an earlier run."""
     made = make_report(ms("a", 20.0), Absent(name="peers.rq", why="not installed"))
 
     assert made == read(made.to_json())
@@ -85,7 +91,7 @@ def test_a_report_comes_back_from_its_json() -> None:
     ],
 )
 def test_a_row_says_whether_its_aim_holds(value: float, verdict: str, *, held: bool) -> None:
-    """A time may be lower than its bound."""
+    """A row says whether its aim holds. A time may be lower than its bound."""
     line, fine = row(aims=(Aim(figure="a", bound=20.0),), others=starts()).line(make_report(ms("a", value)))
 
     assert "| known, not of this run: Known 16 ms (C) |" in line
@@ -94,7 +100,10 @@ def test_a_row_says_whether_its_aim_holds(value: float, verdict: str, *, held: b
 
 
 def test_others_are_compared_by_what_the_same_run_measured_of_them() -> None:
-    """Constants were compared with though the run had the peers' figures: one was behind what it was told ahead of."""
+    """A comparison uses the peers' figures of the same run.
+
+    Regression: it used the constants although the run had measured the peers, and reported a row ahead that was behind.
+    """
     peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.slow.start", 900.0), ms("peers.fast.start", 8.0))
 
     line, fine = row(aims=(Aim(figure="a", bound=20.0),), others=starts()).line(make_report(ms("a", 10.0), *peers))
@@ -105,7 +114,10 @@ def test_others_are_compared_by_what_the_same_run_measured_of_them() -> None:
 
 
 def test_one_measured_peer_does_not_silence_what_is_known_of_others() -> None:
-    """A run that had measured one slow peer was "ahead of the best", with a known one at half its time."""
+    """A known figure of a peer that the run did not measure still counts.
+
+    Regression: a run that measured one slow peer was "ahead of the best", with a known peer at half its time.
+    """
     peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.slow.start", 900.0))
     aims = (Aim(figure="a", bound=30.0),)
 
@@ -117,7 +129,10 @@ def test_one_measured_peer_does_not_silence_what_is_known_of_others() -> None:
 
 
 def test_a_known_best_stands_beside_the_less_good_of_our_own_figures() -> None:
-    """Else one could be told ahead of the best, and be behind somebody whom the run has measured."""
+    """A known figure is compared with the worse of our two figures.
+
+    Otherwise a row could be ahead of the best and behind a peer that the run measured.
+    """
     peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.near.start", 17.0))
 
     line, fine = row(aims=(Aim(figure="a", bound=30.0),), others=starts()).line(make_report(ms("a", 10.0), *peers))
@@ -127,7 +142,7 @@ def test_a_known_best_stands_beside_the_less_good_of_our_own_figures() -> None:
 
 
 def test_who_was_measured_is_not_known_as_well() -> None:
-    """What it once did elsewhere is no best of this run."""
+    """The known figure of a measured peer is ignored, because it comes from another run."""
     others = starts()
     peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.Known.start", 30.0))
 
@@ -146,7 +161,7 @@ def test_who_was_measured_is_not_known_as_well() -> None:
     ],
 )
 def test_a_time_of_nothing_divides_nobody(ours: float, theirs: float, said: str) -> None:
-    """It was a ZeroDivisionError, and no page."""
+    """A time of zero gives a verdict. Regression: it raised `ZeroDivisionError`, and no page was written."""
     told, behind = starts().beside(make_report(ms("peers.gpuqueue.start", ours), ms("peers.one.start", theirs)))
 
     assert told.startswith(said)
@@ -154,7 +169,7 @@ def test_a_time_of_nothing_divides_nobody(ours: float, theirs: float, said: str)
 
 
 def test_a_rate_of_nothing_divides_nobody() -> None:
-    """Ours of a run in which no job came through."""
+    """A rate of zero, from a run in which no job finished, gives a verdict without a factor."""
     others = Others(ours="r", known=(Known(name="one", said="5", value=5.0),))
 
     assert others.beside(make_report(Figure(name="r", value=0.0, unit="jobs/s"))) == (
@@ -164,7 +179,10 @@ def test_a_rate_of_nothing_divides_nobody() -> None:
 
 
 def test_of_others_rates_the_highest_is_the_best() -> None:
-    """And a peer that is known as well is told once, by its figure of this run."""
+    """The highest rate is the best.
+
+    A peer that is both known and measured is listed once, with its figure of this run.
+    """
     known = (Known(name="one", said="500", value=500.0), Known(name="two", said="700", value=700.0))
     others = Others(ours="r", measured="jobs", known=known)
     rates = [
@@ -180,7 +198,10 @@ def test_of_others_rates_the_highest_is_the_best() -> None:
 
 
 def test_what_is_only_told_has_no_part_in_the_verdict() -> None:
-    """The figure within a process stands beside the whole process, named, and is held against nobody."""
+    """A figure without a bound has no part in the verdict.
+
+    The time within a process is listed with its name beside the time of the whole process.
+    """
     aims = (Aim(figure="a", bound=20.0, called="whole process"), Aim(figure="b", bound=None, called="within one"))
 
     line, fine = row(aims=aims).line(make_report(ms("a", 15.0), ms("b", 90.0)))
@@ -191,7 +212,10 @@ def test_what_is_only_told_has_no_part_in_the_verdict() -> None:
 
 
 def test_what_was_one_pass_or_under_load_is_said_above_the_table(tmp_path: Path) -> None:
-    """The page said of all figures that they were medians of rounds."""
+    """The page lists the figures of a single pass and the figures taken under load.
+
+    Regression: the page called all figures medians of rounds.
+    """
     page = tmp_path / "page.md"
     page.write_text(REGIONS)
     passes = Figure(name="claim.1000.best.p50", value=80.0, unit="us", of=2000, load=0.5)
@@ -207,7 +231,10 @@ def test_what_was_one_pass_or_under_load_is_said_above_the_table(tmp_path: Path)
 
 
 def test_the_other_tables_have_what_was_measured(tmp_path: Path) -> None:
-    """Claims by the length of the queue, commands and shares of a core once stood in the JSON alone."""
+    """The page shows claims by queue length, commands and shares of a core.
+
+    Regression: these figures were in the JSON only.
+    """
     page = tmp_path / "page.md"
     page.write_text(REGIONS)
     figures = [
@@ -229,7 +256,7 @@ def test_the_other_tables_have_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_a_rate_holds_above_its_bound_and_a_ratio_below() -> None:
-    """Which way is better follows from the unit, and a ratio is always a cost."""
+    """The unit decides which direction is better. A ratio is always a cost."""
     rate = Figure(name="r", value=100.0, unit="jobs/s", floor=Floor(name="f", value=400.0))
 
     assert Aim(figure="r", bound=90.0).missed_by(rate) is None
@@ -239,17 +266,20 @@ def test_a_rate_holds_above_its_bound_and_a_ratio_below() -> None:
 
 
 def test_a_miss_by_little_is_no_miss_by_nothing() -> None:
-    """It said "missed, 1.0 times"."""
+    """A small miss has a factor with enough digits. Regression: the page said "missed, 1.0 times"."""
     assert "| missed, 1.02 times |" in row(aims=(Aim(figure="a", bound=100.0),)).line(make_report(ms("a", 102.0)))[0]
 
 
 def test_what_a_float_adds_is_no_miss() -> None:
-    """Two ticks of the clock in four seconds were "missed, 1.00 times" where half a percent is the bound."""
+    """A rounding error is no miss.
+
+    Regression: two clock ticks in four seconds were "missed, 1.00 times" for a bound of half a percent.
+    """
     assert "| held |" in row(aims=(Aim(figure="a", bound=0.5),)).line(make_report(ms("a", 0.5 + 1e-12)))[0]
 
 
 def test_a_bound_of_nothing_is_missed_by_anything() -> None:
-    """Nothing may be lost: there is no factor by which it was."""
+    """A bound of zero is missed without a factor, because no factor exists."""
     lost = Figure(name="kills.lost", value=1.0, unit="jobs")
 
     line, fine = row(aims=(Aim(figure="kills.lost", bound=0),)).line(make_report(lost))
@@ -259,7 +289,7 @@ def test_a_bound_of_nothing_is_missed_by_anything() -> None:
 
 
 def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
-    """Of a run of some benchmarks the other rows stay empty, and are no failure."""
+    """The rows of benchmarks that did not run say "not measured", and are no failure."""
     page = tmp_path / "page.md"
     page.write_text(REGIONS)
 
@@ -274,7 +304,10 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
 
 
 def test_what_a_peer_cannot_do_stands_below_the_table(tmp_path: Path) -> None:
-    """A dash in the row of a peer that was measured has its reason; it once stood in the JSON alone."""
+    """The reason for a dash in the row of a measured peer is below the table.
+
+    Regression: the reason was in the JSON only.
+    """
     page = tmp_path / "page.md"
     page.write_text(REGIONS)
     cannot = Absent(name="peers.huey.submit", why="it has no command that submits")
@@ -290,7 +323,10 @@ def test_what_a_peer_cannot_do_stands_below_the_table(tmp_path: Path) -> None:
 
 
 def test_a_row_that_misses_must_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is written then: who runs it is told what to write first."""
+    """A row that misses its aim without an explanation stops the write.
+
+    The error says what the user must write first.
+    """
     page = tmp_path / "page.md"
     page.write_text(REGIONS)
     monkeypatch.setattr(page_write, "rows", lambda _report: (row(aims=(Aim(figure="a", bound=20.0),)),))
@@ -303,7 +339,10 @@ def test_a_row_that_misses_must_say_why(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("also", "said"), [(True, "takes a third of it away"), (False, "had none")])
 def test_why_a_claim_misses_is_true_with_either_allocator(*, also: bool, said: str) -> None:
-    """It is measured with a better allocator, and beside it without, where the machine has one."""
+    """The explanation fits the measured allocators.
+
+    A claim is measured with a better allocator, and also with the C library's allocator where the machine has both.
+    """
     names = ["claim.1000.typical.p50", *(["claim-libc.1000.typical.p50"] if also else [])]
     made = make_report(*(Figure(name=name, value=500.0, unit="us") for name in names))
 
@@ -314,7 +353,10 @@ def test_why_a_claim_misses_is_true_with_either_allocator(*, also: bool, said: s
 
 
 def test_the_highest_p99_of_a_claim_is_that_of_each_allocator() -> None:
-    """Once that of the case was told for both which was slowest with the better one."""
+    """Each allocator has its own highest p99.
+
+    Regression: both allocators showed the case that is slowest with the better one.
+    """
     told = {"claim.1000.smallest": 900.0, "claim.1000.worst": 800.0}
     told |= {"claim-libc.1000.smallest": 1500.0, "claim-libc.1000.worst": 2000.0}
     made = make_report(*(Figure(name=f"{name}.p99", value=value, unit="us") for name, value in told.items()))
@@ -333,7 +375,11 @@ def test_the_highest_p99_of_a_claim_is_that_of_each_allocator() -> None:
     ],
 )
 def test_where_the_grant_was_stamped_is_told_as_it_was(floor: str, said: str) -> None:
-    """Ours was stamped before the disk's wait and the answer, the floor's after both; the row was one and the same."""
+    """The row says where the grant was stamped.
+
+    Regression: our grant was stamped before the disk write and the answer, the floor after both, and both had the same
+    row text.
+    """
     granted = Figure(name="latency.idle.granted.p50", value=6.0, unit="ms", floor=Floor(name=floor, value=0.4))
 
     assert any(each.what.startswith(said) for each in rows(make_report(granted)))
@@ -348,7 +394,10 @@ def test_where_the_grant_was_stamped_is_told_as_it_was(floor: str, said: str) ->
     ],
 )
 def test_how_memory_was_counted_is_told_as_it_was(floor: str, row_says: str, page_says: str, tmp_path: Path) -> None:
-    """A worker was held to 70 MiB without the 12 of its fork server, and the page did not say so."""
+    """The page says how memory was counted.
+
+    Regression: a worker was held to 70 MiB without the 12 MiB of its fork server, and the page did not say so.
+    """
     page = tmp_path / "page.md"
     page.write_text(REGIONS)
     memory = Figure(name="worker.idle.memory", value=60.0, unit="MiB", floor=Floor(name=floor, value=40.0))
@@ -360,16 +409,16 @@ def test_how_memory_was_counted_is_told_as_it_was(floor: str, row_says: str, pag
 
 
 def test_every_row_that_can_be_behind_has_a_sentence() -> None:
-    """All but the one where a miss is no matter of speed: nothing may be lost, and no sentence excuses it."""
+    """Every row has an explanation for a miss, except the row about lost jobs. No explanation excuses a lost job."""
     assert ["workers killed (SIGKILL): lost, doubled, orphaned"] == [
         each.what for each in rows(make_report()) if not each.why_not
     ]
 
 
 def test_the_page_has_its_regions(tmp_path: Path) -> None:
-    """Written twice it is the same."""
+    """docs/internals/performance.md has every region, and a second write does not change the page."""
     page = tmp_path / "performance.md"
-    page.write_text((ROOT / "docs" / "performance.md").read_text())
+    page.write_text((ROOT / "docs" / "internals" / "performance.md").read_text())
 
     write(make_report(), page)
     once = page.read_text()

@@ -1,4 +1,4 @@
-"""What runs others beside us: nobody is waited for without an end, nothing is left behind, what is missing is told."""
+"""Tests of the peer benchmarks: every wait ends, no process is left behind, and a missing peer is reported."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from benchmarks.peers.submitter import TO
 
 
 def environ(place: Path) -> dict[str, str]:
-    """Return what a peer in *place* starts its processes with."""
+    """Return the environment of the processes of a peer in *place*."""
     return {MARK: str(place), "PATH": "/usr/bin:/bin"}
 
 
 def test_every_peer_has_who_submits_to_it() -> None:
-    """One without the other would break off in the middle of a run."""
+    """Every peer has a submitter and every submitter a peer. Otherwise a run would fail in the middle."""
     assert set(PEERS) == set(TO)
 
 
@@ -38,7 +38,7 @@ def test_every_peer_has_who_submits_to_it() -> None:
 def test_a_peer_that_is_missing_is_told_with_the_command_that_installs_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Instead of its figures; the others are measured all the same."""
+    """A missing peer is reported as absent with the command that installs it. The other peers are still measured."""
     for module in (python_queues, gflow, jobd, gpuqu):
         monkeypatch.setattr(module, "HOME", tmp_path)
     for module in (task_spooler, slurm):
@@ -53,7 +53,7 @@ def test_a_peer_that_is_missing_is_told_with_the_command_that_installs_it(
 
 
 def test_a_peer_that_does_not_answer_is_given_up() -> None:
-    """A submit that hangs hung the whole run with it."""
+    """A submit that gets no answer times out. Regression: a hanging submit blocked the whole run."""
     words = [sys.executable, "-c", "import time; time.sleep(600)"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -64,7 +64,7 @@ def test_a_peer_that_does_not_answer_is_given_up() -> None:
 
 
 def test_a_peer_that_breaks_off_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its line tells it, and the next one has its turn."""
+    """A peer that fails is reported with the reason, and the run goes on with the next peer."""
 
     @contextmanager
     def hangs() -> Iterator[Peer]:
@@ -77,7 +77,10 @@ def test_a_peer_that_breaks_off_says_how(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_command_that_fails_says_what_it_said() -> None:
-    """It said only that its exit status was not 0."""
+    """The error of a failed command contains its output.
+
+    Regression: the error said only that the exit status was not 0.
+    """
     words = ["sh", "-c", "echo no such queue >&2; exit 2"]
     peer = Peer(name="one", environ={}, mains=list, restart=lambda: None)
 
@@ -86,7 +89,10 @@ def test_a_command_that_fails_says_what_it_said() -> None:
 
 
 def test_who_ended_is_started_again_and_nobody_else(tmp_path: Path) -> None:
-    """It took the last of its commands for whoever had ended: a broker was started twice, a worker never again."""
+    """Only a process that ended is started again.
+
+    Regression: the last command was taken for the ended one, so a broker was started twice and a worker never again.
+    """
     crew = Crew([["sleep", "601"], ["sleep", "602"]], environ(tmp_path))
     try:
         crew.start()
@@ -95,7 +101,7 @@ def test_who_ended_is_started_again_and_nobody_else(tmp_path: Path) -> None:
         psutil.wait_procs([first])
         crew.start()
 
-        # One that was just started has no words for a moment, until it has become its program.
+        # A process that was just started has no command line until it executes its program.
         until(lambda: [each.cmdline()[1:] for each in crew.mains()] == [["601"], ["602"]], what="both")
         assert second in crew.mains()
     finally:
@@ -103,7 +109,7 @@ def test_who_ended_is_started_again_and_nobody_else(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_ends_is_not_waited_for(tmp_path: Path) -> None:
-    """What it said last is the reason that is told."""
+    """The wait for a daemon ends when the daemon ends. The error contains the daemon's last output."""
     words = ["sh", "-c", "echo no such port >&2; exit 3"]
     with (
         pytest.raises(RuntimeError, match="sh ended with 3: no such port"),
@@ -113,7 +119,7 @@ def test_a_daemon_that_ends_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_nothing_of_a_peer_is_left(tmp_path: Path) -> None:
-    """Not even who left its parent and its session, as the daemons of some do."""
+    """No process of a peer is left, not even one that left its parent and its session, as some daemons do."""
     with running([["sh", "-c", "setsid sleep 600 & exec sleep 600"]], environ(tmp_path)) as crew:
         crew.await_up(lambda: len(marked(str(tmp_path))) > 1, "its child")
         left = marked(str(tmp_path))
@@ -122,7 +128,7 @@ def test_nothing_of_a_peer_is_left(tmp_path: Path) -> None:
 
 
 def test_a_peer_is_as_it_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user's own settings and proxies are kept from it, and its files are gone with its place."""
+    """A peer does not see the user's settings and proxies, and its files are removed with its directory."""
     monkeypatch.setenv("SLURM_CONF", "/etc/mine")
     monkeypatch.setenv("HTTPS_PROXY", "http://nowhere")
     with private_place(path=["/first"], WORD="said") as (place, given):
@@ -135,12 +141,12 @@ def test_a_peer_is_as_it_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slow_peer_gets_as_many_jobs_as_there_is_time_for() -> None:
-    """Four hundred jobs of one that starts one each two seconds would take a quarter of an hour."""
+    """A slow peer gets fewer jobs. Four hundred jobs at two seconds each would take a quarter of an hour."""
     assert (400, 30, 10) == (within(60, 400, 0.001), within(60, 400, 2.0), within(60, 400, 60.0))
 
 
 def test_the_stand_in_for_cards_shows_one_for_each_slot(tmp_path: Path) -> None:
-    """In the order that is asked for."""
+    """The stand-in for `nvidia-smi` shows one card for each slot, with the fields in the requested order."""
     cards = tmp_path / "nvidia-smi"
     cards.write_text(gpuqu.NVIDIA_SMI.replace("SLOTS", "2"))
     asked = ["sh", str(cards), "--query-gpu=index,name,memory.used,memory.total", "--format=csv,noheader,nounits"]
@@ -154,7 +160,10 @@ def test_the_stand_in_for_cards_shows_one_for_each_slot(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_process_is_not_looked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command that took 40 ms took 64: ``subprocess`` with a timeout sleeps between two looks."""
+    """A wait for the end of a process does not poll.
+
+    Regression: a command of 40 ms took 64 ms, because ``subprocess`` with a timeout sleeps between two checks.
+    """
 
     def never(_seconds: float) -> None:
         raise AssertionError("slept")
@@ -166,7 +175,7 @@ def test_the_end_of_a_process_is_not_looked_for_again_and_again(monkeypatch: pyt
 
 
 def test_a_process_that_does_not_end_is_killed() -> None:
-    """And the benchmark goes on with the next."""
+    """A process that does not end in time is killed, so that the benchmark can go on."""
     with (
         pytest.raises(TimeoutError, match=r"sleep did not end within 0.1 s"),
         patient(["sleep", "60"], patience_s=0.1) as process,

@@ -1,4 +1,4 @@
-"""What git takes of a submit is told where it is asked, and has no part in what is measured elsewhere."""
+"""Tests that the cost of git is measured only in a benchmark that asks for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from gpuqueue.system.git_checkout import CheckoutLook
 
 
 def test_a_run_is_in_no_repository_wherever_its_directory_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With TMPDIR in a checkout a submit asked git: a quarter of the rate, told as that of one that does not."""
+    """A run is outside of any repository, also when TMPDIR is in a checkout.
+
+    Regression: a submit asked git, and a quarter of the rate was reported as the rate without git.
+    """
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "HEAD").write_text("a" * 40 + "\n")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -32,7 +35,10 @@ def test_a_run_is_in_no_repository_wherever_its_directory_lies(tmp_path: Path, m
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
 def test_a_small_repository_has_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is around it, and whoever runs it: a hook of git has its own repository in the environment."""
+    """The small repository has a commit whatever the environment says.
+
+    A git hook sets the variables of its own repository.
+    """
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "of a hook"))
 
     assert small_repository(tmp_path / "small") is None
@@ -43,7 +49,7 @@ def test_a_small_repository_has_a_commit(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_without_git_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told as absent, and the rest is measured."""
+    """Without git the function returns a reason, and the other figures are still measured."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     assert "no git here" == small_repository(tmp_path / "small")

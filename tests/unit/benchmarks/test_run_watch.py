@@ -1,4 +1,4 @@
-"""When a worker may start a run: never told before the store has answered it."""
+"""Tests of `RunWatch`: a run may start only after the store has answered its worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workers.run.files import put
 
 
 def claimed(runs: Path) -> Path:
-    """Make the directory of a run as a worker does that has claimed its job."""
+    """Create the directory of a run as a worker does when it has claimed the job."""
     directory = runs / "7" / "token"
     directory.mkdir(parents=True)
     put(directory / "job", "{}")
@@ -25,12 +25,16 @@ def claimed(runs: Path) -> Path:
 
 
 def test_a_run_may_start_when_its_worker_has_written_what_to_run(tmp_path: Path) -> None:
-    """It was the store's stamp within the script: before the disk's wait and the answer, cut to milliseconds."""
+    """A run may start when its worker has written the spec.
+
+    Regression: the stamp was taken inside the script, before the disk write and the answer, and was cut to
+    milliseconds.
+    """
     with closing(RunWatch(tmp_path)) as watch:
         directory = claimed(tmp_path)
         with pytest.raises(TimeoutError):
             watch.may_start(timeout_s=0)
-        with pytest.raises(TimeoutError):  # nor by what the directories had when they were found
+        with pytest.raises(TimeoutError):  # the files that were there already do not count either
             watch.may_start(timeout_s=0)
         answered = time.time()
         put(directory / "spec", "{}")
@@ -39,7 +43,7 @@ def test_a_run_may_start_when_its_worker_has_written_what_to_run(tmp_path: Path)
 
 
 def test_one_that_is_over_before_anybody_looks_is_seen(tmp_path: Path) -> None:
-    """On a busy machine; of a run that has ended only the log is left."""
+    """A run that ended before the first check is seen. This happens on a busy machine, and only the log is left."""
     with closing(RunWatch(tmp_path)) as watch:
         (tmp_path / "7" / "token").mkdir(parents=True)
         (tmp_path / "7" / "token" / "log").touch()
@@ -49,6 +53,6 @@ def test_one_that_is_over_before_anybody_looks_is_seen(tmp_path: Path) -> None:
 
 
 def test_who_cannot_watch_says_so(tmp_path: Path) -> None:
-    """A place that is not there."""
+    """A missing directory raises `FileNotFoundError`."""
     with pytest.raises(FileNotFoundError):
         RunWatch(tmp_path / "none")

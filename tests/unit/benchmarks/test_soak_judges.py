@@ -1,4 +1,4 @@
-"""The soak's judges see what is wrong: each is shown a small story with one fault in it."""
+"""Tests of the soak judges: each judge gets a short story with one fault and must find it."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gpuqueue.text.units import GIB
 T0 = datetime(2026, 11, 1, tzinfo=timezone.utc)
 T0_NS = int(T0.timestamp()) * 10**9
 CARD = Card("GPU-0", 0, 24 * GIB, GIB // 2, GIB // 2)
-#: A run of job 7, and the pid and start of its process; a stranger has no start.
+#: A run of job 7, the pid and start time of its process, and an external process, which has no start time.
 RUN, PROCESS, STRANGER = (7, "1.aa"), (70, 5), (99, 0)
 
 
 def ns(second: float) -> int:
-    """Return that second of the story on the wall clock."""
+    """Return *second* of the story as wall-clock time in nanoseconds."""
     return T0_NS + round(second * 1e9)
 
 
 def step(second: float, process: tuple[int, int], gib: float, *, refused: int = 0) -> Change:
-    """Return a step in the driver's record."""
+    """Return one change in the driver's record."""
     return Change(ns(second), 0, *process, int(gib * GIB), refused)
 
 
@@ -43,12 +43,12 @@ def tell(second: float, act: Act, job_id: int, state: JobState = JobState.STARTI
 
 
 def claim(second: float, job_id: int, gib: int) -> Event:
-    """Return a claim of the card."""
+    """Return the event of a claim of the card."""
     return tell(second, Act.CLAIM, job_id, devices="GPU-0", lease=str(gib * GIB))
 
 
 def judged(truth: Truth, *events: Event, looks: dict[str, float] | None = None) -> Promises:
-    """Return what the judge makes of *events*; *looks* are the seconds of the looks by nonce or token."""
+    """Return the judge's result for *events*; *looks* maps a nonce or token to the second of its sample."""
     judge = Judge([CARD], truth, {key: ns(second) for key, second in (looks or {}).items()})
     for event in events:
         judge.take(event)
@@ -56,7 +56,10 @@ def judged(truth: Truth, *events: Event, looks: dict[str, float] | None = None) 
 
 
 def test_promises_are_summed_over_live_leases_and_strangers() -> None:
-    """To the last byte that is there it is well; one GiB more is not, and what was given back counts no more."""
+    """Live leases and external processes add up.
+
+    Exactly the whole card is allowed, one GiB more is a violation, and a released claim no longer counts.
+    """
     truth = truth_of([step(1, STRANGER, 3)], {})
     full = judged(truth, claim(2, 1, 12), claim(3, 2, 8))
     assert [] == full.violations
@@ -71,7 +74,10 @@ def test_promises_are_summed_over_live_leases_and_strangers() -> None:
 
 
 def test_a_run_that_holds_more_than_its_lease_counts_with_what_it_holds() -> None:
-    """As the driver recorded it, for as long as it is known to live."""
+    """A run that uses more than its lease counts with its recorded memory.
+
+    The driver's record counts for as long as the run is known to live.
+    """
     owners = {PROCESS: (1, "1.01")}
     held = [step(2.5, PROCESS, 15), step(9, PROCESS, 15)]
     story = (claim(2, 1, 12), claim(3, 2, 9))
@@ -81,7 +87,10 @@ def test_a_run_that_holds_more_than_its_lease_counts_with_what_it_holds() -> Non
 
 
 def test_what_moved_between_the_look_and_the_claim_is_taken_at_its_least() -> None:
-    """A stranger who came after the look is nobody's fault; by the start it was to be seen."""
+    """The lowest usage between the sample and the claim counts.
+
+    An external process that came after the sample is nobody's fault, but the check at the start had to see it.
+    """
     truth = truth_of([step(1.95, STRANGER, 3)], {})
     story = (claim(2, 1, 23), tell(2.1, Act.STARTED, 1, JobState.RUNNING))
     looks = {"01": 1.9, "1.01": 1.94}
@@ -92,7 +101,10 @@ def test_what_moved_between_the_look_and_the_claim_is_taken_at_its_least() -> No
 
 
 def test_of_two_starts_the_one_that_looked_later_must_see_the_other() -> None:
-    """Both were claimed before a stranger came: one of them goes back, or both started is one too many."""
+    """Of two starts, the one with the later sample must see the other.
+
+    Both were claimed before an external process came, so one claim must be released. Two starts are a violation.
+    """
     truth = truth_of([step(1.95, STRANGER, 3)], {})
     claims = (claim(2, 1, 12), claim(2, 2, 11))
     looks = {"01": 1.9, "02": 1.9, "1.01": 2.1, "1.02": 2.2}
@@ -108,7 +120,7 @@ def test_of_two_starts_the_one_that_looked_later_must_see_the_other() -> None:
 
 
 def test_memory_that_a_run_takes_after_its_end_is_seen() -> None:
-    """And a claim of what is claimed already, and what was lost."""
+    """Memory growth after a run's end and a second claim of a claimed job are violations, and lost runs are counted."""
     truth = truth_of([step(2, PROCESS, 1), step(4, PROCESS, 2)], {PROCESS: (1, "1.01")})
     end = tell(3, Act.FINISH, 1, JobState.SUCCEEDED)
     assert 1 == len(judged(truth, claim(1, 1, 9), end).violations)
@@ -118,7 +130,10 @@ def test_memory_that_a_run_takes_after_its_end_is_seen() -> None:
 
 
 def test_processes_of_a_run_add_up_and_a_refusal_is_kept() -> None:
-    """What each process held is summed at every step, and strangers are apart."""
+    """The memory of all processes of a run is summed at every change.
+
+    External processes are separate, and refusals are kept.
+    """
     second = (71, 6)
     record = [
         step(1, PROCESS, 2),
@@ -134,7 +149,7 @@ def test_processes_of_a_run_add_up_and_a_refusal_is_kept() -> None:
 
 
 def level(*steps: tuple[float, float]) -> Level:
-    """Return what a run held from each second on, in GiB."""
+    """Return the memory of a run over time from steps of (second, GiB)."""
     made = Level()
     for second, gib in steps:
         made.note(ns(second), int(gib * GIB))
@@ -142,7 +157,10 @@ def level(*steps: tuple[float, float]) -> Level:
 
 
 def test_the_longest_stretch_above_a_level() -> None:
-    """A look in each such stretch must have seen more; a level without an end says nothing."""
+    """The longest time above a level is known.
+
+    A sample in that time must have seen more. The last level has no end and does not count.
+    """
     line = level((1, 2), (2, 5), (2.5, 6), (3, 4), (5, 5), (5.25, 0))
     assert 1.0 == line.longest_above_s(4 * GIB)
     assert 0.5 == line.at_peak_s()
@@ -151,7 +169,7 @@ def test_the_longest_stretch_above_a_level() -> None:
 
 
 def compared(kind: Kind, recorded: float | None, *, accounting: bool = False, **more: Any) -> Peaks:
-    """Return what becomes of one recorded peak of a run that held 5 GiB for half a second."""
+    """Compare one recorded peak, in GiB, with a run that held 5 GiB for half a second, and return the result."""
     peaks = Peaks()
     source = PeakSource.NONE if recorded is None else PeakSource.NVML_SAMPLED
     peak = Peak(bytes=None if recorded is None else int(recorded * GIB), source=source, samples=5)
@@ -161,14 +179,14 @@ def compared(kind: Kind, recorded: float | None, *, accounting: bool = False, **
 
 
 def test_a_peak_above_the_truth_is_never_right() -> None:
-    """A peak of any job: the driver's record has nothing as large."""
+    """A recorded peak above the driver's record is always an error, for any kind of job."""
     assert 1 == len(compared(Kind.ONE, 5.1).above)
     assert 1 == len(compared(Kind.LIAR, 5.1).above)
     assert [] == compared(Kind.ONE, 5).above
 
 
 def test_a_peak_that_was_held_must_be_in_the_book() -> None:
-    """One that was held for longer than the sampler's step is missed only by a sampler that was late."""
+    """A peak that lasted longer than the sampling interval must be in the history. Only a late sampler misses it."""
     right, late, never = compared(Kind.ONE, 5), compared(Kind.ONE, 2), compared(Kind.ONE, None)
     assert [(1, 1), (1, 0), (1, 0)] == [(each.held, each.equal) for each in (right, late, never)]
     assert [0, 1, 1] == [each.late for each in (right, late, never)]
@@ -179,7 +197,10 @@ def test_a_peak_that_was_held_must_be_in_the_book() -> None:
 
 
 def test_what_the_driver_kept_account_of_is_exact_for_one_process() -> None:
-    """However short it was; of two processes their peaks need not have met."""
+    """With driver accounting the peak of a single process is exact, however short it is.
+
+    The peaks of two processes need not coincide.
+    """
     spike = level((1, 2), (2, 5), (2.05, 0))
     assert (1, 0) == ((found := compared(Kind.SPIKE, 2, accounting=True, line=spike)).accounted, found.accounted_equal)
     assert 0 == compared(Kind.TWO, 2, accounting=True, line=spike).accounted

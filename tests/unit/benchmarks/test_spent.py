@@ -1,4 +1,4 @@
-"""What a worker takes is counted with all that it keeps beside it, and no page for each that has it."""
+"""Tests that a worker's cost includes its child processes, and that a shared page counts once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.measure.spent import can_share, memory_mib, with_children
 
-#: A process with a child; both stay until their input ends.
+#: A process with a child; both live until their standard input ends.
 PARENT = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"])
@@ -25,7 +25,7 @@ MIB = 2**20
 
 @pytest.fixture
 def parent() -> Iterator[tuple[psutil.Process, int]]:
-    """Give a process and the pid of its child."""
+    """Return a process and the pid of its child."""
     with subprocess.Popen(
         [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -36,7 +36,7 @@ def parent() -> Iterator[tuple[psutil.Process, int]]:
 
 
 def of(*, pss: int | None, rss: int, denied: bool = False) -> psutil.Process:
-    """Return a process that says this of its memory; *pss* None where the system has no such thing."""
+    """Return a process that reports this memory; *pss* is None on a system without PSS."""
 
     def full() -> Any:
         if denied:
@@ -47,7 +47,7 @@ def of(*, pss: int | None, rss: int, denied: bool = False) -> psutil.Process:
 
 
 def test_a_process_is_counted_with_its_child(parent: tuple[psutil.Process, int]) -> None:
-    """The fork server of an idle worker was nobody's."""
+    """A process is counted with its child. Regression: the fork server of an idle worker was not counted."""
     process, child = parent
 
     both = with_children(process)
@@ -58,7 +58,7 @@ def test_a_process_is_counted_with_its_child(parent: tuple[psutil.Process, int])
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the PSS")
 def test_a_shared_page_counts_once(parent: tuple[psutil.Process, int]) -> None:
-    """Two that share an interpreter take less than each on its own does, counted whole."""
+    """A shared page counts once. Two processes that share an interpreter have less PSS than RSS in total."""
     both = with_children(parent[0])
 
     assert can_share(both)
@@ -67,7 +67,7 @@ def test_a_shared_page_counts_once(parent: tuple[psutil.Process, int]) -> None:
 
 @pytest.mark.parametrize("other", [of(pss=None, rss=MIB), of(pss=1, rss=MIB, denied=True), of(pss=0, rss=MIB)])
 def test_where_one_cannot_be_read_all_are_counted_otherwise(other: psutil.Process) -> None:
-    """A figure by PSS beside a floor by RSS would be a ratio of nothing."""
+    """If one process has no PSS, all count by RSS. A figure in PSS with a floor in RSS has no meaningful ratio."""
     some = [of(pss=2 * MIB, rss=4 * MIB), other]
 
     assert not can_share(some)

@@ -1,4 +1,4 @@
-"""Who stops a benchmark finds nothing of it afterwards, and who kills one finds that the next run clears it away."""
+"""Tests that a stopped benchmark leaves nothing behind, and that the next run cleans up after a killed one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.measure.home import MARK, clean_environ, clear_dead, whole_run
 from benchmarks.measure.stop import Stopped, heeding, not_now
 
 ROOT = Path(__file__).resolve().parents[3]
-#: A part of a run that takes for ever, with a child that would outlive it, and a directory of its own.
+#: A part of a run that never ends, with its own directory and a child that would outlive it.
 ENDLESS = """
 import subprocess, sys, tempfile, time
 from benchmarks.measure.figure import Figure
@@ -40,7 +40,7 @@ tell(figures())
 
 @contextlib.contextmanager
 def measuring(below: Path) -> Iterator[tuple[subprocess.Popen[str], psutil.Process]]:
-    """Give a benchmark that is at work below a directory, and the child that it started."""
+    """Start a benchmark in *below*, and yield its process and the child that it started."""
     environ = {**os.environ, "TMPDIR": str(below), "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-c", ENDLESS]
     with subprocess.Popen(
@@ -61,13 +61,16 @@ def gone(process: psutil.Process) -> bool:
 
 @pytest.fixture
 def quiet_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put back what a stopped run does with the threads that it leaves."""
+    """Restore `threading.excepthook`, which a stopped run replaces."""
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_who_stops_a_benchmark_finds_nothing_of_it(number: signal.Signals, tmp_path: Path) -> None:
-    """Its server, its machine and its directory stayed after a SIGTERM, and after a Ctrl-C at the wrong moment."""
+    """A stopped benchmark leaves nothing.
+
+    Regression: its server, its processes and its directory stayed after SIGTERM, and after Ctrl-C at a bad moment.
+    """
     with measuring(tmp_path) as (process, child):
         process.send_signal(number)
         said = process.communicate(timeout=60)[1]
@@ -79,7 +82,7 @@ def test_who_stops_a_benchmark_finds_nothing_of_it(number: signal.Signals, tmp_p
 
 
 def test_the_next_run_clears_away_what_a_kill_has_left(tmp_path: Path) -> None:
-    """Nobody cleans up after SIGKILL; a run that still lives is let alone, and so is what is none of ours."""
+    """The next run cleans up after SIGKILL. It leaves a live run and directories of other programs alone."""
     (tmp_path / "gq-bench-of-old").mkdir()
     with measuring(tmp_path) as (process, child):
         assert [] == clear_dead(tmp_path)
@@ -98,7 +101,10 @@ def test_the_next_run_clears_away_what_a_kill_has_left(tmp_path: Path) -> None:
 def test_a_stop_that_is_lost_on_its_way_is_heeded_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A directory that could not be removed told its own error instead: the run went on with the next part, rc 0."""
+    """A stop takes effect although another error hides it.
+
+    Regression: a directory that could not be removed raised its own error, and the run went on with exit status 0.
+    """
     after: list[str] = []
 
     def loses_it(*, quick: bool) -> Measured:
@@ -128,7 +134,7 @@ def test_a_stop_that_is_lost_on_its_way_is_heeded_all_the_same(
 
 @pytest.mark.usefixtures("quiet_threads")
 def test_what_is_cleaned_up_is_cleaned_up_whole() -> None:
-    """A second Ctrl-C waits until it is done, and is not forgotten."""
+    """A stop signal during cleanup takes effect after the cleanup."""
     done = []
 
     with pytest.raises(Stopped), heeding():
@@ -141,7 +147,11 @@ def test_what_is_cleaned_up_is_cleaned_up_whole() -> None:
 
 
 def test_all_children_have_one_and_the_same_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some had the user's own settings, and an interpreter that compiled each module anew: another floor."""
+    """All children get the same clean environment.
+
+    Regression: some children had the user's settings and an interpreter that compiled every module again, which changed
+    the floor.
+    """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("GPUQUEUE_DATABASE_URL", "sqlite:////of/the/user")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")

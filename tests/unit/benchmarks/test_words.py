@@ -1,4 +1,4 @@
-"""What is wrong with a page or a file of figures is one line, told before anything is measured."""
+"""Tests that a bad page or a bad file of figures gives a one-line error before anything is measured."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from benchmarks.page.write import lacking
 
 
 def figure(name: str = "cycles", load: float = 0.5) -> Figure:
-    """Return a figure of this name."""
+    """Return a figure with this name."""
     return Figure(name=name, value=3.0, unit="ms", load=load)
 
 
 def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the last line of what is said to *words*, which nothing is measured for."""
+    """Run with *words*, which must be a usage error, and return the last line of the error output."""
     with pytest.raises(SystemExit) as ended:
         whole.main(words)
     assert 2 == ended.value.code
@@ -34,7 +34,7 @@ def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_a_page_is_not_written_from_some_of_the_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It replaced the whole table with "not measured"."""
+    """A page is not written from some of the parts. Regression: the whole table became "not measured"."""
     page = tmp_path / "page.md"
     page.write_text(PAGE)
 
@@ -50,7 +50,7 @@ def test_a_page_is_not_written_from_some_of_the_parts(tmp_path: Path, capsys: py
 
 
 def test_what_a_machine_cannot_measure_lacks_nothing() -> None:
-    """Without torch a whole run is a whole run; one whose part broke off is not."""
+    """A run without torch is complete. A run with a part that failed is not."""
     warm = "`--warm`: submit → the line after `import torch`"
 
     assert warm in lacking(make_report())
@@ -60,7 +60,10 @@ def test_what_a_machine_cannot_measure_lacks_nothing() -> None:
 
 
 def test_what_is_only_told_may_be_missing() -> None:
-    """A page is filled from an earlier report too: a line that was added since is not shown, and nothing is refused."""
+    """A figure without a bound may be missing.
+
+    A page can be filled from an older report: a line that was added since is left out, and nothing is refused.
+    """
     submits = "submits a second, one after the other: `Client.submit`, what a Python program calls"
     bound = [figure(f"submit.{each}") for each in ("client", "queue", "pipelined")]
 
@@ -75,7 +78,10 @@ def test_what_is_only_told_may_be_missing() -> None:
 def test_where_nothing_can_be_written_is_told_before_an_hour_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A page without regions, a directory in the place of a file."""
+    """An unusable output path is refused before the first measurement.
+
+    Such paths are a page without regions and a directory.
+    """
     monkeypatch.setattr(whole, "BENCHMARKS", dict.fromkeys(BENCHMARKS))
     page = tmp_path / "README.md"
     page.write_text("# no region\n")
@@ -114,7 +120,10 @@ def test_where_nothing_can_be_written_is_told_before_an_hour_is_gone(
 def test_a_damaged_file_is_told_by_its_name(
     where: tuple[str | int, ...], value: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It was a traceback, or a page with a NaN in it that held every aim."""
+    """The error for a damaged file names the file.
+
+    Regression: it gave a traceback, or a page with a NaN that met every aim.
+    """
     plain: Any = json.loads(make_report(figure()).to_json())
     damaged = deepcopy(plain)
     inner = damaged
@@ -137,7 +146,7 @@ def test_a_damaged_file_is_told_by_its_name(
 def test_what_is_no_report_at_all_is_told_in_one_line(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An empty file, no text, brackets without an end."""
+    """An empty file, a binary file and endless brackets each give a one-line error."""
     path = tmp_path / "run.json"
     path.write_bytes(content)
 
@@ -147,7 +156,10 @@ def test_what_is_no_report_at_all_is_told_in_one_line(
 
 
 def test_every_field_of_a_figure_comes_back() -> None:
-    """One that is written and not read would be gone from the page that is filled again."""
+    """Every field of a figure survives JSON.
+
+    A field that is written but not read would be missing from a page that is filled again.
+    """
     counts = {each.name: 7 for each in fields(Figure) if "int" in str(each.type)}
     made = Figure(name="a", value=3.0, unit="ms", floor=Floor(name="f", value=2.0), load=1.5, **counts)
 
@@ -155,7 +167,10 @@ def test_every_field_of_a_figure_comes_back() -> None:
 
 
 def test_a_page_of_several_runs_says_so() -> None:
-    """It said "one run", of the date, the duration and the load of the first file."""
+    """A page of several runs lists each run.
+
+    Regression: it said "one run" with the date, duration and load of the first file.
+    """
     first, second = make_report(figure(load=1.0)), make_report(figure(), figure("warm.first", load=4.0), day=23)
 
     one = read(merged([first, second]).to_json())

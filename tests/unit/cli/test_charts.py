@@ -1,4 +1,4 @@
-"""The charts of ``gpuqueue stats --plot``: what they say where not all is known."""
+"""Tests of the charts of ``gpuqueue stats --plot`` when some figures are unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEN = [replace(each, utilisation=0.5) for each in HELD]
 
 
 def drawn(*devices: list[Figures], users: tuple[Figures, ...] = (HELD[2],), before: timedelta = timedelta()) -> Any:
-    """Return the picture of four hours on *devices*, of a time that began as long *before* them."""
+    """Return the charts of four hours on *devices*; the statistics begin *before* earlier than the course."""
     course = Course(
         bounds=tuple(NOON + timedelta(hours=n) for n in range(5)),
         steps=tuple(HELD),
@@ -37,12 +37,15 @@ def drawn(*devices: list[Figures], users: tuple[Figures, ...] = (HELD[2],), befo
 
 
 def shares(axes: Any) -> list[list[float]]:
-    """Return the fields of each mesh that can be seen, in percent."""
+    """Return the visible fields of each mesh, in percent."""
     return [[round(each) for each in mesh.get_array().compressed().ravel()] for mesh in axes.collections]
 
 
 def test_devices_of_which_nobody_sees_how_busy_they_are_show_when_they_were_held() -> None:
-    """Of simulated ones a quarter of the picture was one grey field."""
+    """Devices without utilisation data show how long jobs held them.
+
+    Regression: for simulated devices a quarter of the picture was one grey field.
+    """
     axes = drawn(HELD).axes[3]
 
     assert axes.get_title(loc="left") == "How much of the time each device was held by jobs"
@@ -50,7 +53,7 @@ def test_devices_of_which_nobody_sees_how_busy_they_are_show_when_they_were_held
 
 
 def test_among_devices_that_are_seen_the_others_are_grey_for_as_long_as_they_were_held() -> None:
-    """The darker, the longer."""
+    """Beside devices with utilisation data, the others are grey by the time they were held: the darker, the longer."""
     axes = drawn(SEEN, HELD).axes[3]
 
     assert axes.get_title(loc="left") == "How busy each device was with jobs"
@@ -58,7 +61,10 @@ def test_among_devices_that_are_seen_the_others_are_grey_for_as_long_as_they_wer
 
 
 def test_two_courses_of_waits_that_are_the_same_are_both_seen() -> None:
-    """One lay below the other, as narrow as that."""
+    """Two equal waiting-time lines are both visible.
+
+    Regression: one line hid the other, because both had the same width.
+    """
     below, above = drawn(HELD).axes[2].get_lines()[:2]
 
     assert list(below.get_ydata()) == list(above.get_ydata())
@@ -67,7 +73,10 @@ def test_two_courses_of_waits_that_are_the_same_are_both_seen() -> None:
 
 
 def test_axes_that_begin_after_the_title_does_say_so() -> None:
-    """A month stood above, and the last day below."""
+    """Axes that begin later than the title say so.
+
+    Regression: the title named a month while the axes showed the last day.
+    """
     whole, late = drawn(SEEN), drawn(SEEN, before=timedelta(days=30))
 
     assert ["", ""] == [axes.get_xlabel() for axes in whole.axes[2:4]]
@@ -75,7 +84,10 @@ def test_axes_that_begin_after_the_title_does_say_so() -> None:
 
 
 def test_the_smallest_peak_is_seen() -> None:
-    """One of a hundredth of what was asked for was narrower than a line."""
+    """The smallest peak is visible.
+
+    Regression: a peak of a hundredth of the requested memory was narrower than a line.
+    """
     none = replace(HELD[0], asked_byte_s=60_000.0 * GIB)
     used = replace(none, measured_s=600.0, measured_byte_s=60_000.0 * GIB, peak_byte_s=600.0 * GIB)
 

@@ -1,4 +1,4 @@
-"""The table of ``gpuqueue gpus``, ``status`` and ``up``: what stands in it, and what a narrow terminal leaves out."""
+"""Tests of the table of ``gpuqueue gpus``, ``status`` and ``up``: its columns, and what a narrow terminal omits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CARD = DeviceStatus(
     pool="",
     seen_s_ago=0.0,
 )
-#: The first screen of all: `up` on a machine with cards.
+#: The first screen that a user sees: `up` on a machine with cards.
 SITE = (CARD, replace(CARD, jobs=()))
 TROUBLED = replace(CARD, drains=(Drain(origin=DrainOrigin.PERSON, why="the fan is broken", by="ada"),))
 
@@ -33,13 +33,19 @@ TROUBLED = replace(CARD, drains=(Drain(origin=DrainOrigin.PERSON, why="the fan i
 @pytest.mark.parametrize("width", range(44, 140))
 @pytest.mark.parametrize("found", [SITE, (*SITE, TROUBLED)])
 def test_no_line_is_wider_than_the_terminal(found: tuple[DeviceStatus, ...], width: int) -> None:
-    """Its head was broken at 80 columns: ``JOBS  STA`` and then ``TE``."""
+    """No line is wider than the terminal.
+
+    Regression: the header was broken at 80 columns into ``JOBS  STA`` and ``TE``.
+    """
     assert max(map(len, device_table(found, 10.0, width).splitlines())) <= width
 
 
 @pytest.mark.parametrize("width", range(60, 140))
 def test_how_a_device_stands_is_there_at_any_width(width: int) -> None:
-    """Its name gives way first, then what can be reckoned from the rest."""
+    """The state of a device is shown at any width.
+
+    The name is cut first, then the columns that follow from the others.
+    """
     head, *rows = device_table(SITE, 10.0, width).splitlines()
 
     assert head.endswith("STATE")
@@ -48,12 +54,15 @@ def test_how_a_device_stands_is_there_at_any_width(width: int) -> None:
 
 
 def test_a_trouble_is_whole_at_80_columns() -> None:
-    """Who cannot use a device wants to know why, and not how large it is."""
+    """A problem is shown in full at 80 columns. The reason matters more to the user than the size of the device."""
     assert device_table((TROUBLED,), 10.0, 80).splitlines()[1].endswith("drained by ada")
 
 
 def test_a_member_is_called_by_its_name() -> None:
-    """The job on the device, and the one that it is kept for; what is no member by its id."""
+    """The table names an array member by its member name and any other job by its id.
+
+    This holds for jobs on the device and for a reservation.
+    """
     kept = replace(CARD, kept=Kept(job_id=14, since=None))
 
     row = device_table((kept,), 10.0, None, {13: "9_3", 14: "9_4"}).splitlines()[1]
@@ -63,7 +72,7 @@ def test_a_member_is_called_by_its_name() -> None:
 
 
 def test_a_pipe_gets_all_of_it() -> None:
-    """For whoever cuts the table up."""
+    """A pipe gets every column, for scripts that split the table."""
     head, row, _ = device_table(SITE, 10.0).splitlines()
 
     every = "HOST DEVICE NAME TOTAL PROMISED STRANGERS FREE SLOTS JOBS STATE"

@@ -1,4 +1,4 @@
-"""The table of ``gpuqueue history``: what a narrow terminal leaves out, cuts, or says in fewer characters."""
+"""Tests of the table of ``gpuqueue history``: what a narrow terminal omits, cuts or abbreviates."""
 
 from __future__ import annotations
 
@@ -48,18 +48,21 @@ RECORDS = [
 
 
 def lines(width: int | None, names: tuple[str, ...] | None = None) -> list[str]:
-    """Return the table without its colours."""
+    """Return the lines of the table without colours."""
     return click.unstyle(rows(RECORDS, names, width)).splitlines()
 
 
 @pytest.mark.parametrize("width", [*range(40, 160), 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    """It was 130 characters at 80 columns, and each job took two broken lines."""
+    """No line is wider than the terminal.
+
+    Regression: lines had 130 characters at 80 columns, and each job took two broken lines.
+    """
     assert max(map(len, lines(width))) <= width
 
 
 def test_at_80_columns_all_that_one_asks_for_is_there() -> None:
-    """Who ran what, how it went, how long, with how much memory."""
+    """80 columns show the user, the name, the state, the ending, the duration and the memory."""
     head, first, second = lines(80)
 
     assert ["ID", "NAME", "USER", "STATE", "ENDING", "TOOK", "ASKED", "PEAK"] == head.split()
@@ -68,7 +71,7 @@ def test_at_80_columns_all_that_one_asks_for_is_there() -> None:
 
 
 def test_what_does_not_fit_is_left_out_in_a_set_order() -> None:
-    """What a job is called and how it stands stays to the last."""
+    """Columns are omitted in a fixed order. The name and the state are omitted last."""
     seen = [tuple(lines(width)[0].split()) for width in range(160, 39, -1)]
     order = []
     for before, after in itertools.pairwise(seen):
@@ -79,7 +82,7 @@ def test_what_does_not_fit_is_left_out_in_a_set_order() -> None:
 
 
 def test_a_time_loses_its_year_and_a_host_its_end_first() -> None:
-    """The day and the device's index are what one looks for."""
+    """A time loses its year first, and a host the end of its name. The day and the device index are more important."""
     _, first, _ = lines(108)
 
     assert re.search(r"node-with-[\w-]*…:0,1 +11-2[12] \d\d:\d\d +2:00:00", first)
@@ -87,7 +90,7 @@ def test_a_time_loses_its_year_and_a_host_its_end_first() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_column_that_is_named_is_there(width: int) -> None:
-    """Whoever names columns has chosen: they are cut, and none is left out."""
+    """Columns that the user names are cut but never omitted."""
     named = ("id", "name", "user", "command", "note")
     head, *found = lines(width, named)
 
@@ -96,7 +99,7 @@ def test_a_column_that_is_named_is_there(width: int) -> None:
 
 
 def test_a_pipe_gets_all_of_it() -> None:
-    """Programs cut it up by columns."""
+    """A pipe gets every usual column in full, because programs split the lines by columns."""
     head, first, _ = lines(None)
 
     assert [COLUMNS[name].head for name in USUAL] == head.split()
@@ -105,7 +108,10 @@ def test_a_pipe_gets_all_of_it() -> None:
 
 
 def test_a_pipe_gets_long_words_whole() -> None:
-    """A name was cut after 24 characters, and a command after 60: what looked for one further on missed it."""
+    """A pipe gets long words uncut.
+
+    Regression: names were cut after 24 characters and commands after 60, so a search for a later part failed.
+    """
     job = RECORDS[0].job
     name, command = "x" * 90, ("python", "train.py", "y" * 90)
     spec = make_spec(mem_bytes=6 * GIB, name=name, argv=command)

@@ -1,4 +1,7 @@
-"""What ``limits``, ``notify`` and ``show`` print on a terminal of 60 columns; they took what they liked."""
+"""Tests of ``limits``, ``notify`` and ``show`` on a terminal of 60 columns.
+
+Regression: these commands ignored the width.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ LONG = "somebody-with-a-name-of-as-many-characters-as-may-be-in-one-name"
 
 
 def widest(text: str) -> int:
-    """Return the columns of the widest line."""
+    """Return the width of the widest line, in terminal columns."""
     return max(map(cells, text.splitlines()))
 
 
 def limits_in_use() -> LimitsInUse:
-    """Return limits of somebody with a long name, and of a pool whose figures are all wide."""
+    """Return limits of a user with a long name, and of a pool with wide figures."""
     limit = Limit(most=1000 * GIB, refuses=True)
     pool = PoolLimits(
         default_mem_bytes=900 * GIB,
@@ -48,7 +51,10 @@ def limits_in_use() -> LimitsInUse:
 
 
 def test_limits_fit_and_a_pipe_gets_them_whole() -> None:
-    """Names give way; then what a job gets that says nothing, and what is said of being beyond."""
+    """The limits fit, and a pipe gets them in full.
+
+    Names are cut first. A narrower terminal also loses the default columns of a job and the text about exceeded limits.
+    """
     whole, narrow, narrower = (_tables(limits_in_use(), width) for width in (None, NARROW, 50))
 
     assert LONG in whole
@@ -61,7 +67,10 @@ def test_limits_fit_and_a_pipe_gets_them_whole() -> None:
 
 
 def test_targets_fit() -> None:
-    """Of a long name and a long host both are told from others by their beginnings."""
+    """The notification targets fit.
+
+    A long name and a long host are cut at the end, because the beginnings tell them apart.
+    """
     rows = [target_to_plain("t" * 64, "h" * 60, sends=True)]
 
     narrow = table_of(COLUMNS, rows, NARROW)
@@ -72,7 +81,7 @@ def test_targets_fit() -> None:
 
 
 def a_record(command: str) -> Record:
-    """Return a job that failed in many words after five hours with memory."""
+    """Return a failed job with a long reason and five hours of memory samples."""
     device = RunDevice(uuid="GPU-1", lease_bytes=8 * GIB, timeline=Timeline(step_s=60.0, bytes=(GIB,) * 300))
     run = Run(
         job_id=1,
@@ -93,7 +102,10 @@ def a_record(command: str) -> Record:
 
 
 def test_the_story_of_a_job_fits_and_what_is_copied_stays_whole() -> None:
-    """Its words go on in their own column, and the line of memory has as many blocks as there is room for."""
+    """Text wraps within its own column, and the memory line has as many blocks as fit.
+
+    Lines that users copy are never wrapped.
+    """
     command = "echo " * 40
     record = a_record(command)
 

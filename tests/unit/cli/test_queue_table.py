@@ -1,4 +1,4 @@
-"""The table of ``gpuqueue queue``: what stands in it, and what a narrow terminal leaves out."""
+"""Tests of the table of ``gpuqueue queue``: its columns, and what a narrow terminal omits."""
 
 from __future__ import annotations
 
@@ -49,19 +49,22 @@ PROGRESS = {7: Progress(share=0.5, words="45/90, 00:15 left")}
 
 
 def lines(width: int | None) -> list[str]:
-    """Return the table without its colours."""
+    """Return the lines of the table without colours."""
     return click.unstyle(queue_table(LISTING, PROGRESS, width)).splitlines()
 
 
 @pytest.mark.parametrize("width", [*range(44, 130), 200])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    """A line that is broken is no table any more."""
+    """No line is wider than the terminal, because a wrapped line breaks the table."""
     assert max(map(len, lines(width))) <= width
 
 
 @pytest.mark.parametrize("width", [44, 60, 80, 200, None])
 def test_a_name_in_wide_characters_shifts_nothing(width: int | None) -> None:
-    """Each of its characters takes two columns of a terminal; the states of such jobs stood elsewhere."""
+    """A name in wide characters does not shift the columns.
+
+    Each such character takes two terminal columns. Regression: the state of such a job was not below its header.
+    """
     wide = replace(WAITS, spec=replace(WAITS.spec, name="\u8bad\u7ec3" * 6))
     listing = replace(LISTING, jobs=(RUNS, wide))
     shown = click.unstyle(queue_table(listing, PROGRESS, width)).splitlines()
@@ -71,7 +74,7 @@ def test_a_name_in_wide_characters_shifts_nothing(width: int | None) -> None:
     assert len(begins) == 1, "\n".join(shown)
 
 
-#: Of an array every third member was taken.
+#: An array of which every third member was taken.
 PARTED = replace(
     WAITS,
     id=123,
@@ -81,7 +84,10 @@ PARTED = replace(
 
 
 def test_what_is_left_of_an_array_pushes_no_column_out() -> None:
-    """Its name took 50 columns, and at 80 there was room for neither memory nor time."""
+    """The name of an array is cut.
+
+    Regression: it took 50 columns, and 80 columns had room for neither memory nor time.
+    """
     listing = replace(LISTING, jobs=(RUNS, PARTED, replace(WAITS, id=1234567, member=Member(1234567, 1001))))
     head, _, array, member = click.unstyle(queue_table(listing, PROGRESS, 80)).splitlines()
 
@@ -94,7 +100,7 @@ def test_what_is_left_of_an_array_pushes_no_column_out() -> None:
 
 @pytest.mark.parametrize("width", range(44, 130))
 def test_an_array_is_cut_at_any_width(width: int) -> None:
-    """To a name that still says which array it is."""
+    """At any width the cut name still says which array it is."""
     listing = replace(LISTING, jobs=(RUNS, PARTED))
     shown = click.unstyle(queue_table(listing, PROGRESS, width)).splitlines()
 
@@ -103,7 +109,7 @@ def test_an_array_is_cut_at_any_width(width: int) -> None:
 
 
 def test_at_80_columns_all_that_one_asks_for_is_there() -> None:
-    """Progress, memory now and asked, elapsed and limit, the reason."""
+    """80 columns show progress, used and requested memory, elapsed time and limit, and the reason."""
     head, runs, waits = lines(80)
 
     assert ["ID", "NAME", "USER", "STATE", "MEMORY", "TIME", "PROGRESS", "/", "REASON"] == head.split()
@@ -114,7 +120,7 @@ def test_at_80_columns_all_that_one_asks_for_is_there() -> None:
 
 
 def test_what_does_not_fit_is_left_out_in_a_set_order() -> None:
-    """What a job is called, how it stands and why stays to the last."""
+    """Columns are omitted in a fixed order. The name, the state and the reason are never omitted."""
     seen = [tuple(lines(width)[0].split()) for width in range(140, 43, -1)]
     order = []
     for before, after in itertools.pairwise(seen):
@@ -124,7 +130,7 @@ def test_what_does_not_fit_is_left_out_in_a_set_order() -> None:
 
 
 def test_a_wide_terminal_shows_whole_names_and_a_bar() -> None:
-    """And where the job runs."""
+    """A wide terminal shows full names, a progress bar and the device that the job runs on."""
     runs = lines(140)[1]
 
     assert "a-long-name-of-a-training-run" in runs
@@ -133,7 +139,7 @@ def test_a_wide_terminal_shows_whole_names_and_a_bar() -> None:
 
 
 def test_a_pipe_gets_every_column_always() -> None:
-    """So that the sixth word is the same thing in each line, for awk."""
+    """A pipe always gets every column, so that field numbers are the same in each line, for awk."""
     head, runs, waits = lines(None)
 
     assert [column.head for column in COLUMNS] == re.split(r"\s{2,}", head.strip())
@@ -142,7 +148,7 @@ def test_a_pipe_gets_every_column_always() -> None:
 
 
 def test_what_is_held_of_an_array_does_not_run() -> None:
-    """Others of it do: neither their time nor an empty reason is its own."""
+    """The line of the held members shows no run time and no reason of the running members."""
     here = Tally(left=Indexes(), held=Indexes.parse("3,5"), ended={})
     spec = make_spec(array=Array.parse("0-5"))
     array = replace(RUNS, spec=spec, tally=here)
@@ -154,7 +160,7 @@ def test_what_is_held_of_an_array_does_not_run() -> None:
 
 
 def test_progress_says_less_where_there_is_less_room() -> None:
-    """The bar goes first, the share last."""
+    """Progress shrinks with the room. The bar is omitted first, the percentage last."""
     progress = PROGRESS[7]
 
     assert [
@@ -166,7 +172,7 @@ def test_progress_says_less_where_there_is_less_room() -> None:
 
 
 def test_json_has_what_the_table_has() -> None:
-    """With null where nothing is known."""
+    """The JSON has the fields of the table, with null for an unknown value."""
     runs, waits = listing_to_plain(LISTING, PROGRESS)
 
     assert (3174 * MIB, 725.0, {"share": 0.5, "words": "45/90, 00:15 left"}) == (

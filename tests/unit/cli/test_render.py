@@ -14,20 +14,26 @@ from gpuqueue.text.sanitize import plain, short
 
 
 def test_nothing_that_a_job_is_called_reaches_the_terminal_as_a_command() -> None:
-    """Escapes, newlines, right-to-left marks and undecodable bytes are shown as one sign each."""
+    """A job's name cannot control the terminal.
+
+    Escapes, newlines, right-to-left marks and undecodable bytes each become one replacement character.
+    """
     nasty = "a\x1b[31mb\nc\u202ed\udc80e\x9b"
 
     assert "a\ufffd[31mb\ufffdc\ufffdd\ufffde\ufffd" == plain(nasty)
 
 
 def test_columns_are_aligned_and_long_names_cut() -> None:
-    """A table is read by its columns."""
+    """The columns are aligned, and a long name is cut."""
     assert "A    B\nxx   1\ny   22" == table(("A", "B"), [("xx", "1"), ("y", "22")], right=(1,))
     assert "abcdefg…" == short("abcdefghij", 8)
 
 
 def test_a_line_of_memory_is_as_long_as_the_run() -> None:
-    """Where nobody looked it is blank: one that ended before the run did looked like a run that ended there."""
+    """The memory line is as long as the run, and blank where no sample exists.
+
+    Regression: a line that ended early looked like a run that ended early.
+    """
     device = RunDevice(uuid="GPU-1", lease_bytes=8, timeline=Timeline(step_s=1.0, bytes=(4, 8, None, 4)))
 
     assert "memory ▄█ ▄ over 4.0s" == memory_line(device)
@@ -36,7 +42,10 @@ def test_a_line_of_memory_is_as_long_as_the_run() -> None:
 
 
 def test_a_line_of_memory_has_no_gap_between_two_looks() -> None:
-    """Ten looks a second and then one: every other block of a short run was blank, as if nobody had looked."""
+    """The memory line has no gap between two samples.
+
+    Regression: after a change from ten samples a second to one, every other block of a short run was blank.
+    """
     steps = (None, 4, 8, None, None, 4, *[None] * 5, 8)
     device = RunDevice(uuid="GPU-1", lease_bytes=8, timeline=Timeline(step_s=0.4, bytes=steps))
 
@@ -44,7 +53,10 @@ def test_a_line_of_memory_has_no_gap_between_two_looks() -> None:
 
 
 def test_samples_in_quick_succession_have_a_time_between_them() -> None:
-    """It said "every 0.0s" of 21 samples in a second."""
+    """The interval of frequent samples is shown in milliseconds.
+
+    Regression: 21 samples in a second were "every 0.0s".
+    """
     assert ["48ms", "0.2s", "5.0s"] == [_pause(each) for each in (0.048, 0.2, 5.0)]
 
 
@@ -65,7 +77,10 @@ RUN = Run(job_id=1, attempt=1, token="1.a", host="h", worker="w", devices=(), cl
     ],
 )
 def test_a_command_of_which_nobody_told_is_told_so(state: JobState, runs: tuple[Run, ...], words: list[str]) -> None:
-    """Its worker was killed while it ran: `show` named the command as that of a job that had not ended."""
+    """`show` says that an end command has no reported result.
+
+    Regression: when a worker was killed during the command, `show` named it as the command of a job that had not ended.
+    """
     notices = (Notice("command:./a.sh"), Notice("command:./b.sh", When.FAIL), Notice("team"))
     job = Job(id=1, spec=make_spec(notices=notices), state=state, submitted_at=NOW)
 

@@ -1,4 +1,4 @@
-"""What the pane of ``top`` tells of a job."""
+"""Tests of the job pane of ``top``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuqueue.cli.top.job_pane import About, told
 
 
 def test_a_job_that_has_written_nothing_has_a_line_that_says_so(tmp_path: Path) -> None:
-    """An empty pane looked like a key that does nothing."""
+    """The pane says that a job has written nothing. Regression: an empty pane looked like a key without function."""
     log = tmp_path / "log"
     client: Any = SimpleNamespace(log_path=lambda _: log)
 

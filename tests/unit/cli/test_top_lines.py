@@ -37,7 +37,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 
 
 def status(**changes: object) -> DeviceStatus:
-    """Return a 24 GiB device that nobody uses."""
+    """Return an unused 24 GiB device, with *changes* applied."""
     plain: dict[str, object] = {
         "device": make_device(),
         "host": "nodeA",
@@ -55,7 +55,7 @@ def status(**changes: object) -> DeviceStatus:
 
 
 def job(job_id: int, state: JobState = JobState.QUEUED, **changes: object) -> Job:
-    """Return a job of some minutes ago; if it runs, it started at once."""
+    """Return a job that was submitted *job_id* minutes ago; a running job started at once."""
     ago = NOW - timedelta(minutes=job_id)
     return Job(
         id=job_id,
@@ -69,19 +69,25 @@ def job(job_id: int, state: JobState = JobState.QUEUED, **changes: object) -> Jo
 @pytest.mark.parametrize("width", [1, 3, 7, 20])
 @pytest.mark.parametrize("parts", [(0, 1, 23), (1, 1, 1), (24, 0, 0), (1, 10**6, 1), (0, 0, 5)])
 def test_a_bar_is_as_wide_as_it_shall_be(parts: tuple[int, ...], width: int) -> None:
-    """However its parts divide."""
+    """A bar has exactly the requested width, however its parts divide."""
     marked = list(zip("abc", parts, strict=True))
     assert width == len(bar(marked, width))
     assert set(bar(marked, width)) <= {mark for mark, size in marked if size}
 
 
 def test_what_is_there_at_all_is_seen() -> None:
-    """A megabyte of 24 GiB has a cell: an idle card and a used one must not look alike."""
+    """Every nonzero part has at least one cell.
+
+    A megabyte of 24 GiB is visible, so that an idle card and a used card differ.
+    """
     assert bar([(HELD, 1), (FREE, 10**6)], 20) == HELD + FREE * 19
 
 
 def test_memory_adds_up_to_the_card() -> None:
-    """Also where a run holds more than it was promised, or strangers sit in what was promised."""
+    """The parts add up to the total memory of the card.
+
+    This holds when a run uses more than it was allocated, and when external processes use allocated memory.
+    """
     over = status(holdings=(Holding(job_id=1, lease_bytes=GIB, observed_bytes=30 * GIB),), promised_bytes=30 * GIB)
     crowded = status(
         foreign_bytes=20 * GIB,
@@ -98,7 +104,7 @@ def test_memory_adds_up_to_the_card() -> None:
 
 
 def test_jobs_are_sorted_as_asked_and_those_that_run_come_first() -> None:
-    """Every order of the keys, once around."""
+    """Jobs are sorted by the chosen key, running jobs first. The key that changes the order visits every order once."""
     jobs = (
         job(1, account=BOB),
         job(2, JobState.RUNNING, mem_bytes=8 * GIB),
@@ -115,7 +121,10 @@ def test_jobs_are_sorted_as_asked_and_those_that_run_come_first() -> None:
 
 
 def test_a_jobs_row_tells_what_it_holds_and_how_far_it_is() -> None:
-    """In place of the progress stands why it waits."""
+    """The row of a running job shows its used memory and its progress.
+
+    A waiting job shows its reason in the same column.
+    """
     running = job(2, JobState.RUNNING, mem_bytes=8 * GIB, time_limit_s=3600, name="a\x1b[31mb")
     site = Snapshot(
         at=NOW,
@@ -134,7 +143,11 @@ def test_a_jobs_row_tells_what_it_holds_and_how_far_it_is() -> None:
 
 
 def test_an_array_has_a_line_for_what_waits_and_one_for_what_is_held() -> None:
-    """What was held was not to be seen while another part waited. One that is all taken has none, as in queue."""
+    """An array has one line for its waiting members and one for its held members.
+
+    Regression: held members were hidden while others waited. An array without remaining members has no line, as in
+    ``queue``.
+    """
     spec = {"array": Array.parse("0-99")}
     parted = replace(job(1, **spec), tally=Tally(left=Indexes.parse("4-99"), held=Indexes.parse("0-1"), ended={}))
     taken = replace(job(2, **spec), tally=Tally(left=Indexes(()), held=Indexes(()), ended={}))
@@ -147,7 +160,10 @@ def test_an_array_has_a_line_for_what_waits_and_one_for_what_is_held() -> None:
 
 
 def test_a_device_calls_a_job_as_its_own_line_does() -> None:
-    """A member of an array stood there under a number that was nowhere else on the screen."""
+    """A device names a job as the job's own line does.
+
+    Regression: an array member had a number that was nowhere else on the screen.
+    """
     member = replace(job(8, JobState.RUNNING), member=Member(7, 2))
     site = Snapshot(at=NOW, devices=(status(jobs=(8, 9)),), jobs=(member,))
 
@@ -159,7 +175,10 @@ def test_a_device_calls_a_job_as_its_own_line_does() -> None:
 
 @pytest.mark.parametrize("width", [*range(60, 141), None])
 def test_a_device_with_many_jobs_still_says_how_it_stands(width: int | None) -> None:
-    """Seven members of an array pushed STATE off the screen; `top --once` wrapped its lines at any width."""
+    """A device with many jobs still shows its state.
+
+    Regression: seven array members pushed STATE off the screen, and `top --once` wrapped its lines at any width.
+    """
     members = tuple(replace(job(80 + i, JobState.RUNNING), member=Member(72, i)) for i in range(7))
     busy = status(jobs=tuple(each.id for each in members), promised_bytes=20 * GIB)
     site = Snapshot(at=NOW, devices=(busy,), jobs=members)
@@ -176,7 +195,7 @@ def test_a_device_with_many_jobs_still_says_how_it_stands(width: int | None) -> 
 
 @pytest.mark.parametrize("width", range(60, 141))
 def test_one_picture_is_no_wider_than_the_terminal(width: int) -> None:
-    """Also its first line, its legend and its jobs."""
+    """The first line, the legend, the devices and the jobs all fit the terminal."""
     running = replace(job(8, JobState.RUNNING), host="nodeA")
     site = Snapshot(at=NOW, devices=(status(jobs=(8,)),), jobs=(running, job(9)))
 
@@ -195,18 +214,24 @@ def test_one_picture_is_no_wider_than_the_terminal(width: int) -> None:
     ],
 )
 def test_many_jobs_take_little_room(names: tuple[str, ...], width: int, shown: str) -> None:
-    """Members of an array as a range; else the first of them, and how many more there are."""
+    """Many jobs take little room: array members form a range, other jobs are the first ones and a count of the rest."""
     assert few(names, width) == shown
 
 
 def test_a_level_has_neighbours_up_to_the_ends() -> None:
-    """Which of them a user may ask for is the store's to say."""
+    """A priority has a next higher and a next lower one, except at the ends.
+
+    The store decides which priorities a user may set.
+    """
     assert (Level.HIGH, Level.LOW) == (level_beside(job(1), 1), level_beside(job(1), -1))
     assert level_beside(job(1, level=Level.URGENT), 1) is level_beside(job(1, level=Level.LOW), -1) is None
 
 
 def test_a_log_is_shown_as_a_terminal_would_have_left_it() -> None:
-    """A bar that was written anew a hundred times is one line; nothing in it reaches the terminal as an order."""
+    """A log is shown as a terminal would display it.
+
+    A progress bar that was redrawn a hundred times is one line, and no control sequence reaches the terminal.
+    """
     assert ["start", " 20%", "end"] == log_lines(b"start\r\n 10%\r 20%\nend\n")
     assert ["x"] == log_lines(b"\x1b[2Jx\r\n")
     assert [] == log_lines(b"\n")

@@ -1,4 +1,4 @@
-"""The line that whoever waits for a job reads."""
+"""Tests of the line that a waiting command shows."""
 
 from __future__ import annotations
 
@@ -10,5 +10,8 @@ from gpuqueue.model.job import WaitReason
 
 @pytest.mark.parametrize("reason", WaitReason)
 def test_each_reason_to_wait_has_words(reason: WaitReason) -> None:
-    """`run --after 12` said no more than `job 13 waits; nobody before it`: six reasons had none."""
+    """Every wait reason has a text.
+
+    Regression: `run --after 12` said only `job 13 waits; nobody before it`, because six reasons had none.
+    """
     assert WORDS[reason].startswith(("for ", "to "))

@@ -1,4 +1,4 @@
-"""What ``why`` says, as wide as a terminal is: no line is broken in the middle, and each column stays one."""
+"""Tests of the output of ``why`` at any terminal width. The terminal wraps no line, and the columns stay aligned."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHERS = {each: Job(id=each, spec=make_spec(account=BOB), state=JobState.RUNNING
 
 
 def device(host: str, index: int) -> DeviceStatus:
-    """Return a device with a headroom."""
+    """Return a device with a headroom of 1 GiB."""
     return DeviceStatus(
         device=replace(make_device(f"{host}-{index}"), index=index),
         host=host,
@@ -49,7 +49,7 @@ def device(host: str, index: int) -> DeviceStatus:
 
 
 def verdict(host: str, index: int, obstacle: Obstacle, *runs: int) -> Verdict:
-    """Return why the job is not there."""
+    """Return the reason why the job does not start on a device."""
     return Verdict(
         device=f"{host}-{index}",
         host=host,
@@ -87,13 +87,16 @@ FOUND = Why(
 
 @pytest.mark.parametrize("width", range(50, 140))
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    """Which then breaks it where it likes, in the middle of a word."""
+    """No line is wider than the terminal, which would break it in the middle of a word."""
     assert max(map(cells, story(FOUND, width).splitlines())) <= width
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_reason_goes_on_below_itself(width: int) -> None:
-    """It went on below the device's name, as if that were another device."""
+    """A long reason continues in its own column.
+
+    Regression: it continued below the device name and looked like another device.
+    """
     head, *rows = table(FOUND, EXPLANATION, width).splitlines()
     place = head.index("WHY NOT THERE")
 
@@ -106,17 +109,17 @@ def test_a_reason_goes_on_below_itself(width: int) -> None:
 
 
 def test_a_sentence_goes_on_behind_its_first_word() -> None:
-    """``order`` and ``start`` stand alone at the edge, where one looks for them."""
+    """A wrapped sentence is indented, so that ``order`` and ``start`` are the only words at the left edge."""
     edge = [line for line in story(FOUND, 60).splitlines() if line and not line.startswith(" ")]
 
     assert ["job 12", "order", "DEVICE", "a:0", "start"] == [
         word for word in ("job 12", "order", "DEVICE", "a:0", "start") if any(line.startswith(word) for line in edge)
     ]
-    assert 4 + 3 == len(edge), edge  # the table's head and three devices among them
+    assert 4 + 3 == len(edge), edge  # the table's header and three devices are among them
 
 
 def test_a_pipe_gets_every_line_whole() -> None:
-    """For grep, and for whoever sends it on."""
+    """A pipe gets every line unwrapped, for ``grep`` and for other programs."""
     said = story(FOUND)
 
     assert said == story(FOUND, 1000)
@@ -125,7 +128,10 @@ def test_a_pipe_gets_every_line_whole() -> None:
 
 
 def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
-    """It said that the job starts there, of a host that had been dead for 12 seconds."""
+    """`why` and `gpus` use the same time limit to call a worker silent.
+
+    Regression: `why` said that the job starts on a host that had been dead for 12 seconds.
+    """
     start = Start(at_ms=1_800_000_000_000, devices=("a-0",), blockers=())
     explanation = replace(EXPLANATION, start=start, devices=(verdict("a", 0, Obstacle.FITS),))
     heard = replace(device("a", 0), seen_s_ago=12.0)
@@ -142,7 +148,10 @@ def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
 
 
 def test_who_finds_the_room_under_a_limit_kept_reads_for_whom() -> None:
-    """Else the figures say that there is room, and nothing says why it does not start."""
+    """The output names the job for which the room under a limit is reserved.
+
+    Otherwise the figures show room and nothing explains why the job does not start.
+    """
     limit = LimitReached(
         whose="@lab", measure=Measure.RUNNING_MEM, used=6 * GIB, most=8 * GIB, asked=2 * GIB, runs=(4,), kept_for=3
     )
@@ -159,7 +168,7 @@ LATER_MS = 1_800_003_600_000
 
 
 def starts(start: Start, room: RoomUnderLimits, *more_limits: LimitReached, **limit: int) -> list[str]:
-    """Return what is told of the start of a job at a limit."""
+    """Return the lines about the start of a job that is at a limit."""
     reached = replace(LIMIT, **limit)
     explanation = replace(EXPLANATION, limit=reached, more_limits=more_limits, start=start, room=room)
     said = story(replace(FOUND, explanation=explanation))
@@ -167,13 +176,16 @@ def starts(start: Start, room: RoomUnderLimits, *more_limits: LimitReached, **li
 
 
 def limited(blockers: tuple[int, ...], **changes: object) -> Start:
-    """Return a start that waits for room under a limit as well."""
+    """Return a start that also waits for room under a limit."""
     known = {"at_ms": None, "devices": ("a-0",), "limited": True, "free_ms": 1_800_000_000_000}
     return Start(blockers=blockers, **{**known, **changes})  # type: ignore[arg-type]
 
 
 def test_who_is_at_a_limit_reads_one_start_with_its_condition() -> None:
-    """It read two: one on the device as if there were no limit, and one under the limit as if nobody else were."""
+    """A job at a limit has one start line with its condition.
+
+    Regression: it had two lines: one that ignored the limit, and one that ignored the other jobs.
+    """
     at = {"at_ms": LATER_MS, "room_ms": LATER_MS}
     room = RoomUnderLimits(at_ms=LATER_MS, runs=(4,))
     by = f"by {clock(LATER_MS)} on a:0, when"
@@ -196,7 +208,10 @@ def test_who_is_at_a_limit_reads_one_start_with_its_condition() -> None:
 
 
 def test_who_finds_the_room_under_a_limit_kept_is_promised_no_start() -> None:
-    """It read a time, by the runs on the device, and that nobody was before it."""
+    """A job whose room under a limit is reserved for another job has no start time.
+
+    Regression: it had a start time from the runs on the device, and no job before it.
+    """
     room = RoomUnderLimits(at_ms=None, runs=(), kept_for=3)
 
     assert [
@@ -205,7 +220,10 @@ def test_who_finds_the_room_under_a_limit_kept_is_promised_no_start() -> None:
 
 
 def test_a_run_without_a_time_limit_under_the_limit_is_named() -> None:
-    """The device's runs have time limits; nobody can say a start all the same."""
+    """A run without a time limit that counts under the limit is named.
+
+    The start is unknown even if the runs on the device have time limits.
+    """
     room = RoomUnderLimits(at_ms=None, runs=(4,))
 
     assert ["cannot say: there is room under the limit once job 4 has ended, and it has no time limit"] == starts(
@@ -223,7 +241,7 @@ def test_a_run_without_a_time_limit_under_the_limit_is_named() -> None:
 
 
 def test_a_limit_that_another_device_is_not_under_promises_and_forbids_nothing() -> None:
-    """A job that may run on a CPU is at its user's limit of GPUs: that keeps it from no CPU."""
+    """A limit affects only the devices that it covers. A GPU limit of the user does not keep a job from a CPU."""
     start = Start(at_ms=LATER_MS, devices=("a-0",), blockers=(3,))
 
     assert [f"by {clock(LATER_MS)} on a:0, when job 3 must have ended, unless others go before it"] == starts(
@@ -232,7 +250,10 @@ def test_a_limit_that_another_device_is_not_under_promises_and_forbids_nothing()
 
 
 def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_is() -> None:
-    """The moment was that job's, and the run that was named for it was gone long before."""
+    """The time of a reserved device is attributed to the job with the reservation.
+
+    Regression: the time belonged to that job, and the named run had ended long before.
+    """
     kept = Start(at_ms=None, devices=("a-0",), blockers=(4,), behind=3, rivals=1, free_ms=LATER_MS, room_ms=LATER_MS)
 
     def said(start: Start) -> str:
@@ -272,14 +293,17 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
     ],
 )
 def test_who_waits_at_a_terminal_reads_the_same_in_brief(start: Start, room: RoomUnderLimits, brief: str) -> None:
-    """`run` said that there was room, of a job that a limit kept from it."""
+    """The short form agrees with `why`. Regression: `run` said that there was room for a job that a limit held back."""
     said = in_brief(replace(FOUND, explanation=replace(EXPLANATION, limit=LIMIT, start=start, room=room)))
 
     assert re.fullmatch(f"{brief}; 12 jobs before it", said), said
 
 
 def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> None:
-    """A job that lacked memory besides was told to wait for another, which had started and ended long before it."""
+    """A reservation is the reason only if the device has room apart from it.
+
+    Regression: a job that also lacked memory was told to wait for another job, which had ended long before.
+    """
     kept = [replace(verdict("a", index, Obstacle.KEPT), kept_for=3) for index in range(2)]
     lacks = [replace(each, obstacle=Obstacle.MEMORY) for each in kept]
     both = replace(WAITS, spec=make_spec(gpus=2))
@@ -295,7 +319,10 @@ def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> N
 
 
 def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:
-    """It was told when there is room, and not that others go first."""
+    """A job without a reservation learns which run did not end as expected.
+
+    Regression: the output said when there is room, and not that other jobs go first.
+    """
     start = Start(at_ms=None, devices=("GPU-0",), blockers=(3, 4), in_vain=(3,))
 
     said = story(Why(job=WAITS, explanation=replace(EXPLANATION, start=start), others=OTHERS))

@@ -1,4 +1,4 @@
-"""Which devices a person means by what was typed."""
+"""Tests of the lookup of devices by the names that a user types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuqueue.queue.lease import DeviceStatus
 
 
 def status(host: str, index: int, uuid: str) -> DeviceStatus:
-    """Return a device of which only its names matter."""
+    """Return a device with these names; its other fields do not matter."""
     return DeviceStatus(
         device=make_device(uuid, index=index),
         host=host,
@@ -38,7 +38,7 @@ FOUND = [
 
 
 def chosen(*names: str, host: str = "a", all_here: bool = False) -> list[str]:
-    """Return the UUIDs that are meant."""
+    """Return the UUIDs that *names* select."""
     return [each.device.uuid for each in named(FOUND, names, host=host, all_here=all_here)]
 
 
@@ -50,13 +50,13 @@ def chosen(*names: str, host: str = "a", all_here: bool = False) -> list[str]:
         (("b:0",), ["GPU-2222-d"]),
         (("a:10", "0"), ["GPU-1112-bc", "GPU-1111-a"]),
         (("GPU-2",), ["GPU-2222-d"]),
-        (("GPU-1112-b",), ["GPU-1112-b"]),  # the whole of one is the start of another
+        (("GPU-1112-b",), ["GPU-1112-b"]),  # a whole UUID that is the prefix of another UUID
         (("MIG-4444-f", "MIG"), ["MIG-4444-f"]),
         (("0", "a:0", "GPU-1111"), ["GPU-1111-a"]),
     ],
 )
 def test_an_index_a_place_or_a_uuid_names_a_device(names: tuple[str, ...], uuids: list[str]) -> None:
-    """Each once, in the order of the names."""
+    """An index, a place or a UUID prefix selects a device. Each device is listed once, in the order of the names."""
     assert uuids == chosen(*names)
 
 
@@ -78,7 +78,7 @@ def test_an_index_a_place_or_a_uuid_names_a_device(names: tuple[str, ...], uuids
     ],
 )
 def test_what_names_no_device_or_several_is_refused(names: tuple[str, ...], line: str) -> None:
-    """In one line that says what to do."""
+    """An unknown or ambiguous name is refused, in one line that says what to do."""
     with pytest.raises(BadRequest, match=line.replace("(", r"\(").replace("²", ".")) as told:
         chosen(*names)
 
@@ -86,7 +86,10 @@ def test_what_names_no_device_or_several_is_refused(names: tuple[str, ...], line
 
 
 def test_all_means_this_host_s() -> None:
-    """Never another's, never together with names, never nothing."""
+    """`all_here` selects every device of this host.
+
+    It cannot be combined with names, and an empty result is an error.
+    """
     assert ["GPU-2222-d", "GPU-3333-e", "MIG-4444-f"] == chosen(host="b", all_here=True)
     with pytest.raises(BadRequest, match="not both"):
         chosen("0", all_here=True)

@@ -15,7 +15,7 @@ NOW = datetime(2026, 11, 1, 15, 0, tzinfo=timezone.utc).astimezone()
 
 
 def test_a_time_to_begin_is_written_in_many_ways() -> None:
-    """From now on, by the clock, or a date in local time."""
+    """A begin time is a delay from now, a time of day, or a date in local time."""
     two_hours = NOW + timedelta(hours=2)
     assert two_hours == parse_dependencies.begin("2h", now=NOW) == parse_dependencies.begin("now+2h", now=NOW)
     in_a_minute = NOW + timedelta(minutes=1)
@@ -30,22 +30,22 @@ def test_a_time_to_begin_is_written_in_many_ways() -> None:
 
 @pytest.mark.parametrize("past", ["now", "none", "2020-01-01", NOW - timedelta(days=1), None])
 def test_what_has_been_means_at_once(past: object) -> None:
-    """As in Slurm."""
+    """A time in the past means now, as in Slurm."""
     assert parse_dependencies.begin(past, now=NOW) is None
 
 
 @pytest.mark.parametrize(
     "strange",
-    ["", "soon", "24:00", "16:60", "now+", "-2h", "9999999999h", "2036-12-01", 5, datetime(2030, 1, 1)],  # noqa: DTZ001 - nobody knows when
+    ["", "soon", "24:00", "16:60", "now+", "-2h", "9999999999h", "2036-12-01", 5, datetime(2030, 1, 1)],  # noqa: DTZ001 - naive on purpose
 )
 def test_what_is_no_time_is_refused(strange: object) -> None:
-    """In one line."""
+    """An invalid time raises `BadRequest`."""
     with pytest.raises(BadRequest):
         parse_dependencies.begin(strange, now=NOW)
 
 
 def test_dependencies_are_written_in_many_ways() -> None:
-    """One or many, as numbers or as words; what is said twice counts once."""
+    """Dependencies are one or many, as numbers or text. A repeated dependency counts once."""
     assert (
         (Dependency(12),)
         == parse_dependencies.dependencies(12)
@@ -64,7 +64,7 @@ def test_dependencies_are_written_in_many_ways() -> None:
 
 
 def test_a_spec_keeps_its_waits_and_retries() -> None:
-    """Also through the codec."""
+    """A spec keeps its waits and retries through the codec."""
     waits = Waits(after=(Dependency(3, Condition.FAIL),), begin_at=NOW, hold=True, dedupe="k")
     spec = make_spec(waits=waits, retries=Retries(times=2, on=(RetryOn.OUT_OF_MEMORY,)))
 
@@ -79,7 +79,7 @@ def test_a_spec_keeps_its_waits_and_retries() -> None:
         {"after": (3,)},
         {"after": (Dependency(3), Dependency(3, Condition.ANY))},
         {"after": tuple(Dependency(each) for each in range(1, 1002))},
-        {"begin_at": datetime(2030, 1, 1)},  # noqa: DTZ001 - nobody knows which moment that is
+        {"begin_at": datetime(2030, 1, 1)},  # noqa: DTZ001 - naive on purpose
         {"begin_at": "2h"},
         {"hold": 1},
         {"dedupe": ""},
@@ -87,7 +87,7 @@ def test_a_spec_keeps_its_waits_and_retries() -> None:
     ],
 )
 def test_waits_that_nothing_could_keep_are_refused(changes: dict[str, object]) -> None:
-    """Before anything is queued."""
+    """Invalid waits are refused before anything is queued."""
     with pytest.raises(BadRequest):
         Waits(**changes)  # type: ignore[arg-type]
 
@@ -96,6 +96,6 @@ def test_waits_that_nothing_could_keep_are_refused(changes: dict[str, object]) -
     "changes", [{"times": -1}, {"times": True}, {"times": 1.0}, {"times": 101}, {"on": ()}, {"on": ("lost",)}]
 )
 def test_retries_that_nobody_could_count_are_refused(changes: dict[str, object]) -> None:
-    """The same."""
+    """Invalid retries are refused before anything is queued."""
     with pytest.raises(BadRequest):
         Retries(**{"times": 1, **changes})  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ from gpuqueue.text.units import GIB
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
-#: Any text that a process can be given: no NUL, but undecodable bytes as lone surrogates.
+#: Any text that can be an argument of a process: no NUL, undecodable bytes as lone surrogates.
 argument = st.text(
     alphabet=st.one_of(
         st.characters(exclude_characters="\0", exclude_categories=["Cs"]), st.sampled_from("\udc80\udcff")
@@ -44,13 +44,16 @@ argument = st.text(
 )
 
 
-#: What can be the name of a variable.
+#: Any text that can be the name of an environment variable.
 variable = argument.filter(lambda name: name and "=" not in name)
 
 
 @given(argv=st.lists(argument, max_size=5), env=st.dictionaries(variable, argument, max_size=5))
 def test_a_spec_comes_out_as_it_went_in(argv: list[str], env: dict[str, str]) -> None:
-    """Arguments that are no valid UTF-8 included; the text between is pure ASCII."""
+    """A spec survives encoding and decoding, including arguments that are not valid UTF-8.
+
+    The encoded text is pure ASCII.
+    """
     spec = make_spec(argv=("prog", *argv), env=env, time_limit_s=3.5, level=Level.HIGH, script="a.py")
 
     text = encode_spec(spec)
@@ -60,7 +63,7 @@ def test_a_spec_comes_out_as_it_went_in(argv: list[str], env: dict[str, str]) ->
 
 
 def test_what_a_run_brings_comes_out_as_it_went_in() -> None:
-    """Start and end of a run survive the way to the book."""
+    """The start and end reports of a run survive the way to the history."""
     device = RunDevice(
         uuid="GPU-1",
         lease_bytes=GIB,
@@ -81,7 +84,7 @@ def test_what_a_run_brings_comes_out_as_it_went_in() -> None:
 
 
 def test_the_report_of_an_older_worker_loads_for_ever() -> None:
-    """A worker that was not upgraded yet tells less: what it does not tell is unknown."""
+    """The report of an older worker loads. Fields that it does not have are unknown."""
     ended = decode_ended((GOLDEN / "ended-v1.json").read_text(encoding="utf-8"))
 
     (device,) = ended.devices
@@ -90,7 +93,7 @@ def test_the_report_of_an_older_worker_loads_for_ever() -> None:
 
 
 def test_a_spec_that_is_too_large_is_refused() -> None:
-    """The store's memory is not for data sets."""
+    """A spec that is too large is refused, because the store's memory is not for data sets."""
     with pytest.raises(BadRequest, match="put large inputs into a file"):
         encode_spec(make_spec(argv=("echo", *["x" * 1000] * (MAX_SPEC_BYTES // 1000))))
     with pytest.raises(BadRequest, match=r"smaller environment \(env -i\)"):
@@ -99,7 +102,7 @@ def test_a_spec_that_is_too_large_is_refused() -> None:
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("spec-*.json")), ids=lambda path: path.name)
 def test_payloads_of_older_versions_load_for_ever(path: Path) -> None:
-    """A job that was queued by any released version can be claimed by this one."""
+    """A job that was queued by any released version can be claimed by this version."""
     spec = decode_spec(path.read_text())
 
     assert ("train.py", "ada", 6 * GIB) == (spec.script, spec.account.name, spec.mem_bytes)
@@ -107,14 +110,17 @@ def test_payloads_of_older_versions_load_for_ever(path: Path) -> None:
 
 
 def test_a_job_of_before_there_were_caps_is_capped() -> None:
-    """As one that says nothing of it is today."""
+    """A job from before memory caps is capped, as a job without the option is today."""
     assert decode_spec((GOLDEN / "spec-v1.json").read_text()).cap
     assert not decode_spec((GOLDEN / "spec-v1-cap.json").read_text()).cap
     assert not decode_spec(encode_spec(make_spec(cap=False))).cap
 
 
 def test_a_job_of_before_there_were_kinds_does_not_say() -> None:
-    """As one that says nothing of it is today; the word on the wire stays for ever."""
+    """A job from before device kinds has none, as a job without the option today.
+
+    The field's name in the payload never changes.
+    """
     assert decode_spec((GOLDEN / "spec-v1.json").read_text()).device is None
     assert DeviceWish.CPU is decode_spec((GOLDEN / "spec-v1-device.json").read_text()).device
     assert [None, *DeviceWish] == [
@@ -123,7 +129,7 @@ def test_a_job_of_before_there_were_kinds_does_not_say() -> None:
 
 
 def test_a_job_of_before_there_was_a_placement_says_nothing_of_it() -> None:
-    """As one that says nothing of it is today; what one says comes out as it went in."""
+    """A job from before placements has the default placement. A placement survives encoding and decoding."""
     wanted = Placement(exclusive=True, models=("A100", "H100"), devices=("GPU-1", "GPU-2"), preference=Preference.PACK)
     assert ANYWHERE == decode_spec((GOLDEN / "spec-v1.json").read_text()).placement
     assert wanted == decode_spec((GOLDEN / "spec-v1-placement.json").read_text()).placement
@@ -132,7 +138,7 @@ def test_a_job_of_before_there_was_a_placement_says_nothing_of_it() -> None:
 
 
 def test_a_job_of_before_there_were_terminals_wants_none() -> None:
-    """And one that wants one keeps its size."""
+    """A job from before terminals has none. A job with a terminal keeps its size."""
     assert decode_spec((GOLDEN / "spec-v1.json").read_text()).pty is None
     assert Window(columns=132, rows=50) == decode_spec((GOLDEN / "spec-v1-pty.json").read_text()).pty
     for window in (Window(columns=7, rows=3), Window(columns=7, rows=3, typed=True)):
@@ -140,7 +146,7 @@ def test_a_job_of_before_there_were_terminals_wants_none() -> None:
 
 
 def test_a_job_of_before_there_were_checkouts_has_none() -> None:
-    """And one that has one keeps it, also where git did not say whether something was changed."""
+    """A job from before checkouts has none. A checkout is kept, also if git did not say whether files were changed."""
     commit = "3442fefc16a178d9247594f0e8aff2656bbd2ad1"
     assert decode_spec((GOLDEN / "spec-v1.json").read_text()).git is None
     noted = decode_spec((GOLDEN / "spec-v1-git.json").read_text()).git
@@ -151,7 +157,7 @@ def test_a_job_of_before_there_were_checkouts_has_none() -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 65536, True, 80.0, "80", None])
 def test_a_terminal_of_no_size_is_refused(size: Any) -> None:
-    """Whatever a program hands in."""
+    """An invalid terminal size is refused, whatever its type."""
     with pytest.raises(BadRequest, match="a terminal's size must be whole numbers"):
         Window(columns=size)
     with pytest.raises(BadRequest, match="somebody types on a terminal is true or false"):
@@ -161,21 +167,21 @@ def test_a_terminal_of_no_size_is_refused(size: Any) -> None:
 
 
 def test_a_job_of_before_its_umask_travelled_has_the_usual_one() -> None:
-    """That is what every job was given then."""
+    """A job from before umasks has the umask that every job got at that time."""
     assert 0o022 == decode_spec((GOLDEN / "spec-v1.json").read_text()).umask
     assert 0o007 == decode_spec((GOLDEN / "spec-v1-umask.json").read_text()).umask
     assert 0o077 == decode_spec(encode_spec(make_spec(umask=0o077))).umask
 
 
 def test_a_job_of_before_there_were_spares_starts_cold() -> None:
-    """As one that says nothing of it does today."""
+    """A job from before warm interpreters starts cold, as a job without the option does today."""
     assert not decode_spec((GOLDEN / "spec-v1.json").read_text()).warm
     assert decode_spec((GOLDEN / "spec-v1-warm.json").read_text()).warm
     assert [True, False] == [decode_spec(encode_spec(make_spec(warm=warm))).warm for warm in (True, False)]
 
 
 def test_an_array_and_its_member_load_for_ever() -> None:
-    """The one is what was asked for, the other what one of its members is to run."""
+    """An array and one of its members load. The array holds the request, the member holds what it runs."""
     array, member = (decode_spec((GOLDEN / name).read_text()) for name in ("array-v1.json", "member-v1.json"))
 
     assert array.array == Array.asked(None, ["lr=1e-3,1e-4", "seed=0..2"], 2)
@@ -214,7 +220,10 @@ def test_an_array_and_its_member_load_for_ever() -> None:
 )
 @pytest.mark.parametrize("array", [None, "2-4"])
 def test_a_member_is_read_as_its_text_says_however_that_ends(owner: str, array: str | None) -> None:
-    """Its array is read once for many members, from the text before its owner: no text may mean another thing so."""
+    """The cached reading of a member gives the same result as plain JSON.
+
+    An array is read once for many members, from the text before the owner fields, so no text may change its meaning.
+    """
     asked = make_spec(argv=("run", "{index}"), array=Array.parse(array) if array else None)
     text = encode_spec(asked)[:-1] + owner
 
@@ -224,13 +233,16 @@ def test_a_member_is_read_as_its_text_says_however_that_ends(owner: str, array: 
         except Unreadable:
             return None
 
-    assert read(text + " ") == read(text)  # a space is no end that is known, and nothing to JSON
+    assert read(text + " ") == read(text)  # a space bypasses the cached reading and means nothing in JSON
     assert read(text) == read(text)
 
 
 @pytest.mark.parametrize("array", ["1,5,7-9", "0-20:5%3"])
 def test_an_array_survives_the_round_trip(array: str) -> None:
-    """And a member's request, made from the text of its array's, is the same as from the value."""
+    """An array survives encoding and decoding.
+
+    A member's request that is made from the array's text equals the one made from the value.
+    """
     spec, member = make_spec(argv=("run", "{index}"), array=Array.parse(array)), Member(3, 5)
     text = encode_spec(spec)
 
@@ -242,18 +254,21 @@ def test_an_array_survives_the_round_trip(array: str) -> None:
 
 
 def test_a_job_of_before_there_were_early_signals_has_none() -> None:
-    """As one that asks for none today; the words on the wire stay for ever."""
+    """A job from before warning signals has none, as a job without the option today.
+
+    The field's names in the payload never change.
+    """
     assert decode_spec((GOLDEN / "spec-v1.json").read_text()).signal is None
     assert "USR1@120" == str(decode_spec((GOLDEN / "spec-v1-signal.json").read_text()).signal)
 
 
 def test_there_are_golden_payloads() -> None:
-    """The test above has something to load."""
+    """Golden payloads exist for the tests above."""
     assert list(GOLDEN.glob("spec-*.json"))
 
 
 def test_a_spec_of_an_older_version_waits_for_nothing() -> None:
-    """Nor is it tried again; what newer ones say of both comes back."""
+    """A spec of an older version has no waits and no retries. Those of a newer spec are read."""
     old = decode_spec((GOLDEN / "spec-v1.json").read_text())
     assert (NO_WAITS, NO_RETRIES) == (old.waits, old.retries)
     new = decode_spec((GOLDEN / "spec-v1-waits.json").read_text())

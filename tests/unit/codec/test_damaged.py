@@ -37,7 +37,7 @@ STARTED = codec.encode_started(log_path="/log", devices=(DEVICE,))
 ENDED = codec.encode_ended(ending=Ending.from_status(-9), duration_s=1.5, devices=(DEVICE,), peak_at_once_bytes=5)
 METER = Meter(10)
 METER.note(5, at_s=0.1, shared=False, device_bytes=7, pids=[3])
-#: Reader -> a good payload for it. Each reader takes text, or what came out of JSON.
+#: Each reader with a valid payload. Readers in TEXTS take text, readers in PLAINS take parsed JSON.
 TEXTS = {codec.decode_spec: SPEC, codec.decode_started: STARTED, codec.decode_ended: ENDED}
 PLAINS = {
     codec.device_from_plain: json.dumps(codec.device_to_plain(make_device())),
@@ -52,7 +52,7 @@ PLAINS = {
 
 
 def read(reader: Any, text: Any) -> Any:
-    """Return what a reader makes of *text*, None if it says that it cannot be read; nothing else may come of it."""
+    """Return the reader's result for *text*, or None if it raises `Unreadable`. Any other exception fails the test."""
     said = ""
     try:
         return reader(text)
@@ -68,7 +68,7 @@ def read(reader: Any, text: Any) -> Any:
 @odd.gate
 @given(text=st.one_of(odd.texts, odd.values, odd.values.map(json.dumps), st.binary(max_size=9)))
 def test_whatever_stands_there_is_a_value_or_unreadable(reader: Any, text: Any) -> None:
-    """Any text and any JSON, in the place of a payload."""
+    """Any text and any JSON in place of a payload gives a value or `Unreadable`."""
     read(reader, text)
 
 
@@ -76,11 +76,14 @@ def test_whatever_stands_there_is_a_value_or_unreadable(reader: Any, text: Any) 
 @odd.gate
 @given(choice=st.data())
 def test_a_damaged_payload_is_a_value_or_unreadable(reader: Any, choice: st.DataObject) -> None:
-    """Cut off, written over, with a value of another kind; and a value that comes out goes in again."""
+    """A payload that is truncated, overwritten or has a value of another type gives a value or `Unreadable`.
+
+    A spec that is read can be encoded again.
+    """
     value = read(reader, choice.draw(odd.mutants(TEXTS[reader])))
 
     if isinstance(value, JobSpec):
-        with contextlib.suppress(BadRequest):  # what no process could be given is refused on the way in only
+        with contextlib.suppress(BadRequest):  # the kernel's limits apply on encoding only
             assert value == codec.decode_spec(codec.encode_spec(value))
 
 
@@ -88,7 +91,7 @@ def test_a_damaged_payload_is_a_value_or_unreadable(reader: Any, choice: st.Data
 @odd.gate
 @given(choice=st.data())
 def test_a_damaged_part_is_a_value_or_unreadable(reader: Any, choice: st.DataObject) -> None:
-    """The parts of payloads, which stand in files of their own as well."""
+    """A damaged part of a payload gives a value or `Unreadable`. Parts are also stored in files of their own."""
     good = json.loads(PLAINS[reader])
     assert read(reader, good) is not None
     mutant = choice.draw(odd.mutants(PLAINS[reader]))
@@ -101,13 +104,16 @@ def test_a_damaged_part_is_a_value_or_unreadable(reader: Any, choice: st.DataObj
 
 
 def test_depth_is_no_way_in() -> None:
-    """Lists in lists in lists: Python's own limit is one of the things that a payload can meet."""
+    """Deep nesting and huge numbers are `Unreadable`, although they exceed limits of Python itself."""
     for text in ("[" * 100_000, '{"a":' * 100_000, "9" * 10_000):
         assert read(codec.decode_spec, text) is None
 
 
 def test_the_message_says_which_field_and_what_it_is() -> None:
-    """Not the whole payload: in it are environments."""
+    """The message names the field and its value.
+
+    It does not contain the whole payload, because a payload contains environments.
+    """
     plain = json.loads(SPEC)
 
     with pytest.raises(Unreadable, match=r"a job's request cannot be read: 'cwd' is missing"):
@@ -125,7 +131,7 @@ def test_the_message_says_which_field_and_what_it_is() -> None:
 @odd.gate
 @given(value=odd.values)
 def test_a_field_is_what_it_must_be_or_an_error(value: Any) -> None:
-    """Of each kind: the type that was asked for comes out, or nothing does."""
+    """Every field method returns its own type or raises an error."""
     fields = Fields({"x": value}, "it")
     for take, kinds in (
         (fields.text, str),
@@ -146,7 +152,7 @@ def test_a_field_is_what_it_must_be_or_an_error(value: Any) -> None:
 
 
 def test_all_texts_are_texts_or_the_first_that_is_not_is_named() -> None:
-    """An environment is read at once."""
+    """`all_texts` reads a whole environment, and names the first value that is not a text."""
     assert {"A": "1", "B": ""} == Fields({"A": "1", "B": ""}, "it").all_texts()
     assert {} == Fields({}, "it").all_texts()
     with pytest.raises(Unreadable, match="'B' is 5, not a text"):
@@ -154,7 +160,10 @@ def test_all_texts_are_texts_or_the_first_that_is_not_is_named() -> None:
 
 
 def test_what_no_process_could_be_given_is_refused_at_the_door() -> None:
-    """At submit, in words, and not on some host hours later."""
+    """A spec that exceeds the kernel's limits is refused at submit.
+
+    The error comes with a clear message, and not hours later on a host.
+    """
     fits = "x" * (MAX_STRING_BYTES - len("A="))
     assert codec.encode_spec(make_spec(argv=("true", "x" * MAX_STRING_BYTES), env={"A": fits}))
     for changes, words in (
@@ -172,7 +181,7 @@ def test_what_no_process_could_be_given_is_refused_at_the_door() -> None:
 
 
 def test_what_older_versions_let_in_still_comes_out() -> None:
-    """The limits of the kernel are judged at the door only: a history with such a job in it stays readable."""
+    """The kernel's limits are checked at submit only, so that a history with such a job stays readable."""
     plain = json.loads(SPEC)
 
     assert {"A=B": ""} == codec.decode_spec(json.dumps({**plain, "env": {"A=B": ""}})).env
@@ -182,6 +191,6 @@ def test_what_older_versions_let_in_still_comes_out() -> None:
 
 
 def test_loaded_reads_text_and_bytes() -> None:
-    """Files are read as bytes."""
+    """`loaded` reads text and also bytes, because files are read as bytes."""
     assert "a" in loaded(b'{"a":1}', "it")
     assert ["a"] == list(loaded('{"a":1}', "it"))

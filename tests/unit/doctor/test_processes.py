@@ -19,7 +19,7 @@ ENVIRON = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_
 
 
 def make_served(uuid: str, *, version: str | None = VERSION, seen_s_ago: float = 1.0) -> DeviceFacts:
-    """Return a device of this machine."""
+    """Return a device that a worker of this machine serves."""
     status = DeviceStatus(
         device=make_device(uuid),
         host="nodeA",
@@ -37,7 +37,7 @@ def make_served(uuid: str, *, version: str | None = VERSION, seen_s_ago: float =
 
 
 def make_facts(**changes: object) -> ProcessFacts:
-    """Return what is seen of a machine that is well: a host process, a worker for its device, a recorder."""
+    """Return the facts of a healthy machine: a host process, a worker for its device, a recorder."""
     facts = ProcessFacts(
         settings=Settings.load(ENVIRON),
         expected=True,
@@ -53,12 +53,12 @@ def make_facts(**changes: object) -> ProcessFacts:
 
 
 def found(facts: ProcessFacts, check: str) -> Finding:
-    """Return what one check finds."""
+    """Return the finding of one check."""
     return next(each for each in examined("processes", facts, CHECKS) if each.check == check)
 
 
 def test_a_machine_that_is_well_needs_nothing() -> None:
-    """Every check has looked."""
+    """A healthy machine passes every check."""
     findings = list(examined("processes", make_facts(), CHECKS))
 
     assert {Grade.OK} == {each.grade for each in findings}
@@ -66,7 +66,10 @@ def test_a_machine_that_is_well_needs_nothing() -> None:
 
 
 def test_a_device_whose_worker_ends_again_and_again_is_named_with_its_log() -> None:
-    """The host process is there and starts it, and it never stays."""
+    """A device whose worker keeps ending is named with the worker's log.
+
+    The host process exists and keeps starting the worker.
+    """
     finding = found(make_facts(devices=(make_served("GPU-0"), make_served("GPU-1"))), "workers")
 
     assert Grade.PROBLEM is finding.grade
@@ -93,12 +96,16 @@ def test_a_device_whose_worker_ends_again_and_again_is_named_with_its_log() -> N
     ],
 )
 def test_what_the_workers_were_started_for(told: str | None, kind: DeviceKind, index: int, *, meant: bool) -> None:
-    """Another device than those gets no worker, however often one says `gpuqueue up`."""
+    """A device outside of the selected ones gets no worker, however often a user runs `gpuqueue up`."""
     assert meant is is_meant(told, replace(make_device("X"), kind=kind, index=index))
 
 
 def test_a_device_that_no_worker_is_started_for_is_told_with_what_helps() -> None:
-    """After a killed host and an `up` without its --devices: it was said to end again and again, and read its log."""
+    """A device outside of the host process's --devices is reported with a remedy.
+
+    Regression: after a killed host process and an `up` without its --devices, doctor said that the worker keeps ending
+    and pointed to its log.
+    """
     gone = make_served("sim-nodeA-0")
     gone = replace(gone, status=replace(gone.status, device=replace(gone.status.device, kind=DeviceKind.SIMULATED)))
 
@@ -110,13 +117,16 @@ def test_a_device_that_no_worker_is_started_for_is_told_with_what_helps() -> Non
 
 
 def test_how_many_workers_there_should_be_only_the_store_knows() -> None:
-    """While it is away, nothing is claimed of them."""
+    """Without the store the expected number of workers is unknown."""
     assert Grade.UNKNOWN is found(make_facts(devices=None), "workers").grade
 
 
 @pytest.mark.parametrize("version", ["0.0.9", None])
 def test_an_upgrade_that_the_workers_have_not_got_is_told(version: str | None) -> None:
-    """With how to bring it to them without ending a job; a worker that is gone does not count."""
+    """An old worker is reported with the command that upgrades it without ending a job.
+
+    A worker that is gone does not count.
+    """
     old = make_served("GPU-0", version=version)
 
     finding = found(make_facts(devices=(old,)), "version")
@@ -128,7 +138,7 @@ def test_an_upgrade_that_the_workers_have_not_got_is_told(version: str | None) -
 
 
 def test_workers_that_somebody_else_keeps_alive_are_no_fault() -> None:
-    """As in containers, where no `gpuqueue up` has ever run."""
+    """Workers under another supervisor are no fault, as in containers without `gpuqueue up`."""
     alone = {"host": None, "expected": False, "workers": frozenset[str](), "recorder": False, "environ": None}
 
     assert Grade.OK is found(make_facts(**alone), "host").grade
@@ -138,17 +148,20 @@ def test_workers_that_somebody_else_keeps_alive_are_no_fault() -> None:
 
 
 def test_a_recorder_elsewhere_is_worth_a_note() -> None:
-    """It may be wished; whether the book follows is told in another room."""
+    """A recorder on another host is a note, as it may be intended.
+
+    Another check reports whether the history is up to date.
+    """
     assert Grade.NOTE is found(make_facts(recorder=False), "recorder").grade
 
 
 def test_a_host_process_of_another_account_is_unknown() -> None:
-    """Its environment is its own."""
+    """The settings of a host process of another account are unknown, because its environment is private."""
     assert Grade.UNKNOWN is found(make_facts(environ=None), "settings").grade
 
 
 def test_settings_that_only_clients_read_are_not_compared() -> None:
-    """A default of whoever asks is nothing to the workers."""
+    """Settings that only clients read are not compared, because workers do not use them."""
     facts = make_facts(environ={**ENVIRON, "GPUQUEUE_DEFAULT_MEM": "4G"})
 
     assert Grade.OK is found(facts, "settings").grade

@@ -15,26 +15,29 @@ from gpuqueue.text.units import GIB, MIB
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Return settings whose state directory is private and well."""
+    """Return settings with a private, healthy state directory."""
     (tmp_path / "state").mkdir(mode=0o700)
     return Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": str(tmp_path / "state")})
 
 
 def found(facts: StateFacts, check: str) -> Finding:
-    """Return what one check finds."""
+    """Return the finding of one check."""
     return next(each for each in examined("state", facts, checks_of(facts)) if each.check == check)
 
 
 def test_a_directory_that_is_well_needs_nothing(settings: Settings) -> None:
-    """Every check has looked, and none has a wish."""
+    """A healthy directory passes every check."""
     findings = list(examined("state", state_facts(settings), state.CHECKS))
 
-    assert {"ok"} == {str(each.grade) for each in findings if each.check not in {"disk", "filesystem"}}  # not ours
+    assert {"ok"} == {str(each.grade) for each in findings if each.check not in {"disk", "filesystem"}}  # of the host
     assert {"directory", "modes", "writing", "disk", "filesystem", "logs"} == {each.check for each in findings}
 
 
 def test_a_directory_that_is_not_there_is_worth_a_note(tmp_path: Path) -> None:
-    """A client's machine has none; looking makes none, and what is not there has no modes."""
+    """A missing directory is a note, as on a client's machine.
+
+    The check does not create it and does not check its modes.
+    """
     settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": str(tmp_path / "none")})
 
     (finding,) = examined("state", state_facts(settings), checks_of(state_facts(settings)))
@@ -44,7 +47,7 @@ def test_a_directory_that_is_not_there_is_worth_a_note(tmp_path: Path) -> None:
 
 
 def test_a_file_in_its_place_is_a_problem(settings: Settings) -> None:
-    """Nothing could be written below it."""
+    """A file in place of the directory is a problem, because nothing can be written below it."""
     settings.state_dir.rmdir()
     settings.state_dir.write_text("")
 
@@ -52,7 +55,7 @@ def test_a_file_in_its_place_is_a_problem(settings: Settings) -> None:
 
 
 def test_what_others_may_write_is_a_problem(settings: Settings) -> None:
-    """They could put a socket or a run of their own there."""
+    """A directory that others may write is a problem: they could create a socket or a run in it."""
     settings.state_dir.chmod(0o770)
 
     finding = found(state_facts(settings), "modes")
@@ -62,7 +65,7 @@ def test_what_others_may_write_is_a_problem(settings: Settings) -> None:
 
 
 def test_what_others_may_read_is_named(settings: Settings) -> None:
-    """An open directory of closed things gives nothing away; one open thing in it does."""
+    """A readable file in a readable directory is named. A readable directory with only private content is fine."""
     settings.state_dir.chmod(0o755)
     (settings.state_dir / "runs").mkdir(mode=0o700)
     assert Grade.OK is found(state_facts(settings), "modes").grade
@@ -88,14 +91,17 @@ def test_what_others_may_read_is_named(settings: Settings) -> None:
 def test_a_disk_is_judged_by_bytes_and_by_files(
     settings: Settings, free_bytes: int, free_files: int | None, grade: Grade
 ) -> None:
-    """Some file systems make inodes as they need them, and cannot run out of them."""
+    """A disk is judged by free bytes and free inodes. Some file systems allocate inodes on demand and have no limit."""
     facts = replace(state_facts(settings), free_bytes=free_bytes, free_files=free_files)
 
     assert grade is found(facts, "disk").grade
 
 
 def test_the_file_system_is_the_innermost_mount(tmp_path: Path) -> None:
-    """A later mount on the same place hides the earlier one, and blanks are written as octal numbers."""
+    """The innermost mount is used.
+
+    A later mount at the same place hides an earlier one, and spaces are octal escapes.
+    """
     mounts = tmp_path / "mounts"
     mounts.write_text(
         "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"
@@ -114,12 +120,12 @@ def test_the_file_system_is_the_innermost_mount(tmp_path: Path) -> None:
     ("kind", "grade"), [("nfs4", "warning"), ("fuse.sshfs", "warning"), ("ext4", "ok"), (None, "ok")]
 )
 def test_a_network_disk_is_warned_of(settings: Settings, kind: str | None, grade: str) -> None:
-    """Locks and sockets live there."""
+    """A network file system gives a warning, because the directory contains locks and sockets."""
     assert grade == str(found(replace(state_facts(settings), filesystem=kind), "filesystem").grade)
 
 
 def test_logs_are_added_up(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of our processes and those of the jobs; nothing else of a run is a log."""
+    """The logs of the service and of the jobs are added up. No other file of a run counts."""
     run = settings.runs_dir / "7" / "1.a"
     run.mkdir(parents=True)
     (run / "log").write_bytes(b"x" * 3000)
@@ -136,7 +142,7 @@ def test_logs_are_added_up(settings: Settings, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_another_account_is_told_whose_it_is(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a hint that can be typed."""
+    """A directory of another account gives a warning with a command that can be typed."""
     facts = state_facts(settings)
     monkeypatch.setattr(os, "getuid", lambda: 65534)
 

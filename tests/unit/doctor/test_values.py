@@ -22,7 +22,7 @@ def found(environ: dict[str, str]) -> list[Finding]:
 
 
 def test_every_value_is_told_with_its_origin() -> None:
-    """As one would type it."""
+    """Each setting is shown as a user would type it, with its origin."""
     told = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LEASE": "90m"}) if each.about}
 
     assert {key_of(name) for name in READERS} == set(told)
@@ -34,7 +34,7 @@ def test_every_value_is_told_with_its_origin() -> None:
 
 
 def test_a_list_on_several_lines_is_told_on_one() -> None:
-    """A line end would be shown as what no terminal obeys."""
+    """A list on several lines is shown on one line. A newline would be shown as a replacement character."""
     limits = "\n*: running_jobs=4\n  ann: running_gpus=2\n"
     told = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LIMITS": limits})}
 
@@ -43,7 +43,10 @@ def test_a_list_on_several_lines_is_told_on_one() -> None:
 
 @pytest.mark.parametrize("apprise", [True, False])
 def test_targets_are_told_by_their_names_alone(monkeypatch: pytest.MonkeyPatch, *, apprise: bool) -> None:
-    """Their addresses are secret; and without Apprise here nothing is sent to them from here."""
+    """Targets are shown without their secret addresses.
+
+    Without Apprise on this machine, nothing is sent from here, and the check warns.
+    """
     monkeypatch.setattr("gpuqueue.notify.sending.is_there", lambda: apprise)
 
     told = found({**HERE, "GPUQUEUE_NOTIFY": "team=slack://secret mail=mailto://q:secret@h"})
@@ -56,7 +59,7 @@ def test_targets_are_told_by_their_names_alone(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_misspelt_variable_is_told() -> None:
-    """It is ignored in silence by everything else."""
+    """An unknown variable gives a warning, because all other code ignores it silently."""
     (finding,) = [each for each in found({**HERE, "GPUQUEUE_LEESE": "1m"}) if each.check == "variables"]
 
     assert Grade.WARNING is finding.grade
@@ -64,7 +67,10 @@ def test_a_misspelt_variable_is_told() -> None:
 
 
 def test_what_is_no_setting_but_ours_is_not_taken_for_a_misspelling() -> None:
-    """The lists are those of the code that sets these variables, and of the file that reads them."""
+    """Known variables that are not settings give no warning.
+
+    The lists match the code that sets these variables and the docker-compose.yml that reads them.
+    """
     in_a_job = {name for name in environment(1, "1.a", make_spec(env={}), (), Path("/r")) if name.startswith(PREFIX)}
     of_compose = set(re.findall(r"\$\{(GPUQUEUE_\w+)", (ROOT / "docker-compose.yml").read_text()))
     settings = {PREFIX + key_of(name).upper() for name in READERS}
@@ -76,7 +82,10 @@ def test_what_is_no_setting_but_ours_is_not_taken_for_a_misspelling() -> None:
 
 
 def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
-    """Everything else falls back to the defaults without a word, if it is the usual file."""
+    """An unreadable settings file gives a warning.
+
+    All other code silently falls back to the defaults for the default file.
+    """
     (tmp_path / "gpuqueue" / "config.toml").mkdir(parents=True)
 
     (finding,) = [each for each in found({"XDG_CONFIG_HOME": str(tmp_path)}) if each.check == "file"]

@@ -1,4 +1,4 @@
-"""What an estimate comes to, and how it is asked for."""
+"""Tests of the memory that an estimate recommends, and of its text as an option."""
 
 from __future__ import annotations
 
@@ -35,13 +35,19 @@ def a_past(rule: Rule, need_bytes: int) -> Past:
 
 
 def test_a_dry_run_needs_its_peak_a_tenth_more_and_the_context() -> None:
-    """And Adam is four times the parameters."""
+    """The need of a dry run is its peak, a tenth more, and the CUDA context.
+
+    With Adam, parameters, gradients and optimizer states are four times the parameters.
+    """
     assert 110 * MIB + CONTEXT_BYTES == a_dry_run().need_bytes
     assert (4.0, 40) == (a_dry_run().multiple, a_dry_run().fixed_bytes)
 
 
 def test_history_comes_first_where_it_answers() -> None:
-    """Where it only knows what was not enough, the larger of both is asked for; of nothing, nothing."""
+    """The history decides if it has an answer.
+
+    If it knows only what was not enough, the larger of both figures counts. Without both there is no estimate.
+    """
     run = a_dry_run(8 * GIB)
 
     def need(past: Past | None, counted: DryRun | None) -> int | None:
@@ -67,13 +73,13 @@ def test_history_comes_first_where_it_answers() -> None:
     ],
 )
 def test_what_is_asked_for_is_never_less_than_what_is_needed(size: int, text: str) -> None:
-    """The text that one copies means exactly the rounded size."""
+    """The recommended size is never less than the need, and its text means exactly the rounded size."""
     assert text == as_option(rounded_up(size))
     assert rounded_up(size) == parse_bytes(text)
 
 
 def test_the_hosts_memory_is_read_or_not_known(tmp_path: Path) -> None:
-    """A kernel that does not say is no kernel without memory."""
+    """The host's available memory is read. It is unknown, and not zero, if the kernel does not report it."""
     told = tmp_path / "meminfo"
     told.write_text("MemTotal: 100 kB\nMemAvailable: 7 kB\n")
 
@@ -83,5 +89,8 @@ def test_the_hosts_memory_is_read_or_not_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", sorted(INSIDE.glob("*.py")), ids=lambda file: file.name)
 def test_what_runs_in_the_scripts_python_is_of_old_words(file: Path) -> None:
-    """That Python may be 3.8: nothing newer is written there."""
+    """The code that runs in the script's interpreter uses only Python 3.8 syntax.
+
+    That interpreter may be Python 3.8.
+    """
     ast.parse(file.read_text(), feature_version=(3, 8))

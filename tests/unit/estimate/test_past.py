@@ -1,4 +1,4 @@
-"""The rule by which earlier runs say what the next one needs."""
+"""Tests of the rule that estimates the need of the next run from earlier runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def a_record(
     cwd: str = "/home/ada",
     lease_bytes: int = 8 * GIB,
 ) -> Record:
-    """Return a job that ran once, ended *days* ago, with a device for each of *peaks*."""
+    """Return a job with one run that ended *days* ago and had one device for each of *peaks*."""
     spec = make_spec(
         argv=("/venv/bin/python", "train.py", *args),
         script="train.py",
@@ -62,14 +62,17 @@ def a_record(
 
 
 def said(*records: Record, **changes: Any) -> Past:
-    """Return what the past says, where it must say something."""
+    """Return the estimate from *records*, which must exist."""
     past = past_of(replace(ASKED, **changes), records)
     assert past is not None
     return past
 
 
 def test_two_runs_with_the_same_arguments_give_the_largest_and_a_little_more() -> None:
-    """5 % and 256 MiB; of several devices of a run the fullest counts, because --mem is for each."""
+    """Two runs with the same arguments give the largest peak plus 5 % and 256 MiB.
+
+    The fullest device of a run counts, because --mem is for each device.
+    """
     past = said(a_record(sampled(2 * GIB), sampled(3 * GIB)), a_record(sampled(GIB)))
 
     assert (Whose.OWN, Rule.SAME_ARGUMENTS, 2, True) == (past.whose, past.rule, len(past.runs), past.suffices)
@@ -77,7 +80,7 @@ def test_two_runs_with_the_same_arguments_give_the_largest_and_a_little_more() -
 
 
 def test_only_the_last_five_runs_count() -> None:
-    """A script that took more last year, before it was changed, does not take it any more."""
+    """Only the last five runs count, because a script may have changed since older runs."""
     new = [a_record(sampled(GIB), job_id=number) for number in range(9, 4, -1)]
 
     assert said(*new).need_bytes == said(*new, a_record(sampled(20 * GIB))).need_bytes
@@ -85,7 +88,10 @@ def test_only_the_last_five_runs_count() -> None:
 
 
 def test_other_arguments_give_a_high_percentile_in_which_the_young_weigh_more() -> None:
-    """A run counts half after two weeks: what was large a year ago is outvoted by what is small now."""
+    """Other arguments give a high percentile with more weight on recent runs.
+
+    A run loses half its weight in two weeks, so that recent small runs outvote a large run of last year.
+    """
     old = a_record(sampled(20 * GIB), days=365, args=())
     young = [a_record(sampled(size * MIB), args=("--epochs", str(size))) for size in (1000, 1010, 1020)]
 
@@ -102,7 +108,7 @@ def replace_days(record: Record) -> Record:
 
 
 def test_one_run_with_the_same_arguments_is_judged_with_the_others() -> None:
-    """One is no rule yet."""
+    """A single run with the same arguments counts with the runs with other arguments."""
     assert Rule.SAME_SCRIPT is said(a_record(sampled(GIB)), a_record(sampled(2 * GIB), args=())).rule
 
 
@@ -122,7 +128,11 @@ def test_one_run_with_the_same_arguments_is_judged_with_the_others() -> None:
     ],
 )
 def test_what_cannot_be_trusted_says_nothing(untrusted: Record) -> None:
-    """A lower bound, the memory of another kind of device, a run that may have ended before its peak."""
+    """Untrusted peaks give no estimate.
+
+    Such a peak is a lower bound, the memory of another device kind, or comes from a run that may have ended before its
+    peak.
+    """
     assert past_of(ASKED, [untrusted, untrusted, untrusted]) is None
 
 
@@ -134,12 +144,18 @@ def test_what_cannot_be_trusted_says_nothing(untrusted: Record) -> None:
     ],
 )
 def test_the_drivers_own_maximum_and_a_run_that_used_its_time_count(trusted: Record) -> None:
-    """No sample can miss the one; the other ran as long as it might."""
+    """The driver's own maximum counts, because it misses nothing.
+
+    A run that reached its time limit counts, because it ran as long as allowed.
+    """
     assert Rule.SAME_ARGUMENTS is said(trusted, trusted).rule
 
 
 def test_out_of_memory_says_more_than_that() -> None:
-    """At least a fifth more than what it had, at least 512 MiB; it does not answer the question."""
+    """A run out of memory gives a lower bound: a fifth more than its lease, and at least 512 MiB more.
+
+    It is not a sufficient size.
+    """
     past = said(a_record(sampled(2 * GIB), ending=OUT_OF_MEMORY, lease_bytes=4 * GIB))
     small = said(a_record(sampled(GIB), ending=OUT_OF_MEMORY, lease_bytes=GIB))
 
@@ -148,7 +164,10 @@ def test_out_of_memory_says_more_than_that() -> None:
 
 
 def test_out_of_memory_raises_what_went_well_before() -> None:
-    """With the same arguments it counts among the last five; that of other arguments is not our question."""
+    """A run out of memory with the same arguments counts among the last five.
+
+    One with other arguments does not count.
+    """
     well = [a_record(sampled(GIB)), a_record(sampled(GIB))]
     short = a_record(sampled(4 * GIB), ending=OUT_OF_MEMORY, lease_bytes=4 * GIB)
     elsewhere = a_record(sampled(4 * GIB), ending=OUT_OF_MEMORY, lease_bytes=4 * GIB, args=("--big",))
@@ -161,7 +180,10 @@ def test_out_of_memory_raises_what_went_well_before() -> None:
 
 
 def test_own_runs_go_first_then_anybodys_of_this_file_then_own_ones_elsewhere() -> None:
-    """Everybody has a train.py: another's of that name elsewhere says nothing."""
+    """Own runs come first, then any user's runs of this file, then own runs of a copy.
+
+    Another user's script of the same name elsewhere is unrelated, because many users have a train.py.
+    """
     own = [a_record(sampled(GIB))] * 2
     shared = [a_record(sampled(2 * GIB), account=BOB)] * 2
     copy = [a_record(sampled(3 * GIB), cwd="/scratch/copy")] * 2
@@ -174,6 +196,6 @@ def test_own_runs_go_first_then_anybodys_of_this_file_then_own_ones_elsewhere() 
 
 
 def test_the_same_file_by_another_way_of_writing_is_the_same() -> None:
-    """What stands behind -- is compared word by word, the path without needless dots."""
+    """The path is compared after normalization. The arguments are compared word by word."""
     assert Whose.OWN is said(*[a_record(sampled(GIB))] * 2, path="/home/ada/./train.py").whose
     assert Rule.SAME_SCRIPT is said(*[a_record(sampled(GIB))] * 2, args=("--lr", "1e-4")).rule

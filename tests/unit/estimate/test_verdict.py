@@ -1,4 +1,4 @@
-"""The sentence on what a job asked for and what it used."""
+"""Tests of the sentence that compares the requested memory of a job with its used memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def record(
     placement: Placement | None = None,
     devices: int = 1,
 ) -> Record:
-    """Return a job with one run that took so much on each of its devices."""
+    """Return a job with one run that used *peak_bytes* on each of its devices."""
     spec = make_spec(mem_bytes=asked_bytes, gpus=devices)
     spec = spec if placement is None else replace(spec, placement=placement)
     peak = (
@@ -74,12 +74,15 @@ def record(
     ],
 )
 def test_what_is_said(found: Record, words: str | None) -> None:
-    """Asked, used, and what to ask for next time, where that can be told."""
+    """The sentence contains the requested memory and the used memory.
+
+    If the advice is known, it also contains the size to request next time.
+    """
     said = asked_and_used(found)
 
     assert (words and words.replace("1.3125G", "1344M")) == said
 
 
 def test_a_job_that_never_ran_used_nothing() -> None:
-    """And there is nothing to say."""
+    """A job that never ran has no sentence."""
     assert asked_and_used(replace(record(GIB), runs=())) is None

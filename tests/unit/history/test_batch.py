@@ -1,4 +1,4 @@
-"""What a batch of events comes to, before any SQL."""
+"""Tests of the rows that a batch of events gives, without SQL."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ PEAK = Peak(bytes=GIB, source=PeakSource.NVML_SAMPLED, samples=9, na_samples=1, 
 
 
 def event(second: int, act: Act, state: JobState, *, attempt: int = 1, losses: int = 0, **fields: str) -> Event:
-    """Return a step of job 1, so many seconds after T0."""
+    """Return an event of job 1 at *second* after T0."""
     at = T0 + timedelta(seconds=second)
     return Event(id=f"{second}-0", act=act, job_id=1, state=state, at=at, attempt=attempt, losses=losses, fields=fields)
 
 
 def submit(second: int = 0) -> Event:
-    """Return the job's submission."""
+    """Return the submission of the job."""
     return event(second, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=encode_spec(make_spec()))
 
 
@@ -49,19 +49,19 @@ def started(second: int = 2) -> Event:
 
 
 def finish(second: int = 3) -> Event:
-    """Return a good end of the run."""
+    """Return a successful end of the run."""
     devices = (RunDevice(**FACTS, total_bytes=24 * GIB, peak=PEAK),)
     ended = encode_ended(ending=Ending.from_status(0), duration_s=0.75, devices=devices)
     return event(second, Act.FINISH, JobState.SUCCEEDED, token=FIRST, ended=ended)
 
 
 def giveback(second: int = 2, state: JobState = JobState.QUEUED) -> Event:
-    """Return the claim's giveback."""
+    """Return the release of the claim."""
     return event(second, Act.GIVEBACK, state, attempt=0, token=FIRST, detail="the device looked different")
 
 
 def test_a_whole_life_is_one_row_in_each_table() -> None:
-    """A job that lives within one batch is inserted as it ended, and nothing is updated."""
+    """A job that lives within one batch is inserted in its final state, without an update."""
     batch = fold([submit(), claim(), started(), finish()], epoch="e")
     assert {(1,)} == set(batch.new_jobs)
     assert {RUN} == set(batch.new_runs)
@@ -74,11 +74,11 @@ def test_a_whole_life_is_one_row_in_each_table() -> None:
 
 
 def test_a_step_of_a_known_job_sets_only_what_it_tells() -> None:
-    """A start alone leaves the claim's columns as they are."""
+    """An event sets only the columns that it reports. A start leaves the columns of the claim unchanged."""
     batch = fold([started()], epoch="e")
     at = T0 + timedelta(seconds=2)
     moved = {"state": "running", "reason": None, "attempt": 1, "losses": 0, "ended_at": None, "started_at": at}
-    shown = dict.fromkeys(("ending", "exit_code", "duration_s", "peak_bytes"))  # of the run before: no longer
+    shown = dict.fromkeys(("ending", "exit_code", "duration_s", "peak_bytes"))  # the last run's result is cleared
     assert {(1,): {**moved, **shown}} == batch.moved_jobs
     assert {RUN: {"started_at": at, "log_path": "/log"}} == batch.moved_runs
     facts = {"host_index": 3, "name": "A10", "kind": "gpu", "total_bytes": 24 * GIB}
@@ -86,14 +86,14 @@ def test_a_step_of_a_known_job_sets_only_what_it_tells() -> None:
 
 
 def test_devices_keep_the_order_of_the_claim() -> None:
-    """The position in the claim is the device's index within the run."""
+    """A device's index within the run is its position in the claim."""
     batch = fold([claim(devices="GPU-b,GPU-a")], epoch="e")
     positions = [(row["device_uuid"], row["device_index"]) for row in batch.new_devices.values()]
     assert [("GPU-b", 0), ("GPU-a", 1)] == positions
 
 
 def test_a_claim_given_back_in_the_same_batch_leaves_no_run() -> None:
-    """Nothing is left to insert or delete, and the job waits again."""
+    """A claim that is released in the same batch leaves no run to insert or delete, and the job is queued again."""
     batch = fold([submit(), claim(), giveback()], epoch="e")
     assert ({}, {}, []) == (batch.new_runs, batch.new_devices, batch.given_back)
     job = batch.new_jobs[1,]
@@ -101,7 +101,10 @@ def test_a_claim_given_back_in_the_same_batch_leaves_no_run() -> None:
 
 
 def test_a_claim_of_an_earlier_batch_that_is_given_back_goes() -> None:
-    """The run that an earlier batch wrote is named for deletion, and the next claim with its number is new."""
+    """The run of a claim from an earlier batch is marked for deletion.
+
+    The next claim with the same attempt number is a new run.
+    """
     batch = fold([giveback(), claim(3, "1.b")], epoch="e")
     assert [(1, "1.a")] == batch.given_back
     assert {(1, 1, "1.b")} == set(batch.new_runs)
@@ -110,13 +113,13 @@ def test_a_claim_of_an_earlier_batch_that_is_given_back_goes() -> None:
 
 
 def test_giveback_of_a_cancelled_claim_ends_the_job_without_a_run() -> None:
-    """The job has an end and a time for it, but no claim."""
+    """A released claim of a cancelled job ends the job. The job has an end time and no claim."""
     row = fold([giveback(5, JobState.CANCELLED)], epoch="e").moved_jobs[1,]
     assert ("cancelled", T0 + timedelta(seconds=5), None) == (row["state"], row["ended_at"], row["claimed_at"])
 
 
 def test_a_lost_run_ends_and_the_job_waits_again() -> None:
-    """The run ends as lost with its detail, the job has no claim any more."""
+    """A lost run ends with its detail, and the job is queued again without a claim."""
     batch = fold([event(4, Act.LOSE, JobState.QUEUED, losses=1, token=FIRST, detail="gone")], epoch="e")
     run, job = batch.moved_runs[RUN], batch.moved_jobs[1,]
     assert ("lost", "gone", None, T0 + timedelta(seconds=4)) == (
@@ -129,14 +132,14 @@ def test_a_lost_run_ends_and_the_job_waits_again() -> None:
 
 
 def test_payloads_are_not_kept_twice() -> None:
-    """The event's own row has only the fields that stand in no other table."""
+    """An event's own row has only the fields that no other table has."""
     details = [row["detail"] for row in fold([submit(), started(), giveback()], epoch="e").events]
     kept = {"token": "1.a", "detail": "the device looked different"}
     assert [None, {"token": "1.a"}, kept] == [json.loads(text) if text else None for text in details]
 
 
 def test_an_unreadable_event_stops_nothing() -> None:
-    """The events around it count, and what could not be read is kept as it came."""
+    """The events around an unreadable event count, and its payload is kept unchanged."""
     broken = event(2, Act.STARTED, JobState.RUNNING, token=FIRST, started="{")
     batch = fold([submit(), claim(), broken, finish()], epoch="e")
     assert "succeeded" == batch.new_jobs[1,]["state"]
@@ -144,7 +147,7 @@ def test_an_unreadable_event_stops_nothing() -> None:
 
 
 def test_an_unreadable_end_is_an_end_all_the_same() -> None:
-    """Nobody knows how the run ended, but it did: it is lost, not open for ever."""
+    """A run whose end report is unreadable is lost, so that it does not stay open."""
     broken = event(3, Act.FINISH, JobState.FAILED, token=FIRST, ended="[]")
     batch = fold([claim(), broken], epoch="e")
     assert ("lost", T0 + timedelta(seconds=3)) == (batch.new_runs[RUN]["ending"], batch.new_runs[RUN]["ended_at"])
@@ -152,7 +155,7 @@ def test_an_unreadable_end_is_an_end_all_the_same() -> None:
 
 
 def test_an_unreadable_submission_leaves_only_events() -> None:
-    """A job of which nothing is known gets no row; its payload is kept with the event."""
+    """A job with an unreadable submission gets no row. Its payload is kept with the event."""
     broken = event(0, Act.SUBMIT, JobState.QUEUED, attempt=0, spec="{}")
     batch = fold([broken], epoch="e")
     assert {} == batch.new_jobs
@@ -160,7 +163,7 @@ def test_an_unreadable_submission_leaves_only_events() -> None:
 
 
 def test_a_run_that_never_started_has_its_devices_facts() -> None:
-    """The end repeats what the start would have told."""
+    """The end report repeats the device facts of the start report."""
     batch = fold([finish()], epoch="e")
     device = batch.moved_devices[DEVICE]
     assert ("A10", GIB, "nvml_sampled", 9, 1, 0.5, True) == tuple(
@@ -169,7 +172,10 @@ def test_a_run_that_never_started_has_its_devices_facts() -> None:
 
 
 def test_a_job_shows_the_ending_of_its_run_also_where_only_the_outline_could_be_written() -> None:
-    """What a list shows of a job, and finds it by, is what stands in its run."""
+    """The result columns of a job match its run, also when only a dead letter is written.
+
+    Lists show and search these columns.
+    """
     fields = {"token": "1.a", "ended": "\0"}
     end = Event(id="1-1", act=Act.FINISH, job_id=1, state=JobState.FAILED, at=T0, attempt=1, fields=fields)
 

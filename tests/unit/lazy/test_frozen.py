@@ -1,4 +1,4 @@
-"""Values whose methods are written when they are first needed differ in nothing from those of ``dataclasses``."""
+"""Tests that the lazily generated classes of `gpuqueue.lazy.frozen` behave like those of ``dataclasses``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 def both(**how: bool) -> tuple[Any, Any]:
-    """Return the same class, made by ``dataclasses`` and by us."""
+    """Return the same class, made by ``dataclasses`` and by `frozen`."""
 
     def made(dataclass: Any) -> Any:
         @dataclass(frozen=True, slots=True, **how)
@@ -77,7 +77,7 @@ def both(**how: bool) -> tuple[Any, Any]:
     ],
 )
 def test_it_is_what_dataclasses_make(look: Any, *, kw_only: bool) -> None:
-    """Whatever is looked up first, on a class that nothing was looked up on before."""
+    """Every attribute matches ``dataclasses``, also as the first access to a new class."""
     theirs, ours = both(kw_only=kw_only)
 
     assert look(theirs) == look(ours)
@@ -101,7 +101,7 @@ def _hash_of_words(cls: Any) -> Any:
     ],
 )
 def test_it_refuses_what_dataclasses_refuse(do: Any) -> None:
-    """In the same words."""
+    """Every refused operation raises the same exception with the same message."""
     said = []
     for cls in both(kw_only=True):
         with pytest.raises((TypeError, BadRequest, FrozenInstanceError)) as error:
@@ -112,7 +112,10 @@ def test_it_refuses_what_dataclasses_refuse(do: Any) -> None:
 
 
 def test_it_refuses_a_name_that_is_no_field() -> None:
-    """There those of dataclasses stumble before Python 3.12: they look for the class that was replaced."""
+    """An assignment to a name that is no field is refused.
+
+    Classes of ``dataclasses`` fail here before Python 3.12, because they refer to the replaced class.
+    """
     _, ours = both(kw_only=True)
     point = ours(x=1)
 
@@ -123,7 +126,7 @@ def test_it_refuses_a_name_that_is_no_field() -> None:
 
 
 def test_it_may_be_generic() -> None:
-    """``typing`` notes on the value what it was made as, where the value lets it."""
+    """A class may be generic. ``typing`` sets the original class on the instance if the instance permits it."""
 
     @frozen.dataclass(frozen=True, slots=True)
     class Box(Generic[T]):
@@ -133,19 +136,19 @@ def test_it_may_be_generic() -> None:
 
 
 def test_positional_only_where_it_was_said() -> None:
-    """``kw_only`` is kept."""
+    """Positional arguments work only without ``kw_only``."""
     assert 2 == both(kw_only=False)[1](1, 2).y
     with pytest.raises(TypeError):
         both(kw_only=True)[1](1, 2)
 
 
 def test_equal_values_are_one_key() -> None:
-    """Hashes are of what is in them."""
+    """Equal values have equal hashes."""
     assert 1 == len({Account(name="a", uid=1, host="h"), Account(name="a", uid=1, host="h")})
 
 
 def test_it_can_be_sent_to_a_process_that_has_never_made_one() -> None:
-    """Nothing calls ``__init__`` there."""
+    """A value can be unpickled in a process that never called ``__init__``."""
     sent = pickle.dumps(Account(name="a", uid=5, host="h"))
     there = f"import pickle; value = pickle.loads({sent!r}); print(value, hash(value) == hash(value), value == value)"
 
@@ -155,7 +158,7 @@ def test_it_can_be_sent_to_a_process_that_has_never_made_one() -> None:
 
 
 def test_many_threads_may_make_the_first_one() -> None:
-    """Each finds the methods, whoever wrote them."""
+    """Several threads may create the first instance. Each thread finds the methods, whichever thread generated them."""
     for _ in range(50):
         _, ours = both(kw_only=True)
         with ThreadPoolExecutor(8) as threads:
@@ -164,7 +167,7 @@ def test_many_threads_may_make_the_first_one() -> None:
 
 
 def test_nothing_is_written_before_it_is_needed() -> None:
-    """Else all of this would be for nothing."""
+    """No method is generated before its first use. That is the purpose of the module."""
     _, ours = both(kw_only=True)
     assert isinstance(vars(ours)["__init__"], frozen._Unwritten)
 
@@ -175,13 +178,19 @@ def test_nothing_is_written_before_it_is_needed() -> None:
 
 
 def test_only_frozen_values_with_slots_are_made_so() -> None:
-    """A type checker goes by ``dataclasses``, which makes others as well."""
+    """Only frozen classes with slots are supported.
+
+    A type checker treats the decorator as ``dataclasses`` and accepts others.
+    """
     with pytest.raises(TypeError, match="frozen"):
         frozen.dataclass(frozen=False, slots=True)
 
 
 def test_every_value_of_the_house_can_be_written() -> None:
-    """What ``dataclasses`` refuses when a class is made would else come up when somebody compares two of them."""
+    """Methods can be generated for every such class of the package.
+
+    An error of a class definition would otherwise appear at the first use of a method.
+    """
     seen = 0
     root = Path(gpuqueue.__file__).parent
     for path in sorted(root.rglob("*.py")):

@@ -10,7 +10,10 @@ from gpuqueue.lazy.imports import pattern
 
 
 def test_a_module_waits_until_something_of_it_is_used() -> None:
-    """And whoever lives for weeks has all of them before the files can change."""
+    """A lazy module is loaded at its first use.
+
+    A long-lived process loads all of them at once, before the files can change.
+    """
     code = """
 import sys
 from gpuqueue.lazy.imports import import_all_now, later
@@ -26,7 +29,7 @@ assert "colorsys" in sys.modules
 
 
 def test_the_recorder_has_read_every_script_before_it_begins() -> None:
-    """It lives for weeks: the files may be a newer version's by the time that it needs a rare one."""
+    """The recorder reads every Lua script at its start. It runs for weeks, and an upgrade may replace the files."""
     code = """
 from gpuqueue.queue import scripts
 from workers import cli
@@ -39,7 +42,7 @@ cli.record.callback(None)
 
 
 def test_a_pattern_is_compiled_when_it_is_first_asked() -> None:
-    """With its flags; and what it answers is what a compiled one does."""
+    """A pattern is compiled at its first use, with its flags, and gives the results of a compiled pattern."""
     waits = pattern(r"(\w+)=(\d+)", re.IGNORECASE | re.ASCII)
     assert "fullmatch" not in vars(waits)
 
@@ -53,6 +56,6 @@ def test_a_pattern_is_compiled_when_it_is_first_asked() -> None:
 
 
 def test_a_pattern_that_makes_no_sense_says_so_when_it_is_asked() -> None:
-    """So each must be asked by some test."""
+    """An invalid pattern raises an error at its first use. Each pattern therefore needs a test that uses it."""
     with pytest.raises(re.error):
         pattern("(").fullmatch("a")

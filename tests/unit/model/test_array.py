@@ -1,4 +1,4 @@
-"""Arrays and sweeps: which members there are, what each is, and how people call them."""
+"""Tests of arrays and sweeps: the members, their values, and their names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpuqueue.model.job_ref import JobName
     [("0-3", [0, 1, 2, 3]), ("7", [7]), ("0-6:3", [0, 3, 6]), ("1,5,7-9", [1, 5, 7, 8, 9]), ("0-5:2", [0, 2, 4])],
 )
 def test_indexes_are_what_was_written(text: str, members: list[int]) -> None:
-    """And come out again as text that means the same."""
+    """The indexes match the text, and their text parses to the same indexes."""
     found = Indexes.parse(text)
 
     assert members == list(found)
@@ -25,7 +25,7 @@ def test_indexes_are_what_was_written(text: str, members: list[int]) -> None:
 
 
 def test_a_million_members_take_no_room() -> None:
-    """Nothing is written out one by one."""
+    """A large array is not expanded into its members."""
     assert MOST_MEMBERS == len(Array.parse(f"0-{MOST_MEMBERS - 1}"))
     assert "999999" == Array.sweep([Axis.parse("seed=0..999999")]).values(999_999)["seed"]
 
@@ -35,7 +35,7 @@ def test_a_million_members_take_no_room() -> None:
     ["", "%8", "0-", "-3", "9-3", "0-5:0", "a", "0-3,2-5", "5,1", "1,1", "0-1000000", "0-9%0", "0-9%x", "0-9%", "0-9,"],
 )
 def test_what_names_no_array_is_refused_in_one_line(text: str) -> None:
-    """Before anything is asked of the store."""
+    """An invalid array is refused in one line, before any request to the store."""
     with pytest.raises(BadRequest) as refused:
         Array.parse(text)
     assert "\n" not in str(refused.value)
@@ -45,18 +45,18 @@ def test_what_names_no_array_is_refused_in_one_line(text: str) -> None:
     "text", ["lr", "=1", "lr=", "lr=1,,2", "seed=4..0", "index=1", "a b=1", "1=2", "lr=0.1..0.5", "k=1,2..3.5"]
 )
 def test_what_is_no_sweep_is_refused(text: str) -> None:
-    """Names are words, and each axis has values."""
+    """An axis needs an identifier as its name, and values."""
     with pytest.raises(BadRequest):
         Axis.parse(text)
 
 
 def test_what_only_looks_like_a_range_is_a_value() -> None:
-    """A path may well have two dots in it."""
+    """A value with two dots that is no range of integers is a plain value, such as a path."""
     assert ["../a", "x..y"] == [Axis.parse("data=../a,x..y").value(place) for place in (0, 1)]
 
 
 def test_one_empty_value_is_called_that() -> None:
-    """Not that there are none: two of three are there."""
+    """The message for one empty value differs from the message for no values."""
     with pytest.raises(BadRequest, match="a='1,,2' has an empty value"):
         Axis.parse("a=1,,2")
     with pytest.raises(BadRequest, match="has no values"):
@@ -64,7 +64,7 @@ def test_one_empty_value_is_called_that() -> None:
 
 
 def test_a_sweep_goes_through_all_combinations_the_last_fastest() -> None:
-    """In the order given."""
+    """A sweep visits all combinations in the given order. The last axis changes fastest."""
     sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4"), Axis.parse("seed=0..2,7")])
 
     assert 8 == len(sweep)
@@ -74,7 +74,7 @@ def test_a_sweep_goes_through_all_combinations_the_last_fastest() -> None:
 
 
 def test_too_many_combinations_and_names_alike_are_refused() -> None:
-    """A slip of the hand must not fill the store."""
+    """Too many combinations and equal names are refused, so that a typing error cannot fill the store."""
     with pytest.raises(BadRequest, match="at most 1000000"):
         Array.sweep([Axis.parse("a=0..999"), Axis.parse("b=0..1000")])
     with pytest.raises(BadRequest, match="same name"):
@@ -82,7 +82,10 @@ def test_too_many_combinations_and_names_alike_are_refused() -> None:
 
 
 def test_only_our_own_names_are_filled_in() -> None:
-    """JSON in an argument survives, and who wants the braces doubles them."""
+    """Only the names of axes and ``index`` are replaced.
+
+    JSON in an argument stays unchanged, and doubled braces around a known name give literal ones.
+    """
     sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4")])
 
     assert "--lr=1e-4 run-1" == sweep.fill("--lr={lr} run-{index}", 1)
@@ -91,7 +94,7 @@ def test_only_our_own_names_are_filled_in() -> None:
 
 
 def test_a_member_knows_which_one_it_is() -> None:
-    """By its environment, whatever its arguments are."""
+    """The environment of a member contains its index and its values, whatever its arguments are."""
     sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4")])
 
     assert {
@@ -104,7 +107,7 @@ def test_a_member_knows_which_one_it_is() -> None:
 
 @given(st.lists(st.lists(st.integers(-5, 5).map(str), min_size=1, max_size=4), min_size=1, max_size=3))
 def test_each_combination_comes_once(values: list[list[str]]) -> None:
-    """For any axes whose values differ, no two members are the same, and none is missing."""
+    """For axes with distinct values, each combination occurs exactly once."""
     axes = [Axis(f"a{number}", ",".join(dict.fromkeys(each))) for number, each in enumerate(values)]
     sweep = Array.sweep(axes)
 
@@ -115,7 +118,7 @@ def test_each_combination_comes_once(values: list[list[str]]) -> None:
 
 @pytest.mark.parametrize(("text", "member"), [("17", None), ("17_2", Member(17, 2)), ("17_5-9", None)])
 def test_people_name_jobs_members_and_parts(text: str, member: Member | None) -> None:
-    """And see them by the same names."""
+    """A job, a member and a part have names that parse and print unchanged."""
     name = JobName.parse(text)
 
     assert (17, member, text) == (name.id, name.member, str(name))
@@ -123,19 +126,22 @@ def test_people_name_jobs_members_and_parts(text: str, member: Member | None) ->
 
 @pytest.mark.parametrize("text", ["", "0", "x", "17_", "17_x", "_2", "17_2_3", "17 ", "9" * 17, "-1", "17_9-2"])
 def test_what_names_no_job_is_refused(text: str) -> None:
-    """In one line that says how they are written."""
+    """An invalid job name raises `BadRequest`."""
     with pytest.raises(BadRequest):
         JobName.parse(text)
 
 
 def test_ids_of_members_follow_the_arrays_own() -> None:
-    """So a name becomes an id without a look at the store."""
+    """A member's id follows from the array's id, so a name needs no request to the store."""
     assert (18, 20, "17_2") == (Member(17, 0).id, Member(17, 2).id, str(Member(17, 2)))
 
 
 @given(st.sets(st.integers(0, 2000)))
 def test_indexes_are_written_as_few_ranges(indexes: set[int]) -> None:
-    """What failed of an array: each once, in order, and neighbours together."""
+    """A set of indexes becomes sorted, merged ranges without duplicates.
+
+    The failed members of an array are listed this way.
+    """
     found = Indexes.of(indexes)
 
     assert sorted(indexes) == list(found)

@@ -1,4 +1,4 @@
-"""When a device should take no new job."""
+"""Tests of the conditions under which a device takes no new job."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gpuqueue.model.device import (
     ],
 )
 def test_a_device_that_is_well_or_unknown_takes_jobs(health: Health) -> None:
-    """What is not known speaks against nothing, and neither does work, power or one card's own job."""
+    """An unknown value is no trouble, and neither are load, power limits or the exclusive compute mode."""
     assert trouble_of(health) is None
 
 
@@ -48,23 +48,26 @@ def test_a_device_that_is_well_or_unknown_takes_jobs(health: Health) -> None:
     ],
 )
 def test_a_hot_device_takes_no_job_and_says_why(health: Health, words: str) -> None:
-    """The lower of the two lines counts, and so does heat that the driver already acts on."""
+    """A hot device takes no job.
+
+    It is hot from the lower of the two temperature limits on, or when the driver slows it down because of heat.
+    """
     assert words == trouble_of(health)
 
 
 def test_a_person_can_move_the_soft_line() -> None:
-    """The soft line is an argument; the device's own line holds all the same."""
+    """The soft limit can be changed. The device's own limit still holds."""
     assert trouble_of(Health(temperature_c=85.0), soft_limit_c=90.0) is None
     assert "own line is 83 °C" in (trouble_of(Health(temperature_c=85.0, limit_c=83.0), soft_limit_c=90.0) or "")
 
 
 def test_a_prohibited_device_takes_no_job() -> None:
-    """The compute mode comes before everything else, with its remedy."""
+    """A prohibited compute mode is reported before all other troubles, with its remedy."""
     assert "nvidia-smi -c DEFAULT" in (trouble_of(Health(compute_mode="prohibited", temperature_c=99.0)) or "")
 
 
 def test_a_mig_instance_keeps_its_parent_on_the_wire() -> None:
-    """The card of an instance travels with it, and a device written before there was one has none."""
+    """A MIG instance is sent with its parent card. An older payload has no parent."""
     device = Device(
         uuid="MIG-1", index=100, name="one", kind=DeviceKind.GPU, total_bytes=1, pci_bus="0", mig_parent="GPU-1"
     )

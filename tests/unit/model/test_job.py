@@ -16,7 +16,7 @@ from gpuqueue.text.units import GIB, MIB
 
 
 def test_the_scripts_and_the_lifecycle_tell_the_same_arrows() -> None:
-    """Each arrow of TRANSITIONS is drawn by some script's header, and no script draws another."""
+    """The arrows in the script headers are exactly the transitions in TRANSITIONS."""
     declared = {(str(start or "none"), str(end)) for start, ends in TRANSITIONS.items() for end in ends}
 
     drawn = set()
@@ -30,14 +30,14 @@ def test_the_scripts_and_the_lifecycle_tell_the_same_arrows() -> None:
 
 
 def test_every_lua_file_is_an_act_or_the_prelude() -> None:
-    """No script lies about that nothing runs."""
+    """Every Lua file is used: as an act, as part of the prelude, or as a shared part."""
     present = {entry.name.removesuffix(".lua") for entry in Path(str(files("gpuqueue.queue"))).glob("lua/*/*.lua")}
 
     assert {*ACTS, *PRELUDE, *chain.from_iterable(SHARED.values())} == present
 
 
 def test_ends_are_final() -> None:
-    """No arrow leaves an end."""
+    """No transition leaves an end state."""
     assert not ENDS & set(TRANSITIONS)
     assert all(state.is_end == (state in ENDS) for state in JobState)
 
@@ -77,14 +77,14 @@ def test_ends_are_final() -> None:
     ],
 )
 def test_what_could_never_run_is_no_spec(changes: dict[str, object]) -> None:
-    """A spec that exists is one that a process could be given."""
+    """A spec that no process could run cannot be created."""
     with pytest.raises(BadRequest):
         make_spec(**changes)
 
 
 @pytest.mark.parametrize("name", JobSpec.__slots__)
 def test_no_field_is_just_anything(name: str) -> None:
-    """Nor a flag where none is asked for, although it is a number to Python."""
+    """Every field checks its type. A boolean is refused for a number, although Python treats it as one."""
     usual = getattr(make_spec(), name)
     with pytest.raises(BadRequest, match=r"must be .*, not <object"):
         make_spec(**{name: object()})
@@ -94,7 +94,7 @@ def test_no_field_is_just_anything(name: str) -> None:
 
 
 def test_what_is_of_a_kind_is_of_that_kind() -> None:
-    """A path's name that is a text of its own class, an environment that is some mapping: taken as they are."""
+    """Subclasses of str and any mapping are accepted unchanged."""
 
     class Name(str):
         __slots__ = ()
@@ -105,7 +105,10 @@ def test_what_is_of_a_kind_is_of_that_kind() -> None:
 
 
 def test_a_shape_rounds_up_and_the_job_keeps_its_figures() -> None:
-    """Few shapes are matched; memory goes up to whole MiB, time to the next step."""
+    """A shape rounds memory up to whole MiB and time to the next step, so that few shapes exist.
+
+    The job keeps its exact figures.
+    """
     spec = make_spec(mem_bytes=GIB + 1, time_limit_s=61.0, gpus=2, pool="big")
 
     assert Shape(GIB + MIB, 90, 2, "big") == spec.shape
@@ -114,20 +117,26 @@ def test_a_shape_rounds_up_and_the_job_keeps_its_figures() -> None:
 
 
 def test_a_shape_ends_before_a_wish_that_nobody_has() -> None:
-    """As it did before there were wishes; a pool's name holds no colon, so that none can be taken for one."""
+    """A shape without a device kind has no such part, as before device kinds existed.
+
+    A pool name contains no colon, so the parts are unambiguous.
+    """
     assert f"{GIB}:0:1:big" == str(make_spec(pool="big").shape)
     assert f"{GIB}:0:1:big:cpu" == str(make_spec(pool="big", device=DeviceWish.CPU).shape)
     assert f"{GIB}:0:1::any" == str(make_spec(device=DeviceWish.ANY).shape)
 
 
 def test_a_limit_beyond_the_last_step_counts_as_none_in_matching() -> None:
-    """Nothing can be planned around a limit of many weeks."""
+    """A time limit above the last step counts as none, because nothing can be planned around weeks."""
     assert 0 == make_spec(time_limit_s=86400.0 * 31).shape.time_limit_s
     assert 0 == make_spec().shape.time_limit_s
 
 
 def test_steps_of_time_are_narrow_enough_for_backfill() -> None:
-    """One of 65 minutes once counted as four hours, and was kept out of a gap of ninety minutes."""
+    """The time steps are narrow enough for backfill.
+
+    Regression: a limit of 65 minutes counted as four hours, and the job did not fit a gap of ninety minutes.
+    """
     steps = Shape.TIME_STEPS_S
 
     assert all(before < after <= 2 * before for before, after in pairwise(steps))
@@ -136,7 +145,7 @@ def test_steps_of_time_are_narrow_enough_for_backfill() -> None:
 
 
 def test_the_environment_stays_out_of_repr() -> None:
-    """People paste logs, and environments hold secrets."""
+    """The environment is not in the repr, because users paste logs and environments hold secrets."""
     assert "hunter2" not in repr(make_spec(env={"SECRET": "hunter2"}))
 
 
@@ -153,5 +162,5 @@ def test_the_environment_stays_out_of_repr() -> None:
     ],
 )
 def test_a_state_is_said_as_people_say_it(state: JobState, words: str) -> None:
-    """No job is succeeded."""
+    """The text for a state is correct English. For example it is "has succeeded" and not "is succeeded"."""
     assert words == state.said

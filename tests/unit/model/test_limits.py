@@ -1,4 +1,4 @@
-"""What a site's limits mean, as written, as kept, and as counted."""
+"""Tests of a site's limits: parsing, storage and counting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ JOBS, GPUS, MEM, QUEUED = Measure
 
 
 def test_a_users_own_figures_stand_for_those_of_everybody_one_by_one() -> None:
-    """`none` lifts one of them; whoever is not named has everybody's."""
+    """A user's own figure replaces the general figure of the same measure.
+
+    `none` removes one limit. Other users have the general limits.
+    """
     limits = Limits.parse(
         "*: running_gpus=4 queued_jobs=100\nann: running_gpus=8/refuse; eve: queued_jobs=none", "", {}
     )
@@ -34,7 +37,7 @@ def test_a_users_own_figures_stand_for_those_of_everybody_one_by_one() -> None:
 
 
 def test_a_pool_has_defaults_and_maxima() -> None:
-    """Where only the longest time is said, it is what a job gets that does not say."""
+    """A pool has defaults and maximums. A maximum time without a default time is also the default."""
     limits = Limits.parse("", "big: max_time=2d max_mem=40G max_gpus=2; *: default_time=4h default_mem=1G", {})
 
     big = PoolLimits(max_mem_bytes=40 * GIB, default_time_s=172800.0, max_time_s=172800.0, max_gpus=2)
@@ -71,7 +74,7 @@ def test_a_pool_has_defaults_and_maxima() -> None:
     ],
 )
 def test_what_is_no_limit_is_refused_in_one_line(limits: str, pools: str, words: str) -> None:
-    """It says what is wrong, and what to write."""
+    """An invalid limit is refused in one line that says what is wrong and what to write."""
     with pytest.raises(BadRequest) as refused:
         Limits.parse(limits, pools, MEMBERS)
     assert words in str(refused.value)
@@ -79,7 +82,7 @@ def test_what_is_no_limit_is_refused_in_one_line(limits: str, pools: str, words:
 
 
 def test_a_setting_that_cannot_be_read_is_named() -> None:
-    """With where it comes from; the groups may stand elsewhere."""
+    """The error names the setting and its origin. The groups may come from another setting."""
     environ = {"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_LIMITS": "@nlp: running_gpus=4"}
 
     with pytest.raises(BadRequest, match=r"setting limits \(environment GPUQUEUE_LIMITS\): the group nlp has a limit"):
@@ -89,7 +92,7 @@ def test_a_setting_that_cannot_be_read_is_named() -> None:
 
 
 def test_the_store_gives_back_what_it_was_told() -> None:
-    """And of what makes no sense there, what does."""
+    """Limits survive the store. Unreadable fields in the store are skipped."""
     limits = Limits.parse(
         "*: running_mem=20G queued_jobs=9; @vision: running_jobs=3/refuse; eve: running_gpus=none",
         "big: max_time=90s max_mem=40G max_gpus=2; *: default_mem=1G",
@@ -102,7 +105,10 @@ def test_the_store_gives_back_what_it_was_told() -> None:
 
 
 def test_the_first_limit_in_the_way_is_told() -> None:
-    """The user's own before the group's; a group's is used by all its members together."""
+    """The first reached limit is returned, the user's before the group's.
+
+    All members of a group share the group's limit.
+    """
     limits = Limits.parse("*: running_jobs=2; @vision: running_gpus=4", "", MEMBERS)
     uses = {"ann": Use(running_jobs=1, running_gpus=1), "bob": Use(running_jobs=2, running_gpus=2)}
     one = Use(running_jobs=1, running_gpus=1)
@@ -116,7 +122,7 @@ def test_the_first_limit_in_the_way_is_told() -> None:
 
 
 def test_what_is_kept_for_others_leaves_no_room_under_that_limit() -> None:
-    """Only under the one that it is kept under, and only where the run would need of the same."""
+    """A reservation takes room only under its own limit, and only of the measures that the run needs."""
     limits = Limits.parse("*: running_jobs=2; @vision: running_gpus=4", "", MEMBERS)
     one, kept = Use(running_jobs=1, running_gpus=1), Use(running_jobs=1, running_gpus=4)
 
@@ -152,7 +158,7 @@ def test_what_is_kept_for_others_leaves_no_room_under_that_limit() -> None:
 def test_what_is_kept_under_a_limit_is_kept_from_others(
     text: str, time_limit_s: float | None, *, is_kept: bool
 ) -> None:
-    """As the claim judges it, so that queue and why say the same."""
+    """A reservation under a limit is judged as the claim script judges it, so that `queue` and `why` agree."""
     spec = make_spec(time_limit_s=time_limit_s)
     job = Job(id=12, spec=spec, state=JobState.QUEUED, submitted_at=datetime(2026, 11, 22, tzinfo=timezone.utc))
 
@@ -161,12 +167,15 @@ def test_what_is_kept_under_a_limit_is_kept_from_others(
 
 
 def test_a_run_needs_as_long_to_go_as_the_scripts_say() -> None:
-    """They have a figure of their own, in one place; this one has all the parts that stood for themselves."""
+    """The scripts define `GONE_MS` once, with the same value as Python.
+
+    `whole` returns the script with all its parts.
+    """
     assert [str(GONE_MS)] == re.findall(r"\bGONE_MS = (\d+)", whole("why"))
 
 
 def test_everybody_is_shown_with_what_is_used() -> None:
-    """Who is named, who has something running, the groups, and what holds for the others."""
+    """The list has the named users, the users with running jobs, the groups, and the general limits."""
     limits = Limits.parse(
         "*: running_jobs=2; eve: running_mem=1G running_jobs=none; @vision: running_gpus=4", "", MEMBERS
     )

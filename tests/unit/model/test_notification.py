@@ -18,7 +18,7 @@ from gpuqueue.model.notification import Notice, NoticeKind, When, targets
     ],
 )
 def test_what_somebody_is_told_by_and_what_is_shown_of_it(to: str, kind: NoticeKind, shown: str) -> None:
-    """Of a URL nothing but its beginning: of some even the host is a token."""
+    """A URL is shown only by its scheme, because even the host can be a token."""
     notice = Notice(to)
 
     assert (kind, shown) == (notice.kind, notice.shown)
@@ -29,13 +29,13 @@ def test_what_somebody_is_told_by_and_what_is_shown_of_it(to: str, kind: NoticeK
     "to", ["", " ", "command:", "command:  ", "a b", "slack://", "1team", "x@", "a\x1b[2J", "é://x", "x" * 2001]
 )
 def test_what_is_no_target_is_refused(to: str) -> None:
-    """With the forms that there are."""
+    """An invalid target is refused with a list of the valid forms."""
     with pytest.raises(BadRequest, match="a target of the site by its name, a mail address, a URL"):
         Notice(to)
 
 
 def test_a_half_url_is_refused_without_its_secret() -> None:
-    """It may stand in a terminal's scrollback, and in a log."""
+    """The error for an invalid URL does not contain its secret, because errors reach terminals and logs."""
     with pytest.raises(BadRequest) as refused:
         Notice("slack://T1/B2/secret with a space")
 
@@ -43,13 +43,13 @@ def test_a_half_url_is_refused_without_its_secret() -> None:
 
 
 def test_failures_are_all_that_is_no_success() -> None:
-    """As with --after ID:fail."""
+    """A failure is every end without success, as with --after ID:fail."""
     assert [True, True] == [Notice("team", When.END).follows(succeeded=each) for each in (True, False)]
     assert [False, True] == [Notice("team", When.FAIL).follows(succeeded=each) for each in (True, False)]
 
 
 def test_targets_are_read_from_one_line() -> None:
-    """As an environment variable holds it."""
+    """Several targets are read from one line, as in an environment variable."""
     assert {"team": "slack://T1/B2/x=y", "mail": "mailto://a:b@c.org"} == targets(
         "team=slack://T1/B2/x=y  mail=mailto://a:b@c.org"
     )
@@ -61,7 +61,7 @@ def test_targets_are_read_from_one_line() -> None:
     ["team", "=slack://a", "1=slack://secret", "team=secret", "a=slack://secret a=json://secret", "slack://secret"],
 )
 def test_a_setting_that_names_no_targets_is_refused_without_its_secrets(text: str) -> None:
-    """Doctor prints what is wrong with settings."""
+    """The error for an invalid setting does not contain its secrets, because doctor prints it."""
     with pytest.raises(BadRequest) as refused:
         targets(text)
 

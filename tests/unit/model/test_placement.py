@@ -30,12 +30,12 @@ from gpuqueue.text.units import GIB, MIB
     ],
 )
 def test_a_type_is_words_of_a_models_name(pattern: str, *, fits: bool) -> None:
-    """A10 is another card than A100."""
+    """A device type matches whole words of a model's name. A10 does not match A100."""
     assert fits == fits_model(pattern, "NVIDIA A100-SXM4-80GB")
 
 
 def test_a_mig_profile_is_a_type() -> None:
-    """It stands in the name of the instance."""
+    """A MIG profile is a device type, because the instance's name contains it."""
     assert fits_model("1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb")
     assert not fits_model("1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb.me")
 
@@ -53,7 +53,7 @@ def test_a_mig_profile_is_a_type() -> None:
     ],
 )
 def test_a_placement_in_a_shape(placement: Placement, text: str) -> None:
-    """The same wish has the same text, however it was put; a wish for nothing leaves a shape as it always was."""
+    """Equal placements have the same text, however they were given. The default placement adds nothing to a shape."""
     assert text == str(placement)
     assert bool(text) == bool(placement)
     shape = str(make_spec(placement=placement).shape)
@@ -77,13 +77,13 @@ def test_a_placement_in_a_shape(placement: Placement, text: str) -> None:
     ],
 )
 def test_what_no_device_could_be_matched_with_is_refused(changes: dict[str, Any]) -> None:
-    """Before it becomes a part of a key in the store."""
+    """An invalid placement is refused before it becomes part of a key in the store."""
     with pytest.raises(BadRequest):
         Placement(**changes)
 
 
 def test_a_job_on_two_devices_names_two_or_none() -> None:
-    """Of more than two it may choose."""
+    """A job on two devices names at least two devices or none. It may choose among more."""
     spec: JobSpec = make_spec(gpus=2, placement=Placement(devices=("a", "b", "c")))
     assert 3 == len(spec.placement.devices)
     with pytest.raises(BadRequest, match="2 devices asked for, and 1 named"):
@@ -91,18 +91,18 @@ def test_a_job_on_two_devices_names_two_or_none() -> None:
 
 
 def look_up(names: Any) -> list[str]:
-    """Find the device of each name."""
+    """Return a device UUID for each name."""
     return [f"GPU-{name}" for name in names]
 
 
 def put(device: Any = None, device_type: Any = None, preference: Any = None, **more: Any) -> Any:
-    """Return the wish and the placement of what was said."""
+    """Return the device kind and the placement for these options."""
     defaults = {"exclusive": False, "sized": True, "uuids_of": look_up}
     return placed(device, device_type, preference, **{**defaults, **more})
 
 
 def test_what_a_person_says_of_devices() -> None:
-    """A word is a kind, everything else a device's name; one who names a device says of what kind it is."""
+    """A known word is a device kind, any other word a device's name. A named device may have any kind."""
     assert (None, ANYWHERE) == put()
     assert (DeviceWish.CPU, ANYWHERE) == put("cpu")
     assert (DeviceWish.GPU, ANYWHERE) == put([DeviceWish.GPU])
@@ -116,13 +116,13 @@ def test_what_a_person_says_of_devices() -> None:
 
 @pytest.mark.parametrize("said", [{"device": ["gpu", "0"]}, {"preference": "best"}, {"device": [1]}])
 def test_what_makes_no_sense_of_devices_is_refused(said: dict[str, Any]) -> None:
-    """In one line."""
+    """Contradictory or invalid device options raise `BadRequest`."""
     with pytest.raises(BadRequest):
         put(**said)
 
 
 def test_who_may_take_a_job_by_name_and_type() -> None:
-    """As the claim script decides it."""
+    """Device names and types match as in the claim script."""
     devices = [(make_device(f"GPU-{model}", name=f"NVIDIA {model}"), "") for model in ("A100", "H100")]
 
     def found(**placement: Any) -> list[str]:
@@ -154,7 +154,7 @@ def test_who_may_take_a_job_by_name_and_type() -> None:
     ],
 )
 def test_what_is_shown_of_a_placement(changes: dict[str, Any], wants: str, put: str) -> None:
-    """A word in the list, all in the story; nothing that a terminal obeys."""
+    """A placement is one word in the list and complete in the job's details, without control characters."""
     spec = make_spec(**changes)
 
     assert (wants, put) == (wants_of(spec), put_of(spec.placement))

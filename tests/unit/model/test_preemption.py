@@ -1,4 +1,4 @@
-"""Which level may take the place of which."""
+"""Tests of the setting that says which priority may preempt which."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpuqueue.settings.settings import Settings
 
 
 def test_a_site_says_which_levels_may_take_whose_place() -> None:
-    """Nothing may, unless it is said."""
+    """The setting lists which priorities may preempt which. By default none may."""
     assert {} == parse_preempt("")
     found = parse_preempt("urgent: normal low; high: low")
     assert {Level.URGENT: (Level.LOW, Level.NORMAL), Level.HIGH: (Level.LOW,)} == found
@@ -31,7 +31,7 @@ def test_a_site_says_which_levels_may_take_whose_place() -> None:
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(text: str, words: str) -> None:
-    """And the setting that it stands in is named."""
+    """An invalid value is refused in one line, and the error names the setting."""
     with pytest.raises(BadRequest, match=words):
         parse_preempt(text)
     environ = {"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_PREEMPT": text}

@@ -10,7 +10,7 @@ from gpuqueue.model.progress import Progress, progress_in
 
 
 def test_the_real_tqdm_is_read() -> None:
-    """What tqdm itself writes, not what we think it does."""
+    """The output of the real tqdm is read."""
     log = io.StringIO()
     bar = tqdm(total=200, file=log, mininterval=0, desc="train", postfix="loss=0.3")
     for _ in range(50):
@@ -25,7 +25,7 @@ def test_the_real_tqdm_is_read() -> None:
 
 
 def test_the_real_tqdm_with_scaled_units_is_read() -> None:
-    """A download counts in MB: the counts carry units."""
+    """Counts with units are read, as in a download in MB."""
     log = io.StringIO()
     bar = tqdm(total=4_000_000, unit="B", unit_scale=True, file=log, mininterval=0)
     bar.update(1_000_000)
@@ -52,7 +52,7 @@ def test_the_real_tqdm_with_scaled_units_is_read() -> None:
     ],
 )
 def test_what_programs_write_is_read(tail: bytes, share: float) -> None:
-    """The last line that tells counts, not the last line."""
+    """The last line that contains progress counts, even if other lines follow."""
     found = progress_in(tail)
     assert found is not None
     assert found.share == share
@@ -73,7 +73,7 @@ def test_what_programs_write_is_read(tail: bytes, share: float) -> None:
     ],
 )
 def test_what_is_no_progress_is_none(tail: bytes) -> None:
-    """A date, a ratio, more than all: better nothing than something wrong."""
+    """A date, a ratio and a count above its total are no progress. No progress is better than wrong progress."""
     assert progress_in(tail) is None
 
 
@@ -95,13 +95,16 @@ BAR = " {percent}%|####      | {percent}/100 [00:12<00:15,  3.6it/s]"
     ],
 )
 def test_a_bar_holds_for_as_long_as_its_work_goes_on(log: str, share: float | None) -> None:
-    """A job that saved its model for an hour stood at 100 %, and one that had left a loop at 45 %, for ever."""
+    """A bar is dropped when its work is over.
+
+    Regression: a job that saved its model for an hour stayed at 100 %, and a job that had left a loop stayed at 45 %.
+    """
     found = progress_in(log.encode())
     assert share == (found.share if found is not None else None)
 
 
 def test_an_endless_line_is_no_trap() -> None:
-    """The end of a binary file must not take seconds."""
+    """A very long line is read quickly, as at the end of a binary file."""
     assert progress_in(b"1/" * 4096) is None
     assert progress_in(b"[" * 8192) is None
     assert progress_in(b"\x1b[" * 4096) is None

@@ -20,19 +20,19 @@ from gpuqueue.model.run import Ending, EndingKind, state_after
     ],
 )
 def test_how_a_run_ended_decides_where_the_job_stands(ending: Ending, state: JobState, words: str, code: int) -> None:
-    """Each ending has one state, one phrase and one exit code."""
+    """Each ending has one job state, one text and one exit status."""
     assert (state, words, code) == (state_after(ending), str(ending), ending.shell_code)
 
 
 def test_a_run_that_was_stopped_keeps_what_it_said_on_the_way() -> None:
-    """A cancelled job that left with 0 was cancelled all the same; its exit code is kept."""
+    """A cancelled job that exits with 0 is cancelled, and its exit status is kept."""
     ending = Ending.stopped(EndingKind.CANCELLED, 0)
 
     assert (JobState.CANCELLED, 0, None) == (state_after(ending), ending.exit_code, ending.signal)
 
 
 def test_a_peak_without_a_source_cannot_be_written_down() -> None:
-    """Unknown is no figure, and a figure says where it comes from."""
+    """A peak has both a figure and a source, or neither."""
     with pytest.raises(ValueError, match="cannot come from"):
         Peak(bytes=0, source=PeakSource.NONE)
     with pytest.raises(ValueError, match="cannot come from"):

@@ -8,14 +8,17 @@ from gpuqueue.settings.settings import Settings
 
 
 def test_a_groups_share_is_divided_among_its_members() -> None:
-    """Three quarters of a site for two, one of whom counts double: 2 and 1, beside 1 for everybody else."""
+    """A group's share is divided among its members by their own shares.
+
+    Here two members divide a share of 3 into 2 and 1. A member without a share counts as 1.
+    """
     shares = Shares.parse("ann=2, eve=0.5, @vision=3", "vision: ann bob; nlp: cat")
 
     assert {"ann": 2.0, "bob": 1.0, "eve": 0.5, "cat": 1.0} == shares.by_user()
 
 
 def test_nothing_said_is_nothing_special() -> None:
-    """Then everybody has the same."""
+    """Without a setting all users have the same share."""
     assert {} == Shares.parse("", "").by_user()
 
 
@@ -38,7 +41,7 @@ def test_nothing_said_is_nothing_special() -> None:
     ],
 )
 def test_what_is_no_share_is_said(shares: str, groups: str, words: str) -> None:
-    """One line: what is wrong, and what to write."""
+    """An invalid share gives one line that says what is wrong and what to write."""
     with pytest.raises(BadRequest, match=words):
         Shares.parse(shares, groups)
 

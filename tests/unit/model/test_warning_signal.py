@@ -1,4 +1,4 @@
-"""What ``--signal`` means, and what could never warn anybody."""
+"""Tests of the ``--signal`` option, and of signals that cannot warn a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpuqueue.model.warning_signal import EarlySignal
     ],
 )
 def test_what_is_written_is_what_is_meant(text: str, number: int, before_s: float) -> None:
-    """A name or a number; seconds, or a duration with its unit; a minute where nothing is said."""
+    """The signal is a name or a number. The time is in seconds or a duration with a unit, and one minute by default."""
     assert EarlySignal(number=number, before_s=before_s) == EarlySignal.parse(text)
 
 
@@ -46,14 +46,14 @@ def test_what_is_written_is_what_is_meant(text: str, number: int, before_s: floa
     ],
 )
 def test_what_is_no_early_signal_is_refused_in_one_line(text: str, words: str) -> None:
-    """It says what is wrong, and what to write."""
+    """An invalid signal is refused in one line that says what is wrong and what to write."""
     with pytest.raises(BadRequest, match=words) as refused:
         EarlySignal.parse(text)
     assert "\n" not in str(refused.value)
 
 
 def test_a_signal_that_could_never_be_sent_is_refused() -> None:
-    """Without a time limit there is nothing before which it could come; nor before the start."""
+    """A signal needs a time limit, and its time must be after the start of the job."""
     early = EarlySignal.parse("USR1@120")
 
     with pytest.raises(BadRequest, match="SIGUSR1 is to come before the time limit, and there is none"):
@@ -65,7 +65,7 @@ def test_a_signal_that_could_never_be_sent_is_refused() -> None:
 
 @pytest.mark.parametrize("early", [None, EarlySignal(number=10, before_s=2.5)])
 def test_it_travels_with_the_request(early: EarlySignal | None) -> None:
-    """To the store, the book and back; and an older request has none."""
+    """The signal is kept in the store and the history. An older request has none."""
     spec = make_spec(time_limit_s=60.0, signal=early)
 
     assert spec == decode_spec(encode_spec(spec))
@@ -73,7 +73,7 @@ def test_it_travels_with_the_request(early: EarlySignal | None) -> None:
 
 
 def test_a_damaged_one_is_no_request() -> None:
-    """As whatever else makes no sense in a payload."""
+    """A damaged signal makes the request unreadable, as any other damaged field does."""
     text = encode_spec(make_spec(time_limit_s=60.0, signal=EarlySignal(number=10, before_s=2.5)))
 
     for damaged in ('"number":9', '"number":"USR1"', '"number":true'):
@@ -82,6 +82,6 @@ def test_a_damaged_one_is_no_request() -> None:
 
 
 def test_it_is_shown_as_one_writes_it() -> None:
-    """In JSON and in `show`."""
+    """JSON and `show` contain the signal as a user types it."""
     assert "USR1@120" == str(EarlySignal.parse("B:SIGUSR1@2m"))
     assert "40@60" == str(EarlySignal(number=40))

@@ -22,7 +22,7 @@ NOW = datetime(2026, 11, 1, tzinfo=timezone.utc)
 
 
 def a_record(state: JobState, ending: Ending | None = None, **run: object) -> Record:
-    """Return job 17, called train, which ran if it has an *ending*."""
+    """Return job 17, named "train"; it has a run if *ending* is given."""
     job = Job(id=17, spec=make_spec(name="train"), state=state, submitted_at=NOW)
     if ending is None:
         return Record(job=job)
@@ -67,12 +67,15 @@ def a_record(state: JobState, ending: Ending | None = None, **run: object) -> Re
     ],
 )
 def test_the_end_stands_in_one_line(record: Record, title: str) -> None:
-    """Which job, how, after how long, where: enough on the lock screen of a telephone."""
+    """The title names the job, the ending, the duration and the place.
+
+    It is one line, short enough for the lock screen of a phone.
+    """
     assert title == title_of(record)
 
 
 def test_why_it_never_ran_is_told() -> None:
-    """Of what a job was to come after, and otherwise ended."""
+    """The message says why a job never ran, for example that a job it depended on failed."""
     record = a_record(JobState.CANCELLED)
     record = replace(record, job=replace(record.job, reason=WaitReason.DEPENDENCY, because="job 3 failed"))
 
@@ -81,7 +84,7 @@ def test_why_it_never_ran_is_told() -> None:
 
 
 def test_an_array_says_how_many_ended_how() -> None:
-    """And nothing of a device: it was on none."""
+    """The title of an array counts its members by state and names no device."""
     tally = Tally(left=Indexes(), held=Indexes(), ended={"succeeded": 8, "failed": 2, "lost": 0})
     spec = make_spec(name="sweep", array=Array.parse("0-9"))
     job = Job(id=17, spec=spec, state=JobState.FAILED, submitted_at=NOW, tally=tally)
@@ -94,12 +97,15 @@ def test_an_array_says_how_many_ended_how() -> None:
     [(0, "0 s"), (0.4, "0 s"), (59.6, "1 min"), (185, "3 min 5 s"), (3600, "1 h"), (3605, "1 h"), (187200, "2 d 4 h")],
 )
 def test_times_are_told_in_two_units(seconds: float, words: str) -> None:
-    """More digits help nobody."""
+    """A duration has at most two units. More precision does not help the reader."""
     assert words == took(seconds)
 
 
 def test_only_a_log_on_this_machine_goes_along(tmp_path: Path) -> None:
-    """Its last ten lines, and nothing in them that a terminal would obey; never more than a screen of text."""
+    """The message contains the last ten lines of a log on this machine, without control characters.
+
+    The message is never longer than a screen of text.
+    """
     log = tmp_path / "log"
     log.write_bytes(b"".join(b"line %d\n" % i for i in range(20)) + b"\x1b[31mred \xff\n" + b"x" * 100_000)
     record = a_record(JobState.FAILED, Ending.from_status(1), log_path=str(log))
@@ -119,13 +125,16 @@ def test_only_a_log_on_this_machine_goes_along(tmp_path: Path) -> None:
 
 
 def settings(**given: str) -> Settings:
-    """Return settings with these targets."""
+    """Return settings with *given* values."""
     environ = {f"GPUQUEUE_{name.upper()}": value for name, value in given.items()}
     return Settings.load({"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/state", **environ})
 
 
 def test_what_a_job_says_becomes_a_url_where_it_is_sent() -> None:
-    """A name is looked up; an address is put into the mail account, whoever that writes to otherwise."""
+    """The sender resolves a target to a URL.
+
+    A name is looked up. A mail address replaces the recipient of the site's mail account.
+    """
     known = settings(
         notify="team=slack://a/b/c mail=mailtos://q:p%40ss@smtp.org:465/old@x.org?from=q@s.org&to=old@y.org"
     )
@@ -136,7 +145,7 @@ def test_what_a_job_says_becomes_a_url_where_it_is_sent() -> None:
 
 
 def test_what_is_not_known_or_not_allowed_says_what_is() -> None:
-    """In the words that `show` repeats."""
+    """The error for an unknown or forbidden target lists what is available, in the words that `show` repeats."""
     with pytest.raises(BadRequest, match=r"no target is called 'lab' here .*: there are team"):
         url_of(Notice("lab"), settings(notify="team=json://h"))
     with pytest.raises(

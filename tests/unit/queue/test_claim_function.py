@@ -1,4 +1,4 @@
-"""Acts that stay in the store begin each call with nothing of the call before: read off their text."""
+"""Tests that acts which stay loaded in the store keep no state between calls. The tests inspect the Lua text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from gpuqueue.queue.scripts import LASTING, PRELUDE, SHARED, lasting, source
 
 _NAMES = r"[A-Za-z_]\w*(?:,\s*[A-Za-z_]\w*)*"
-#: What a text declares at its margin, other than functions: ``local a, b``, and ``local a = …``.
+#: Top-level variables of a text: ``local a, b`` and ``local a = …``, without functions.
 _DECLARED = re.compile(rf"^local (?!function)({_NAMES})\s*?(?: =[^=]|$)", re.MULTILINE)
-#: What a function sets: an indented ``a, b = …``, also within ``if … then a = …``; or something in it, ``a[…] = …``.
+#: An assignment in a function: an indented ``a, b = …``, also after ``then``; below, an element: ``a[…] = …``.
 _SET = re.compile(rf"(?:^ +|then |else |do )({_NAMES}) = ", re.MULTILINE)
 _PUT = re.compile(r"\b([A-Za-z_]\w*)(?:\.\w+|\[[^\n]*?\]) = |\btable\.(?:insert|remove|sort)\((\w+)")
 _LOCAL = re.compile(
@@ -20,12 +20,12 @@ _LOCAL = re.compile(
 
 
 def words(names: str) -> set[str]:
-    """Return the names in a list of them."""
+    """Return the names in a comma-separated list."""
     return {name.strip() for name in names.split(",")}
 
 
 def kept_between_calls(text: str) -> set[str]:
-    """Return the variables at the margin of *text* that a function changes."""
+    """Return the top-level variables of *text* that a function changes."""
     text = re.sub(r"--[^\n]*", "", text)
     at_margin = {name for found in _DECLARED.findall(text) for name in words(found)}
     its_own = {name for line in text.splitlines() if line.startswith(" ") for name in _locals(line)}
@@ -39,19 +39,19 @@ def _locals(line: str) -> set[str]:
 
 
 def parts(act: str) -> list[str]:
-    """Return the texts that stand before an act."""
+    """Return the texts that come before an act."""
     return [*PRELUDE, *(str(part) for part in SHARED[act])]
 
 
 @pytest.mark.parametrize("act", sorted(LASTING))
 def test_what_stands_before_an_act_that_lasts_keeps_nothing(act: str) -> None:
-    """All that one call learns is in one table, and the next begins with another."""
+    """The parts before a lasting act keep state only in the `learned` table, which each call replaces."""
     for part in parts(act):
         assert kept_between_calls(source(part)) <= {"learned"}, part
 
 
 def test_a_claim_keeps_only_what_it_parsed() -> None:
-    """Beside the variables that stand above that, which each call sets anew."""
+    """`claim` keeps only its parsed values. Each call sets the variables above them again."""
     above, _, below = source("claim").partition("\nlocal parsed, many_parsed, MOST_PARSED = {}, 0, 1000\n")
 
     assert kept_between_calls(below) == set()
@@ -59,7 +59,7 @@ def test_a_claim_keeps_only_what_it_parsed() -> None:
 
 
 def test_a_variable_that_keeps_something_would_be_found() -> None:
-    """The ways in which parts kept what they had looked up, or could."""
+    """The search finds every form in which a part could keep state."""
     text = (
         "local once, table_of, none\nlocal pools = {} -- known ones\nlocal MOST = 3\n"
         "local function a(b)\n  if not b then once = true end\n  pools[b] = {}\n  table_of.b = 1\n"
@@ -76,13 +76,16 @@ def test_a_variable_that_keeps_something_would_be_found() -> None:
 
 @pytest.mark.parametrize("act", sorted(LASTING))
 def test_an_act_that_lasts_begins_with_nothing_learned(act: str) -> None:
-    """Before it asks for anything."""
+    """A lasting act resets `learned` before it does anything else."""
     assert "\nreturn function()\n  learned = {}\n" in source(act)
 
 
 @pytest.mark.parametrize("act", sorted(LASTING))
 def test_what_a_library_is_made_of_is_one_chunk(act: str) -> None:
-    """It returns the act as a function, which is handed nothing: keys and arguments are variables around it."""
+    """A lasting act is one chunk that returns the act as a function without parameters.
+
+    Keys and arguments are variables outside of it.
+    """
     text = lasting(act)
 
     assert text.endswith("end)()")

@@ -7,7 +7,10 @@ from gpuqueue.queue.scripts import LASTING, whole
 
 
 def test_what_nothing_calls_is_left_out() -> None:
-    """Also what was called by that alone, and what calls itself; a word in a comment is no call."""
+    """An unused function is removed, with the functions that only it calls and with recursive ones.
+
+    A name in a comment is no call.
+    """
     text = (
         "local function used(a) return a end\n"
         "local function idle(a) -- used(1)\n  return called_by_idle(idle(a))\nend\n"
@@ -27,7 +30,7 @@ def test_what_nothing_calls_is_left_out() -> None:
 
 
 def test_a_lean_script_has_all_that_it_calls() -> None:
-    """Every function that is called there is made there, is one of Lua's or the store's, or is a parameter."""
+    """Every called function is defined in the script, belongs to Lua or the store, or is a parameter."""
     for act in LASTING:
         text = re.sub(r"--[^\n]*", "", whole(act))
         made = set(re.findall(r"function (\w+)\(", text)) | set(re.findall(r"(\w+) = function", text))
@@ -49,7 +52,10 @@ def test_a_lean_script_has_all_that_it_calls() -> None:
 
 
 def test_what_no_argument_is_judged_by_is_left_out() -> None:
-    """The table of kinds is made anew in each run; a word of the same name elsewhere keeps none."""
+    """An unused entry of the table of kinds is removed, because each run builds that table.
+
+    The same word elsewhere does not keep an entry.
+    """
     text = (
         "local NUMBER = '^%d+$'\n"
         "local KINDS = {\n  ms = NUMBER, ['level?'] = '^[0-3]?$', user = '^%w+$', -- not 'ms'\n  pool = '^%w*$',\n}\n"
@@ -64,7 +70,7 @@ def test_what_no_argument_is_judged_by_is_left_out() -> None:
 
 
 def test_a_section_is_a_chunk_within_the_one_before_it() -> None:
-    """What a section returns is what the script returns."""
+    """Each section is nested in the section before it. The script returns the last section's result."""
     assert "local a = 1\nreturn (function()\nlocal b = a\nreturn (function()\nreturn b\nend)()\nend)()" == nested(
         ("local a = 1\n", "local b = a\n", "return b")
     )

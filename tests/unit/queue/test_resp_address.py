@@ -5,7 +5,7 @@ import redis
 
 from gpuqueue.queue.resp.address import parsed
 
-#: Addresses that the small door takes.
+#: Addresses that the built-in client accepts.
 TAKEN = [
     "unix:///run/s",
     "unix:///run/s?db=3",
@@ -25,7 +25,10 @@ TAKEN = [
 
 @pytest.mark.parametrize("url", TAKEN)
 def test_an_address_means_what_it_means_to_the_library(url: str) -> None:
-    """Else a job would go to another store with one door than with the other."""
+    """An address means the same as for the redis library.
+
+    Otherwise a job could go to different stores with the two clients.
+    """
     theirs = redis.connection.parse_url(url)
 
     ours = parsed(url)
@@ -65,5 +68,8 @@ def test_an_address_means_what_it_means_to_the_library(url: str) -> None:
     ],
 )
 def test_what_it_would_not_do_to_the_letter_it_leaves_to_the_library(url: str) -> None:
-    """Also what nobody can do: the library's door says what is wrong with it."""
+    """An address that the built-in client does not fully support is left to the redis library.
+
+    This includes invalid addresses, because the library's client reports the error.
+    """
     assert parsed(url) is None

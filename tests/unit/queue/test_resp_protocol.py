@@ -1,4 +1,4 @@
-"""The store's language, as the small door reads and writes it; no store is needed for that."""
+"""Tests of the store's protocol in the built-in client. They need no store."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ROOT = Path(__file__).parents[3]
 
 
 class NoMore(Exception):
-    """The bytes are at their end."""
+    """Raised when no bytes are left."""
 
 
 def reader_of(pieces: Iterable[bytes]) -> Reader:
-    """Return a reader that is given *pieces* one by one."""
+    """Return a reader that receives *pieces* one by one."""
     left: Iterator[bytes] = iter([piece for piece in pieces if piece])
 
     def more() -> bytes:
@@ -48,7 +48,7 @@ def reader_of(pieces: Iterable[bytes]) -> Reader:
         (b"$3\r\na\xffb\r\n", "a\udcffb"),
         (b"*0\r\n", []),
         (b"*3\r\n:1\r\n*2\r\n$1\r\nx\r\n$-1\r\n+s\r\n", [1, ["x", None], "s"]),
-        # What a store says that was greeted as of version 3.
+        # Answers of a store that speaks version 3 of the protocol.
         (b"_\r\n", None),
         (b"#t\r\n", True),
         (b"#f\r\n", False),
@@ -63,7 +63,7 @@ def reader_of(pieces: Iterable[bytes]) -> Reader:
     ],
 )
 def test_each_kind_of_answer(sent: bytes, answer: Any) -> None:
-    """Whole, byte by byte, and once more behind it: nothing is left over."""
+    """Every kind of answer is read, in one piece and byte by byte, and the next answer after it is intact."""
     for pieces in ([sent + b"+next\r\n"], [bytes([each]) for each in sent + b"+next\r\n"]):
         reader = reader_of(pieces)
 
@@ -73,7 +73,7 @@ def test_each_kind_of_answer(sent: bytes, answer: Any) -> None:
 
 @pytest.mark.parametrize("sent", [b"-OOM no room\r\n", b"!11\r\nOOM no room\r\n"])
 def test_an_error_is_returned_where_it_stands(sent: bytes) -> None:
-    """In a list it is one of many answers, and the others count."""
+    """An error within a list is returned in its place, and the other answers count."""
     _, error, last = reader_of([b"*3\r\n:1\r\n" + sent + b":3\r\n"]).answer()
 
     assert isinstance(error, Said)
@@ -98,14 +98,14 @@ def test_an_error_is_returned_where_it_stands(sent: bytes) -> None:
     ],
 )
 def test_what_is_no_answer_is_said_at_once(sent: bytes) -> None:
-    """It waits for nothing more: what answers there may be silent from now on."""
+    """Bytes that are no answer raise an error at once, because the server may send nothing more."""
     with pytest.raises(NoStore):
         reader_of([sent]).answer()
 
 
 @given(st.binary(max_size=60))
 def test_no_bytes_do_anything_else(sent: bytes) -> None:
-    """An answer, an end, or no store: nothing that a caller would not expect."""
+    """Any bytes give an answer, the end of input, or `NoStore`. No other exception is raised."""
     reader = reader_of([sent])
     with contextlib.suppress(NoMore, NoStore):
         while True:
@@ -117,7 +117,7 @@ def test_no_bytes_do_anything_else(sent: bytes) -> None:
     cuts=st.lists(st.integers(0, 300)),
 )
 def test_what_is_sent_is_what_is_read(words: list[Any], cuts: list[int]) -> None:
-    """A command is a list of texts, however the network cuts it; where it was interrupted it begins again."""
+    """A command is a list of texts, however the network splits it. An interrupted read starts again."""
     words = [each.encode("utf-8", "replace").decode() if isinstance(each, str) else each for each in words]
     sent = packed(words)
     edges = sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent))})
@@ -127,7 +127,7 @@ def test_what_is_sent_is_what_is_read(words: list[Any], cuts: list[int]) -> None
 
 
 def test_an_answer_that_was_interrupted_begins_again() -> None:
-    """Whoever listens looks up from time to time; half a message must not be lost by that."""
+    """A subscriber's read may time out in the middle of a message. The message is not lost."""
     pieces = [b"*2\r\n$3\r\nab", b"", b"c\r\n:1\r\n"]
 
     def more() -> bytes:
@@ -144,7 +144,10 @@ def test_an_answer_that_was_interrupted_begins_again() -> None:
 
 
 def test_the_door_has_every_command_that_the_queue_asks_for() -> None:
-    """What only the library's door can do would be a traceback for a person, and pass every test of a worker."""
+    """The built-in client has every command that the queue uses.
+
+    A missing command would be a traceback for a user, although all tests of workers with the redis library pass.
+    """
     rooms = (ROOT / "gpuqueue" / "queue").glob("*.py")
     texts = [room.read_text() for room in rooms if room.name not in {"redis_py.py", "diagnostics.py", "server_info.py"}]
     asked = {(whose, name) for text in texts for whose, name in re.findall(r"\b(_redis|pipe)\.([a-z_]+)\(", text)}

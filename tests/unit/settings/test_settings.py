@@ -15,7 +15,7 @@ HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}
 
 
 def test_defaults_are_one_private_machine() -> None:
-    """With nothing set, the store is a socket and the book a file below the state directory."""
+    """Without settings, the store is a socket and the history a file below the state directory."""
     settings = Settings.load(HERE)
 
     assert "unix:///s/store/store.sock" == settings.redis_url
@@ -25,7 +25,7 @@ def test_defaults_are_one_private_machine() -> None:
 
 
 def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
-    """Each value tells where it comes from."""
+    """The environment has precedence over the file, and each value names its origin."""
     file = tmp_path / "config.toml"
     file.write_text('lease = "1m"\nslots = 2\nheadroom = "1G"\n')
 
@@ -53,13 +53,13 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_value_names_its_origin(variable: str, value: str) -> None:
-    """One line says which setting, from where, and what is wrong."""
+    """The one-line error names the setting, its origin and the fault."""
     with pytest.raises(BadRequest, match=variable):
         Settings.load({**HERE, variable: value})
 
 
 def test_caps_are_on_unless_the_site_says_no(tmp_path: Path) -> None:
-    """In the environment as in the file, where TOML has a word of its own for it."""
+    """Memory caps are on by default. The environment and the file, with its TOML boolean, can turn them off."""
     file = tmp_path / "config.toml"
     file.write_text("cap = false\n")
 
@@ -69,7 +69,7 @@ def test_caps_are_on_unless_the_site_says_no(tmp_path: Path) -> None:
 
 
 def test_a_log_may_grow_and_stay_for_ever(tmp_path: Path) -> None:
-    """In the environment as in the file: `none`."""
+    """The value `none` removes the limit on size and age of logs, in the environment and in the file."""
     file = tmp_path / "config.toml"
     file.write_text('log_limit = "none"\nkeep_logs = "none"\n')
 
@@ -80,7 +80,7 @@ def test_a_log_may_grow_and_stay_for_ever(tmp_path: Path) -> None:
 
 
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
-    """A misspelt setting must not be ignored in silence."""
+    """An unknown key is refused, so that a misspelled setting is not ignored silently."""
     file = tmp_path / "config.toml"
     file.write_text('leese = "1m"\n')
 
@@ -89,7 +89,10 @@ def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_long_path_gets_a_short_socket() -> None:
-    """A unix socket's path is limited to about 107 bytes by the kernel."""
+    """A long state directory gets a short socket path.
+
+    The kernel limits the path of a unix socket to about 107 bytes.
+    """
     deep = Path("/" + "x" * 200)
 
     assert 100 > len(str(embedded_socket(deep)))
@@ -97,32 +100,41 @@ def test_a_long_path_gets_a_short_socket() -> None:
 
 
 def test_the_shim_lets_go_before_the_lease_does() -> None:
-    """A run is over before anybody else can be given its job."""
+    """The shim's grace period is shorter than the lease, so a run is over before another worker can claim the job."""
     settings = Settings.load(HERE)
 
     assert settings.shim_grace_s < settings.lease_s
 
 
 def test_addresses_stay_out_of_repr() -> None:
-    """They may hold passwords."""
+    """Addresses are not in the repr, because they may contain passwords."""
     assert "hunter2" not in repr(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "redis://:hunter2@h"}))
 
 
 @pytest.mark.parametrize("path", ["relative", "/a?b", "/a#b", "/a%20b", "/a;b", "/a\nb", "/a\udcff"])
 def test_a_state_directory_that_no_address_can_hold_is_refused(path: str) -> None:
-    """Part of it would be lost on the way into a URL, and two processes would look in two places."""
+    """A state directory that a URL cannot contain is refused.
+
+    Otherwise a part of it would be lost, and two processes would use two directories.
+    """
     with pytest.raises(BadRequest, match="GPUQUEUE_STATE_DIR"):
         Settings.load({**HERE, "GPUQUEUE_STATE_DIR": path})
 
 
 def test_a_lease_must_hold_several_beats() -> None:
-    """With 5 s between beats of 10 s every job was lost three times, and nobody said why."""
+    """A lease must span several heartbeats.
+
+    With a lease of 5 s and a heartbeat of 10 s, every job was lost three times without an error.
+    """
     with pytest.raises(BadRequest, match="too short for a beat"):
         Settings.load({**HERE, "GPUQUEUE_LEASE": "5s"})
 
 
 def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
-    """With a beat every 40 s `queue` and `why` called healthy devices silent, and `gpus` called them ready."""
+    """The heartbeat must be shorter than the silence limit.
+
+    With 40 s, `queue` and `why` called healthy devices silent, and `gpus` called them ready.
+    """
     with pytest.raises(BadRequest, match=r"beat \(environment GPUQUEUE_BEAT\): 11 s are.*silent.*at most 10 s"):
         Settings.load({**HERE, "GPUQUEUE_BEAT": "11s", "GPUQUEUE_LEASE": "10m"})
 
@@ -131,7 +143,7 @@ def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
 
 
 def test_all_that_is_wrong_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
-    """One look at a broken site names every fault, not one after the other."""
+    """`salvage` reports every fault at once and keeps the valid settings."""
     file = tmp_path / "config.toml"
     file.write_text('leese = "1m"\nslots = 0\npool = "a"\n')
 
@@ -147,7 +159,7 @@ def test_all_that_is_wrong_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"lease = ", b"\xff\xfe"])
 def test_a_file_that_is_no_toml_says_so(tmp_path: Path, content: bytes) -> None:
-    """Bytes that are no text ended in a traceback."""
+    """A file that is not TOML gives one line. Regression: bytes that are not text gave a traceback."""
     file = tmp_path / "config.toml"
     file.write_bytes(content)
 
@@ -156,7 +168,7 @@ def test_a_file_that_is_no_toml_says_so(tmp_path: Path, content: bytes) -> None:
 
 
 def test_targets_are_a_table_in_the_file_and_words_in_the_environment(tmp_path: Path) -> None:
-    """One by one in either; and no secret is in what a log may hold."""
+    """Targets are a table in the file and a list of words in the environment. Their secrets are not in the repr."""
     file = tmp_path / "config.toml"
     file.write_text('[notify]\nteam = "slack://a/b/secret"\nmail = "mailto://q:secret@h?from=x@y.org"\n')
     both = {"team": "slack://a/b/secret", "mail": "mailto://q:secret@h?from=x@y.org"}
@@ -172,7 +184,7 @@ def test_targets_are_a_table_in_the_file_and_words_in_the_environment(tmp_path: 
     "toml", ['notify = ["team=slack://secret"]', 'notify = "secret"', '[notify]\na = "json://h secret"']
 )
 def test_a_target_that_makes_no_sense_is_refused_without_its_secret(tmp_path: Path, toml: str) -> None:
-    """The line says where it stands."""
+    """The error for an invalid target names the setting, and does not contain its secret."""
     file = tmp_path / "config.toml"
     file.write_text(toml)
 

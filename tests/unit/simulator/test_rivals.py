@@ -1,4 +1,4 @@
-"""Each rival, and each figure, against cases that were computed by hand."""
+"""Tests of each rival policy and each figure, with cases that were computed by hand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB
 
-#: arrival, memory in GiB, GPUs, duration, limit.
+#: Arrival in seconds, memory in GiB, GPUs, duration in seconds, time limit in seconds.
 Asked = tuple[float, int, int, float, float | None]
 
 
 def requests(*asked: Asked, users: str = "aaaaaaaaaa") -> list[Request]:
-    """Return jobs by the arrival order of their lines."""
+    """Return the jobs, numbered in the order of *asked*."""
     return [
         Request(
             number=number,
@@ -39,27 +39,34 @@ def a_site(text: str = "2x24G", slots: int = 8) -> Site:
 
 
 def starts(policy: Policy, jobs: list[Request]) -> list[tuple[float, tuple[int, ...]]]:
-    """Return when and where each job started."""
+    """Return the start time and the cards of each job."""
     placed = sorted(replay(jobs, policy), key=lambda each: each.request.number)
     return [(each.start_s, each.cards) for each in placed]
 
 
 def test_exclusive_fifo_gives_a_whole_card_and_lets_nobody_pass() -> None:
-    """The third wants both cards; the fourth would fit beside the second, and waits all the same."""
+    """Exclusive FIFO grants whole cards in order.
+
+    The third job wants both cards. The fourth would fit beside the second, and waits.
+    """
     jobs = requests((0, 1, 1, 100, None), (0, 1, 1, 50, None), (10, 1, 2, 10, None), (10, 1, 1, 10, None))
 
     assert starts(ExclusiveFifo(a_site()), jobs) == [(0, (0,)), (0, (1,)), (100, (0, 1)), (110, (0,))]
 
 
 def test_exclusive_fifo_takes_the_smallest_card_that_is_large_enough() -> None:
-    """And the host that loses least by it."""
+    """Exclusive FIFO takes the smallest sufficient card, on the host that wastes the least."""
     jobs = requests((0, 10, 1, 10, None), (0, 30, 1, 10, None), (0, 10, 2, 10, None))
 
     assert starts(ExclusiveFifo(a_site("80G,24G/24G,12G")), jobs) == [(0, (3,)), (0, (0,)), (10, (3, 2))]
 
 
 def test_backfill_lets_pass_who_is_gone_in_time() -> None:
-    """The head needs both cards at 100: 90 s from 10 on are over by then, 91 s are not, and no limit never is."""
+    """Backfill starts a later job that ends in time.
+
+    The first waiting job needs both cards at 100 s. From 10 s on, a limit of 90 s ends in time, a limit of 91 s does
+    not, and a job without a limit never does.
+    """
     head = [(0, 1, 1, 80, 100), (0, 1, 1, 5, 5), (5, 1, 2, 10, 10)]
 
     in_time = requests(*head, (10, 1, 1, 90, 90))
@@ -72,7 +79,10 @@ def test_backfill_lets_pass_who_is_gone_in_time() -> None:
 
 
 def test_backfill_lets_pass_who_takes_what_the_first_will_not_need() -> None:
-    """The head waits for a large card; on the small ones anybody may run for as long as they like."""
+    """Backfill starts a later job on cards that the first waiting job does not need, for any duration.
+
+    Here the first job waits for the large card.
+    """
     site = a_site("80G,24G,24G")
     jobs = requests((0, 40, 1, 100, 100), (1, 40, 1, 100, 100), (2, 10, 1, 900, None), (2, 10, 1, 900, None))
 
@@ -80,7 +90,10 @@ def test_backfill_lets_pass_who_takes_what_the_first_will_not_need() -> None:
 
 
 def test_backfill_keeps_counting_what_it_let_pass() -> None:
-    """Of two who would each leave the head enough, both together would not."""
+    """Backfill counts the jobs that it started early.
+
+    Each of two jobs alone leaves the first waiting job enough, and both together do not.
+    """
     site = a_site("3x24G")
     jobs = requests((0, 1, 2, 100, 100), (1, 1, 2, 50, 50), (2, 1, 1, 500, 500), (3, 1, 1, 500, 500))
 
@@ -88,21 +101,27 @@ def test_backfill_keeps_counting_what_it_let_pass() -> None:
 
 
 def test_without_a_limit_a_job_counts_as_a_year() -> None:
-    """So the head's start is known, and a job of a year is not gone before it."""
+    """A job without a limit counts as one year.
+
+    The start of the first waiting job is therefore known, and a job of a year does not end before it.
+    """
     jobs = requests((0, 1, 2, 20, None), (1, 1, 2, 10, None), (1, 1, 1, 5, ENDLESS_S))
 
     assert starts(Backfill(a_site()), jobs)[2][0] == 30
 
 
 def test_first_fit_shares_cards_by_memory() -> None:
-    """The large one waits until a card is all its own, and smaller ones pass it for as long as they come."""
+    """First fit shares a card by memory.
+
+    A large job waits for an empty card, and smaller jobs pass it as long as they arrive.
+    """
     jobs = requests((0, 12, 1, 100, None), (0, 12, 1, 50, None), (0, 24, 1, 10, None), (40, 12, 1, 100, None))
 
     assert starts(FirstFit(a_site("1x24G")), jobs) == [(0, (0,)), (0, (0,)), (150, (0,)), (50, (0,))]
 
 
 def test_first_fit_counts_places_and_keeps_a_job_on_one_host() -> None:
-    """Two slots on each card; two GPUs of two hosts are no two GPUs."""
+    """First fit counts slots, here two on each card, and does not spread a job over two hosts."""
     jobs = requests((0, 1, 1, 10, None), (0, 1, 1, 10, None), (0, 1, 1, 20, None), (0, 1, 2, 5, None))
 
     assert starts(FirstFit(a_site("24G/24G", slots=2)), jobs[:3]) == [(0, (0,)), (0, (0,)), (0, (1,))]
@@ -111,7 +130,7 @@ def test_first_fit_counts_places_and_keeps_a_job_on_one_host() -> None:
 
 @pytest.mark.parametrize("policy", [ExclusiveFifo, Backfill, FirstFit])
 def test_a_higher_level_goes_first(policy: type[ExclusiveFifo | Backfill | FirstFit]) -> None:
-    """Also where it came later."""
+    """A job of a higher priority starts first, also if it arrived later."""
     first, second, high = requests((0, 20, 1, 10, 10), (1, 20, 1, 10, 10), (2, 20, 1, 10, 10))
     urgent = Request(number=2, arrival_s=2, user="b", mem_bytes=high.mem_bytes, duration_s=10, level=Level.URGENT)
 
@@ -119,26 +138,26 @@ def test_a_higher_level_goes_first(policy: type[ExclusiveFifo | Backfill | First
 
 
 class Never:
-    """Starts nothing."""
+    """A policy that starts nothing."""
 
     def arrive(self, request: Request, now_s: float) -> None:
-        """Forget it."""
+        """Ignore the job."""
 
     def leave(self, placement: Placement, now_s: float) -> None:
-        """Cannot happen."""
+        """Do nothing, since no job starts."""
 
     def start(self, now_s: float) -> list[Placement]:
-        """Nobody."""
+        """Start no job."""
         del now_s
         return []
 
     def alarm_s(self) -> float | None:
-        """Never."""
+        """Return None: there is no alarm."""
         return None
 
 
 def test_a_policy_that_forgets_a_job_is_found_out() -> None:
-    """It must not look like one that is fast."""
+    """A policy that never starts a job raises an error. Otherwise it would look fast."""
     with pytest.raises(GpuQueueError, match="1 jobs never started"):
         replay(requests((0, 1, 1, 1, None)), Never())
 
@@ -147,7 +166,7 @@ def test_a_policy_that_forgets_a_job_is_found_out() -> None:
 
 
 def placed(*runs: tuple[float, float, int, float, str]) -> list[Placement]:
-    """Return runs by arrival, start, GiB, duration, user; each on one card."""
+    """Return placements from (arrival, start, GiB, duration, user), each on one card."""
     return [
         Placement(
             request=Request(number=n, arrival_s=arrival_s, user=user, mem_bytes=mem * GIB, duration_s=duration_s),
@@ -159,7 +178,10 @@ def placed(*runs: tuple[float, float, int, float, str]) -> list[Placement]:
 
 
 def test_the_figures_of_a_small_replay() -> None:
-    """Waits 0, 30 and 90; slowdowns 1, (30+30)/30 = 2 and (90+2)/10 = 9.2, since 2 s count as 10."""
+    """The waits are 0, 30 and 90 s.
+
+    The slowdowns are 1, (30+30)/30 = 2 and (90+2)/10 = 9.2, because 2 s count as 10 s.
+    """
     runs = placed((0, 0, 12, 100, "a"), (10, 40, 6, 30, "a"), (10, 100, 24, 2, "b"))
 
     told = Outcome.of("x", runs, Site.parse("24G", slots=8), {})
@@ -181,14 +203,14 @@ def test_the_figures_of_a_small_replay() -> None:
 
 
 def test_a_bounded_slowdown_is_never_below_one() -> None:
-    """A job of 2 s that waits for 3 s is not five times faster than it runs."""
+    """A bounded slowdown is at least 1. A job of 2 s that waits for 3 s gives 0.5 without this bound."""
     (run,) = placed((0, 3, 1, 2, "a"))
 
     assert bounded_slowdown(run) == 1.0
 
 
 def test_percentiles_are_by_the_nearest_rank() -> None:
-    """Of ten values the fifth and the ninth, of one itself."""
+    """Percentiles use the nearest rank: of ten values the fifth and the ninth, of one value that value."""
     values = [float(number) for number in range(1, 11)]
 
     assert (5.0, 9.0, 10.0) == (percentile(values, 0.5), percentile(values, 0.9), percentile(values, 1.0))
@@ -196,14 +218,14 @@ def test_percentiles_are_by_the_nearest_rank() -> None:
 
 
 def test_jains_index_goes_from_one_for_all_to_one_in_n() -> None:
-    """By its own definition."""
+    """Jain's index is 1 for equal values, and 1/n if one of n users has everything."""
     assert jain([3.0, 3.0, 3.0, 3.0]) == 1.0
     assert jain([4.0, 0.0, 0.0, 0.0]) == 0.25
     assert jain([]) == 1.0
 
 
 def test_the_course_of_the_memory_is_what_runs_at_each_moment() -> None:
-    """Half full, three quarters, a quarter, empty."""
+    """The course is the used share of memory at each start and end: half, three quarters, a quarter, none."""
     runs = placed((0, 0, 12, 100, "a"), (0, 50, 6, 100, "a"))
 
     moments, shares = course(runs, Site.parse("24G", slots=8))

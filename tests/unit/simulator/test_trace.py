@@ -1,4 +1,4 @@
-"""A trace: what is read, what is refused and in which words, and that a site's own history is one."""
+"""Tests of traces: what is read, which errors are reported, and that a site's own history is a trace."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ def read(*lines: str) -> trace.Trace:
 
 
 def test_a_line_says_all_of_a_job() -> None:
-    """Sizes and durations bare or with units, columns in any order, unknown ones ignored."""
+    """A line describes a job.
+
+    Sizes and durations are plain or have units, columns have any order, and unknown columns are ignored.
+    """
     (job,) = read(
         "name,group,level,time_limit,gpus,duration,mem,user,arrival_s,colour",
         "sweep,vision,high,1h30m,2,90s,6G,ann,7,red",
@@ -34,7 +37,7 @@ def test_a_line_says_all_of_a_job() -> None:
 
     assert job == trace.Request(
         number=0,
-        arrival_s=0.0,  # the first arrival is where time begins
+        arrival_s=0.0,  # time starts at the first arrival
         user="ann",
         mem_bytes=6 * GIB,
         gpus=2,
@@ -47,7 +50,7 @@ def test_a_line_says_all_of_a_job() -> None:
 
 
 def test_what_is_left_empty_has_a_default() -> None:
-    """One GPU, no limit, the normal level."""
+    """An empty cell has a default: one GPU, no limit, the normal priority."""
     (job,) = read(f"{HEAD},gpus,time_limit_s,level", "0,ann,1073741825,5,,,").requests
 
     assert (job.gpus, job.time_limit_s, job.level) == (1, None, Level.NORMAL)
@@ -55,7 +58,7 @@ def test_what_is_left_empty_has_a_default() -> None:
 
 
 def test_jobs_come_in_the_order_of_their_arrival() -> None:
-    """Whatever the order of the lines, which breaks ties."""
+    """Jobs are sorted by arrival. The order of the lines breaks ties."""
     jobs = read(HEAD, "50,c,1G,1", "10,a,1G,1", "50,d,1G,1", "20,b,1G,1").requests
 
     assert [("a", 0.0, 0), ("b", 10.0, 1), ("c", 40.0, 2), ("d", 40.0, 3)] == [
@@ -65,14 +68,14 @@ def test_jobs_come_in_the_order_of_their_arrival() -> None:
 
 @pytest.mark.parametrize("figure", ["100000", "100000.0", "1e5", "1e+05", "1e05"])
 def test_a_figure_is_read_however_a_program_writes_it(figure: str) -> None:
-    """``1e5`` was refused, and ``1e+05`` was not."""
+    """A number is read in any usual form. Regression: ``1e5`` was refused, and ``1e+05`` was not."""
     (job,) = read(HEAD, f"0,a,1G,{figure}").requests
 
     assert 100_000.0 == job.duration_s
 
 
 def test_a_limit_ends_a_run() -> None:
-    """What holds the device is the shorter of the two."""
+    """A run holds its device for the shorter of its duration and its time limit."""
     jobs = read(f"{HEAD},time_limit_s", "0,a,1G,100,60", "0,a,1G,100,600", "0,a,1G,100,").requests
 
     assert [60.0, 100.0, 100.0] == [job.run_s for job in jobs]
@@ -112,7 +115,7 @@ def test_a_limit_ends_a_run() -> None:
     ],
 )
 def test_what_makes_no_sense_is_named_by_line_and_column(lines: list[str], words: str) -> None:
-    """So that it can be found in a file of ten thousand lines."""
+    """An error names the line and the column, so that it can be found in a large file."""
     with pytest.raises(BadRequest) as caught:
         read(*lines)
 
@@ -120,7 +123,7 @@ def test_what_makes_no_sense_is_named_by_line_and_column(lines: list[str], words
 
 
 def a_record(job_id: int, *, at: datetime, took_s: float | None, uuid: str = "GPU-0") -> Record:
-    """Return a job of the history that ran for so long, or never did."""
+    """Return a job of the history that ran for *took_s*, or never ran if *took_s* is None."""
     spec = make_spec(mem_bytes=3 * GIB, gpus=2, time_limit_s=7200.0, level=Level.LOW)
     job = Job(id=job_id, spec=spec, state=JobState.SUCCEEDED, submitted_at=at)
     if took_s is None:
@@ -140,11 +143,14 @@ def a_record(job_id: int, *, at: datetime, took_s: float | None, uuid: str = "GP
 
 
 def test_the_history_of_a_site_is_a_trace() -> None:
-    """What ``gpuqueue history --csv`` prints, newest first; what never ran, and what a CPU ran, is counted apart."""
+    """The output of ``gpuqueue history --csv``, newest first, is a trace.
+
+    Jobs that never ran and jobs on a CPU are counted separately.
+    """
     records = [
         a_record(4, at=NOON + timedelta(minutes=3), took_s=5.0, uuid="cpu-h"),
         a_record(3, at=NOON + timedelta(minutes=2), took_s=None),
-        a_record(2, at=NOON + timedelta(minutes=1), took_s=60.500012345678911),  # every digit that a clock has
+        a_record(2, at=NOON + timedelta(minutes=1), took_s=60.500012345678911),  # every digit of a clock
         a_record(1, at=NOON, took_s=1e-05),
     ]
 
@@ -164,14 +170,14 @@ def test_the_history_of_a_site_is_a_trace() -> None:
 
 
 def test_who_is_in_which_group_is_told_as_the_setting_has_it() -> None:
-    """Each name once."""
+    """The groups of a trace have the form of the setting, each name once."""
     found = read(f"{HEAD},group", "0,ann,1G,1,vision", "0,bob,1G,1,nlp", "0,ann,1G,1,vision", "0,eve,1G,1,")
 
     assert found.groups == "vision: ann; nlp: bob"
 
 
 def test_a_made_trace_is_read_as_it_was_made() -> None:
-    """And is the same for the same seed only."""
+    """A generated trace survives writing and reading. Only the same seed gives the same trace."""
     jobs = made(300, 7)
 
     assert read(*trace.write(jobs)).requests == jobs
@@ -181,7 +187,7 @@ def test_a_made_trace_is_read_as_it_was_made() -> None:
 
 
 def test_a_site_is_described_by_its_cards_and_hosts() -> None:
-    """Each card by its place on its host, and what it can promise."""
+    """A site text gives the cards, each with its position on its host and its usable memory."""
     site = Site.parse("2x24G, 80G/12G", slots=8, headroom_bytes=GIB)
 
     assert [("sim-host0-0", 23), ("sim-host0-1", 23), ("sim-host0-2", 79), ("sim-host1-0", 11)] == [
@@ -194,12 +200,12 @@ def test_a_site_is_described_by_its_cards_and_hosts() -> None:
 
 @pytest.mark.parametrize("text", ["", "4x", "0x24G", "4x24", "x24G", "24G,,24G", "24G//24G", "2000x24G"])
 def test_what_is_no_site_is_refused(text: str) -> None:
-    """In one line."""
+    """An invalid site raises `BadRequest`."""
     with pytest.raises(BadRequest):
         Site.parse(text, slots=8)
 
 
 def test_a_headroom_that_leaves_nothing_is_refused() -> None:
-    """Nobody means that."""
+    """A headroom as large as the card is refused."""
     with pytest.raises(BadRequest, match="leaves nothing"):
         Site.parse("1G", slots=8, headroom_bytes=GIB)

@@ -1,4 +1,4 @@
-"""A run of all tests tries the same examples each time; a long search tries others."""
+"""Tests that a usual test run always tries the same examples, and that a long search tries others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from long_search import LONG_STEPS, VARIABLE, search
 
 
 def test_every_run_tries_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left to chance, and nothing of an earlier run is used."""
+    """A usual run is deterministic and uses nothing of an earlier run."""
     monkeypatch.delenv(VARIABLE, raising=False)
     found = search(30)
 
@@ -16,7 +16,10 @@ def test_every_run_tries_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_long_search_tries_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as were asked for; what failed is kept and tried first the next time."""
+    """A long search tries the requested number of examples.
+
+    A failing example is stored and tried first the next time.
+    """
     monkeypatch.setenv(VARIABLE, "5000")
     monkeypatch.setenv("CI", "true")
     found = search(30)
@@ -26,6 +29,6 @@ def test_a_long_search_tries_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_slip_of_the_finger_is_no_short_search() -> None:
-    """Who asked for a long one would think that it had been made."""
+    """An invalid number is an error. Otherwise the user would think that the long search had been done."""
     with pytest.raises(ValueError, match="5k"):
         search(30, asked="5k")

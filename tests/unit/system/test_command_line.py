@@ -10,7 +10,7 @@ from gpuqueue.system.environment import travelling
 
 
 def test_the_environment_travels_without_the_queues_own_secrets() -> None:
-    """Addresses of store and book stay here; so does what the worker sets itself."""
+    """A job does not get the addresses of the store and the history, nor variables that the worker sets."""
     environ = {
         "WANDB_API_KEY": "kept",
         "GPUQUEUE_REDIS_URL": "redis://:secret@h",
@@ -24,7 +24,7 @@ def test_the_environment_travels_without_the_queues_own_secrets() -> None:
 
 
 def test_a_python_script_runs_with_the_active_environments_python(tmp_path: Path) -> None:
-    """As if one had typed `python train.py`."""
+    """A Python script runs with the interpreter of the active environment, as with `python train.py`."""
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.touch(mode=0o755)
@@ -37,7 +37,7 @@ def test_a_python_script_runs_with_the_active_environments_python(tmp_path: Path
 
 
 def test_an_executable_file_runs_as_it_is(tmp_path: Path) -> None:
-    """A shell script needs no interpreter from us."""
+    """An executable file runs without an interpreter from gpuqueue."""
     script = tmp_path / "go.sh"
     script.touch(mode=0o755)
 
@@ -46,7 +46,7 @@ def test_an_executable_file_runs_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["missing.py", "directory", "text.txt"])
 def test_what_cannot_run_is_refused_at_once(tmp_path: Path, name: str) -> None:
-    """No such file, a directory, a file that is neither .py nor executable."""
+    """A missing file, a directory, and a file that is neither .py nor executable are refused."""
     (tmp_path / "directory").mkdir()
     (tmp_path / "text.txt").touch(mode=0o644)
 

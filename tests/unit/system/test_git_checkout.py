@@ -1,4 +1,4 @@
-"""What a submit notes of git: over real repositories."""
+"""Tests of the git checkout that a submit records, with real repositories."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMED = {
 
 
 def git(directory: Path, *words: str) -> str:
-    """Return what git says."""
+    """Run git and return its output."""
     environ = {**os.environ, **NAMED}
     return subprocess.run(
         [shutil.which("git") or "git", *words], cwd=directory, env=environ, capture_output=True, text=True, check=True
@@ -34,7 +34,7 @@ def git(directory: Path, *words: str) -> str:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a repository with one commit; git has all the time that it needs."""
+    """Return a repository with one commit, and give git enough time."""
     monkeypatch.setattr(git_checkout, "DIRTY_S", 30.0)
     made = tmp_path / "repository"
     made.mkdir()
@@ -46,7 +46,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_commit_branch_and_whether_something_was_changed(repository: Path) -> None:
-    """From any directory below; a new file that nobody added is no change."""
+    """The commit, the branch and uncommitted changes are found from any directory below.
+
+    An untracked file is no change.
+    """
     commit = git(repository, "rev-parse", "HEAD")
     below = repository / "a" / "b"
     below.mkdir(parents=True)
@@ -59,7 +62,7 @@ def test_commit_branch_and_whether_something_was_changed(repository: Path) -> No
 
 
 def test_wherever_git_keeps_the_commit(repository: Path, tmp_path: Path) -> None:
-    """In a file of its own, among all others, in another directory, or in HEAD itself."""
+    """The commit is found in a file of its own, in packed refs, in a worktree, and in HEAD itself."""
     commit = git(repository, "rev-parse", "HEAD")
     git(repository, "pack-refs", "--all")
     assert commit == must_see(repository).commit
@@ -72,14 +75,17 @@ def test_wherever_git_keeps_the_commit(repository: Path, tmp_path: Path) -> None
 
 
 def must_see(directory: Path) -> Checkout:
-    """Return what is checked out there."""
+    """Return the checkout of *directory*, which must exist."""
     seen = CheckoutLook(directory).seen()
     assert seen is not None
     return seen
 
 
 def test_where_there_is_no_commit_there_is_nothing(tmp_path: Path) -> None:
-    """No repository, one without a commit, one that is damaged: a job is queued all the same."""
+    """A directory without a repository, without a commit or with a damaged repository has no checkout.
+
+    The job is queued anyway.
+    """
     assert CheckoutLook(tmp_path).seen() is None
     git(tmp_path, "init", "-q")
     assert CheckoutLook(tmp_path).seen() is None
@@ -93,7 +99,7 @@ def test_where_there_is_no_commit_there_is_nothing(tmp_path: Path) -> None:
 def test_a_git_that_takes_too_long_is_not_waited_for(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether something was changed is not known then; the commit is."""
+    """If git takes too long, the commit is known and uncommitted changes are unknown."""
     monkeypatch.setattr(git_checkout, "DIRTY_S", 0.05)
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
@@ -109,7 +115,10 @@ def test_a_git_that_takes_too_long_is_not_waited_for(
 
 
 def test_a_host_without_git_still_knows_the_commit(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read out of the repository itself. What a hook left in the environment leads nobody astray."""
+    """The commit is read from the repository itself, without git.
+
+    Variables that a git hook left in the environment are ignored.
+    """
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     assert must_see(repository).dirty is False
     monkeypatch.setenv("PATH", "/nowhere")
@@ -117,7 +126,10 @@ def test_a_host_without_git_still_knows_the_commit(repository: Path, monkeypatch
 
 
 def test_nothing_in_the_repository_is_run(repository: Path, tmp_path: Path) -> None:
-    """A repository may name a program that git is to ask what has changed."""
+    """No program that a repository configures is run.
+
+    A repository can configure a program for the search for changes.
+    """
     mark = tmp_path / "was-run"
     git(repository, "config", "core.fsmonitor", f"touch {mark}; true")
 
@@ -126,7 +138,7 @@ def test_nothing_in_the_repository_is_run(repository: Path, tmp_path: Path) -> N
 
 
 def test_what_git_would_not_say_is_refused() -> None:
-    """At the door, as any other part of a request."""
+    """An invalid commit or branch is refused when the value is created."""
     with pytest.raises(BadRequest, match="is no commit"):
         Checkout(commit="HEAD")
     with pytest.raises(BadRequest, match="is no branch"):

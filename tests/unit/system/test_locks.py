@@ -11,7 +11,10 @@ from gpuqueue.system.process import is_locked
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_lock_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, apart: bool) -> None:
-    """By the kernel's table, and by trying where that does not show all; a file that is not there has none."""
+    """A lock is seen in the kernel's table, or with an attempt where that table is incomplete.
+
+    A missing file has no lock.
+    """
     monkeypatch.setattr(process, "has_own_pids", lambda: apart)
     path = tmp_path / "lock"
     assert not is_locked(path)
@@ -24,7 +27,10 @@ def test_a_lock_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, apar
 
 
 def test_looking_never_takes_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who wants it in this moment, with one try, must get it: a worker that did not would lose its job."""
+    """The check never takes the lock.
+
+    A worker that tries once at the same moment must get the lock, or it would lose its job.
+    """
     monkeypatch.setattr(process, "has_own_pids", lambda: False)
     monkeypatch.setattr(process, "is_locked_anywhere", lambda _: pytest.fail("the lock was tried"))
     path = tmp_path / "lock"

@@ -14,7 +14,7 @@ from gpuqueue.text.units import MIB
 
 
 def last(path: Path, lines: int) -> bytes:
-    """Return what a reader gets who asks for the last lines."""
+    """Return the last *lines* as a reader gets them."""
     tail = LogTail()
     tail.turn_to(path)
     tail.skip_to_last(lines)
@@ -26,7 +26,7 @@ def last(path: Path, lines: int) -> bytes:
 def test_the_last_lines_are_those_of_tail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, lines: int
 ) -> None:
-    """As tail(1): a line that is not ended counts, and a carriage return ends none."""
+    """The last lines are those of tail(1): an unfinished line counts, and a carriage return ends no line."""
     monkeypatch.setattr(logs, "CHUNK_BYTES", 7)
     (tmp_path / "log").write_bytes(text)
 
@@ -35,7 +35,7 @@ def test_the_last_lines_are_those_of_tail(
 
 
 def test_nobody_reads_through_what_was_cut_out(tmp_path: Path) -> None:
-    """A hole of a terabyte is not searched for lines; what stands behind it is all there is."""
+    """A hole of a terabyte is not searched for lines. Only the part after it counts."""
     log = tmp_path / "log"
     with log.open("wb") as file:
         file.write(b"begin\n" * 1000)
@@ -47,7 +47,7 @@ def test_nobody_reads_through_what_was_cut_out(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_left_to_the_reading(tmp_path: Path) -> None:
-    """There is nothing to skip, and nothing raised."""
+    """A missing log has nothing to skip and raises no error."""
     assert b"" == last(tmp_path / "missing", 3)
     tail = LogTail()
     tail.skip_to_last(3)
@@ -55,7 +55,7 @@ def test_what_cannot_be_read_is_left_to_the_reading(tmp_path: Path) -> None:
 
 
 def since(path: Path, at_s: float, stream: str = "log") -> tuple[bool, bytes]:
-    """Return what a reader gets who asks for what was written since then, and whether that is known."""
+    """Return the log since *at_s*, after a flag that says whether that position is known."""
     tail = LogTail(stream)
     tail.turn_to(path)
     known = tail.skip_to_time(datetime.fromtimestamp(at_s, timezone.utc))
@@ -73,7 +73,10 @@ def since(path: Path, at_s: float, stream: str = "log") -> tuple[bool, bytes]:
     ],
 )
 def test_what_was_written_since_then(tmp_path: Path, at_s: float, wanted: bytes) -> None:
-    """From the beginning of the line that was being written; noted is how long the log was when."""
+    """The output starts at the beginning of the line that was being written.
+
+    The times file has the length of the log at each time.
+    """
     (tmp_path / "log").write_bytes(b"one\ntwo\nthree\n")
     (tmp_path / "log.times").write_text("100.0 4\n101.0 6\n200.0 14\nno\n2")
 
@@ -81,14 +84,14 @@ def test_what_was_written_since_then(tmp_path: Path, at_s: float, wanted: bytes)
 
 
 def test_a_log_of_which_nothing_was_noted_is_shown_whole(tmp_path: Path) -> None:
-    """And whoever asked is told. Of one that is not there yet all is to come."""
+    """A log without a times file is shown whole, and the caller learns that. A log that does not exist yet is empty."""
     assert (True, b"") == since(tmp_path / "log", 0.0)
     (tmp_path / "log").write_bytes(b"one\n")
     assert (False, b"one\n") == since(tmp_path / "log", 100.0)
 
 
 def test_what_was_cut_back_meanwhile_is_not_looked_for(tmp_path: Path) -> None:
-    """Where the file system knows no holes a log gets shorter; what is left then is all that can be shown."""
+    """A log can become shorter where the file system has no holes. Only the rest is shown."""
     (tmp_path / "log").write_bytes(b"begin\nend\n")
     (tmp_path / "log.times").write_text("100.0 500\n102.0 10\n")
 
@@ -98,7 +101,7 @@ def test_what_was_cut_back_meanwhile_is_not_looked_for(tmp_path: Path) -> None:
 
 
 def test_standard_error_is_read_beside_the_log(tmp_path: Path) -> None:
-    """Where it is kept apart; where it is not there is nothing."""
+    """A separate standard error is read in the same way. Without one there is nothing to read."""
     (tmp_path / "log").write_bytes(b"out\n")
     assert (True, b"") == since(tmp_path / "log", 0.0, STDERR)
     (tmp_path / "stderr").write_bytes(b"err\nend\n")
@@ -107,7 +110,10 @@ def test_standard_error_is_read_beside_the_log(tmp_path: Path) -> None:
 
 
 def test_a_job_that_writes_faster_than_one_reads_keeps_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look ends where the log ended when it began; ``logs --tail 5`` went on for as long as the job wrote."""
+    """A read stops at the end that the log had at its start.
+
+    Regression: ``logs --tail 5`` ran for as long as the job wrote.
+    """
     monkeypatch.setattr(logs, "CHUNK_BYTES", 8)
     log = tmp_path / "log"
     log.write_bytes(b"line 1\nline 2\n")

@@ -9,14 +9,17 @@ from gpuqueue.system.timeout_call import Look, Unseen
 
 
 def test_a_look_brings_back_what_it_saw() -> None:
-    """More than once, for whoever asks."""
+    """A call returns its result, and returns it again on each further request."""
     look = Look(lambda: 7, 10)
 
     assert (7, 7) == (look.seen(), look.seen())
 
 
 def test_what_hangs_is_given_up_and_keeps_nobody() -> None:
-    """A dead network disk never answers; its thread is a daemon, and the limit counts from the beginning."""
+    """A hanging call times out, because a dead network disk never answers.
+
+    Its thread is a daemon, and the limit counts from the start of the call.
+    """
     never, before = threading.Event(), set(threading.enumerate())
     look = Look(never.wait, 0.05)
 
@@ -40,7 +43,10 @@ def fail(error: Exception) -> None:
     ],
 )
 def test_an_error_is_told_in_words(error: Exception, words: str) -> None:
-    """Ours as they are, the system's in its own words, a bug by its name; and none of them as a traceback."""
+    """An error is reported in one line without a traceback.
+
+    Errors of gpuqueue keep their text, errors of the system have the system's text, and bugs are named by their type.
+    """
     look = Look(lambda: fail(error), 10)
 
     with pytest.raises(Unseen, match=words) as caught:

@@ -30,7 +30,7 @@ from gpuqueue.text.units import GIB, MIB, format_apart, format_bytes, format_dur
 HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/nonexistent/state"}
 
 
-#: What a job is submitted with.
+#: The arguments of a submit.
 ARGUMENTS = [
     "command",
     "args",
@@ -51,20 +51,23 @@ ARGUMENTS = [
 
 
 class Unprintable:
-    """A value that does not even say what it is."""
+    """A value whose repr fails."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no")
 
 
-#: What a program may hand in by mistake, in the place of anything.
+#: Values that a program may pass by mistake.
 mistakes: st.SearchStrategy[Any] = st.one_of(
     odd.values, st.binary(max_size=4), st.sampled_from([object, Unprintable(), 10**5000, {1: 2}, {"a"}, 1j, b"", ()])
 )
 
 
 def one_line(act: Any) -> Any:
-    """Do something, or say in one short line why not: no other error, and nothing that a terminal obeys in the end."""
+    """Return the result of *act*, or None if it raises `GpuQueueError`.
+
+    The error must have a message that is harmless on a terminal.
+    """
     said = None
     try:
         return act()
@@ -76,14 +79,14 @@ def one_line(act: Any) -> Any:
 
 
 def harmless(text: str) -> bool:
-    """Return whether every character of *text* is shown, or is a space."""
+    """Return whether every character of *text* is printable or a space."""
     return all(char.isprintable() or unicodedata.category(char) == "Zs" for char in text)
 
 
 @odd.gate
 @given(field=st.sampled_from(sorted(JobSpec.__dataclass_fields__)), value=mistakes)
 def test_a_spec_takes_what_it_means_or_says_what_is_wrong(field: str, value: Any) -> None:
-    """Each field in turn is anything at all; what is taken can be shown, matched and hashed into a shape."""
+    """Each field takes any value or refuses it. An accepted spec can be shown, matched and hashed into a shape."""
     spec = one_line(lambda: make_spec(**{field: value}))
     if spec is not None:
         assert str(spec.shape)
@@ -97,7 +100,7 @@ def test_a_spec_takes_what_it_means_or_says_what_is_wrong(field: str, value: Any
     value=mistakes,
 )
 def test_a_submit_says_which_argument_is_wrong(argument: str, value: Any) -> None:
-    """Whatever a program hands in; what is left over fails at the store, which is not there."""
+    """An invalid argument of a submit raises `BadRequest`. A valid one fails at the missing store."""
     client = Client(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "unix:///nonexistent/store.sock"}))
     words: dict[str, Any] = {"command": ["true"], "mem": "1G", "cwd": "/", argument: value}
     with pytest.raises((BadRequest, StoreUnreachable)):
@@ -130,7 +133,10 @@ def test_a_submit_says_which_argument_is_wrong(argument: str, value: Any) -> Non
     ],
 )
 def test_what_raised_a_type_error_is_a_bad_request(words: dict[str, Any], said: str) -> None:
-    """Each of these was a TypeError, a ValueError or taken for something else."""
+    """Each of these values raises `BadRequest`.
+
+    Regression: each raised `TypeError` or `ValueError`, or had another meaning.
+    """
     client = Client(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "unix:///nonexistent/store.sock"}))
     given = {"command": ["true"], "mem": "1G", "cwd": "/", **words}
     with pytest.raises(BadRequest, match=said):
@@ -140,7 +146,7 @@ def test_what_raised_a_type_error_is_a_bad_request(words: dict[str, Any], said: 
 @odd.gate
 @given(value=mistakes)
 def test_an_id_is_a_number_or_a_bad_request(value: Any) -> None:
-    """`get("1")` found job 1 and then failed to compare it."""
+    """An id is a number or `BadRequest`. Regression: `get("1")` found job 1 and then failed in a comparison."""
     client = Client(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "unix:///nonexistent/store.sock"}))
     for method in (client.get, client.show, client.cancel, client.hold, client.release, client.log_path, client.story):
         with pytest.raises((BadRequest, JobNotFound, StoreUnreachable, BookUnreachable)):
@@ -153,7 +159,7 @@ def test_an_id_is_a_number_or_a_bad_request(value: Any) -> None:
             client.wait(1, timeout_s=timeout_s)  # type: ignore[arg-type]
 
 
-#: What one may ask the history for.
+#: The filters of a history query.
 QUESTIONS = sorted(inspect.signature(Client.history).parameters.keys() - {"self", "reverse"})
 
 
@@ -163,14 +169,17 @@ QUESTIONS = sorted(inspect.signature(Client.history).parameters.keys() - {"self"
     value=st.one_of(mistakes, st.datetimes(), st.datetimes(timezones=st.just(timezone.utc))),
 )
 def test_a_question_to_the_history_is_asked_or_refused(argument: str, value: Any) -> None:
-    """A naive time, an unknown state, half a character: before any database sees it."""
+    """An invalid filter is refused before the database sees it.
+
+    Examples are a naive time, an unknown state and a lone surrogate.
+    """
     settings = Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": "sqlite:////dev/null/book.db"})
     with Client(settings) as client, pytest.raises((BadRequest, JobNotFound, BookUnreachable)):
         client.history(**{argument: value})
 
 
 def test_what_is_usable_passes_the_checks() -> None:
-    """So that the tests above do not pass because everything is refused."""
+    """Valid values are accepted, so the tests above do not pass because everything is refused."""
     now = datetime.now(timezone.utc)
     assert (7, 0, None, "ada") == (
         validation.job_id(7),
@@ -199,7 +208,7 @@ def test_what_is_usable_passes_the_checks() -> None:
 @odd.gate
 @given(text=st.one_of(odd.texts, st.from_regex(r"[0-9.:-]{0,12}[a-zA-Z]{0,4}", fullmatch=True)))
 def test_a_size_and_a_duration_are_in_bounds_or_refused(text: str) -> None:
-    """And what is shown of them is understood again."""
+    """A size or duration is within its bounds or refused. Its printed form can be parsed again."""
     size_bytes, duration_s = one_line(lambda: parse_bytes(text)), one_line(lambda: parse_duration(text))
     assert size_bytes is None or 0 < size_bytes <= 2**50
     assert duration_s is None or 0 < duration_s <= 10 * 365 * 86400
@@ -213,7 +222,10 @@ def test_a_size_and_a_duration_are_in_bounds_or_refused(text: str) -> None:
     "text", ["9" * 400 + "G", "9" * 5000, "9" * 5000 + "G", "٣G", "³G", "1" * 5000 + "s", "9" * 5000 + ":00:00", "٣s"]
 )
 def test_digits_without_end_or_of_another_script_are_no_number(text: str) -> None:
-    """Python's int refuses some of them with an error of its own, float makes others infinite."""
+    """Very long numbers and digits of other scripts are refused.
+
+    Python's int raises its own error for some, and float makes others infinite.
+    """
     for parse in (parse_bytes, parse_duration):
         with pytest.raises(BadRequest, match="is not a") as caught:
             parse(text)
@@ -221,7 +233,7 @@ def test_digits_without_end_or_of_another_script_are_no_number(text: str) -> Non
 
 
 def test_two_sizes_that_differ_look_different() -> None:
-    """A refusal in which both are 7.5G helps nobody."""
+    """Two different sizes are printed differently, so that an error does not show 7.5G twice."""
     assert ("80G", "24G") == format_apart(80 * GIB, 24 * GIB)
     assert ("7.5G", "7.46G") == format_apart(15 * GIB // 2, 15 * GIB // 2 - 40 * MIB)
     assert ("7.5G", "7.499G") == format_apart(15 * GIB // 2, 15 * GIB // 2 - MIB)
@@ -233,7 +245,7 @@ def test_two_sizes_that_differ_look_different() -> None:
 @odd.gate
 @given(sizes=st.tuples(st.integers(0, 2**50), st.integers(0, 2**50)))
 def test_any_two_sizes_that_differ_look_different(sizes: tuple[int, int]) -> None:
-    """And equal ones equal."""
+    """Two sizes have the same text exactly if they are equal."""
     one, other = format_apart(*sizes)
     assert (one == other) == (sizes[0] == sizes[1])
 
@@ -241,7 +253,7 @@ def test_any_two_sizes_that_differ_look_different(sizes: tuple[int, int]) -> Non
 @odd.gate
 @given(name=st.sampled_from(sorted(READERS)), text=odd.texts)
 def test_a_setting_is_taken_or_named_with_its_origin(name: str, text: str) -> None:
-    """In one line; an address may be wrong and is said when it is used."""
+    """A setting is accepted, or refused with its origin. A wrong address may be reported at its first use."""
     variable = PREFIX + name.removesuffix("_bytes").removesuffix("_s").upper()
     said = None
     try:
@@ -277,7 +289,7 @@ def test_a_setting_is_taken_or_named_with_its_origin(name: str, text: str) -> No
     ],
 )
 def test_a_settings_file_that_makes_no_sense_is_one_line(tmp_path: Path, content: bytes, said: str) -> None:
-    """Broken, binary, huge, or of other kinds of values."""
+    """A settings file that is broken, binary, huge or has values of the wrong type gives a one-line error."""
     file = tmp_path / "config.toml"
     file.write_bytes(content)
 
@@ -287,13 +299,13 @@ def test_a_settings_file_that_makes_no_sense_is_one_line(tmp_path: Path, content
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/nonexistent", "/", "/proc/self/mem", "\0"])
 def test_a_settings_file_that_is_none_is_one_line(path: str) -> None:
-    """What never ends is not read to its end."""
+    """A path that is no regular file gives a one-line error. An endless file is not read to its end."""
     with pytest.raises(BadRequest, match="settings file"):
         Settings.load({**HERE, "GPUQUEUE_CONFIG": path})
 
 
 def test_a_machine_with_a_strange_name_needs_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It becomes part of keys in the store."""
+    """An invalid host name must be overridden, because it becomes part of keys in the store."""
     monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename="my host:1"))
 
     with pytest.raises(BadRequest, match="Set GPUQUEUE_HOST"):
@@ -317,7 +329,7 @@ def test_a_machine_with_a_strange_name_needs_another(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_an_address_of_a_store_that_cannot_be_is_said_at_once(url: str) -> None:
-    """And not by the client library, at the first command, with a traceback."""
+    """An invalid store address is refused at once. It does not fail in the redis library at the first command."""
     with pytest.raises(StoreUnreachable, match="GPUQUEUE_REDIS_URL is no usable address"):
         connect(url)
 
@@ -338,7 +350,7 @@ def test_an_address_of_a_store_that_cannot_be_is_said_at_once(url: str) -> None:
     ],
 )
 def test_an_address_of_a_book_that_cannot_be_is_said_at_once(url: str) -> None:
-    """As for the store."""
+    """An invalid history address raises `BookUnreachable`."""
     settings = Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": url})
     with Client(settings) as client, pytest.raises(BookUnreachable):
         client.book.max_job_id()
@@ -347,7 +359,7 @@ def test_an_address_of_a_book_that_cannot_be_is_said_at_once(url: str) -> None:
 @odd.gate
 @given(text=st.one_of(odd.texts, odd.values.map(json.dumps)))
 def test_what_the_worker_changed_is_only_what_it_says_it_changed(text: str) -> None:
-    """A variable of ours with something else in it spoils no environment."""
+    """Invalid content of the variable with the worker's changes does not damage the environment."""
     environ = {"A": "1", CHANGED: text, "": "of an entry that begins with ="}
 
     assert {"A": "1"} == {name: value for name, value in travelling(environ).items() if name == "A"}
@@ -357,7 +369,7 @@ def test_what_the_worker_changed_is_only_what_it_says_it_changed(text: str) -> N
 @odd.gate
 @given(text=odd.texts)
 def test_plain_text_obeys_nothing(text: str) -> None:
-    """No control, no direction, no line end, nothing invisible; everything else stays as it is."""
+    """`plain` replaces controls, direction marks, line ends and invisible characters. It keeps all other text."""
     shown = plain(text)
 
     assert harmless(shown)
@@ -369,7 +381,7 @@ def test_plain_text_obeys_nothing(text: str) -> None:
 
 
 def test_a_message_keeps_its_beginning_and_its_remedy() -> None:
-    """A megabyte of quotation goes out of the middle."""
+    """A long message is cut in the middle, and keeps its beginning and its remedy."""
     line = in_one_line("what is wrong: " + "x" * 2**20 + ": what to do")
 
     assert len(line) <= MOST + 3

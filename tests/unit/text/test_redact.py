@@ -20,14 +20,14 @@ from gpuqueue.text.redact import without_password
         ("unix://ada:hunter2@/x/y?db=1&password=hunter2", "unix://ada:***@/x/y?db=1&password=***"),
         ("postgresql://ada@h/db?sslpassword=hunter2&x=1", "postgresql://ada@h/db?sslpassword=***&x=1"),
         ("postgresql://h/db?password=hun@ter2", "postgresql://h/db?password=***"),
-        # Mistyped: no place behind the account, no scheme, a port that is none.
+        # Typing errors: no host after the account, no scheme, an invalid port.
         ("redis://ada:hunter2", "redis://ada:***"),
         ("ada:hunter2@h:6379", "ada:***@h:6379"),
         ("postgresql://ada:hunter2@h:port/db", "postgresql://ada:***@h:port/db"),
     ],
 )
 def test_a_password_is_never_shown(url: str, safe: str) -> None:
-    """Wherever it stands, whatever is in it, and however malformed the address is."""
+    """A password is hidden wherever it is, whatever it contains, and however malformed the address is."""
     assert safe == without_password(url)
 
 
@@ -44,12 +44,15 @@ def test_a_password_is_never_shown(url: str, safe: str) -> None:
     ],
 )
 def test_an_address_without_one_is_shown_whole(url: str) -> None:
-    """It is what a person needs to see."""
+    """An address without a password is shown unchanged, because the user needs it."""
     assert url == without_password(url)
 
 
 def test_a_refused_store_address_quotes_no_password() -> None:
-    """The client library took the password for a port, and quoted it in its error."""
+    """The error for an invalid store address contains no password.
+
+    Regression: the redis library took the password for a port and quoted it.
+    """
     with pytest.raises(StoreUnreachable, match="no usable address") as caught:
         connect("redis://ada:hunter2")
 
@@ -57,11 +60,11 @@ def test_a_refused_store_address_quotes_no_password() -> None:
 
 
 def test_a_port_that_is_no_number_is_no_traceback() -> None:
-    """The database library raises another error for it than for all other bad addresses."""
+    """An invalid port gives no traceback. SQLAlchemy raises a different error for it than for other bad addresses."""
     with pytest.raises(BookUnreachable, match="cannot be read"):
         open_engine("postgresql://ada:hunter2@h:port/db")
 
 
 def test_the_book_shows_no_key_file_password_either() -> None:
-    """The PostgreSQL driver knows two parameters that hold one."""
+    """Both password parameters of the PostgreSQL driver are hidden."""
     assert "hunter2" not in shown(sa.make_url("postgresql://h/db?sslpassword=hunter2&password=hunter2"))

@@ -1,4 +1,4 @@
-"""Words made fit to be shown: cut where a word ends, and never wider than there is room."""
+"""Tests of text for the terminal: it is cut between words, and never wider than the available columns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ LINE = "job 12 waits for memory, 30s so far; 2 jobs before it"
     ],
 )
 def test_a_line_is_cut_between_two_words(width: int, cut: str) -> None:
-    """The waiting line of `run` ended in the middle of one at 80 columns."""
+    """A line is cut between two words.
+
+    Regression: the waiting line of `run` ended in the middle of a word at 80 columns.
+    """
     assert cut == in_words(LINE, width)
     assert len(cut) <= width
 
@@ -34,13 +37,16 @@ def test_a_line_is_cut_between_two_words(width: int, cut: str) -> None:
     ("text", "taken"), [("train", 5), ("\u8bad\u7ec3", 4), ("caf\u00e9", 4), ("cafe\u0301", 4), ("\uff34", 2)]
 )
 def test_a_terminal_gives_a_wide_character_two_columns(text: str, taken: int) -> None:
-    """A mark that stands on another character takes none."""
+    """A wide character takes two terminal columns, and a combining mark takes none."""
     assert cells(text) == taken
 
 
 @pytest.mark.parametrize("width", range(1, 12))
 def test_a_wide_name_is_cut_to_the_columns_that_there_are(width: int) -> None:
-    """It was cut to so many characters, and took twice the room."""
+    """A wide name is cut to the available columns.
+
+    Regression: it was cut by its number of characters and took twice the room.
+    """
     assert cells(short("\u8bad\u7ec3" * 8, width)) <= width
     assert cells(in_words("\u8bad \u7ec3 " * 8, width)) <= width
 
@@ -57,12 +63,15 @@ def test_a_wide_name_is_cut_to_the_columns_that_there_are(width: int) -> None:
     ],
 )
 def test_a_text_is_broken_between_words(text: str, width: int, lines: list[str]) -> None:
-    """Within one only where a line is too short for it."""
+    """A text is wrapped between words, and within a word only if the word is longer than the line."""
     assert lines == wrapped(text, width)
 
 
 def test_edit_says_all_that_can_be_changed() -> None:
-    """A program's editor and mypy see each thing by its name and type; they saw ``**changes: Any``."""
+    """`Client.edit` has a named, typed parameter for each field of `Edit`, for editors and mypy.
+
+    Regression: it had ``**changes: Any``.
+    """
     named = inspect.signature(Client.edit).parameters
     told = {each.name: each.type for each in fields(Edit)}
 

@@ -22,13 +22,13 @@ from gpuqueue.text.units import GIB, MIB, format_bytes, format_duration, parse_b
     ],
 )
 def test_sizes_are_binary(text: str, size_bytes: int) -> None:
-    """Every spelling of a unit means the binary one."""
+    """Every spelling of a unit means the binary unit."""
     assert size_bytes == parse_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["", "6", "-6G", "0G", "G", "6 gigs", "nan", "1e9G", "9999999T", "6G 6G"])
 def test_what_is_no_size_is_refused_with_a_hint(text: str) -> None:
-    """A bare number, a negative size and nonsense get one line that says what to write."""
+    """A number without a unit, a negative size and an invalid text each give one line that says what to write."""
     with pytest.raises(BadRequest) as caught:
         parse_bytes(text)
 
@@ -50,27 +50,27 @@ def test_what_is_no_size_is_refused_with_a_hint(text: str) -> None:
     ],
 )
 def test_durations(text: str, duration_s: float) -> None:
-    """Units, their sums and the clock forms of sbatch are understood."""
+    """A duration has units, sums of units, or a clock form of sbatch."""
     assert duration_s == parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["", "90", "-1h", "0s", "1:2", "1w", "99999d", "h"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    """Nothing is guessed."""
+    """An invalid or ambiguous duration raises `BadRequest`."""
     with pytest.raises(BadRequest):
         parse_duration(text)
 
 
 @given(st.text(max_size=20))
 def test_no_text_does_more_than_be_refused(text: str) -> None:
-    """Whatever is typed, the answer is a figure or a BadRequest."""
+    """Any text gives a positive number or `BadRequest`."""
     for parse in (parse_bytes, parse_duration):
         with contextlib.suppress(BadRequest):
             assert parse(text) > 0
 
 
 def test_figures_for_people() -> None:
-    """Unknown is a dash and never 0."""
+    """An unknown value is printed as a dash and never as 0."""
     assert ["-", "0B", "6G", "1.5G", "512M"] == [format_bytes(n) for n in (None, 0, 6 * GIB, 3 * GIB // 2, 512 * MIB)]
     assert ["-", "0.4s", "12s", "3:05", "1:30:00", "2d 03:00:00"] == [
         format_duration(s) for s in (None, 0.42, 12, 185, 5400, 183600)

@@ -1,4 +1,4 @@
-"""What becomes of a run whose shim cannot be started."""
+"""Tests of a run whose shim cannot be started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workers.shim.client import Shim, Unanswered
 
 
 class Failing:
-    """In place of what starts shims: it fails, before or after there is one, which then holds the lock."""
+    """A replacement for the shim starter that fails. With *late* it fails after a shim exists and holds the lock."""
 
     def __init__(self, error: Exception, *, late: bool) -> None:
         self.error = error
@@ -25,7 +25,7 @@ class Failing:
         self.held = -1
 
     def start(self, _run_dir: Path, lock: int) -> Shim:
-        """Fail."""
+        """Raise the error."""
         if self.late:
             self.held = os.dup(lock)
         raise self.error
@@ -38,7 +38,10 @@ class Failing:
 def test_whatever_goes_wrong_the_lock_tells_whether_there_is_a_shim(
     tmp_path: Path, error: Exception, *, late: bool
 ) -> None:
-    """An error that nobody had thought of left our own lock open: as if there were a shim, so the run never ended."""
+    """After any error the lock shows whether a shim exists.
+
+    Regression: an unexpected error left the worker's own lock open, which looked like a shim, so the run never ended.
+    """
     held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
     directory = RunDir.create(tmp_path, held)
     run = LiveRun(held=held, directory=directory, since_s=0.0)

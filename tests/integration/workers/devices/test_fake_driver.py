@@ -1,4 +1,4 @@
-"""The fake driver itself: CUDA's rules as far as jobs see them, and tools of others that take it for a real one."""
+"""Tests of the fake driver itself: the rules of CUDA that jobs see, and other tools that take it for a real driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Start = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeGpus:
-    """Return three GPUs, of which half a GiB each is reserved."""
+    """Return three GPUs, half a GiB of each reserved."""
     return FakeGpus.create(tmp_path / "state", (8 * GIB, 8 * GIB, 8 * GIB), context_bytes=CONTEXT_BYTES)
 
 
@@ -38,7 +38,7 @@ def environ(fake: FakeGpus, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def start(environ: dict[str, str]) -> Iterator[Start]:
-    """Start jobs that hold memory; they end with the test."""
+    """Return a function that starts jobs that hold memory; they end with the test."""
     running: list[subprocess.Popen[str]] = []
 
     def begin(*words: str, visible: str | None = None) -> subprocess.Popen[str]:
@@ -64,7 +64,7 @@ def start(environ: dict[str, str]) -> Iterator[Start]:
 
 @pytest.fixture
 def backend(fake: FakeGpus, tmp_path: Path) -> Iterator[FarBackend]:
-    """Return what the worker sees."""
+    """Return the backend that a worker would use."""
     with contextlib.closing(FarBackend("gpu", fake.environ(build(tmp_path)))) as made:
         yield made
 
@@ -77,7 +77,7 @@ def holds(process: subprocess.Popen[str]) -> int:
 
 
 def ends(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Return how a job ended that held nothing."""
+    """Return the exit code and message of a job that held nothing."""
     _, said = process.communicate()
     return process.returncode, said.strip()
 
@@ -97,7 +97,7 @@ def test_a_job_holds_its_context_and_whole_pages(start: Start, backend: FarBacke
 
 
 def test_killed_is_gone(start: Start, backend: FarBackend) -> None:
-    """The memory of a job that was killed is free for the next one."""
+    """The memory of a killed job is free for the next one."""
     first = start("7G")
     holds(first)
     assert (3, "cuDevicePrimaryCtxRetain: CUDA error 2") == ends(start("1G"))
@@ -109,7 +109,7 @@ def test_killed_is_gone(start: Start, backend: FarBackend) -> None:
 
 
 def test_the_record_has_each_step_in_order(fake: FakeGpus, start: Start) -> None:
-    """What each process held from when on, what it was refused, and what a test let a process hold itself."""
+    """The driver's record has what each process held and was refused, in order, including what a test held."""
     pid = holds(start("--device", "cuda:1", "1G", "2M"))
     fake.hold(1, 4_000_001, 3 * GIB, always_alive=True)
     steps = fake.changes()
@@ -127,7 +127,7 @@ def test_the_record_has_each_step_in_order(fake: FakeGpus, start: Start) -> None
 
 
 def test_entries_are_used_again(fake: FakeGpus, start: Start) -> None:
-    """Thousands of processes come and go on a fake card, and the table is not longer for it."""
+    """The fake driver reuses the entries of ended processes, so its table does not grow."""
     for _ in range(3):
         first = start("2M")
         holds(first)
@@ -154,7 +154,7 @@ def test_entries_are_used_again(fake: FakeGpus, start: Start) -> None:
 def test_a_job_is_on_the_gpu_that_its_environment_names(
     start: Start, backend: FarBackend, visible: str | None, ordinal: int, index: int
 ) -> None:
-    """CUDA_VISIBLE_DEVICES takes indexes, UUIDs and their beginnings, and counts anew from 0."""
+    """CUDA_VISIBLE_DEVICES takes indexes, UUIDs and their prefixes, and renumbers from 0."""
     pid = holds(start("--device", f"cuda:{ordinal}", "2M", visible=visible))
     assert [index] == where(backend, pid)
 
@@ -171,12 +171,12 @@ def test_a_job_is_on_the_gpu_that_its_environment_names(
     ],
 )
 def test_what_is_not_visible_cannot_be_used(start: Start, visible: str, ordinal: int, said: str) -> None:
-    """Nothing, a repeat and the beginning of several UUIDs give no GPU; the first invalid name ends the list."""
+    """An empty list, a repeat and an ambiguous prefix give no GPU; the first invalid name ends the list."""
     assert (4, said) == ends(start("--device", f"cuda:{ordinal}", "2M", visible=visible))
 
 
 def test_an_exclusive_gpu_takes_one_process_and_a_prohibited_one_none(fake: FakeGpus, start: Start) -> None:
-    """The compute mode holds for jobs, though memory is free."""
+    """The compute mode limits jobs even if memory is free."""
     fake.state.gpus[0].compute_mode, fake.state.gpus[1].compute_mode = 3, 2
     holds(start("2M"))
     refused = (4, "cuDevicePrimaryCtxRetain: CUDA error 46")
@@ -184,7 +184,7 @@ def test_an_exclusive_gpu_takes_one_process_and_a_prohibited_one_none(fake: Fake
 
 
 def test_a_job_is_on_the_instance_that_its_environment_names(fake: FakeGpus, start: Start, backend: FarBackend) -> None:
-    """A process that is given instances of a divided card has the first one and nothing beside it."""
+    """A process that is given several MIG instances can use only the first one."""
     first, second = fake.divide(0, {0: 2 * GIB, 2: 4 * GIB})
     pid = holds(start("1G", visible=f"{second},{first}"))
     assert [102] == where(backend, pid)
@@ -193,7 +193,7 @@ def test_a_job_is_on_the_instance_that_its_environment_names(fake: FakeGpus, sta
 
 
 def shown(module: str, environ: dict[str, str], *words: str) -> str:
-    """Return what a tool of others prints; without it here the test is skipped, but never in CI."""
+    """Return the output of another tool; without it the test is skipped, but in CI it fails."""
     if importlib.util.find_spec(module) is None:
         missing = f"{module} is not installed: pip install 'gpuqueue-server[test]'"
         pytest.fail(missing) if os.environ.get("CI") else pytest.skip(missing)
@@ -208,7 +208,7 @@ def shown(module: str, environ: dict[str, str], *words: str) -> str:
 def test_tools_of_others_show_the_fake_gpus(
     fake: FakeGpus, start: Start, environ: dict[str, str], module: str, words: tuple[str, ...]
 ) -> None:
-    """Programs that know nothing of the fake show its cards, its memory and the process on it."""
+    """Other tools show the fake driver's cards, memory and processes."""
     fake.state.gpus[1].temperature = 67
     pid = holds(start("--device", "cuda:1", "4G"))
     said = shown(module, environ, *words)
@@ -218,7 +218,7 @@ def test_tools_of_others_show_the_fake_gpus(
 
 
 def test_gpustat_shows_a_lost_gpu(fake: FakeGpus, environ: dict[str, str]) -> None:
-    """A lost card is lost for others as well, and its neighbours are not."""
+    """Other tools show a lost card as lost, and its neighbours as healthy."""
     fake.state.gpus[2].error = GPU_IS_LOST
     said = shown("gpustat", environ, "--no-color")
     assert 2 == said.count("Fake 8G")

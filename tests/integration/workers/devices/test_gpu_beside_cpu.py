@@ -1,4 +1,4 @@
-"""A host that serves its CPU beside its GPUs, on the fake driver: who runs where, and who waits."""
+"""Tests of a host that serves its CPU beside its GPUs, on the fake driver: which jobs run where, and which wait."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuqueue.text.units import GIB, MIB
 
 SUPPORT = Path(__file__).parents[3] / "support"
 
-#: Says which cards it sees, and holds 100 MiB of the host's memory until it was looked at.
+#: Prints which cards it sees, and holds 100 MiB of host memory until it was measured.
 JOB = f"""
 import os, sys
 sys.path.insert(0, {str(SUPPORT)!r})
@@ -36,7 +36,7 @@ def fake(tmp_path: Path) -> FakeGpus:
 
 @pytest.fixture
 def host(tmp_path: Path, store_url: str, fake: FakeGpus) -> Iterator[Site]:
-    """Return a host with the fake driver that serves its CPU as well; no worker is at work yet."""
+    """Return a host with the fake driver that serves its CPU as well; no worker runs yet."""
     if compiler() is None:
         pytest.skip("no C compiler to build the fake driver with")
     made = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="auto,cpu")
@@ -48,7 +48,7 @@ def host(tmp_path: Path, store_url: str, fake: FakeGpus) -> Iterator[Site]:
 
 @pytest.fixture
 def both(host: Site) -> Site:
-    """Return that host with the first GPU and the CPU at work."""
+    """Return that host with workers of the first GPU and of the CPU."""
     host.start_worker("cpu")
     host.start_worker("0")
     return host
@@ -60,7 +60,7 @@ def submit(site: Site, *words: str) -> int:
 
 @pytest.mark.full
 def test_each_job_lands_where_it_should(both: Site, fake: FakeGpus) -> None:
-    """The kind asked for, its way to measure, and for a job on the CPU no card to see."""
+    """Each job runs on the kind that it asked for, with its way of measuring; a CPU job sees no card."""
     cpu = submit(both, "--device", "cpu")
     gpu = submit(both, "--device", "gpu")
     unsaid = submit(both)
@@ -75,14 +75,17 @@ def test_each_job_lands_where_it_should(both: Site, fake: FakeGpus) -> None:
     assert ["''\n", f"'{fake.uuid(0)}'\n"] == [both.client.log_path(job).read_text() for job in (cpu, unsaid)]
     assert PeakSource.HOST_RSS is on[cpu].peak.source
     assert 100 * MIB <= (on[cpu].peak.bytes or 0) < GIB
-    assert not on[gpu].peak.bytes  # it took nothing there, and its 100 MiB of the host's memory are none of the card's
+    assert not on[gpu].peak.bytes  # the job used no card memory, and its 100 MiB of host memory do not count
     assert "  asked      200M on the CPU, level normal\n" in both.cli("show", str(cpu)).stdout
     assert f"{both.settings.host}:cpu" in both.cli("history").stdout
 
 
 @pytest.mark.full
 def test_with_the_gpu_lost_its_jobs_wait_and_the_cpus_run(both: Site, fake: FakeGpus) -> None:
-    """A card that is away for a moment sends nothing to the CPU; back again, it takes what waited."""
+    """With the GPU lost, jobs for it wait and do not move to the CPU.
+
+    Once the GPU is back, it runs them.
+    """
     fake.state.gpus[0].error = GPU_IS_LOST
     until(lambda: both.client.devices()[0].trouble, what="the lost card is closed")
 
@@ -101,7 +104,10 @@ def test_with_the_gpu_lost_its_jobs_wait_and_the_cpus_run(both: Site, fake: Fake
 
 @pytest.mark.full
 def test_while_the_gpus_worker_comes_up_the_cpu_leaves_it_its_jobs(host: Site, fake: FakeGpus) -> None:
-    """The CPU's worker is the first to be ready, and at that moment the queue has heard of no GPU."""
+    """The CPU leaves jobs to a GPU whose worker is still starting.
+
+    The CPU's worker is ready first, and at that moment the queue has no GPU.
+    """
     host.start_worker("cpu")
     unsaid = submit(host)
     assert JobState.SUCCEEDED is host.until_recorded(submit(host, "--device", "cpu")).job.state
@@ -114,7 +120,7 @@ def test_while_the_gpus_worker_comes_up_the_cpu_leaves_it_its_jobs(host: Site, f
 
 @pytest.mark.full
 def test_the_devices_are_told_apart(both: Site) -> None:
-    """The CPU is called so where a card has its number, and is no second device for a job on two."""
+    """Tables show `cpu` where a card has its index, and the CPU is no second device for a job on two."""
     rows = both.cli("gpus").stdout.splitlines()
 
     assert ["0", "cpu"] == [row.split()[1] for row in rows[1:]]
@@ -124,7 +130,7 @@ def test_the_devices_are_told_apart(both: Site) -> None:
 
 @pytest.mark.full
 def test_a_job_on_several_mig_instances_is_refused(both: Site, fake: FakeGpus) -> None:
-    """Their worker tells that they are parts of a card."""
+    """A job on two devices is refused where they are MIG instances; their worker reports that."""
     small, large = fake.divide(1, {0: 10 * GIB, 1: 14 * GIB})
     both.start_worker(small)
     both.start_worker(large)

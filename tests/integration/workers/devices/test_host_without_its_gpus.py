@@ -16,7 +16,10 @@ from workers.services.host import Host
 def test_a_host_that_comes_back_without_its_gpus_does_not_forget_them(
     site: Site, store_url: str, spec: str, *, known: bool
 ) -> None:
-    """A driver that is not loaded after an upgrade would have sent every waiting job to the CPU, with nobody asked."""
+    """A host that restarts without its GPUs does not forget them.
+
+    Otherwise a driver that is not loaded after an upgrade would move every waiting job to the CPU without a question.
+    """
     name = site.settings.host
     serve(
         site.queue,
@@ -24,7 +27,7 @@ def test_a_host_that_comes_back_without_its_gpus_does_not_forget_them(
         make_offer("sim-0", host=name, device=make_device("sim-0", kind=DeviceKind.SIMULATED)),
     )
     client = connect(store_url)
-    for uuid, kind in (("GPU-0", "gpu"), ("sim-0", "simulated")):  # heard before the reboot
+    for uuid, kind in (("GPU-0", "gpu"), ("sim-0", "simulated")):  # known from before the reboot
         client.hset(keys.host_devices(name), uuid, f"{24 * GIB}:0:0:1:8::{kind}")
     client.close()
 

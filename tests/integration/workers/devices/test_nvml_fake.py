@@ -1,4 +1,4 @@
-"""NVML in trouble: what the fake driver can be told to do and a real one does on a bad day."""
+"""Tests of NVML failures, which the fake driver can simulate."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ GIB = 2**30
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeGpus:
-    """Two GPUs, of which half a GiB each is reserved."""
+    """Return two GPUs, half a GiB of each reserved."""
     return FakeGpus.create(tmp_path / "state", (24 * GIB, 80 * GIB), reserved_bytes=GIB // 2)
 
 
 @pytest.fixture
 def start(fake: FakeGpus, tmp_path: Path) -> Iterator[Start]:
-    """Start backends that see the fake driver."""
+    """Return a function that starts backends that see the fake driver."""
     library = build(tmp_path)
     with contextlib.ExitStack() as stack:
         yield lambda spec: stack.enter_context(contextlib.closing(FarBackend(spec, fake.environ(library))))
@@ -70,7 +70,10 @@ def test_a_lost_gpu_is_trouble_until_it_is_back(fake: FakeGpus, start: Start) ->
 
 
 def test_memory_that_is_given_back_during_a_look_hides_nobody_elses(fake: FakeGpus, start: Start) -> None:
-    """The process list and the memory are two questions: what a run frees in between is not taken off the others."""
+    """Memory that a run frees during a reading is not subtracted from the memory of others.
+
+    The process list and the memory are two calls.
+    """
     backend = start("gpu")
     device = backend.devices()[1]
     sizes = iter(range(60 * GIB, GIB, -(2**21)))
@@ -113,7 +116,7 @@ def test_all_gpus_lost_is_trouble_and_never_the_cpu(fake: FakeGpus, start: Start
 
 @pytest.mark.parametrize("spec", ["auto", "gpu"])
 def test_a_version_mismatch_is_told_with_its_remedy(fake: FakeGpus, start: Start, spec: str) -> None:
-    """A driver that was updated under its running module is trouble that names the remedy."""
+    """A driver that was updated under its running module is trouble, with a message that names the remedy."""
     fake.state.init_error = VERSION_MISMATCH
     with pytest.raises(DeviceTrouble, match="reboot or reload the driver"):
         start(spec)
@@ -131,7 +134,7 @@ def test_a_repaired_driver_is_used_without_a_restart(fake: FakeGpus, start: Star
 
 
 def test_a_driver_that_fails_and_comes_back_gets_a_new_session(fake: FakeGpus, start: Start) -> None:
-    """A session that dies is closed and opened again by the next look, and only once."""
+    """A session that dies is closed and opened again by the next reading, and only once."""
     backend = start("auto")
     device = backend.devices()[0]
     fake.state.call_error, fake.state.init_error = UNKNOWN, VERSION_MISMATCH
@@ -146,7 +149,7 @@ def test_a_driver_that_fails_and_comes_back_gets_a_new_session(fake: FakeGpus, s
 
 
 def test_an_old_driver_is_asked_the_old_way(fake: FakeGpus, start: Start) -> None:
-    """A driver without the second memory call gives the same figures, and is asked for it once only."""
+    """A driver without the second memory call gives the same figures, and is asked for that call only once."""
     fake.state.v2_missing = 1
     backend = start("auto")
     fake.hold(0, os.getpid(), 3 * GIB)
@@ -158,7 +161,7 @@ def test_an_old_driver_is_asked_the_old_way(fake: FakeGpus, start: Start) -> Non
 
 
 def test_reserved_memory_is_not_free(fake: FakeGpus, start: Start) -> None:
-    """What the driver keeps for itself counts as used."""
+    """Memory that the driver reserves counts as used."""
     backend = start("auto")
     fake.hold(0, os.getpid(), 3 * GIB)
     reading = backend.reading(backend.devices()[0])
@@ -217,7 +220,7 @@ def test_without_the_library_auto_is_the_cpu(tmp_path: Path) -> None:
 
 
 def test_a_process_of_mps_is_seen(fake: FakeGpus, start: Start) -> None:
-    """A client of MPS has a list of its own, and one that is in two lists counts once, with its larger figure."""
+    """Clients of MPS have their own list, and a process in two lists counts once, with its larger figure."""
     backend = start("auto")
     fake.hold(0, 4_000_001, 2 * GIB, always_alive=True, mps=True)
     fake.hold(0, 4_000_002, 3 * GIB, always_alive=True, mps=True)
@@ -231,7 +234,7 @@ def test_a_process_of_mps_is_seen(fake: FakeGpus, start: Start) -> None:
 def test_a_card_that_cannot_draw_and_a_driver_without_mps_have_one_list(
     fake: FakeGpus, start: Start, switch: str
 ) -> None:
-    """Of the three lists only that of computing processes must be there."""
+    """Of the three lists only that of computing processes must exist."""
     setattr(fake.state if switch == "missing" else fake.state.gpus[0], switch, MPS_LIST | GRAPHICS_LIST)
     fake.hold(0, 4_000_001, GIB, always_alive=True)
     backend = start("auto")
@@ -255,7 +258,7 @@ def test_a_divided_card_gives_its_instances(fake: FakeGpus, start: Start) -> Non
 
 
 def test_an_instance_is_as_warm_as_its_card(fake: FakeGpus, start: Start) -> None:
-    """What an instance does not know of itself its card knows; what it knows stays its own."""
+    """Health figures that an instance does not have are those of its card."""
     fake.divide(0, {1: 10 * GIB})
     fake.state.gpus[0].temperature, fake.state.gpus[0].ecc, fake.state.gpus[2].ecc = 77, 9, 1
     backend = start("auto")
@@ -276,7 +279,7 @@ def test_a_divided_card_that_is_lost_keeps_its_instances(fake: FakeGpus, start: 
 
 @pytest.mark.full
 def test_a_gpu_that_hangs_holds_up_nobody_else(fake: FakeGpus, start: Start) -> None:
-    """A call that does not come back is trouble after its deadline and at once from then on; its neighbour goes on."""
+    """A call that hangs is trouble after its deadline, and at once from then on; other GPUs are served."""
     backend = start("auto")
     first, second = backend.devices()
     fake.state.gpus[1].hang = 1

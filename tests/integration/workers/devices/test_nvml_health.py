@@ -1,4 +1,4 @@
-"""The health of GPUs and how far they are apart, as the fake driver is told to tell it."""
+"""Tests of the health of GPUs and of the distances between them, as the fake driver reports them."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ GIB = 2**30
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeGpus:
-    """Two GPUs, of which half a GiB each is reserved."""
+    """Return two GPUs, half a GiB of each reserved."""
     return FakeGpus.create(tmp_path / "state", (24 * GIB, 80 * GIB), reserved_bytes=GIB // 2)
 
 
 @pytest.fixture
 def start(fake: FakeGpus, tmp_path: Path) -> Iterator[Start]:
-    """Start backends that see the fake driver."""
+    """Return a function that starts backends that see the fake driver."""
     library = build(tmp_path)
     with contextlib.ExitStack() as stack:
         yield lambda spec: stack.enter_context(contextlib.closing(FarBackend(spec, fake.environ(library))))
 
 
 def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
-    """Each field is the card's own, in our units."""
+    """Each health field is the card's own value, in gpuqueue's units."""
     gpu = fake.state.gpus[1]
     gpu.temperature, gpu.memory_temperature, gpu.gpu_max, gpu.power_mw = 71, 88, 90, 412_250
     gpu.utilisation, gpu.memory_utilisation, gpu.ecc, gpu.compute_mode = 97, 33, 2, 3
@@ -96,7 +96,7 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
 def test_what_a_card_will_not_tell_is_none_and_nothing_else(
     fake: FakeGpus, start: Start, switch: str, question: int, unknown: list[str]
 ) -> None:
-    """A question that the card or the driver does not know leaves its own field open, and no other."""
+    """A question that the card or the driver does not support makes its own field None, and no other."""
     setattr(fake.state if switch == "missing" else fake.state.gpus[0], switch, question)
     backend = start("auto")
     expected = dataclasses.replace(WELL, **dict.fromkeys(unknown))
@@ -106,8 +106,8 @@ def test_what_a_card_will_not_tell_is_none_and_nothing_else(
 @pytest.mark.parametrize(
     ("gpu_max", "slowdown", "fields", "limit_c"),
     [
-        (0, 87, (0, 0, 0), 87.0),  # an old card with one line only
-        (0, 0, (45, 0, -2), 85.0),  # Ada and later: 45 degrees left at 40, and the line lies at T.Limit
+        (0, 87, (0, 0, 0), 87.0),  # an old card with one threshold
+        (0, 0, (45, 0, -2), 85.0),  # Ada and later: 45 degrees left at 40, and the threshold is T.Limit
         (0, 0, (45, -3, -2), 88.0),
         (0, 0, (45, 83, 87), 83.0),  # a driver that gives degrees
         (0, 0, (0, 0, 0), None),
@@ -116,7 +116,7 @@ def test_what_a_card_will_not_tell_is_none_and_nothing_else(
 def test_a_cards_own_line_is_found_old_and_new(
     fake: FakeGpus, start: Start, gpu_max: int, slowdown: int, fields: tuple[int, int, int], limit_c: float | None
 ) -> None:
-    """The line is the one where a card begins to slow down, by the old call or by the numbered fields."""
+    """The temperature limit is where the card begins to slow down, from the old call or the numbered fields."""
     gpu = fake.state.gpus[0]
     gpu.gpu_max, gpu.slowdown = gpu_max, slowdown
     gpu.margin, gpu.gpu_max_tlimit, gpu.slowdown_tlimit = fields
@@ -125,7 +125,7 @@ def test_a_cards_own_line_is_found_old_and_new(
 
 
 def test_a_hot_card_is_trouble_until_it_cools(fake: FakeGpus, start: Start) -> None:
-    """Heat under a running worker is seen at the next look, in words, and so is its end."""
+    """A hot card is trouble, in words, from the next reading until it has cooled."""
     backend = start("auto")
     device = backend.devices()[0]
     fake.state.gpus[0].temperature = 84
@@ -137,7 +137,7 @@ def test_a_hot_card_is_trouble_until_it_cools(fake: FakeGpus, start: Start) -> N
 
 
 def test_a_lost_gpu_has_no_health_and_no_distance(fake: FakeGpus, start: Start) -> None:
-    """A card that is gone is trouble, not a card of which nothing is known."""
+    """A lost card is trouble, and not a card with unknown health."""
     backend = start("auto")
     first, second = backend.devices()
     fake.state.gpus[1].error = GPU_IS_LOST
@@ -150,7 +150,7 @@ def test_a_lost_gpu_has_no_health_and_no_distance(fake: FakeGpus, start: Start) 
 
 
 def test_distance_is_the_drivers_and_a_link_makes_neighbours(fake: FakeGpus, start: Start) -> None:
-    """The level is NVML's own number, an NVLink brings two cards together, and what is not known is None."""
+    """The distance is NVML's own level, 0 with an NVLink, and None if it is unknown."""
     backend = start("auto")
     first, second = backend.devices()
     assert 50 == backend.distance(first, second)

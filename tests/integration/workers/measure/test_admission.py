@@ -1,4 +1,4 @@
-"""What a device may promise, looked at beside real processes, other workers' runs and the fake driver."""
+"""Tests of the admission check beside real processes, other workers' runs and the fake driver."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ RESERVED = GIB // 2
 
 
 class Later(SystemClock):
-    """The clock of a machine on which *ahead* has passed."""
+    """A clock of a machine that is *ahead* in time."""
 
     ahead = timedelta(0)
 
     def now(self) -> datetime:
-        """Return the time there."""
+        """Return the present time plus *ahead*."""
         return datetime.now(timezone.utc) + self.ahead
 
 
 class Host:
-    """A host with two 24 GiB cards, a gate and a worker's runs for each."""
+    """A host with two 24 GiB cards, with an admission check and a worker's runs for each."""
 
     def __init__(self, place: Path, fake: FakeGpus, backend: FarBackend) -> None:
         environ = {"GPUQUEUE_STATE_DIR": str(place / "state"), "GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_HEADROOM": "0"}
@@ -63,7 +63,7 @@ class Host:
         ]
 
     def run(self, job_id: int, gib: int, *cards: int, token: str | None = None) -> LiveRun:
-        """Make the run directory of a job that was just claimed, with a lease on each of *cards*."""
+        """Create the run directory of a job that was just claimed, with a lease of *gib* GiB on each of *cards*."""
         devices = tuple(RunDevice(uuid=self.devices[card].uuid, lease_bytes=gib * GIB) for card in cards)
         held = Held(job_id=job_id, token=token or f"1.{job_id}", devices=devices)
         return LiveRun(held=held, directory=RunDir.create(self.settings.runs_dir, held), since_s=0.0)
@@ -79,7 +79,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 @pytest.fixture
 def shim() -> Iterator[Callable[[LiveRun], int]]:
-    """Start a shim with one process below it for a run, and return that process."""
+    """Return a function that starts a shim with one process for a run, and returns the process's pid."""
     started: list[subprocess.Popen[str]] = []
 
     def start(run: LiveRun) -> int:
@@ -104,7 +104,10 @@ def shim() -> Iterator[Callable[[LiveRun], int]]:
 def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
     host: Host, queue: JobQueue, shim: Callable[[LiveRun], int]
 ) -> None:
-    """What a beat has told of it is void when it ends, and not free memory for the ten seconds to the next one."""
+    """The memory that a heartbeat reported for a run does not count as free after the run ended.
+
+    It used to hide an external process for ten seconds, until the next heartbeat.
+    """
     beats = [
         Beats(host.settings, queue, gate, runs, host.clock, Adoption(host.settings, queue, runs, worker="w"))
         for gate, runs in zip(host.gates, host.runs, strict=True)
@@ -140,7 +143,11 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
 
 
 def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_beat(host: Host) -> None:
-    """A job on both cards, led by the other worker, was claimed a moment ago: neither may start beside a stranger."""
+    """The second check counts what another worker was allocated since the last heartbeat.
+
+    A job on both cards, led by the other worker, was claimed a moment ago. Neither job may start beside an external
+    process.
+    """
     ours = host.run(1, 10, 1)
     host.runs[1].add(ours)
     pair = host.run(2, 10, 0, 1)
@@ -156,7 +163,10 @@ def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_b
 
 
 def test_the_claims_own_look_is_not_taken_again_a_moment_later(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each trivial job was looked for twice within some milliseconds; a look that is old says nothing."""
+    """The claim's own reading is reused a moment later, but not an old one.
+
+    Each short job used to cause two readings within some milliseconds.
+    """
     looks: list[object] = []
     reading = host.backend.reading
     monkeypatch.setattr(host.backend, "reading", lambda device: looks.append(device) or reading(device))
@@ -177,7 +187,10 @@ def test_the_claims_own_look_is_not_taken_again_a_moment_later(host: Host, monke
 def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
     host: Host, monkeypatch: pytest.MonkeyPatch, shim: Callable[[LiveRun], int]
 ) -> None:
-    """In that look it holds what it held: of the next job it would be said that a stranger has its place."""
+    """The device is read again if a run has ended since the claim's reading.
+
+    That reading still has the run's memory, which would be taken for that of an external process.
+    """
     gate, before, ours, since_s = host.gates[1], host.run(1, 20, 1), host.run(2, 20, 1), host.clock.monotonic_s()
     monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s)
     host.runs[1].add(before)
@@ -194,7 +207,7 @@ def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
 
 
 def test_what_a_run_has_taken_of_its_lease_is_not_counted_twice(host: Host, shim: Callable[[LiveRun], int]) -> None:
-    """Of another worker's run only what it may still take is missing, and all of it once it took more."""
+    """For another worker's run only the unused part of its lease counts, and none if it used more."""
     pair = host.run(2, 10, 0, 1)
     process = shim(pair)
     ours = host.run(1, 13, 1)
@@ -210,7 +223,10 @@ def test_what_a_run_has_taken_of_its_lease_is_not_counted_twice(host: Host, shim
 def test_a_driver_that_does_not_say_who_holds_what_lets_a_second_job_start(
     host: Host, shim: Callable[[LiveRun], int]
 ) -> None:
-    """What the first holds is used memory without a name: it stands in its lease already."""
+    """A second job starts although the driver reports no memory per process.
+
+    The first job's memory appears as used memory without an owner, and its lease counts it already.
+    """
     first, second = host.run(1, 10, 1), host.run(2, 13, 1)
     for run in (first, second):
         host.runs[1].add(run)
@@ -220,12 +236,15 @@ def test_a_driver_that_does_not_say_who_holds_what_lets_a_second_job_start(
 
 
 def test_a_run_that_nobody_settles_keeps_no_memory_for_ever(host: Host, shim: Callable[[LiveRun], int]) -> None:
-    """Its leading worker is down: when its shim has ended it, or its claim has run out, others may have the memory."""
+    """A run of a worker that is down does not keep its memory for ever.
+
+    Its memory is free once its shim has ended or its claim has expired.
+    """
     dead, _never_started = host.run(2, 10, 0, 1), host.run(3, 10, 0, 1)
     ours = host.run(1, 20, 1)
     host.runs[1].add(ours)
     below = ProcessIdentity.of(shim(dead))
-    (dead.directory.path / "pid").write_text(f"{replace(below, started=1)}\n")  # a later process has its number
+    (dead.directory.path / "pid").write_text(f"{replace(below, started=1)}\n")  # a later process has its pid
     said = host.gates[1].still_fits(ours)
     assert said is not None
     assert said.startswith(f"{30 * GIB + RESERVED - 24 * GIB} bytes"), "the claim that is young may still become a run"
@@ -238,7 +257,10 @@ def test_a_run_that_nobody_settles_keeps_no_memory_for_ever(host: Host, shim: Ca
 def test_a_job_that_takes_what_another_workers_job_was_promised_is_ended(
     host: Host, shim: Callable[[LiveRun], int]
 ) -> None:
-    """A little more than it asked for is borne, but not at the cost of a job on both cards that is still loading."""
+    """A job that exceeds its request at the cost of another job's lease is ended.
+
+    A small excess is tolerated, but not while it takes memory from a job on both cards that is still loading.
+    """
     ours = host.run(1, 3, 1)
     host.runs[1].add(ours)
     pair = host.run(2, 20, 0, 1)

@@ -1,4 +1,7 @@
-"""Whose process is it? Asked of real processes: forked twice, orphaned, strangers, and with a number used again."""
+"""Tests that find the run of a process.
+
+The processes are real: forked twice, orphaned, external, and with a reused pid.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from gpuqueue.system.process import ProcessIdentity
 from workers.measure.attribution import owners, pids_by_run
 from workers.run.environment import TOKEN
 
-#: A subreaper, as the shim is one; below it a child, and a daemon that left its session twice. Says all three pids.
+#: A subreaper, like the shim, with a child and a daemon that left its session twice. Prints all three pids.
 FAMILY = """
 import ctypes, os, sys, time
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
@@ -42,7 +45,7 @@ time.sleep(600)
 
 @contextmanager
 def family(token: str | None = None) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """Start a shim-like process with its tree; give it and the pids below it."""
+    """Start a shim-like process with its process tree; yield it and the pids below it."""
     environ = {name: value for name, value in os.environ.items() if name != TOKEN}
     if token is not None:
         environ[TOKEN] = token
@@ -67,7 +70,10 @@ def shim(pid: int) -> ProcessIdentity:
 
 
 def test_every_process_below_a_shim_is_its_runs_and_nobody_elses() -> None:
-    """Children and daemons that left their session twice are found by walking up, without any token."""
+    """Every process below a shim belongs to its run, without any token.
+
+    Children, and daemons that left their session twice, are found by their parents.
+    """
     with family() as (one, ours), family() as (other, theirs):
         shims = {"1.a": shim(one.pid), "1.b": shim(other.pid), "1.c": None}
 
@@ -77,7 +83,10 @@ def test_every_process_below_a_shim_is_its_runs_and_nobody_elses() -> None:
 
 
 def test_a_run_whose_shim_was_killed_is_known_by_its_token() -> None:
-    """The way up ends at init then; the environment survived the forks. Another run's token is nobody's here."""
+    """A process whose shim was killed is found by its token in the environment.
+
+    Its parents then end at init. A token of another run is not matched.
+    """
     with family("1.a") as (process, below):
         identity = shim(process.pid)
         process.kill()
@@ -86,11 +95,11 @@ def test_a_run_whose_shim_was_killed_is_known_by_its_token() -> None:
         assert dict.fromkeys(below, "1.a") == owners(below, {"1.a": identity})
         assert {} == owners(below, {"1.b": None})
         process.returncode = 0
-        process.pid = below[0]  # for the family's own end
+        process.pid = below[0]  # lets `family` end the process
 
 
 def test_a_later_process_with_the_shims_number_owns_nothing() -> None:
-    """Pids are given out again: the start time tells the shim from whoever has its number now."""
+    """A later process with the shim's pid owns nothing, because its start time differs."""
     with family() as (process, below):
         earlier = ProcessIdentity(process.pid, shim(process.pid).started - 1, shim(process.pid).boot)
 
@@ -98,13 +107,13 @@ def test_a_later_process_with_the_shims_number_owns_nothing() -> None:
 
 
 def test_hidden_processes_are_strangers(tmp_path: Path) -> None:
-    """Where /proc shows nothing (another user's, with hidepid), nobody is taken for ours and nothing breaks."""
+    """Processes that /proc hides, as with hidepid, count as external, without an error."""
     assert {} == owners([os.getpid()], {"1.a": shim(os.getppid())}, proc=tmp_path)
 
 
 @pytest.mark.parametrize("kind", [DeviceKind.CPU, DeviceKind.GPU])
 def test_a_gpu_lists_its_processes_and_the_cpu_has_all_of_them(kind: DeviceKind) -> None:
-    """On a GPU only those count that are on it; on the CPU every process of the run holds memory."""
+    """On a GPU only the listed processes of a run count; on the CPU all of them do."""
     device = Device(uuid="d", index=0, name="d", kind=kind, total_bytes=100)
     with family() as (process, below):
         reading = Reading(total_bytes=100, free_bytes=10, processes={below[1]: 80, os.getpid(): 10})

@@ -23,7 +23,10 @@ CLONE_NEWNS, MS_REC, MS_PRIVATE, PR_SET_DUMPABLE, NOBODY = 0x20000, 0x4000, 1 <<
 
 
 def under_hidepid(how: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what *work* tells as somebody to whom /proc hides the processes of others; skip where that needs root."""
+    """Return the result of *work* under an account to which /proc hides other processes.
+
+    Skips where that needs root.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -46,7 +49,7 @@ def under_hidepid(how: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any
 
 
 def _hidden(how: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    work()  # what is imported late is imported now: the account nobody may not be able to read it
+    work()  # imports lazily imported modules now: the account ``nobody`` may not be able to read them
     libc = ctypes.CDLL(None, use_errno=True)
     private = libc.unshare(CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) == 0
     if not private or libc.mount(b"proc", b"/proc", b"proc", 0, f"hidepid={how}".encode()) != 0:
@@ -54,12 +57,12 @@ def _hidden(how: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     os.setgroups([])
     os.setgid(NOBODY)
     os.setuid(NOBODY)
-    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # as any process is that was started by this account
+    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # like any process that this account has started
     return work()
 
 
 def look_around() -> dict[str, Any]:
-    """Do all that a worker does with /proc, beside a process of its own."""
+    """Do all that a worker does with /proc, with another process of its own account beside it."""
     child = os.fork()
     if child == 0:
         os.execve("/bin/sleep", ["sleep", "1000"], {TOKEN: "1.hidden"})  # noqa: S606 - no shell is wanted
@@ -87,7 +90,10 @@ def look_around() -> dict[str, Any]:
 
 @pytest.mark.parametrize("how", [1, 2], ids=["no access", "invisible"])
 def test_a_proc_that_hides_others_hides_nothing_of_ours(how: int) -> None:
-    """Strangers cannot be named there, and that is all: runs are found, measured, vouched for and swept."""
+    """With hidepid only external processes cannot be named.
+
+    Runs are still found, measured and swept.
+    """
     told = under_hidepid(how, look_around)
 
     nameless = told.pop("stranger")
@@ -107,7 +113,10 @@ def test_a_proc_that_hides_others_hides_nothing_of_ours(how: int) -> None:
 
 
 def test_a_usual_proc_hides_nobody() -> None:
-    """Else every worker would warn of nothing."""
+    """A /proc without hidepid is not reported as hiding processes.
+
+    Otherwise every worker would warn without a reason.
+    """
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     if any(where == "/proc" and "hidepid=" in options for _, where, _, options, *_ in mounts):
         pytest.skip("this very /proc hides others")

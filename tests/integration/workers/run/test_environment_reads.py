@@ -13,7 +13,7 @@ from workers.warm.latched_variables import is_latched
 
 SPY = Path(__file__).parents[3] / "support" / "environment_spy"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
-#: What is read while a spare is made and may be another for the job all the same, and why.
+#: Variables that are read while a warm interpreter starts, and that may still differ for the job, with the reason.
 HARMLESS = {
     "PATH": "to find the interpreter itself, which must be the same file",
     "__PYVENV_LAUNCHER__": "means something on macOS alone",
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reaso
 
 
 def reads(code: Path, **more: str) -> set[str]:
-    """Import torch with a spy, in next to no environment; return what Python code asked it for."""
+    """Import torch with a spy, in a nearly empty environment; return the variables that Python code asked for."""
     env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8", **more}
     done = subprocess.run([sys.executable, "-S", str(code)], env=env, check=True, stdout=subprocess.PIPE, text=True)
     return set(done.stdout.splitlines())
@@ -35,7 +35,10 @@ def reads(code: Path, **more: str) -> set[str]:
 
 @pytest.mark.full
 def test_what_python_code_reads_while_torch_is_imported_must_agree() -> None:
-    """All that is asked for from the first line of a .pth file on: a spare has the answers that an earlier job got."""
+    """Variables that Python code reads while torch is imported are checked before a warm start.
+
+    This holds from the first line of a .pth file on: a warm interpreter has read the values of an earlier job.
+    """
     found = reads(SPY / "spy.py")
 
     assert {"PYTORCH_JIT", "TORCH_LOGS"} <= found
@@ -45,7 +48,10 @@ def test_what_python_code_reads_while_torch_is_imported_must_agree() -> None:
 @pytest.mark.full
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler here to build what listens: apt install gcc")
 def test_what_libraries_read_while_torch_is_imported_must_agree(tmp_path: Path) -> None:
-    """MKLDNN_MAX_CPU_ISA was once forgotten: not the job that set it had its effect, but the next one."""
+    """Variables that libraries read while torch is imported are checked before a warm start.
+
+    MKLDNN_MAX_CPU_ISA was once missing: it took effect in the next job, and not in the job that set it.
+    """
     library, notes = tmp_path / "spy.so", tmp_path / "notes"
     flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(SPY / "spy.c")]
     subprocess.run([str(COMPILER), *flags], check=True)

@@ -1,4 +1,4 @@
-"""A worker of a GPU caps its jobs and reads what they tell; the card is one of the fake driver."""
+"""Tests of the memory cap of GPU jobs, and of the reports that they write, on a card of the fake driver."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gpuqueue.text.units import GIB
 
 SUPPORT = Path(__file__).parents[3] / "support"
 
-#: A torch that held 4 GiB, more than the driver was seen to give, and that fails for want of more. Its error is
-#: printed nowhere: only the report can tell.
+#: A stand-in for torch that held 4 GiB, more than the driver showed, and fails with OutOfMemoryError. The error is
+#: printed nowhere, so only the report has it.
 JOB = """
 import os, sys, types
 print(os.environ.get("GPUQUEUE_TORCH_FRACTION"), os.environ.get("PYTORCH_ALLOC_CONF"))
@@ -51,7 +51,7 @@ def gpu_site(tmp_path: Path, store_url: str) -> Iterator[Site]:
     made = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="auto")
     made.environ.update(fake.environ(build(tmp_path)))
     (tmp_path / "job.py").write_text(JOB.format(tests=str(SUPPORT)))
-    # An interpreter whose packages are known by their files: a closed environment with a torch of our choice.
+    # A virtual environment whose packages are found by their files, with a torch version of our choice.
     (tmp_path / "venv" / "lib" / "python3.12" / "site-packages" / "torch-2.11.0.dist-info").mkdir(parents=True)
     (tmp_path / "venv" / "bin").mkdir()
     python = tmp_path / "venv" / "bin" / "python"
@@ -65,7 +65,7 @@ def gpu_site(tmp_path: Path, store_url: str) -> Iterator[Site]:
 
 
 def ran(site: Site, place: Path, *options: str) -> Run:
-    """Run the job to its end and return what the book has of it."""
+    """Run the job to its end and return its run from the history."""
     words = ("submit", str(place / "job.py"), "--mem", "6G", "--python", str(place / "venv" / "bin" / "python"))
     record = site.until_recorded(int(site.cli(*words, *options).stdout))
     assert JobState.FAILED is record.job.state
@@ -81,7 +81,7 @@ def log_of(run: Run) -> str:
 
 @pytest.mark.full
 def test_a_job_on_a_gpu_is_capped_and_its_out_of_memory_is_told(gpu_site: Site, tmp_path: Path) -> None:
-    """The cap fits the card and the torch of the job's Python; the ending is known from inside alone."""
+    """The cap fits the card and the torch version, and the ending comes from the job's own report."""
     run = ran(gpu_site, tmp_path)
 
     assert "0.2256 per_process_memory_fraction:0.2256\n" == log_of(run)
@@ -98,7 +98,7 @@ def test_a_job_on_a_gpu_is_capped_and_its_out_of_memory_is_told(gpu_site: Site, 
 
 @pytest.mark.full
 def test_no_cap_leaves_a_job_free(gpu_site: Site, tmp_path: Path) -> None:
-    """It is still looked at from inside."""
+    """With `--no-cap` a job is not capped, and still writes its report."""
     run = ran(gpu_site, tmp_path, "--no-cap")
 
     assert "None None\n" == log_of(run)

@@ -1,4 +1,4 @@
-"""What runs inside a job's Python: seen from outside, in real processes under a real shim."""
+"""Tests of the hook inside a job's Python, observed from outside, in real processes under a real shim."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ def stand_in(tmp_path: Path) -> Path:
 
 
 def test_without_torch_nothing_is_left_behind(tmp_path: Path) -> None:
-    """No report, no torch, no trace of us on the path; and children are covered too."""
+    """Without torch the hook leaves no report, no torch and no entry on `sys.path`.
+
+    PYTHONPATH keeps the hook's directory, so child processes load it as well.
+    """
     show = "import sys, os; print('torch' in sys.modules, sys.path, os.environ['PYTHONPATH'])"
 
     ran = Ran(tmp_path, sys.executable, "-c", show)
@@ -55,7 +58,10 @@ def test_without_torch_nothing_is_left_behind(tmp_path: Path) -> None:
     ],
 )
 def test_the_users_own_sitecustomize_behaves_as_without_us(tmp_path: Path, code: str, said: str) -> None:
-    """It runs, `import sitecustomize` gives theirs, and its errors read the same to the letter."""
+    """The user's own sitecustomize runs as it would without the hook.
+
+    `import sitecustomize` returns the user's module, and its errors read the same.
+    """
     own = tmp_path / "own"
     own.mkdir()
     (own / "sitecustomize.py").write_text(f"{code}\nNAME = 'mine'\n")
@@ -78,7 +84,7 @@ def test_the_users_own_sitecustomize_behaves_as_without_us(tmp_path: Path, code:
 
 
 def test_a_process_that_used_torch_tells_its_peaks(tmp_path: Path, stand_in: Path) -> None:
-    """By the device's UUID, with what went wrong on the way."""
+    """A process that used torch reports its peaks by device UUID, and its allocation failures."""
     ran = Ran(tmp_path, sys.executable, "-c", "import torch; torch.cuda.init()", path=stand_in)
 
     (told,) = ran.told()
@@ -99,7 +105,7 @@ def test_a_process_that_used_torch_tells_its_peaks(tmp_path: Path, stand_in: Pat
 
 
 def test_torch_that_never_started_cuda_tells_nothing(tmp_path: Path, stand_in: Path) -> None:
-    """A job may import torch for its data loader alone."""
+    """A process that imports torch but never starts CUDA writes no report."""
     assert [] == Ran(tmp_path, sys.executable, "-c", "import torch", path=stand_in).told()
 
 
@@ -119,7 +125,10 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_of_multiprocessing_tell_theirs(tmp_path: Path, stand_in: Path, method: str) -> None:
-    """They end without atexit; their parent, which did not start CUDA, tells nothing."""
+    """Children of multiprocessing, which end without atexit, write their reports.
+
+    Their parent, which did not start CUDA, writes none.
+    """
     script = tmp_path / "job.py"
     script.write_text(CHILDREN)
 
@@ -130,7 +139,7 @@ def test_children_of_multiprocessing_tell_theirs(tmp_path: Path, stand_in: Path,
 
 
 def test_a_parent_and_its_forks_tell_each_their_own(tmp_path: Path, stand_in: Path) -> None:
-    """A fork of a process that had started CUDA cannot use it, and tells nothing."""
+    """A fork of a process that had started CUDA cannot use CUDA, and writes no report."""
     job = "import os, torch; torch.cuda.init(); pid = os.fork(); print(os.getpid()); pid and os.wait()"
 
     ran = Ran(tmp_path, sys.executable, "-c", job, path=stand_in)
@@ -156,7 +165,10 @@ def test_a_parent_and_its_forks_tell_each_their_own(tmp_path: Path, stand_in: Pa
     ],
 )
 def test_an_uncaught_out_of_memory_error_is_told(tmp_path: Path, stand_in: Path, code: str, died: bool) -> None:  # noqa: FBT001
-    """Also with an excepthook of the job's own, or raised on from it; not one that was survived."""
+    """An uncaught OutOfMemoryError is reported, unless the job survived it.
+
+    It is also reported with an excepthook of the job's own, and if another error was raised from it.
+    """
     ran = Ran(tmp_path, sys.executable, "-c", f"import sys, torch\ntorch.cuda.init()\n{code}", path=stand_in)
 
     assert 1 == ran.code
@@ -166,7 +178,7 @@ def test_an_uncaught_out_of_memory_error_is_told(tmp_path: Path, stand_in: Path,
 
 @pytest.mark.parametrize("flag", ["-I", "-S", "-E"])
 def test_a_python_that_looks_at_nothing_is_left_alone(tmp_path: Path, stand_in: Path, flag: str) -> None:
-    """It starts without us, and says nothing of it."""
+    """A Python with ``-I``, ``-S`` or ``-E`` runs without the hook and without a message."""
     code = f"import sys; sys.path.insert(0, {str(stand_in)!r}); import torch; torch.cuda.init(); print('ran')"
 
     ran = Ran(tmp_path, sys.executable, flag, "-c", code)
@@ -175,7 +187,10 @@ def test_a_python_that_looks_at_nothing_is_left_alone(tmp_path: Path, stand_in: 
 
 
 def test_a_report_that_cannot_be_written_costs_nothing(tmp_path: Path, stand_in: Path) -> None:
-    """No message, no other exit code: a full disk is not the job's fault."""
+    """A report that cannot be written causes no message and no other exit code.
+
+    A full disk is not the job's fault.
+    """
     job = "import os, torch; open(os.environ['GPUQUEUE_RUN_DIR'] + '/inside', 'w'); torch.cuda.init()"
 
     ran = Ran(tmp_path, sys.executable, "-c", job, path=stand_in)
@@ -184,7 +199,7 @@ def test_a_report_that_cannot_be_written_costs_nothing(tmp_path: Path, stand_in:
 
 
 def test_an_older_torch_is_capped_when_cuda_starts(tmp_path: Path, stand_in: Path) -> None:
-    """By the hook, before the job's first allocation; a job that is not to be capped is not."""
+    """The hook caps an older torch when CUDA starts, before the first allocation, unless the cap is off."""
     job = (
         "import torch, inspect; torch.cuda.init();"
         " print(torch.cuda.fractions, 'def init' in inspect.getsource(torch.cuda))"
@@ -198,7 +213,10 @@ def test_an_older_torch_is_capped_when_cuda_starts(tmp_path: Path, stand_in: Pat
 
 @pytest.mark.full
 def test_the_real_torch_bears_it(tmp_path: Path) -> None:
-    """It imports, keeps the cap for when CUDA starts, and tells nothing on a machine without a GPU."""
+    """The real torch imports with the hook and queues the cap for the start of CUDA.
+
+    On a machine without a GPU there is no report.
+    """
     if importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed here")
     job = (
@@ -215,7 +233,10 @@ def test_the_real_torch_bears_it(tmp_path: Path) -> None:
 
 
 def test_a_job_that_submits_jobs_does_not_pass_our_changes_on(tmp_path: Path) -> None:
-    """The next job may ask for another size; what the first one's own script set goes along."""
+    """A job that submits a job does not pass on the variables that gpuqueue set.
+
+    The next job may ask for another size. Variables that the job's own script set are passed on.
+    """
     job = (
         "import os; from gpuqueue.system.environment import travelling; os.environ['CUPY_GPU_MEMORY_LIMIT'] = 'mine';"
         " env = travelling(os.environ); print({name: value for name, value in env.items() if name not in"
@@ -234,7 +255,7 @@ def test_a_job_that_submits_jobs_does_not_pass_our_changes_on(tmp_path: Path) ->
 
 
 def test_a_settled_run_keeps_no_report(tmp_path: Path, stand_in: Path) -> None:
-    """Only the log stays."""
+    """A settled run keeps only its log."""
     ran = Ran(tmp_path, sys.executable, "-c", "import torch; torch.cuda.init()", path=stand_in)
 
     ran.directory.settle()
@@ -244,7 +265,7 @@ def test_a_settled_run_keeps_no_report(tmp_path: Path, stand_in: Path) -> None:
 
 @pytest.mark.full
 def test_a_job_out_of_memory_is_recorded_as_that(site: Site) -> None:
-    """The whole corridor: the book has the ending, and the detail says what was asked for."""
+    """A job that runs out of memory is recorded as such, with what it asked for."""
     site.start_recorder()
     site.start_worker()
     script = "echo step 1; echo 'RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB'; exit 1"

@@ -23,7 +23,7 @@ from workers.shim.log import LogLimit
 LIMIT = 4 * MIB
 NOTICE = "are left out here: the log passed its limit of 4194304 bytes"
 
-#: Writes 210 MB of numbered lines in five rounds, each after a word from outside; then a last line.
+#: Writes 210 MB of numbered lines in five rounds, each of which waits for a file, and then a last line.
 RUNAWAY = """
 import os, pathlib, sys, time
 said = pathlib.Path(sys.argv[1])
@@ -42,12 +42,12 @@ print("the last line")
 
 
 def on_disk(log: Path) -> int:
-    """Return the bytes that a log really takes."""
+    """Return the bytes that a log occupies on the disk."""
     return log.stat().st_blocks * 512 if log.exists() else 0
 
 
 def read(log: Path, reader: LogTail | None = None) -> str:
-    """Return what a reader sees (from where it was)."""
+    """Return what a reader sees, from its last position on."""
     reader = reader or LogTail()
     reader.turn_to(log)
     return b"".join(reader.rest()).decode()
@@ -59,7 +59,7 @@ def numbers(text: str) -> list[int]:
 
 
 def run_away(shims: Callable[..., Shim], said: Path, **changes: Any) -> tuple[Shim, list[str]]:
-    """Let a job write 210 MB at a limit of 4 MiB, bounded in each round; return what a follower saw of each."""
+    """Let a job write 210 MB with a limit of 4 MiB; return the shim and what a follower saw in each round."""
     said.mkdir()
     shim = shims(sys.executable, "-c", RUNAWAY, str(said), log_limit_bytes=LIMIT, **changes)
     follower, seen = LogTail(), []
@@ -76,7 +76,10 @@ def run_away(shims: Callable[..., Shim], said: Path, **changes: Any) -> tuple[Sh
 
 @pytest.mark.full
 def test_a_runaway_log_keeps_its_beginning_and_its_end_and_the_disk_its_room(shims: Any, tmp_path: Path) -> None:
-    """210 MB at a limit of 4 MiB: bounded in every round, and nobody who reads it ever sees a NUL."""
+    """A log over its limit keeps its beginning and its end, and stays within the limit on the disk.
+
+    The job writes 210 MB with a limit of 4 MiB. No reader ever sees a NUL.
+    """
     shim, seen = run_away(shims, tmp_path / "said")
     text = read(shim.directory.log)
     beginning, _, end = text.partition(NOTICE)
@@ -99,7 +102,7 @@ def test_a_runaway_log_keeps_its_beginning_and_its_end_and_the_disk_its_room(shi
 
 @pytest.mark.full
 def test_a_file_system_without_holes_is_not_filled_either(shims: Any, tmp_path: Path) -> None:
-    """There the log is cut back: its beginning stays, and the newest megabyte."""
+    """On a file system without holes the log is cut to its beginning and its newest megabyte."""
     with own_disk(tmp_path / "disk", "ramfs") as disk:
         shim, seen = run_away(shims, tmp_path / "said", runs=disk / "runs")
         text = read(shim.directory.log)
@@ -116,7 +119,7 @@ def test_a_file_system_without_holes_is_not_filled_either(shims: Any, tmp_path: 
 
 @pytest.mark.full
 def test_a_whole_site_keeps_to_the_limit_and_shows_no_nul(site: Site) -> None:
-    """The setting reaches the shim; `logs` and `logs -f` skip the hole."""
+    """The setting reaches the shim, and `logs` and `logs -f` skip the hole."""
     site.environ["GPUQUEUE_LOG_LIMIT"] = "1M"
     site.start_recorder()
     site.start_worker()
@@ -143,7 +146,10 @@ def test_a_whole_site_keeps_to_the_limit_and_shows_no_nul(site: Site) -> None:
 def test_whatever_is_written_the_end_is_kept_and_no_nul_is_read(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int | str]
 ) -> None:
-    """Appends, looks, readers and a job that empties its own log, in any order."""
+    """The end of a log is kept and no NUL is read, for any order of operations.
+
+    These are appends, checks, reads, and a job that empties its own log.
+    """
     log = tmp_path_factory.mktemp("log") / "log"
     log.touch()
     limit, follower, written = LogLimit(str(log), MIB), LogTail(), 0
@@ -173,7 +179,10 @@ def test_whatever_is_written_the_end_is_kept_and_no_nul_is_read(
 
 
 def test_a_log_that_its_job_has_emptied_begins_anew(tmp_path: Path) -> None:
-    """Grown again behind the old hole before anybody looked: what is there now counts."""
+    """The limit of a log that its job has emptied counts from its new beginning.
+
+    In this test the log has grown past the old hole before the next check.
+    """
     log = tmp_path / "log"
     log.write_bytes(b"old\n" * MIB)
     limit = LogLimit(str(log), MIB)
@@ -189,7 +198,7 @@ def test_a_log_that_its_job_has_emptied_begins_anew(tmp_path: Path) -> None:
 
 
 def test_no_limit_is_no_limit(tmp_path: Path) -> None:
-    """GPUQUEUE_LOG_LIMIT=none."""
+    """With GPUQUEUE_LOG_LIMIT=none, the log is never cut."""
     log = tmp_path / "log"
     log.write_bytes(b"x" * 5 * MIB)
 

@@ -1,4 +1,4 @@
-"""When a log was how long, and standard error apart: real shims, and a whole site."""
+"""Tests of the notes of a log's size over time, and of a separate standard error, with real shims and a site."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH = "echo out; echo err >&2; echo more"
 
 @pytest.mark.full
 def test_a_shim_notes_when_the_log_was_how_long(shims: Any) -> None:
-    """Also at the end, and nothing while nothing is written."""
+    """A shim notes the size of the log over time, also at the end, and only when it has changed."""
     began_s = time.time()
     shim = shims("sh", "-c", "printf one; sleep 2.5; printf two")
     shim.ended()
@@ -33,7 +33,10 @@ def test_a_shim_notes_when_the_log_was_how_long(shims: Any) -> None:
 
 
 def test_notes_become_seldom_and_stop_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a second at most; a pipe or a link in their place is not written to, and nothing is raised."""
+    """The log's size is noted at most once a second.
+
+    A pipe or a link in place of the notes is not written to, and nothing is raised.
+    """
     monkeypatch.chdir(tmp_path)
     log, times = tmp_path / "log", LogTimes("log")
     times.look(0.0)
@@ -55,7 +58,7 @@ def test_notes_become_seldom_and_stop_nobody(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.full
 def test_standard_error_apart(site: Site) -> None:
-    """Each stream in a file of its own, shown apart, by `run` on the stream that it was written to."""
+    """With `--separate-stderr` each stream has its own file, and `run` prints each on its own stream."""
     site.start_recorder()
     site.start_worker()
 
@@ -70,7 +73,10 @@ def test_standard_error_apart(site: Site) -> None:
 
 @pytest.mark.full
 def test_standard_error_that_is_not_apart(site: Site) -> None:
-    """One line says where it is and how to have it apart; and a terminal has one output."""
+    """`logs --stderr` of a job with one log fails with one line that names `--separate-stderr`.
+
+    That option cannot be combined with `--pty`, because a terminal has one output.
+    """
     site.start_recorder()
     site.start_worker()
     site.cli("run", "--mem", "1M", "--", "sh", "-c", BOTH)
@@ -86,7 +92,7 @@ def test_standard_error_that_is_not_apart(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_job_that_ran_out_of_memory_says_so_on_either_stream(site: Site) -> None:
-    """The judge of endings reads both."""
+    """An out-of-memory message is recognized on either stream."""
     site.start_recorder()
     site.start_worker()
     words = ("--separate-stderr", "--mem", "1M", "--", "sh", "-c", "echo CUDA out of memory >&2; exit 1")
@@ -98,7 +104,7 @@ def test_a_job_that_ran_out_of_memory_says_so_on_either_stream(site: Site) -> No
 
 @pytest.mark.full
 def test_since(site: Site, tmp_path: Path) -> None:
-    """What a job has written since a time, by the notes of its shim."""
+    """`logs --since` shows what a job has written since a time, from the shim's notes."""
     site.start_recorder()
     site.start_worker()
     go = tmp_path / "go"

@@ -1,4 +1,4 @@
-"""Real jobs that run more than once, one after the other, or at their time."""
+"""Tests of real jobs that run more than once, one after the other, or at a given time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from gpuqueue.text.units import MIB
 
 
 def first_then(effects: Path, code: int) -> tuple[str, ...]:
-    """Return a command that ends with *code* the first time, and well the second."""
+    """Return a command that exits with *code* the first time, and succeeds the second time."""
     return ("sh", "-c", f"echo run; echo run >> {effects}; test $(wc -l < {effects}) -gt 1 || exit {code}")
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("code", "retries"), [(75, Retries()), (3, Retries(times=1))])
 def test_a_job_runs_again_and_each_run_has_its_ending(site: Site, tmp_path: Path, code: int, retries: Retries) -> None:
-    """It asked for that, or its owner did; the wait goes over all of them, and so does its log."""
+    """A job that asks for another run, or has retries, runs again, and each run has its ending.
+
+    `wait` and `logs` cover all runs.
+    """
     site.start_recorder()
     site.start_worker()
     job = site.queue.submit(make_spec(argv=first_then(tmp_path / "effects", code), mem_bytes=MIB, retries=retries))
@@ -52,7 +55,7 @@ def test_a_job_runs_again_and_each_run_has_its_ending(site: Site, tmp_path: Path
 
 @pytest.mark.full
 def test_jobs_run_one_after_the_other(site: Site, tmp_path: Path) -> None:
-    """In the order in which they wait for each other, whatever their levels."""
+    """Jobs that depend on each other run in the order of their dependencies."""
     site.start_recorder()
     effects = tmp_path / "effects"
     ids: list[int] = []
@@ -69,7 +72,7 @@ def test_jobs_run_one_after_the_other(site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_job_starts_soon_after_its_time(site: Site) -> None:
-    """Not before, and no later than the worker's next looks."""
+    """A job with a begin time starts at the worker's next poll after it, and not before."""
     site.start_recorder()
     site.start_worker()
     begin_at = datetime.now(timezone.utc) + timedelta(seconds=1.5)

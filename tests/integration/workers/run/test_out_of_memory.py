@@ -1,4 +1,4 @@
-"""Two jobs and a stranger on one card of the fake driver, until it is full: the book tells who was there."""
+"""Tests what the history records when two jobs and an external process fill one card of the fake driver."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.text.units import GIB, MIB
 
-#: Takes 1 GiB, waits for a file, then takes one more after the other up to a number, or until CUDA has no more to
-#: give; waits for another file, and ends as a framework would.
+#: Allocates 1 GiB, waits for a file, then allocates 1 GiB at a time up to a number, or until CUDA has no more memory.
+#: Then waits for another file and exits as a framework would.
 HOLD = f"""
 import pathlib, sys, time
 sys.path.insert(0, {str(JOB.parent)!r})
@@ -54,7 +54,7 @@ def gpu(tmp_path: Path) -> FakeGpus:
 
 @pytest.fixture
 def gpu_site(tmp_path: Path, store_url: str, gpu: FakeGpus) -> Iterator[Site]:
-    """Return a site with that card, a worker and a recorder."""
+    """Return a site with the fake card, a worker and a recorder."""
     made = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="auto")
     made.environ.update(gpu.environ(build(tmp_path)))
     made.start_recorder()
@@ -73,11 +73,14 @@ def submit(site: Site, mem: str, *words: str | Path) -> int:
 def test_an_out_of_memory_names_what_was_free_and_who_had_the_rest(
     gpu_site: Site, gpu: FakeGpus, tmp_path: Path, store_url: str
 ) -> None:
-    """Seen while it was alive: after its death its own memory is free again, and nobody is to blame."""
+    """An out-of-memory ending names the free memory and the other users of the card.
+
+    They are measured while the job is alive: after its death its own memory is free again.
+    """
     client = connect(store_url)
 
     def observed(job_id: int) -> float:
-        """Return the GiB that the worker last saw a job hold."""
+        """Return the GiB that the worker measured last for a job."""
         lease = client.hget(keys.device_leases(gpu.uuid(0)), str(job_id)) or "0:0:0"
         return int(lease.split(":")[1]) / GIB
 
@@ -86,7 +89,7 @@ def test_an_out_of_memory_names_what_was_free_and_who_had_the_rest(
     more, enough = tmp_path / "more", tmp_path / "enough"
     greedy = submit(gpu_site, "6G", more, enough, "100")
     until(lambda: observed(greedy) == 1.25, what="the greedy one has begun")
-    gpu.hold(0, os.getpid(), round(9.5 * GIB))  # a stranger comes, where the queue had seen enough room
+    gpu.hold(0, os.getpid(), round(9.5 * GIB))  # an external process takes memory that the queue saw free
     more.touch()
     until(lambda: observed(greedy) == 5.25, what="the card is full")
     enough.touch()

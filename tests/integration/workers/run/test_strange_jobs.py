@@ -19,7 +19,7 @@ from spoken import Spoken, harmless, speak
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
 
-#: What a job may be called, given as an argument, find in its environment, or run in.
+#: Strange texts, used as names, arguments, environment variables and directories of jobs.
 STRANGE = (
     "two\nlines\r\nand\ta tab",
     "\x1b]0;owned\x07\x1b[2J\x1b[31mred",
@@ -37,7 +37,7 @@ STRANGE = (
     "a\x01b\x7f\x9b31m",
     "é😀",
 )
-#: Writes down, as hexadecimal digits, what it was given.
+#: Prints its arguments, directory and variables as hexadecimal digits.
 TELL = """
 import json, os, sys
 hexed = lambda text: os.fsencode(text).hex()
@@ -53,14 +53,14 @@ def hexed(text: str) -> str:
 
 @pytest.fixture
 def tell(tmp_path: Path) -> str:
-    """Return a program that tells what it was given."""
+    """Return a program that prints what it was given."""
     script = tmp_path / "tell.py"
     script.write_text(TELL)
     return str(script)
 
 
 def say(site: Site, *words: str) -> Spoken:
-    """Say something to the site's command line in this very process, which is quicker than in one of its own."""
+    """Run a command of the site's command line in this process, which is quicker than a new process."""
     with patch.dict(os.environ, site.environ, clear=True):
         said = speak(words)
     assert "Traceback" not in said.stderr
@@ -69,7 +69,7 @@ def say(site: Site, *words: str) -> Spoken:
 
 @pytest.mark.full
 def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp_path: Path, tell: str) -> None:
-    """Each job gets exactly its bytes; what is shown of it is harmless; nothing of it is executed anywhere."""
+    """Each job gets exactly its bytes, what is shown of it is harmless, and nothing of it is executed."""
     inside = tmp_path / "in\n\x1b[31m'$(touch injected)\udcff"
     inside.mkdir()
     env = {f"STRANGE\n{n}\x1b[31m\udcff": text for n, text in enumerate(STRANGE)}
@@ -109,7 +109,7 @@ def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp
 
 @pytest.mark.full
 def test_a_megabyte_of_arguments_reaches_the_job(site: Site, tell: str) -> None:
-    """Up to the largest that one argument may be, and to the largest that all of them may be."""
+    """A job gets arguments up to the largest size of one, and about a megabyte in all."""
     site.start_recorder()
     site.start_worker()
     words = ["x" * 131_071] * 7
@@ -122,7 +122,10 @@ def test_a_megabyte_of_arguments_reaches_the_job(site: Site, tell: str) -> None:
 
 @pytest.mark.full
 def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, tell: str) -> None:
-    """How much all strings together may take only the host knows: a quarter of its stack limit."""
+    """Arguments that exceed the host's limit refuse the job with a reason.
+
+    The limit for all strings together is a quarter of the stack limit, which only the job's host knows.
+    """
     site.start_recorder()
     before = {each.worker for each in site.queue.devices()}
     site.spawn_command(["/bin/sh", "-c", f"ulimit -s 1024; exec {BIN / 'gpuqueue-worker'} run --plain"])
@@ -142,7 +145,7 @@ def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, tell:
 
 @pytest.mark.full
 def test_a_program_with_a_strange_name_is_refused_in_plain_words(site: Site) -> None:
-    """The kernel's words about it go into logs, into the book and onto terminals."""
+    """A program with a strange name is refused in harmless words, in logs, in the history and on terminals."""
     site.start_recorder()
     site.start_worker()
     name = "/no/\x1b]0;owned\x07\n\udcffprogram"
@@ -161,8 +164,11 @@ def test_a_program_with_a_strange_name_is_refused_in_plain_words(site: Site) -> 
 @pytest.mark.full
 @pytest.mark.parametrize("words", [["wait"], ["logs", "-f"], ["run"]])
 def test_whoever_waits_hears_that_the_job_is_held(site: Site, words: list[str]) -> None:
-    """And hears it once: without a word a hold looks like any other wait."""
-    site.start_recorder()  # without one they would wait for the book, too
+    """A command that waits for a job reports once that the job is held.
+
+    Otherwise a hold looks like any other wait.
+    """
+    site.start_recorder()  # without a recorder these commands would wait for the history, too
     if words == ["run"]:
         command = ["run", "--mem", "1M", "--", "true"]
     else:
@@ -188,7 +194,7 @@ def test_whoever_waits_hears_that_the_job_is_held(site: Site, words: list[str]) 
 
 
 def test_a_job_that_was_lost_too_often_says_so_to_whoever_waits(site: Site) -> None:
-    """That is another reason to look than a colleague's hold."""
+    """A command that waits for a job held after too many losses reports that reason."""
     serve(site.queue)
     site.queue.submit(make_spec())
     claimed = must_claim(site.queue)

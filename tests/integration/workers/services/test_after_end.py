@@ -1,4 +1,7 @@
-"""Commands at the end of a job: where it ran, with its rights, in so much time and no more."""
+"""Tests of the commands that a worker runs at the end of a job.
+
+Such a command runs on the job's host, with the job's rights, and within a time limit.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,22 @@ WITH_CONSTANT = Path(__file__).parents[3] / "support" / "with_constant.py"
 
 
 def submit(site: Site, *words: str, command: tuple[str, ...] = ("true",)) -> int:
-    """Submit by the command line and return the id."""
+    """Submit a job with the command line and return its id."""
     return int(site.cli("submit", "--mem", "64M", *words, "--", *command).stdout)
 
 
 def finished(path: Path) -> str | None:
-    """Return what stands there once the last word is written."""
+    """Return the content of the file once its last word is written."""
     text = path.read_text() if path.exists() else ""
     return text if text.rstrip().endswith("]") else None
 
 
 @pytest.mark.full
 def test_a_command_finds_out_what_became_of_the_job(site: Site, tmp_path: Path) -> None:
-    """In the job's directory and environment, with how it ended; what it writes stands at the end of the job's log."""
+    """The command runs in the job's directory and environment and gets the job's ending.
+
+    Its output is appended to the job's log.
+    """
     site.start_recorder()
     site.start_worker()
     words = (
@@ -49,7 +55,7 @@ def test_a_command_finds_out_what_became_of_the_job(site: Site, tmp_path: Path) 
     assert f"{job} x failed exited 3 my own gpuqueue: at the end: " in told
     assert told.rstrip().endswith("[]")
     site.until_recorded(job)
-    wanted = {"last words", str(tmp_path), str(os.getuid())}  # the two commands run side by side, and so do their lines
+    wanted = {"last words", str(tmp_path), str(os.getuid())}  # the commands run at once, their lines in any order
     until(lambda: wanted <= set(site.cli("logs", str(job)).stdout.splitlines()), what="what the commands say")
     log = site.cli("logs", str(job)).stdout
     assert log.startswith("last words\ngpuqueue: at the end: ")
@@ -58,7 +64,10 @@ def test_a_command_finds_out_what_became_of_the_job(site: Site, tmp_path: Path) 
 
 @pytest.mark.full
 def test_what_became_of_a_command_stands_with_the_job(site: Site) -> None:
-    """Nothing but the log of the worker told of one that failed."""
+    """The outcome of each command is recorded with the job.
+
+    A failed command used to be visible only in the worker's log.
+    """
     site.start_recorder()
     site.start_worker()
 
@@ -78,7 +87,10 @@ def test_what_became_of_a_command_stands_with_the_job(site: Site) -> None:
 
 @pytest.mark.full
 def test_a_success_runs_only_what_is_for_any_end(site: Site, tmp_path: Path) -> None:
-    """And after a run that is tried again nothing runs: the job has not ended."""
+    """A job that succeeds runs its `--on-end` commands and no `--on-fail` command.
+
+    No command runs after an attempt that is retried, because the job has not ended.
+    """
     site.start_recorder()
     site.start_worker()
     count = "command:echo $GPUQUEUE_ATTEMPT $GPUQUEUE_JOB_STATE >> told"
@@ -96,7 +108,10 @@ def test_a_success_runs_only_what_is_for_any_end(site: Site, tmp_path: Path) -> 
 
 @pytest.mark.full
 def test_a_command_that_never_ends_is_ended_and_holds_up_nothing(site: Site, tmp_path: Path) -> None:
-    """With all that it started, also what has left its session; jobs run and end meanwhile."""
+    """A command that does not end is ended at its time limit, with all its processes.
+
+    That includes processes that left the session. Other jobs run and end meanwhile.
+    """
     site.start_recorder()
     constants = ("workers.services.after_end:LIMIT_S=1", "workers.services.after_end:GRACE_S=1")
     site.spawn_command([sys.executable, str(WITH_CONSTANT), *constants, "run", "--device", "0", "--plain"])
@@ -119,7 +134,7 @@ def test_a_command_that_never_ends_is_ended_and_holds_up_nothing(site: Site, tmp
 @pytest.mark.full
 @pytest.mark.parametrize("spoil", ["rm log; mkfifo log", "rm log; ln -s ../../../victim log", "rm -f log"])
 def test_what_a_job_puts_in_the_place_of_its_log_is_left_alone(site: Site, tmp_path: Path, spoil: str) -> None:
-    """A command's output goes to the log or nowhere."""
+    """A command's output is written to the job's log only, never to what the job put in its place."""
     site.start_recorder()
     site.start_worker()
     victim = site.settings.runs_dir.parent / "victim"

@@ -23,7 +23,7 @@ WITH_CONSTANT = Path(__file__).parents[3] / "support" / "with_constant.py"
 
 
 class MovedClock:
-    """A clock that a test moves; the wall clock on its own as well."""
+    """A clock that a test sets. The wall clock can also be moved alone."""
 
     def __init__(self) -> None:
         self.wall = datetime.now(timezone.utc)
@@ -34,11 +34,11 @@ class MovedClock:
         return self.wall
 
     def monotonic_s(self) -> float:
-        """Return the time that really passed."""
+        """Return the seconds that have passed."""
         return self.passed_s
 
     def move(self, s: float) -> None:
-        """Let time pass."""
+        """Let *s* seconds pass."""
         self.wall += timedelta(seconds=s)
         self.passed_s += s
 
@@ -58,7 +58,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def run_of(settings: Settings, job_id: int, *, settled: bool = True) -> RunDir:
-    """Make the directory of a run whose job has written something."""
+    """Create the directory of a run with a log."""
     held = Held(job_id=job_id, token=f"1.{job_id:012}", devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
     directory = RunDir.create(settings.runs_dir, held)
     directory.log.write_text("words\n")
@@ -68,7 +68,7 @@ def run_of(settings: Settings, job_id: int, *, settled: bool = True) -> RunDir:
 
 
 def rounds(pruner: Pruner, clock: MovedClock) -> int:
-    """Let the pruner make two rounds, an hour apart, and return what it deleted."""
+    """Let the pruner make two rounds, an hour apart, and return the number of deleted logs."""
     never = threading.Event()
     first = pruner.round(never)
     clock.move(ROUND_S)
@@ -76,7 +76,7 @@ def rounds(pruner: Pruner, clock: MovedClock) -> int:
 
 
 def test_a_log_goes_when_its_time_is_over_and_its_directory_with_it(settings: Settings, clock: MovedClock) -> None:
-    """Thirty days after the end of the run, not before."""
+    """A log and its directory are deleted 30 days after the end of the run, and not before."""
     run_of(settings, 1)
     clock.move(29 * DAY_S)
     assert 0 == rounds(Pruner(settings, clock), clock)
@@ -87,7 +87,7 @@ def test_a_log_goes_when_its_time_is_over_and_its_directory_with_it(settings: Se
 
 
 def test_a_live_run_keeps_its_log_however_old_it_is(settings: Settings, clock: MovedClock) -> None:
-    """A job that has trained in silence for two months."""
+    """The log of a live run is never deleted, even after 60 days without output."""
     live = run_of(settings, 1, settled=False)
     clock.move(60 * DAY_S)
 
@@ -96,7 +96,7 @@ def test_a_live_run_keeps_its_log_however_old_it_is(settings: Settings, clock: M
 
 
 def test_a_run_that_has_just_ended_keeps_the_old_log(settings: Settings, clock: MovedClock) -> None:
-    """What counts is the end of the run, not the last word of its job."""
+    """The age of a log counts from the end of its run, not from its last line."""
     directory = run_of(settings, 1, settled=False)
     old = clock.wall.timestamp() - 60 * DAY_S
     os.utime(directory.log, (old, old))
@@ -107,7 +107,10 @@ def test_a_run_that_has_just_ended_keeps_the_old_log(settings: Settings, clock: 
 
 
 def test_no_link_is_followed_and_nothing_of_the_job_is_touched(settings: Settings, clock: MovedClock) -> None:
-    """A job can put into its run directory whatever it likes, and links to what is not its own."""
+    """Pruning follows no link and deletes no other file of the job.
+
+    A job can write anything into its run directory, including links to files that are not its own.
+    """
     precious = settings.state_dir / "precious"
     (precious / "1.abc").mkdir(parents=True)
     for place in (precious / "log", precious / "1.abc" / "log"):
@@ -130,7 +133,10 @@ def test_no_link_is_followed_and_nothing_of_the_job_is_touched(settings: Setting
 
 @pytest.mark.parametrize("jump_s", [365 * DAY_S, -365 * DAY_S])
 def test_a_clock_that_jumped_costs_no_log(settings: Settings, clock: MovedClock, jump_s: float) -> None:
-    """Set a year ahead by mistake, and back: in neither round anything is judged by it."""
+    """A round during which the wall clock jumped deletes nothing.
+
+    Here the clock is set a year off by mistake, and then set right again.
+    """
     run_of(settings, 1)
     pruner, never = Pruner(settings, clock), threading.Event()
     pruner.round(never)
@@ -143,7 +149,7 @@ def test_a_clock_that_jumped_costs_no_log(settings: Settings, clock: MovedClock,
 
 
 def test_logs_may_be_kept_for_ever(settings: Settings, clock: MovedClock) -> None:
-    """GPUQUEUE_KEEP_LOGS=none."""
+    """With GPUQUEUE_KEEP_LOGS=none, no log is deleted."""
     for_ever = Settings.load({"GPUQUEUE_STATE_DIR": str(settings.state_dir), "GPUQUEUE_KEEP_LOGS": "none"})
     run_of(settings, 1)
     clock.move(3650 * DAY_S)
@@ -152,7 +158,7 @@ def test_logs_may_be_kept_for_ever(settings: Settings, clock: MovedClock) -> Non
 
 
 def test_one_of_many_workers_prunes(settings: Settings, clock: MovedClock) -> None:
-    """The others leave it alone, and it is not waited for."""
+    """Only one worker of a host prunes. The other workers do not wait for it."""
     run_of(settings, 1)
     clock.move(60 * DAY_S)
     pruner = Pruner(settings, clock)
@@ -165,7 +171,7 @@ def test_one_of_many_workers_prunes(settings: Settings, clock: MovedClock) -> No
 
 @pytest.mark.full
 def test_a_worker_prunes_and_logs_says_so_in_one_line(site: Site) -> None:
-    """From the job's end to the missing log, with the real worker and its real clock."""
+    """A real worker deletes the log of an ended job, and `logs` reports that in one line."""
     site.environ["GPUQUEUE_KEEP_LOGS"] = "1s"
     site.start_recorder()
     worker = site.start_worker()

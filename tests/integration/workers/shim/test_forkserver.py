@@ -36,7 +36,7 @@ def forkserver() -> Iterator[Shims]:
 
 
 def server_of(ours: Shims) -> subprocess.Popen[bytes]:
-    """Return the process that forks."""
+    """Return the fork server's process."""
     ours.prepare()
     assert ours._server is not None
     return ours._server
@@ -64,7 +64,7 @@ def a_run(runs: Path, number: int, script: str) -> tuple[RunDir, int]:
 
 
 def is_free(directory: RunDir) -> bool:
-    """Return whether nobody holds the lock of a run."""
+    """Return whether the lock of a run is free."""
     lock = directory.try_lock()
     if lock is not None:
         os.close(lock)
@@ -83,7 +83,7 @@ def ended(shim: Shim) -> int | None:
 
 
 def test_many_shims_come_from_one_process_and_none_holds_what_is_anothers(forkserver: Shims, tmp_path: Path) -> None:
-    """The lock of each run is free when its own shim has ended, whoever else still runs."""
+    """The lock of a run is free when its own shim has ended, even while other shims run."""
     gate = tmp_path / "gate"
     long, long_lock = a_run(tmp_path, 1, f"while [ ! -e {gate} ]; do sleep 0.02; done; exit 3")
     short, short_lock = a_run(tmp_path, 2, "exit 4")
@@ -101,7 +101,7 @@ def test_many_shims_come_from_one_process_and_none_holds_what_is_anothers(forkse
 
 
 def test_no_run_keeps_another_ones_descriptors(forkserver: Shims, tmp_path: Path) -> None:
-    """The job sees its three streams and nothing of ours: no lock, no socket, no pipe."""
+    """A job has its three streams and no descriptor of gpuqueue: no lock, no socket, no pipe."""
     directory, lock = a_run(tmp_path, 1, "ls -l /proc/self/fd")
 
     shim = forkserver.start(directory.path, lock)
@@ -109,11 +109,11 @@ def test_no_run_keeps_another_ones_descriptors(forkserver: Shims, tmp_path: Path
 
     assert 0 == ended(shim)
     shown = directory.log.read_text().splitlines()
-    assert 5 == len(shown), shown  # a head, the three, and the list itself
+    assert 5 == len(shown), shown  # the header, the three streams, and the listing itself
 
 
 def test_ended_shims_leave_no_zombie(forkserver: Shims, tmp_path: Path) -> None:
-    """They are not the worker's children: who forked them must collect them."""
+    """The fork server collects ended shims, because they are not the worker's children."""
     server = server_of(forkserver)
     for number in range(1, 4):
         directory, lock = a_run(tmp_path, number, "exit 0")
@@ -125,7 +125,7 @@ def test_ended_shims_leave_no_zombie(forkserver: Shims, tmp_path: Path) -> None:
 
 
 def test_a_fork_server_that_was_killed_is_started_again(forkserver: Shims, tmp_path: Path) -> None:
-    """Before the next run, without a word: nothing was asked of it meanwhile."""
+    """A killed fork server is started again before the next run."""
     server = server_of(forkserver)
     server.kill()
     server.wait()
@@ -139,7 +139,7 @@ def test_a_fork_server_that_was_killed_is_started_again(forkserver: Shims, tmp_p
 
 
 def test_a_shim_outlives_who_forked_it(forkserver: Shims, tmp_path: Path) -> None:
-    """Its exit code is told by itself."""
+    """A shim outlives the fork server and writes the exit code itself."""
     gate = tmp_path / "gate"
     directory, lock = a_run(tmp_path, 1, f"while [ ! -e {gate} ]; do sleep 0.02; done; exit 6")
     shim = forkserver.start(directory.path, lock)
@@ -155,7 +155,10 @@ def test_a_shim_outlives_who_forked_it(forkserver: Shims, tmp_path: Path) -> Non
 def test_a_fork_server_that_does_not_answer_is_ended_and_holds_no_lock(
     forkserver: Shims, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether there is a shim is then told by the lock of the run, and by nothing else."""
+    """A fork server that does not answer is ended, and holds no lock.
+
+    Only the lock of the run tells then whether there is a shim.
+    """
     monkeypatch.setattr(client, "ANSWER_S", 0.2)
     server = server_of(forkserver)
     server.send_signal(signal.SIGSTOP)
@@ -170,10 +173,10 @@ def test_a_fork_server_that_does_not_answer_is_ended_and_holds_no_lock(
 
 
 def test_a_host_without_descriptors_says_so(forkserver: Shims, tmp_path: Path) -> None:
-    """The number of the error comes back, and the lock is still ours alone."""
+    """A fork server without file descriptors returns the error number and keeps no lock."""
     server = server_of(forkserver)
     directory, lock = a_run(tmp_path, 1, "exit 0")
-    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (4, 4))  # it can take no descriptor more
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (4, 4))  # the server can open no further descriptor
 
     with pytest.raises(OSError, match="Too many open files"):
         forkserver.start(directory.path, lock)
@@ -183,7 +186,7 @@ def test_a_host_without_descriptors_says_so(forkserver: Shims, tmp_path: Path) -
 
 
 def test_the_fork_server_ends_with_its_worker_and_the_shims_do_not(tmp_path: Path) -> None:
-    """Kill -9 of the worker: the socket tells."""
+    """After SIGKILL of the worker the fork server ends, because its socket closes; its shims go on."""
     gate = tmp_path / "gate"
     directory, lock = a_run(tmp_path, 1, f"while [ ! -e {gate} ]; do sleep 0.02; done; exit 7")
     script = (
@@ -207,9 +210,10 @@ def test_the_fork_server_ends_with_its_worker_and_the_shims_do_not(tmp_path: Pat
 
 
 def test_a_shim_in_waiting_that_came_to_no_run_says_so(forkserver: Shims) -> None:
-    """Its interpreter ends, and the worker hands it a run in that very moment: nobody reads that any more.
+    """A waiting shim that never started a run exits with `NO_RUN`.
 
-    With 0 it would have left as one whose job has begun: the run counted as lost. So it goes back, as no attempt.
+    Its interpreter may end at the moment in which the worker gives it a run. With exit code 0 the worker would take the
+    job for begun and count the run as lost; with `NO_RUN` the claim is released, and is no attempt.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.send(json.dumps({"python": "true", "program": "/bin/true", "cwd": "/", "env": {}, "modules": ""}).encode())
@@ -225,7 +229,10 @@ def test_a_shim_in_waiting_that_came_to_no_run_says_so(forkserver: Shims) -> Non
 def test_a_host_without_descriptors_makes_a_job_start_without_its_spare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The shim had said who it is, and then died of that: the run was lost, though nothing of it had begun."""
+    """Without file descriptors a job starts without its warm interpreter.
+
+    The shim used to die after it had written its pid file, so that the run was lost although the job had not begun.
+    """
     monkeypatch.chdir(tmp_path)
     to, its = socket.socketpair()
     with its:

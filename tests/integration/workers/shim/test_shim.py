@@ -29,12 +29,15 @@ from workers.run.environment import TOKEN
     ],
 )
 def test_exit_codes_and_signals_come_back_true(shims: Any, script: str, words: str) -> None:
-    """As the kernel reported them."""
+    """Exit codes and signals are reported as the kernel reported them."""
     assert words == str(shims("sh", "-c", script).ended().ending)
 
 
 def test_what_it_says_takes_no_file_more_than_it_must(shims: Any, tmp_path: Path) -> None:
-    """Each new file is searched an inode for; the exit takes the place of the spec, which nobody needs any more."""
+    """The exit file reuses the inode of the spec, which is no longer needed.
+
+    The file system would have to search an inode for each new file.
+    """
     runs, spec = tmp_path / "runs", []
     place = runs / "1" / RUN_TOKEN / "spec"
     shim = shims("true", runs=runs, before=lambda: spec.append(place.stat()))
@@ -48,7 +51,10 @@ def test_what_it_says_takes_no_file_more_than_it_must(shims: Any, tmp_path: Path
 
 
 def test_a_spec_that_a_job_has_given_another_name_is_not_written_over(shims: Any, tmp_path: Path) -> None:
-    """It may be a file that somebody still needs: so an exit gets one of its own."""
+    """If the spec has another hard link, the exit file gets a new inode.
+
+    The other name may belong to a file that is still needed.
+    """
     runs, kept = tmp_path / "runs", tmp_path / "kept"
     kept.write_text("mine")
     shim = shims("sh", "-c", f"ln -f {kept} {runs}/1/{RUN_TOKEN}/spec; exit 4", runs=runs)
@@ -58,15 +64,18 @@ def test_a_spec_that_a_job_has_given_another_name_is_not_written_over(shims: Any
 
 
 def test_a_worker_of_an_older_version_starts_it_by_itself(shims: Any) -> None:
-    """An upgrade under a running worker: it knows no fork server, and says in the spec which file is the lock."""
+    """A worker of an older version, which has no fork server, can start the shim directly.
+
+    This happens in an upgrade under a running worker. Such a worker names the lock's descriptor in the spec.
+    """
     shim = shims("sh", "-c", "ls -l /proc/self/fd; exit 3", old=True)
 
     assert "exit 3" == str(shim.ended().ending)
-    assert 5 == len(shim.log().splitlines()), shim.log()  # a head, the three streams, and the list itself
+    assert 5 == len(shim.log().splitlines()), shim.log()  # the header, the three streams, and the listing itself
 
 
 def test_output_and_errors_are_in_one_log_in_order(shims: Any) -> None:
-    """Two streams, one file, the order of writing."""
+    """Both streams are in one log, in the order of writing."""
     shim = shims("sh", "-c", "echo one; echo two >&2; echo three; echo four >&2")
 
     shim.ended()
@@ -75,7 +84,7 @@ def test_output_and_errors_are_in_one_log_in_order(shims: Any) -> None:
 
 
 def test_arguments_that_are_no_text_arrive_unchanged(shims: Any) -> None:
-    """Undecodable bytes, newlines, quotes."""
+    """Undecodable bytes, newlines and quotes reach the job unchanged."""
     shim = shims("printf", "%s", "a\udcff\n'\"$(x)")
 
     shim.ended()
@@ -94,7 +103,7 @@ def test_arguments_that_are_no_text_arrive_unchanged(shims: Any) -> None:
 def test_what_cannot_start_is_refused_with_the_reason(
     shims: Any, argv: list[str], changes: dict[str, Any], words: str
 ) -> None:
-    """A missing program, a directory that is gone: told, and never a success."""
+    """A job with a missing program or directory is refused with the reason, and never succeeds."""
     end = shims(*argv, **changes).ended()
 
     assert EndingKind.REFUSED is end.ending.kind
@@ -105,7 +114,11 @@ def test_what_cannot_start_is_refused_with_the_reason(
 def test_a_job_that_hangs_before_it_begins_can_be_ended(
     shims: Any, tmp_path: Path, kind: EndingKind, *, asked: bool
 ) -> None:
-    """Its working directory is on a file server that died: nobody looked at cancel and beat any more."""
+    """A job that hangs before its start ends on a cancel or without heartbeats.
+
+    Its working directory is on a dead file server. The shim used to check neither the cancel nor the heartbeat
+    meanwhile.
+    """
     with dead_server(tmp_path / "dead") as dead:
         shim = shims("true", cwd=str(dead), vouch_s=60.0 if asked else 3.0)
         until((shim.directory.path / "pid").exists)
@@ -118,7 +131,7 @@ def test_a_job_that_hangs_before_it_begins_can_be_ended(
     assert "its working directory or its program does not answer" == end.ending.detail
 
 
-#: The head of a program for another kind of machine (ELF for IBM S/390).
+#: The header of a program for another machine type (ELF for IBM S/390).
 FOREIGN = b"\x7fELF\x02\x02\x01" + bytes(9) + b"\x00\x02\x00\x16" + bytes(44)
 
 
@@ -137,7 +150,10 @@ FOREIGN = b"\x7fELF\x02\x02\x01" + bytes(9) + b"\x00\x02\x00\x16" + bytes(44)
 def test_a_script_that_cannot_run_says_more_than_the_kernel(
     shims: Any, tmp_path: Path, content: bytes | None, words: str | None
 ) -> None:
-    """`No such file or directory` about a file that is there; `Permission denied` about a directory."""
+    """The reason says more than the kernel's message.
+
+    The kernel reports `No such file or directory` for a file that exists, and `Permission denied` for a directory.
+    """
     script = tmp_path / "script"
     if content is None:
         script.mkdir()
@@ -148,7 +164,7 @@ def test_a_script_that_cannot_run_says_more_than_the_kernel(
 
     end = shim.ended()
 
-    if words is None:  # env(1) has started well, and says itself what it cannot find
+    if words is None:  # env(1) itself starts, and reports what it cannot find
         assert ("exit 127", True) == (str(end.ending), "no-such-interpreter" in shim.log())
     else:
         assert (EndingKind.REFUSED, False) == (end.ending.kind, end.hosts_fault)
@@ -156,7 +172,7 @@ def test_a_script_that_cannot_run_says_more_than_the_kernel(
 
 
 def test_a_working_directory_that_was_deleted_is_refused(shims: Any, tmp_path: Path) -> None:
-    """Between submit and start."""
+    """A job whose working directory was deleted between submit and start is refused."""
     place = tmp_path / "place"
     place.mkdir()
     place.rmdir()
@@ -183,7 +199,7 @@ time.sleep(float(sys.argv[1]))
 
 
 def daemon_of(shim: Shim) -> int:
-    """Wait for the daemon's pid."""
+    """Wait for the daemon's pid and return it."""
 
     def told() -> str:
         return shim.log().partition("daemon ")[2].strip()
@@ -192,7 +208,7 @@ def daemon_of(shim: Shim) -> int:
 
 
 def test_cancel_ends_daemons_that_left_their_session_twice(shims: Any) -> None:
-    """Fork, setsid, fork, setsid: still a child of the shim in the end."""
+    """A cancel ends a daemon that left its session twice, because it is still below the shim."""
     shim = shims(sys.executable, "-c", DAEMON, "1000")
     daemon = daemon_of(shim)
 
@@ -204,7 +220,7 @@ def test_cancel_ends_daemons_that_left_their_session_twice(shims: Any) -> None:
 
 
 def test_nothing_outlives_a_job_that_ended_by_itself(shims: Any) -> None:
-    """A process left in the background goes with it."""
+    """A background process ends with its job."""
     shim = shims(sys.executable, "-c", DAEMON, "0.5")
     daemon = daemon_of(shim)
 
@@ -215,7 +231,7 @@ def test_nothing_outlives_a_job_that_ended_by_itself(shims: Any) -> None:
 
 
 def test_a_job_that_ignores_term_is_killed_after_its_grace(shims: Any) -> None:
-    """TERM, a grace, then KILL."""
+    """A job that ignores SIGTERM gets SIGKILL after its grace."""
     shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done", kill_grace_s=0.3)
     until(lambda: "ready" in shim.log())
 
@@ -225,7 +241,7 @@ def test_a_job_that_ignores_term_is_killed_after_its_grace(shims: Any) -> None:
 
 
 def test_a_job_may_use_its_grace_to_save_itself(shims: Any) -> None:
-    """What it exits with after TERM is kept beside the reason for its end."""
+    """The exit code after SIGTERM is kept beside the reason for the ending."""
     shim = shims("sh", "-c", "trap 'echo saved; exit 7' TERM; echo ready; while :; do sleep 0.05; done")
     until(lambda: "ready" in shim.log())
 
@@ -237,7 +253,7 @@ def test_a_job_may_use_its_grace_to_save_itself(shims: Any) -> None:
 
 
 def test_the_time_limit_ends_a_run(shims: Any) -> None:
-    """Kept by the shim itself, so that it holds without any worker."""
+    """The shim itself enforces the time limit, so no worker is needed."""
     end = shims("sleep", "1000", time_limit_s=0.2).ended()
 
     assert EndingKind.TIMED_OUT is end.ending.kind
@@ -245,7 +261,7 @@ def test_the_time_limit_ends_a_run(shims: Any) -> None:
 
 
 def test_a_run_that_nobody_vouches_for_fences_itself(shims: Any) -> None:
-    """It is over before anybody else can be given the job."""
+    """A run without heartbeats ends itself before its job can be claimed again."""
     end = shims("sleep", "1000", vouch_s=0.3).ended()
 
     assert EndingKind.LOST is end.ending.kind
@@ -253,7 +269,7 @@ def test_a_run_that_nobody_vouches_for_fences_itself(shims: Any) -> None:
 
 
 def test_vouching_again_keeps_a_run_alive(shims: Any) -> None:
-    """The grace starts anew each time, on the shim's own clock."""
+    """Each heartbeat extends the run's deadline, on the shim's own clock."""
     shim = shims("sleep", "0.8", vouch_s=0.4)
     until(lambda: shim.directory.vouch(time.monotonic() + 0.4) or shim.process.poll() is not None)
 
@@ -261,7 +277,10 @@ def test_vouching_again_keeps_a_run_alive(shims: Any) -> None:
 
 
 def test_a_shim_that_comes_too_late_does_not_start_the_job(shims: Any) -> None:
-    """A worker that was frozen between the queue's yes and the spawn must not make a second copy."""
+    """A shim that starts too late does not start the job.
+
+    A worker that was frozen between the claim and the start must not make a second copy.
+    """
     shim = shims("echo", "alive", start_before=time.monotonic() - 1)
 
     assert EndingKind.LOST is shim.ended().ending.kind
@@ -269,7 +288,7 @@ def test_a_shim_that_comes_too_late_does_not_start_the_job(shims: Any) -> None:
 
 
 def test_the_lock_tells_whether_anybody_is_there(shims: Any) -> None:
-    """Held by the shim for as long as it lives, and by none of the job's processes."""
+    """The shim holds the lock for as long as it lives, and no process of the job holds it."""
     shim = shims("sh", "-c", "echo ready; sleep 1000")
     until(lambda: "ready" in shim.log())
     assert shim.directory.try_lock() is None
@@ -283,7 +302,7 @@ def test_the_lock_tells_whether_anybody_is_there(shims: Any) -> None:
 
 
 def test_the_first_process_dies_with_a_killed_shim_and_the_sweep_finds_the_rest(shims: Any) -> None:
-    """Kill -9 of the shim leaves nothing on the card once the worker has swept."""
+    """After SIGKILL of the shim, the sweep leaves no process of the run."""
     shim = shims("sh", "-c", "setsid sh -c 'echo daemon $$; sleep 1000' & sleep 1000")
     daemon = daemon_of(shim)
 
@@ -296,7 +315,10 @@ def test_the_first_process_dies_with_a_killed_shim_and_the_sweep_finds_the_rest(
 
 
 def test_a_settled_run_keeps_only_its_log(shims: Any) -> None:
-    """And when that was how long. The spec holds the submitter's environment; it goes as soon as it may."""
+    """A settled run keeps only its log and the log's size notes.
+
+    The spec holds the submitter's environment and is deleted as soon as possible.
+    """
     shim = shims("echo", "hello")
     shim.ended()
     runs = shim.directory.path.parent.parent
@@ -309,7 +331,10 @@ def test_a_settled_run_keeps_only_its_log(shims: Any) -> None:
 
 
 def test_a_job_that_took_too_much_is_not_waited_for(shims: Any, tmp_path: Path) -> None:
-    """It ignores TERM, and the grace of a minute was spent at the cost of its neighbours."""
+    """A job that is ended for its memory use gets no long grace.
+
+    The job ignores SIGTERM, and a grace of a minute would be at the cost of its neighbours.
+    """
     ready = tmp_path / "ready"
     stubborn = f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
     shim = shims("sh", "-c", stubborn, kill_grace_s=60.0)
@@ -317,7 +342,7 @@ def test_a_job_that_took_too_much_is_not_waited_for(shims: Any, tmp_path: Path) 
 
     shim.directory.ask_end(EndingKind.OUT_OF_MEMORY)
 
-    ending = shim.ended().ending  # within half the grace
+    ending = shim.ended().ending  # `ended` waits for half the grace at most
     assert (EndingKind.OUT_OF_MEMORY, 9) == (ending.kind, ending.signal)
 
 
@@ -334,7 +359,7 @@ while True:
 
 @pytest.mark.full
 def test_the_signal_before_the_time_limit_comes_once_and_then_the_limit(shims: Any) -> None:
-    """The job catches it, saves and goes on; its time limit holds as it did."""
+    """The early signal comes once, and the time limit still holds."""
     shim = shims(sys.executable, "-c", SAVES, time_limit_s=4.0, signal=(int(signal.SIGUSR1), 1.0))
 
     end = shim.ended()
@@ -345,7 +370,10 @@ def test_the_signal_before_the_time_limit_comes_once_and_then_the_limit(shims: A
 
 @pytest.mark.full
 def test_the_early_signal_is_for_the_first_process_alone(shims: Any) -> None:
-    """What it has forked would be ended by it, and the job would fail after it had saved itself well."""
+    """Only the job's first process gets the early signal.
+
+    The signal would end the child processes, and the job would fail although it had saved its state.
+    """
     shim = shims(
         "sh", "-c", "trap 'echo told; kill $child; exit 7' USR1; sleep 60 & child=$!; echo ready; wait; wait",
         time_limit_s=30.0, signal=(int(signal.SIGUSR1), 27.0),
@@ -356,7 +384,7 @@ def test_the_early_signal_is_for_the_first_process_alone(shims: Any) -> None:
 
 
 def test_whoever_does_not_catch_the_early_signal_is_ended_by_it(shims: Any) -> None:
-    """As by any other of that number: nobody pretends that it timed out."""
+    """A job that does not catch the early signal is recorded as killed by it, and not as timed out."""
     shim = shims("sleep", "60", time_limit_s=30.0, signal=(int(signal.SIGUSR2), 29.0))
 
     assert "killed by SIGUSR2" == str(shim.ended().ending)
@@ -389,7 +417,10 @@ while True:
 def test_a_job_that_must_make_place_is_told_and_has_its_grace(
     shims: Any, tmp_path: Path, code: int, left_s: float, words: str
 ) -> None:
-    """SIGTERM and a file with reason and deadline; much longer than a cancel's grace, and then the end."""
+    """A preempted job gets SIGTERM, a file with reason and deadline, and its own grace, and is ended after it.
+
+    That grace can be much longer than the kill grace of a cancel.
+    """
     nap_s = 1.5 if left_s > 1.0 else 60.0
     env = {"PATH": os.environ["PATH"], TOKEN: RUN_TOKEN, "GPUQUEUE_RUN_DIR": str(tmp_path / "runs0" / "1" / RUN_TOKEN)}
     shim = shims(sys.executable, "-c", MAKES_PLACE, str(nap_s), str(code), env=env, kill_grace_s=0.2)
@@ -404,7 +435,7 @@ def test_a_job_that_must_make_place_is_told_and_has_its_grace(
 
 @pytest.mark.full
 def test_what_is_below_a_shell_has_the_same_grace(shims: Any) -> None:
-    """The shell goes at the first SIGTERM; the program below it is still saving."""
+    """A program below a shell keeps its grace although the shell ends at the first SIGTERM."""
     saves = "trap 'sleep 3; echo saved; exit 75' TERM; echo ready; while :; do sleep 0.1; done"
     shim = shims("sh", "-c", f'sh -c "{saves}"; echo never', kill_grace_s=0.2)
     until(lambda: "ready" in shim.log())
@@ -417,7 +448,10 @@ def test_what_is_below_a_shell_has_the_same_grace(shims: Any) -> None:
 
 @pytest.mark.parametrize(("kill_grace_s", "left_s"), [(0.2, 3600.0), (3600.0, 2.0)])
 def test_a_cancel_during_the_grace_wins_and_makes_it_no_longer(shims: Any, kill_grace_s: float, left_s: float) -> None:
-    """Somebody wants it gone for good; and the job that it makes place for was told when."""
+    """A cancel during a preemption's grace ends the job for good, and never extends the grace.
+
+    The preempting job already has a deadline.
+    """
     ignores = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
     shim = shims("sh", "-c", ignores, kill_grace_s=kill_grace_s)
     until(lambda: "ready" in shim.log())
@@ -430,7 +464,7 @@ def test_a_cancel_during_the_grace_wins_and_makes_it_no_longer(shims: Any, kill_
 
 @pytest.mark.full
 def test_a_time_limit_holds_during_the_grace(shims: Any) -> None:
-    """Who is asked to go shortly before its time is over has no longer than that."""
+    """A job that is preempted shortly before its time limit still ends at the limit."""
     ignores = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
     shim = shims("sh", "-c", ignores, kill_grace_s=0.2, time_limit_s=3.0)
     until(lambda: "ready" in shim.log())
@@ -441,7 +475,10 @@ def test_a_time_limit_holds_during_the_grace(shims: Any) -> None:
 
 
 def test_a_notice_that_makes_no_sense_is_one_all_the_same(shims: Any) -> None:
-    """The job may have written over it: then it has as long as at a cancel."""
+    """An unreadable preemption file still preempts, with the grace of a cancel.
+
+    The job may have overwritten the file.
+    """
     shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", kill_grace_s=0.2)
     until(lambda: "ready" in shim.log())
 

@@ -24,13 +24,13 @@ from workers.run.environment import TOKEN
 from workers.run.torch_report import read_reports
 
 DIE_AT = Path(__file__).parents[3] / "support" / "die_at.py"
-#: A script that is made anew by each test: what it prints says whether it ran.
+#: A script that each test writes anew. Its output shows that it ran.
 SCRIPT = "import os, sys\nprint('ran', sys.argv[1:])\n"
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Callable[..., WarmRuns]]:
-    """Return a way to make places to run scripts, cold and warm."""
+    """Return a function that makes directories in which scripts run, cold and warm."""
     made: list[WarmRuns] = []
 
     def make(modules: str = "json", **settings: str) -> WarmRuns:
@@ -43,17 +43,17 @@ def make(tmp_path: Path) -> Iterator[Callable[..., WarmRuns]]:
 
 
 def pid_of(runs: WarmRuns) -> int:
-    """Return the pid of the interpreter in waiting."""
+    """Return the pid of the warm interpreter."""
     (spare,) = runs.spares._spares
     (pid,) = process_tree._children(spare._shim.pid)
     return pid
 
 
-# ---- which job a spare becomes ---------------------------------------------------------------------------------------
+# ---- which job a warm interpreter becomes ----------------------------------------------------------------------------
 
 
 def test_the_first_job_makes_the_spare_for_the_next(make: Callable[..., WarmRuns]) -> None:
-    """And each one that is used is replaced."""
+    """The first job starts a warm interpreter for the next one, and each used interpreter is replaced."""
     runs = make()
     spec = runs.spec(SCRIPT)
 
@@ -62,7 +62,10 @@ def test_the_first_job_makes_the_spare_for_the_next(make: Callable[..., WarmRuns
 
 
 def test_a_job_unlike_it_is_told_what_differs_and_gets_its_own(make: Callable[..., WarmRuns]) -> None:
-    """There is room for one: that of the job which came last stays."""
+    """A job that the warm interpreter does not match is refused with the difference, and gets a new one.
+
+    There is room for one warm interpreter, so the one of the latest job stays.
+    """
     runs = make()
     spec = runs.spec(SCRIPT)
     runs.spare_for(spec)
@@ -74,7 +77,10 @@ def test_a_job_unlike_it_is_told_what_differs_and_gets_its_own(make: Callable[..
 
 
 def test_modules_that_are_not_there_are_told_of(make: Callable[..., WarmRuns]) -> None:
-    """Not tried again and again: each try would cost what an import costs."""
+    """A module that cannot be imported is reported, and its import is not tried again.
+
+    Each try would cost the time of an import.
+    """
     runs = make("no_such_module")
     spec = runs.spec(SCRIPT)
     runs.refusal(spec)
@@ -87,7 +93,11 @@ def test_modules_that_are_not_there_are_told_of(make: Callable[..., WarmRuns]) -
 
 @pytest.mark.parametrize("last", ['exec {} "$@"', '{} "$@"'], ids=["replaced", "beside it"])
 def test_a_python_that_is_a_wrapper_is_no_interpreter(make: Callable[..., WarmRuns], last: str) -> None:
-    """It chooses by a variable or a file beside the script: the spare would run what it chose for another job."""
+    """A wrapper script around Python gets no warm interpreter.
+
+    A wrapper chooses the interpreter by a variable or by a file beside the script, so the choice may not hold for
+    another job.
+    """
     runs = make()
     wrapper = runs.place / "python"
     wrapper.write_text("#!/bin/sh\nexport CHOSEN=$(cat .python-version)\n" + last.format(sys.executable) + "\n")
@@ -105,7 +115,7 @@ def test_a_python_that_is_a_wrapper_is_no_interpreter(make: Callable[..., WarmRu
 
 
 def test_an_interpreter_behind_links_is_no_wrapper(make: Callable[..., WarmRuns]) -> None:
-    """That of an environment is a link to a link."""
+    """An interpreter behind links is accepted; in a virtual environment it is a link to a link."""
     runs = make()
     (runs.place / "python").symlink_to(runs.place / "python3")
     (runs.place / "python3").symlink_to(sys.executable)
@@ -115,12 +125,12 @@ def test_an_interpreter_behind_links_is_no_wrapper(make: Callable[..., WarmRuns]
 
 
 def test_a_site_may_keep_none(make: Callable[..., WarmRuns]) -> None:
-    """Or have no memory for one."""
+    """With GPUQUEUE_WARM_SPARES=0 a site keeps no warm interpreters."""
     assert "this site keeps no spares" == make(GPUQUEUE_WARM_SPARES="0").refusal(make().spec(SCRIPT))
 
 
 def test_a_host_without_memory_keeps_none(make: Callable[..., WarmRuns], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left is for jobs."""
+    """A host short of memory keeps no warm interpreters: the memory is for jobs."""
     monkeypatch.setattr("workers.warm.pool._available_bytes", lambda: 0)
     runs = make()
 
@@ -129,7 +139,7 @@ def test_a_host_without_memory_keeps_none(make: Callable[..., WarmRuns], monkeyp
 
 @pytest.mark.full
 def test_a_spare_that_nobody_wants_is_let_go(make: Callable[..., WarmRuns]) -> None:
-    """It holds memory; and its processes are gone."""
+    """An idle warm interpreter is ended, because it holds memory."""
     runs = make(GPUQUEUE_WARM_IDLE="1s")
     runs.spare_for(runs.spec(SCRIPT))
     pid = pid_of(runs)
@@ -139,9 +149,9 @@ def test_a_spare_that_nobody_wants_is_let_go(make: Callable[..., WarmRuns]) -> N
     until(lambda: not Path(f"/proc/{pid}").exists(), what="it is gone")
 
 
-# ---- what it finds ---------------------------------------------------------------------------------------------------
+# ---- what the job finds ----------------------------------------------------------------------------------------------
 
-#: Prints its environment, but for what each run has of its own.
+#: Prints the environment without the variables that differ in each run.
 ENVIRONMENT = """
 import os
 print({name: value for name, value in sorted(os.environ.items()) if name not in ("GPUQUEUE_TOKEN", "GPUQUEUE_ATTEMPT")})
@@ -149,7 +159,10 @@ print({name: value for name, value in sorted(os.environ.items()) if name not in 
 
 
 def test_a_job_without_a_locale_has_what_python_makes_of_that(make: Callable[..., WarmRuns]) -> None:
-    """Without LANG and LC_ALL Python sets LC_CTYPE: a warm job lacked it, and so did what it started."""
+    """A warm job without LANG and LC_ALL has the LC_CTYPE that Python sets.
+
+    Warm jobs, and their child processes, used to lack it.
+    """
     runs = make()
     spec = runs.spec(ENVIRONMENT)
     spec = replace(spec, env={name: value for name, value in spec.env.items() if name != "LANG"})
@@ -161,9 +174,10 @@ def test_a_job_without_a_locale_has_what_python_makes_of_that(make: Callable[...
 
 
 def test_what_an_import_changes_is_changed_in_a_spare(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
-    """What it had removed was there again.
+    """Changes that an import makes to the environment hold in a warm job too.
 
-    A variable that the job has and the one before it had not stays as the job has it.
+    A variable that the import had removed used to be present again. A variable that the job sets, and the interpreter
+    did not have, stays as the job has it.
     """
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "mine.py").write_text("import os\nos.environ['IMPORTED'] = os.environ.pop('TAKEN')\n")
@@ -184,7 +198,11 @@ def test_what_an_import_changes_is_changed_in_a_spare(make: Callable[..., WarmRu
 def test_where_python_changes_variables_at_its_start_there_is_no_spare(
     make: Callable[..., WarmRuns], tmp_path: Path, change: str
 ) -> None:
-    """A job wrote into the directory of the one before it: a sitecustomize had computed that from its variables."""
+    """A Python whose startup changes environment variables gets no warm interpreter.
+
+    A job used to write into the directory of the previous job, because a sitecustomize had computed it from that job's
+    variables.
+    """
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "sitecustomize.py").write_text(f"import os\n{change}\n")
     runs = make()
@@ -197,11 +215,14 @@ def test_where_python_changes_variables_at_its_start_there_is_no_spare(
     assert f"{name} is changed when Python starts, by a sitecustomize or a .pth file" == runs.refusal(spec)
 
 
-# ---- what keeps a spare from becoming a job --------------------------------------------------------------------------
+# ---- what keeps a warm interpreter from becoming a job ---------------------------------------------------------------
 
 
 def test_a_module_beside_the_script_comes_before_what_is_loaded(make: Callable[..., WarmRuns]) -> None:
-    """A cold job imports the file beside it; so this one starts cold."""
+    """A job starts cold if a module beside its script has the name of a loaded module.
+
+    A cold job imports the file beside the script.
+    """
     runs = make("colorsys")
     (runs.place / "colorsys.py").write_text("mine = True\n")
     spec = runs.spec("import colorsys\nprint(colorsys.mine)\n")
@@ -218,7 +239,10 @@ def test_a_module_beside_the_script_comes_before_what_is_loaded(make: Callable[.
 def test_a_module_beside_the_script_that_a_library_has_missed(
     make: Callable[..., WarmRuns], tmp_path: Path, kind: str
 ) -> None:
-    """A library that does without it, as torch without dill, would have found it beside the script."""
+    """A job starts cold if a module beside its script has the name of one that a library did not find.
+
+    An example is torch, which works without dill. In a cold start the library finds the module beside the script.
+    """
     (tmp_path / "seeker.py").write_text(
         "from importlib.util import find_spec\ntry: import optional_part\nexcept ImportError: optional_part = None\n"
         "found = optional_part is not None, find_spec('optional_part') is not None\n"
@@ -245,7 +269,7 @@ def test_a_module_beside_the_script_that_a_library_has_missed(
     ("place", "in_place", "told"),
     [
         ("site-packages", False, ""),
-        ("site-packages", True, "model.py"),  # which changes no directory
+        ("site-packages", True, "model.py"),  # an edit in place changes no directory
         ("lib", False, "model.py"),
     ],
     ids=["a package was upgraded", "a file of a package was edited where it lies", "a module that somebody works on"],
@@ -253,7 +277,7 @@ def test_a_module_beside_the_script_that_a_library_has_missed(
 def test_what_was_changed_since_is_imported_anew(
     make: Callable[..., WarmRuns], tmp_path: Path, place: str, told: str, *, in_place: bool
 ) -> None:
-    """A cold job has what is there now; so this one starts cold, and says what has changed."""
+    """A job starts cold, and names the change, if a module has changed since it was loaded."""
     library = tmp_path / place
     library.mkdir()
     (library / "model.py").write_text("version = 1\n")
@@ -271,7 +295,10 @@ def test_what_was_changed_since_is_imported_anew(
 
 
 def test_what_was_changed_while_it_was_imported_makes_no_spare(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
-    """What lies there after the import would be taken for what was loaded: all jobs got the old one from then on."""
+    """A module that changes while it is imported makes no warm interpreter.
+
+    Otherwise the new file would be taken for the loaded one, and all later jobs would get the old module.
+    """
     (tmp_path / "lib").mkdir()
     model = tmp_path / "lib" / "model.py"
     model.write_text("version = 1\nopen(__file__, 'a').write('# upgraded\\n')\n")
@@ -285,10 +312,13 @@ def test_what_was_changed_while_it_was_imported_makes_no_spare(make: Callable[..
 
 
 def test_packages_of_a_user_that_come_later_are_found(make: Callable[..., WarmRuns]) -> None:
-    """Their directory is on no path before it is there: ``pip install --user`` makes it."""
+    """A job starts cold if the user's site-packages directory has appeared since.
+
+    The directory is on no path before it exists; ``pip install --user`` creates it.
+    """
     runs = make()
     spec = runs.spec("import newlib\nprint(newlib.version)\n")
-    python = str(Path(sys.base_prefix, "bin", "python3").resolve())  # of no environment: those have no such packages
+    python = str(Path(sys.base_prefix, "bin", "python3").resolve())  # a virtual environment has no user packages
     spec = replace(spec, argv=(python, "train.py"))
     runs.spare_for(spec)
 
@@ -303,7 +333,10 @@ def test_packages_of_a_user_that_come_later_are_found(make: Callable[..., WarmRu
 def test_a_module_that_comes_later_in_a_directory_of_the_path_is_found(
     make: Callable[..., WarmRuns], tmp_path: Path
 ) -> None:
-    """It would be imported in place of what is loaded. Results that are written there change nothing."""
+    """A job starts cold if a new module in a directory of the path would replace a loaded one.
+
+    Other files and directories that appear there, such as results, change nothing.
+    """
     library = tmp_path / "lib"
     library.mkdir()
     runs = make("colorsys")
@@ -322,7 +355,7 @@ def test_a_module_that_comes_later_in_a_directory_of_the_path_is_found(
 
 
 def test_a_directory_of_the_path_that_comes_later_is_looked_in(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
-    """It may hold anything."""
+    """A job starts cold if a directory of the path has appeared since, because it may hold any module."""
     runs = make()
     spec = runs.spec(SCRIPT)
     spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib")})
@@ -334,7 +367,10 @@ def test_a_directory_of_the_path_that_comes_later_is_looked_in(make: Callable[..
 
 
 def test_settings_of_a_library_beside_the_job_are_read(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
-    """The library looks for them where it is imported, which is elsewhere in a spare."""
+    """A job starts cold if a library's settings file lies in its working directory.
+
+    The library reads the file when it is imported, and a warm interpreter imports it elsewhere.
+    """
     (tmp_path / "matplotlib.py").write_text(
         "import os\ndpi = open('matplotlibrc').read() if os.path.exists('matplotlibrc') else 'none'\n"
     )
@@ -369,7 +405,10 @@ def test_settings_of_a_library_beside_the_job_are_read(make: Callable[..., WarmR
 def test_a_script_that_sets_what_was_read_already_starts_cold(
     make: Callable[..., WarmRuns], tmp_path: Path, line: str, words: str
 ) -> None:
-    """Its import comes after that line, as everybody writes it; that of a spare has been before."""
+    """A script that sets a value which imports have already read starts cold.
+
+    In a cold job the import follows that line of the script; in a warm interpreter it came before.
+    """
     for place, version in (("old", "old"), ("new", "new")):
         (tmp_path / place).mkdir()
         (tmp_path / place / "numeric.py").write_text(
@@ -392,7 +431,7 @@ def test_a_script_that_sets_what_was_read_already_starts_cold(
 
 
 def test_a_script_that_is_not_there_is_missed_by_python_itself(make: Callable[..., WarmRuns]) -> None:
-    """In its own words, with its own exit code."""
+    """A missing script is reported by Python itself, with Python's message and exit code."""
     runs = make()
     spec = replace(runs.spec(SCRIPT), argv=(runs.spec(SCRIPT).argv[0], "gone.py"))
 
@@ -403,7 +442,7 @@ def test_a_script_that_is_not_there_is_missed_by_python_itself(make: Callable[..
 
 
 def test_a_working_directory_that_is_gone_refuses_the_job_as_ever(make: Callable[..., WarmRuns]) -> None:
-    """No other interpreter could enter it."""
+    """A job whose working directory is gone is refused, cold or warm."""
     runs = make()
     spec = runs.spec(SCRIPT)
     runs.spare_for(spec)
@@ -414,11 +453,11 @@ def test_a_working_directory_that_is_gone_refuses_the_job_as_ever(make: Callable
     assert "cannot enter the working directory /no/such/place: No such file or directory" in runs.warm(gone).ending
 
 
-# ---- who dies when ---------------------------------------------------------------------------------------------------
+# ---- deaths around a warm start --------------------------------------------------------------------------------------
 
 
 def test_a_spare_that_was_killed_is_replaced(make: Callable[..., WarmRuns]) -> None:
-    """The job that comes next starts as ever."""
+    """A warm interpreter that was killed leaves the pool, with its shim."""
     runs = make()
     spec = runs.spec(SCRIPT)
     runs.spare_for(spec)
@@ -432,7 +471,10 @@ def test_a_spare_that_was_killed_is_replaced(make: Callable[..., WarmRuns]) -> N
 
 
 def test_a_spare_that_dies_as_the_job_comes_makes_it_start_cold(make: Callable[..., WarmRuns]) -> None:
-    """It stands still, so that it is not missed; then the order comes, and then it dies."""
+    """A job starts cold if its warm interpreter dies right after the order.
+
+    The interpreter is stopped first, so that its death is noticed only after the order was sent.
+    """
     runs = make()
     spec = runs.spec(SCRIPT)
     runs.spare_for(spec)
@@ -448,7 +490,7 @@ def test_a_spare_that_dies_as_the_job_comes_makes_it_start_cold(make: Callable[.
 
 
 def test_a_spare_that_does_not_answer_can_be_cancelled(make: Callable[..., WarmRuns]) -> None:
-    """As a job whose working directory does not answer."""
+    """A job whose warm interpreter does not answer can be cancelled."""
     runs = make()
     spec = runs.spec(SCRIPT)
     runs.spare_for(spec)
@@ -463,12 +505,12 @@ def test_a_spare_that_does_not_answer_can_be_cancelled(make: Callable[..., WarmR
 
 
 def test_a_spare_whose_shim_was_killed_holds_no_lock(make: Callable[..., WarmRuns]) -> None:
-    """The job is given back: nobody has begun it."""
+    """A warm interpreter whose shim was killed holds no lock, so the claim can be released."""
     runs = make()
     spec = runs.spec(SCRIPT)
     runs.spare_for(spec)
     (spare,) = runs.spares._spares
-    os.kill(spare._shim.pid, signal.SIGSTOP)  # it cannot take the order
+    os.kill(spare._shim.pid, signal.SIGSTOP)  # the shim cannot receive the order
     directory, shim = runs.begin_warm(spec)
 
     os.kill(shim.pid, signal.SIGKILL)
@@ -494,7 +536,10 @@ time.sleep(1000)
 
 @pytest.mark.parametrize("killed", [False, True], ids=["cancelled", "its shim killed"])
 def test_nothing_outlives_a_warm_job(make: Callable[..., WarmRuns], *, killed: bool) -> None:
-    """Forks of it show in /proc what the spare was started with: there the token of the run stands now."""
+    """No process outlives a warm job.
+
+    /proc shows the initial environment of the interpreter for its forks; it is rewritten to hold the run's token.
+    """
     runs = make()
     directory, shim = runs.begin_warm(runs.spec(FAMILY))
     path = runs.place / "daemon"
@@ -504,7 +549,7 @@ def test_nothing_outlives_a_warm_job(make: Callable[..., WarmRuns], *, killed: b
         until(lambda: not Path(f"/proc/{shim.pid}").exists())
         assert 1 <= process_tree.sweep(TOKEN, directory.token)
     else:
-        os.kill(shim.pid, signal.SIGTERM)  # only wakes it
+        os.kill(shim.pid, signal.SIGTERM)  # SIGTERM only wakes the shim
         directory.vouch(time.monotonic() - 1)
         directory.close()
         os.kill(shim.pid, signal.SIGUSR1)
@@ -524,7 +569,10 @@ print(torch.cuda.fractions, os.environ["CUDA_VISIBLE_DEVICES"])
 def test_the_cap_and_the_report_work_in_a_spare_as_well(
     make: Callable[..., WarmRuns], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The hook came with the interpreter, before there was a run: it begins when the job does."""
+    """The memory cap and the report of torch work in a warm job.
+
+    The hook is loaded with the interpreter, before there is a run, and takes effect when the job begins.
+    """
     (tmp_path / "lib" / "torch").mkdir(parents=True)
     (tmp_path / "lib" / "torch" / "__init__.py").write_text(TORCH)
     (tmp_path / "lib" / "torch" / "cuda.py").write_text(CUDA)
@@ -556,7 +604,7 @@ def submitted(site: Site, script: Path, *words: str) -> int:
 
 @pytest.mark.full
 def test_jobs_of_a_sweep_start_warm_and_show_says_so(site: Site, tmp_path: Path) -> None:
-    """The first one starts cold and says why."""
+    """`show` reports the warm starts of a sweep, and why the first job started cold."""
     site.environ.update(GPUQUEUE_WARM_MODULES="json")
     site.start_recorder()
     site.start_worker()
@@ -574,7 +622,10 @@ def test_jobs_of_a_sweep_start_warm_and_show_says_so(site: Site, tmp_path: Path)
 
 @pytest.mark.full
 def test_a_job_that_its_spare_refused_is_never_called_warm(site: Site, tmp_path: Path) -> None:
-    """The worker sent the order; what came of it only the shim knows. Told while it runs, and once."""
+    """A job that its warm interpreter refused is reported as started cold, once, while it runs.
+
+    The worker only sends the order; only the shim knows the outcome.
+    """
     site.environ.update(GPUQUEUE_WARM_MODULES="json")
     site.start_recorder()
     site.start_worker()
@@ -587,7 +638,7 @@ def test_a_job_that_its_spare_refused_is_never_called_warm(site: Site, tmp_path:
     )
 
     def refused() -> Any:
-        """Return the notes of a job that found a spare, while it runs."""
+        """Return the notes of a job that found a warm interpreter, during the run and after it."""
         job = int(site.cli("submit", "--warm", "--mem", "10M", str(script)).stdout)
         shown = until(lambda: [note for note in _notes(site, job) if "started" in note], what="it says how it started")
         gate.touch()
@@ -600,14 +651,17 @@ def test_a_job_that_its_spare_refused_is_never_called_warm(site: Site, tmp_path:
 
 
 def _notes(site: Site, job: int) -> list[str]:
-    """Return what is told of how a job was started."""
+    """Return the notes about how a job was started."""
     lines = site.cli("show", str(job)).stdout.splitlines()
     return [line[line.index("started ") :] for line in lines if "note" in line and "started " in line]
 
 
 @pytest.mark.full
 def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_path: Path) -> None:
-    """Kill -9 of the worker: the next one adopts the job, which has started once; the spare is gone."""
+    """After SIGKILL of the worker, the warm job goes on and the idle interpreters end.
+
+    The next worker adopts the job, which has started once.
+    """
     site.environ.update(GPUQUEUE_WARM_MODULES="json")
     site.start_recorder()
     worker = site.start_worker()
@@ -641,12 +695,15 @@ def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_pa
 def test_a_worker_killed_around_the_order_costs_no_job_and_doubles_none(
     site: Site, tmp_path: Path, step: str, runs: int
 ) -> None:
-    """Before it has sent the order the job is lost and runs again; after that it runs, and is adopted."""
+    """A worker killed around the order loses no job and runs none twice.
+
+    Before the order the run is lost and the job runs again. After the order the job runs and is adopted.
+    """
     site.environ.update(GPUQUEUE_WARM_MODULES="json")
     site.start_recorder()
     effects, script = tmp_path / "effects", tmp_path / "train.py"
     script.write_text(f"open({str(effects)!r}, 'a').write('run ')\n")
-    time_of = "kill@2" if step.endswith("_wish") else "kill"  # the first one is for the job that finds no spare
+    time_of = "kill@2" if step.endswith("_wish") else "kill"  # the first call: the job that finds none
     command = [sys.executable, str(DIE_AT), time_of, step, "run", "--device", "0", "--plain"]
     worker = site.spawn_command(command)
     submitted(site, script)
@@ -663,14 +720,20 @@ def test_a_worker_killed_around_the_order_costs_no_job_and_doubles_none(
 
 
 def _waits_for_a_message(pid: int) -> bool:
-    """Return whether a process sleeps in recvmsg(2), as far as the kernel says: a spare has said that it is ready."""
+    """Return whether a process sleeps in recvmsg(2), as far as the kernel shows it.
+
+    A warm interpreter that sleeps there is ready.
+    """
     asleep = "\nState:\tS" in Path(f"/proc/{pid}/status").read_text()
     where = Path(f"/proc/{pid}/wchan").read_text()
     return asleep and ("skb" in where or where == "0")
 
 
 def spares_of(worker: int) -> list[int]:
-    """Return the interpreters in waiting below a worker: a job that was one shows its own command."""
+    """Return the idle warm interpreters below a worker.
+
+    A warm interpreter that has become a job shows the job's command.
+    """
     return [pid for pid in process_tree.below(worker) if b"inside/spare.py" in _command(pid)]
 
 
@@ -683,7 +746,10 @@ def _command(pid: int) -> bytes:
 
 @pytest.mark.full
 def test_memory_of_a_warm_job_on_a_simulated_device_is_seen(site: Site, tmp_path: Path) -> None:
-    """Such a device knows its processes by what /proc shows of their environment."""
+    """The memory of a warm job on a simulated device is measured.
+
+    A simulated device finds its processes by the environment that /proc shows.
+    """
     site.environ.update(GPUQUEUE_WARM_MODULES="json", PYTHONPATH=str(Path(__file__).parents[3] / "support"))
     site.start_recorder()
     site.start_worker()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from warm_runs import WarmRuns
 
-#: Each is run as ever and by a spare, and must print the same and end the same. What a script could notice, by subject.
+#: Scripts by the subject that they could notice. Each runs cold and warm, and must print the same and end the same way.
 CORPUS = {
     "names": """
         import os, sys
@@ -175,7 +175,7 @@ print(__doc__, __annotations__)
 
 
 def text_of(script: str) -> str:
-    """Return *script* without the indentation of this file."""
+    """Return *script* without this file's indentation."""
     lines = script.lstrip("\n").splitlines()
     indent = len(lines[0]) - len(lines[0].lstrip())
     return "\n".join(line[indent:] for line in lines) + "\n"
@@ -183,7 +183,7 @@ def text_of(script: str) -> str:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmRuns]:
-    """Return a place to run scripts, cold and warm; with spares that have loaded most of what the corpus uses."""
+    """Return a place to run scripts, with warm interpreters that have loaded most modules of the corpus."""
     place = tmp_path_factory.mktemp("corpus")
     (place / "package_beside").mkdir()
     (place / "package_beside" / "__init__.py").touch()
@@ -197,7 +197,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmRuns]:
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_a_script_does_the_same_cold_and_warm(runs: WarmRuns, name: str) -> None:
-    """Its output, in order, and its ending."""
+    """The output, its order and the ending are the same."""
     spec = runs.spec(text_of(CORPUS[name]), "--lr", "1e-3")
 
     cold, warm = runs.cold(spec), runs.warm(spec)
@@ -210,7 +210,7 @@ def test_a_script_does_the_same_cold_and_warm(runs: WarmRuns, name: str) -> None
     "named", ["./train.py", "./sub/../train.py", "sub//../././train.py", "../{}/train.py", "{}/train.py"]
 )
 def test_a_script_has_the_name_that_was_typed(runs: WarmRuns, named: str) -> None:
-    """Python joins it to the working directory, and makes nothing of it simpler."""
+    """`__file__` is the script's name as it was typed, joined to the working directory and not normalized."""
     (runs.place / "sub").mkdir(exist_ok=True)
     named = named.format(runs.place.name if named.startswith("..") else runs.place)
     spec = runs.spec("import sys; print(__file__, sys.argv, sys.path[0]); 1 / 0")
@@ -223,7 +223,10 @@ def test_a_script_has_the_name_that_was_typed(runs: WarmRuns, named: str) -> Non
 
 
 def test_a_working_directory_behind_a_link_has_its_own_name(runs: WarmRuns, tmp_path: Path) -> None:
-    """The kernel tells where a process is without links, and Python takes the script's path from there."""
+    """A warm job has the same paths as a cold one if its working directory is behind a link.
+
+    The kernel reports the directory without links, and Python takes the script's path from there.
+    """
     (tmp_path / "link").symlink_to(runs.place)
     spec = runs.spec("import os; print(__file__, os.getcwd(), os.environ.get('PWD'))", cwd=str(tmp_path / "link"))
 
@@ -234,7 +237,10 @@ def test_a_working_directory_behind_a_link_has_its_own_name(runs: WarmRuns, tmp_
 
 
 def test_a_command_that_is_longer_than_the_room_of_a_spare_is_shown_whole(runs: WarmRuns) -> None:
-    """It was cut off, and one that is shorter had six thousand empty arguments behind it."""
+    """/proc shows the whole command line of a warm job.
+
+    A long command line used to be cut off, and a shorter one used to have six thousand empty arguments at its end.
+    """
     script = "print(len(open('/proc/self/cmdline').read()), open('/proc/self/cmdline').read()[-20:])"
     spec = runs.spec(script, "x" * 20_000, "last")
 
@@ -244,7 +250,7 @@ def test_a_command_that_is_longer_than_the_room_of_a_spare_is_shown_whole(runs: 
     assert (cold.log, cold.ending) == (warm.log, warm.ending)
 
 
-#: The same with torch: each of these takes seconds, most of it to import torch in the cold one.
+#: Scripts that use torch. Each takes seconds, most of them for the cold import of torch.
 WITH_TORCH = {
     "training": """
         import torch
@@ -287,7 +293,7 @@ WITH_TORCH = {
 
 @pytest.fixture(scope="module")
 def torch_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmRuns]:
-    """Return a place to run scripts with spares that have torch."""
+    """Return a place to run scripts with warm interpreters that have loaded torch."""
     pytest.importorskip("torch", reason="torch is not installed")
     runs = WarmRuns(tmp_path_factory.mktemp("torch"), "torch")
     yield runs
@@ -297,7 +303,7 @@ def torch_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmRuns]:
 @pytest.mark.full
 @pytest.mark.parametrize("name", WITH_TORCH)
 def test_a_script_with_torch_does_the_same_cold_and_warm(torch_runs: WarmRuns, name: str) -> None:
-    """Its losses, its processes, its errors."""
+    """The losses, the processes and the errors are the same."""
     spec = torch_runs.spec(text_of(WITH_TORCH[name]))
 
     cold, warm = torch_runs.cold(spec), torch_runs.warm(spec)
@@ -308,7 +314,10 @@ def test_a_script_with_torch_does_the_same_cold_and_warm(torch_runs: WarmRuns, n
 
 @pytest.mark.full
 def test_two_warm_jobs_draw_different_tensors(torch_runs: WarmRuns) -> None:
-    """Torch seeds its generator when it is imported: of forks, each would draw the same."""
+    """Two warm jobs draw different random tensors.
+
+    Torch seeds its generator at import, so forks of one process would all draw the same.
+    """
     spec = torch_runs.spec("import torch\nprint(torch.rand(3))\n")
 
     assert torch_runs.warm(spec).log != torch_runs.warm(spec).log
@@ -318,7 +327,10 @@ def test_two_warm_jobs_draw_different_tensors(torch_runs: WarmRuns) -> None:
     "drawn", ["random.random()", "numpy.random.rand()", "hash('x')", "uuid.uuid4()", "id(object())"]
 )
 def test_two_warm_jobs_draw_different_numbers(runs: WarmRuns, drawn: str) -> None:
-    """Forks of one process would all draw the same; a spare is used once."""
+    """Two warm jobs draw different random numbers.
+
+    Forks of one process would all draw the same; a warm interpreter is used once.
+    """
     spec = runs.spec(f"import random, uuid, numpy\nprint({drawn})\n")
 
     assert runs.warm(spec).log != runs.warm(spec).log
@@ -330,7 +342,7 @@ def test_two_warm_jobs_draw_different_numbers(runs: WarmRuns, drawn: str) -> Non
 
 @pytest.mark.full
 def test_what_the_imports_say_stands_in_the_log(tmp_path: Path) -> None:
-    """Without a spare it would stand there as well."""
+    """Output of the imports is in the log of a warm job, as in that of a cold one."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "talkative.py").write_text("import os, sys\nprint('loaded')\nos.environ['TALKED'] = 'yes'\n")
     runs = WarmRuns(tmp_path / "here", "talkative")

@@ -1,4 +1,4 @@
-"""A backend whose questions may hang, behind the deadline."""
+"""Tests of the deadline in front of a backend whose calls may hang."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from workers.devices.deadline import Deadlined
 FIRST, SECOND = (
     Device(uuid=f"GPU-{index}", index=index, name="one", kind=DeviceKind.GPU, total_bytes=10) for index in range(2)
 )
-#: Long enough for an answer that comes, however busy the machine; tests of one that does not come wait it out.
+#: Deadlines in seconds: long enough on a busy machine, and short for a call that must time out.
 PATIENT_S, HASTY_S = 30.0, 0.05
 
 
 class Hanging:
-    """A backend whose questions about a device hang while the test holds its gate shut."""
+    """A backend whose calls for a device hang while the device's gate is closed."""
 
     def __init__(self) -> None:
         self.gates: dict[str, threading.Event] = defaultdict(threading.Event)
@@ -32,33 +32,33 @@ class Hanging:
             self.gates[device.uuid].set()
 
     def devices(self) -> tuple[Device, ...]:
-        """Return both."""
+        """Return both devices."""
         return (FIRST, SECOND)
 
     def reading(self, device: Device) -> Reading:
-        """Hang while the gate is shut."""
+        """Hang while the gate is closed, then return a reading."""
         self.asked[device.uuid] += 1
         self.threads.add(threading.get_ident())
         self.gates[device.uuid].wait()
         return Reading(total_bytes=10, free_bytes=4)
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
-        """Count the bytes that are used."""
+        """Return the used bytes for each pid."""
         return reading.used_bytes * len(pids)
 
     def health(self, device: Device) -> Health:
-        """Refuse."""
+        """Raise `DeviceTrouble`."""
         raise DeviceTrouble(f"{device.uuid} is lost")
 
     def distance(self, a: Device, b: Device) -> int | None:
-        """Tell a distance."""
+        """Return a distance."""
         self.asked["distance"] += 1
         return 10 * abs(a.index - b.index)
 
 
 @pytest.fixture
 def hanging() -> Iterator[Hanging]:
-    """Let go of every question in the end."""
+    """Return a hanging backend, and open every gate at the end."""
     made = Hanging()
     yield made
     for gate in made.gates.values():
@@ -66,14 +66,14 @@ def hanging() -> Iterator[Hanging]:
 
 
 def stuck(hanging: Hanging, deadlined: Deadlined, device: Device = FIRST) -> None:
-    """Ask a question that does not come back."""
+    """Make a call that does not return within the deadline."""
     hanging.gates[device.uuid].clear()
     with pytest.raises(DeviceTrouble, match=rf"{device.uuid} has not answered for {HASTY_S:g} s"):
         deadlined.reading(device)
 
 
 def test_answers_and_troubles_come_through(hanging: Hanging) -> None:
-    """A backend that answers is the same behind the deadline, errors included."""
+    """Answers and errors of the backend pass through unchanged."""
     deadlined = Deadlined(hanging, deadline_s=PATIENT_S)
     assert (FIRST, SECOND) == deadlined.devices()
     assert 12 == deadlined.used_by(deadlined.reading(FIRST), [1, 2])
@@ -83,7 +83,7 @@ def test_answers_and_troubles_come_through(hanging: Hanging) -> None:
 
 
 def test_a_device_keeps_its_one_thread(hanging: Hanging) -> None:
-    """Every question about a device is asked in the same thread, and another device has another."""
+    """All calls for a device run in the same thread. Another device has another thread."""
     deadlined = Deadlined(hanging, deadline_s=PATIENT_S)
     for _ in range(5):
         deadlined.reading(FIRST)
@@ -94,7 +94,10 @@ def test_a_device_keeps_its_one_thread(hanging: Hanging) -> None:
 
 
 def test_a_stuck_device_fails_at_once_and_piles_nothing_up(hanging: Hanging) -> None:
-    """After one wait the device is stale: it is not asked again, no thread is started, and its neighbour goes on."""
+    """After one timeout a device is stale: further calls fail at once without a call or a thread.
+
+    Other devices still work.
+    """
     deadlined = Deadlined(hanging, deadline_s=HASTY_S)
     stuck(hanging, deadlined)
     threads = threading.active_count()
@@ -106,7 +109,7 @@ def test_a_stuck_device_fails_at_once_and_piles_nothing_up(hanging: Hanging) -> 
 
 
 def free_bytes(deadlined: Deadlined, device: Device) -> int | None:
-    """Return the free bytes, None where the machine was too busy for a hasty deadline."""
+    """Return the free bytes, or None if a busy machine missed the short deadline."""
     try:
         return deadlined.reading(device).free_bytes
     except DeviceTrouble:
@@ -114,7 +117,7 @@ def free_bytes(deadlined: Deadlined, device: Device) -> int | None:
 
 
 def test_a_device_that_comes_back_is_asked_again(hanging: Hanging) -> None:
-    """When the stuck call returns, the next question is a question like any other."""
+    """After the hanging call returns, calls for the device work again."""
     deadlined = Deadlined(hanging, deadline_s=HASTY_S)
     stuck(hanging, deadlined)
     hanging.gates[FIRST.uuid].set()
@@ -122,7 +125,7 @@ def test_a_device_that_comes_back_is_asked_again(hanging: Hanging) -> None:
 
 
 def test_what_waited_behind_a_stuck_call_is_not_asked_later(hanging: Hanging) -> None:
-    """A question that nobody waits for any more is dropped, not asked of a device that is just back."""
+    """A call whose caller has given up is dropped. It is not made when the device works again."""
     deadlined = Deadlined(hanging, deadline_s=HASTY_S)
     hanging.gates[FIRST.uuid].clear()
     both = [threading.Thread(target=free_bytes, args=(deadlined, FIRST)) for _ in range(2)]
@@ -137,7 +140,7 @@ def test_what_waited_behind_a_stuck_call_is_not_asked_later(hanging: Hanging) ->
 
 
 def test_distances_are_not_asked_of_a_stuck_device(hanging: Hanging) -> None:
-    """A stuck device would take the thread of the distances with it."""
+    """No distance is queried for a stale device, because that call would block the thread for distances."""
     deadlined = Deadlined(hanging, deadline_s=HASTY_S)
     stuck(hanging, deadlined, SECOND)
     with pytest.raises(DeviceTrouble, match="GPU-1 is stale"):
@@ -146,7 +149,10 @@ def test_distances_are_not_asked_of_a_stuck_device(hanging: Hanging) -> None:
 
 
 def test_a_forked_child_starts_its_own_threads(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads do not survive a fork, so what the parent waits for is nothing to the child."""
+    """A forked child starts its own threads, because threads do not survive a fork.
+
+    A hanging call of the parent does not affect the child.
+    """
     deadlined = Deadlined(hanging, deadline_s=HASTY_S)
     stuck(hanging, deadlined)
     hanging.gates[FIRST.uuid].set()

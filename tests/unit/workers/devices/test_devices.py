@@ -1,4 +1,4 @@
-"""What can be said of devices without a driver: how they are written, chosen and found, and the limits on the CPU's."""
+"""Tests of devices without a driver: parsing, selection and lookup, and the memory limits of the CPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GPU = Device(uuid="GPU-none", index=0, name="none", kind=DeviceKind.GPU, total_b
     ],
 )
 def test_simulated_devices_are_read_as_written(text: str, sizes: list[int]) -> None:
-    """A count and a size give that many devices of that size."""
+    """A count and a size give that number of devices of that size."""
     assert sizes == parse_simulated(text)
 
 
@@ -54,7 +54,7 @@ def test_simulated_devices_are_read_as_written(text: str, sizes: list[int]) -> N
     ],
 )
 def test_nonsense_is_refused(text: str) -> None:
-    """What is no simulated device is refused with the text in the message."""
+    """An invalid list of simulated devices is refused, and the message contains the text."""
     with pytest.raises(BadRequest, match="sim:"):
         parse_simulated(text)
 
@@ -69,13 +69,16 @@ def test_nonsense_is_refused(text: str) -> None:
     ],
 )
 def test_whoever_writes_a_comma_between_kinds_is_told_what_to_type(text: str, meant: str) -> None:
-    """It is what `simulate --devices` takes; `up` said only that 8G,1x16G is not a size."""
+    """The error for a comma between kinds shows the form with +.
+
+    `simulate --devices` accepts commas. Regression: `up` said only that 8G,1x16G is not a size.
+    """
     with pytest.raises(BadRequest, match=re.escape(f"put a + between kinds, as in {meant}") + "$"):
         parse_simulated(text)
 
 
 def test_choose_gives_what_was_named() -> None:
-    """Both cpu and sim: give their own kind of device, named after the host."""
+    """Both "cpu" and "sim:" give their own device kind, with the host in the device names."""
     assert ["cpu-box"] == [device.uuid for device in choose("cpu", "box").devices()]
     simulated = choose("sim:2x24G", "box").devices()
     assert ["sim-box-0", "sim-box-1"] == [device.uuid for device in simulated]
@@ -83,7 +86,7 @@ def test_choose_gives_what_was_named() -> None:
 
 
 def test_choose_puts_the_cpu_beside_the_others_once() -> None:
-    """It comes last, with a number of its own; where auto finds no GPU it is the only one."""
+    """The CPU comes last, once, with its own index. It is the only device if there is no other."""
     both = choose("sim:2x24G,cpu", "box").devices()
     assert [("sim-box-0", 0), ("sim-box-1", 1), ("cpu-box", 2)] == [(each.uuid, each.index) for each in both]
     assert ["cpu-box"] == [device.uuid for device in choose("cpu,cpu", "box").devices()]
@@ -92,17 +95,17 @@ def test_choose_puts_the_cpu_beside_the_others_once() -> None:
 
 @pytest.mark.parametrize("spec", ["", "cuda", "GPU", "cpu:2", ",cpu", "cpu,gpu", "gpu,cpu,cpu"])
 def test_choose_refuses_what_it_does_not_know(spec: str) -> None:
-    """An unknown name is refused with the names that there are."""
+    """An unknown name is refused with a list of the known names."""
     with pytest.raises(BadRequest, match="auto, gpu, cpu, or simulated"):
         choose(spec, "box")
 
 
 def test_find_takes_index_uuid_and_unique_beginning() -> None:
-    """A device is meant by its index, its UUID, or the beginning of its UUID alone."""
+    """A device is found by its index, its UUID, or a unique prefix of its UUID."""
     backend = SimulatedBackend("box", "12x1G")
     devices = backend.devices()
     assert devices[1] == find(backend, "1")
-    assert devices[1] == find(backend, "sim-box-1")  # exact, though it begins sim-box-10 and sim-box-11 too
+    assert devices[1] == find(backend, "sim-box-1")  # exact, although it is a prefix of sim-box-10 and sim-box-11
     assert devices[0] == find(backend, "sim-box-0")
     one = SimulatedBackend("box", "1G")
     assert one.devices()[0] == find(one, "sim-b")
@@ -112,13 +115,13 @@ def test_find_takes_index_uuid_and_unique_beginning() -> None:
     ("wanted", "words"), [("sim-", "several"), ("7", "no device"), ("", "no device"), ("GPU-1", "no device")]
 )
 def test_find_refuses_none_and_several(wanted: str, words: str) -> None:
-    """What means no device, or several, is refused with a list of those that there are."""
+    """A name of no device, or of several, is refused with a list of the devices."""
     with pytest.raises(BadRequest, match=rf"{words}.*0 \(sim-box-0\), 1 \(sim-box-1\)"):
         find(SimulatedBackend("box", "2x1G"), wanted)
 
 
 def test_a_process_on_two_simulated_devices_holds_half_on_each() -> None:
-    """The resident memory of a process is shared equally among the devices that it lists."""
+    """The resident memory of a process is divided equally among its devices."""
     backend = SimulatedBackend(f"unit{os.getpid()}", "3x24G")
     first, second, third = backend.devices()
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": f"{first.uuid},{second.uuid}"}
@@ -135,7 +138,7 @@ def test_a_process_on_two_simulated_devices_holds_half_on_each() -> None:
 
 
 def test_a_process_that_changes_its_program_changes_its_devices() -> None:
-    """exec() gives the same process a new environment, so what was known of the old one must not stick."""
+    """A process has a new environment after exec(), so the cached environment must be dropped."""
     backend = SimulatedBackend(f"unit{os.getpid()}", "24G")
     device = backend.devices()[0]
     code = (
@@ -156,7 +159,7 @@ def test_a_process_that_changes_its_program_changes_its_devices() -> None:
 
 
 def test_a_strange_device_is_trouble() -> None:
-    """A device of another host is not taken for an empty one."""
+    """A device of another host raises `DeviceTrouble`, and is not reported as empty."""
     with pytest.raises(DeviceTrouble, match="sim-other-0"):
         SimulatedBackend("box", "1G").reading(SimulatedBackend("other", "1G").devices()[0])
 
@@ -168,7 +171,10 @@ def _group(directory: Path, **files: str) -> None:
 
 
 def test_the_cpu_keeps_to_its_control_group(tmp_path: Path) -> None:
-    """The smallest limit around the worker is the total, and idle page cache under it counts as free (version 2)."""
+    """With control groups of version 2 the smallest limit around the worker is the total.
+
+    Idle page cache counts as free.
+    """
     (tmp_path / "self").write_text("0::/user/worker\n")
     _group(tmp_path / "user", max=f"{64 * MIB}\n", current=f"{60 * MIB}\n", stat=f"anon 1\ninactive_file {10 * MIB}\n")
     _group(tmp_path / "user" / "worker", max="max\n", current=f"{MIB}\n", stat="")
@@ -179,7 +185,10 @@ def test_the_cpu_keeps_to_its_control_group(tmp_path: Path) -> None:
 
 
 def test_the_cpu_keeps_to_an_old_control_group(tmp_path: Path) -> None:
-    """Version 1 is read by its own names, at the container's root where the host's path does not exist."""
+    """Control groups of version 1 are read by their own names.
+
+    If the host's path does not exist, the container's root is used.
+    """
     (tmp_path / "self").write_text("5:cpu,cpuacct:/\n4:memory:/docker/abc\n")
     usage = {"limit_in_bytes": f"{64 * MIB}\n", "usage_in_bytes": f"{70 * MIB}\n"}
     _group(tmp_path / "memory", stat=f"inactive_file 1\ntotal_inactive_file {MIB}\n", **usage)
@@ -189,19 +198,19 @@ def test_the_cpu_keeps_to_an_old_control_group(tmp_path: Path) -> None:
 
 
 def test_the_cpu_without_a_limit_is_the_whole_host(tmp_path: Path) -> None:
-    """Where no control group limits memory the total is the host's."""
+    """Without a memory limit the total is the host's memory."""
     backend = CpuBackend("box", cgroups=tmp_path, membership=tmp_path / "none")
     assert psutil.virtual_memory().total == backend.devices()[0].total_bytes
 
 
 def test_a_process_in_two_lists_has_its_largest_figure() -> None:
-    """One pid in several entries keeps the largest known figure, and is unknown only when each is."""
+    """A pid in several entries has its largest known figure. It is unknown only if every entry is unknown."""
     entries = [(1, 5), (2, None), (3, None), (1, 7), (2, 4), (3, None), (1, None)]
     assert {1: 7, 2: 4, 3: None} == merged(entries)
 
 
 def test_nvml_sums_only_what_is_on_the_gpu() -> None:
-    """The sum is over the pids that are there, unknown when one of those is unknown, and zero when none is there."""
+    """The sum covers the pids that are on the GPU. It is unknown if one of them is unknown, and 0 if none is there."""
     backend, reading = NvmlBackend(), Reading(total_bytes=100, free_bytes=10, processes={1: 5, 2: 6, 3: None})
     assert 11 == backend.used_by(reading, [1, 2, 2, 9])
     assert backend.used_by(reading, {1, 3}) is None
@@ -216,7 +225,7 @@ def _refuse(code: int) -> object:
 def test_one_lost_gpu_costs_a_new_session_only_now_and_then(
     monkeypatch: pytest.MonkeyPatch, wait_s: float, sessions: int
 ) -> None:
-    """A reset GPU is seen in a new session only, but opening one is slow and not done at each look."""
+    """A reset GPU is visible only in a new session. Opening a session is slow, so not every poll opens one."""
     opened: list[int] = []
     monkeypatch.setattr(nvml_calls, "_REOPEN_FOR_ONE_GPU_S", wait_s)
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: opened.append(1))
@@ -233,7 +242,7 @@ def test_one_lost_gpu_costs_a_new_session_only_now_and_then(
 def test_a_process_list_that_grows_is_read_again(
     monkeypatch: pytest.MonkeyPatch, growths: int, *, trouble: bool
 ) -> None:
-    """A list that outgrew its room is read again, but not for ever."""
+    """A process list that outgrew its buffer is read again, for a limited number of times."""
     left = [growths]
 
     def grow(_handle: object) -> list[object]:
@@ -255,13 +264,16 @@ def test_a_process_list_that_grows_is_read_again(
 
 
 def test_the_nvml_backend_is_made_without_a_driver() -> None:
-    """Making the backend asks nothing; only a question needs a driver."""
+    """Creating the backend needs no driver, only a call does."""
     with pytest.raises(DeviceTrouble):
         NvmlBackend().reading(GPU)
 
 
 def test_a_look_reads_threads_of_the_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have no memory, and are more than all processes together: each was read with each look at a device."""
+    """Kernel threads are read once, because they have no memory and outnumber the processes.
+
+    Regression: every poll of a device read all of them.
+    """
     seen: list[str] = []
     read = simulated._stat
     monkeypatch.setattr(simulated, "_stat", lambda name: seen.append(name) or read(name))
@@ -273,21 +285,21 @@ def test_a_look_reads_threads_of_the_kernel_once(monkeypatch: pytest.MonkeyPatch
     there = {identity[0] for identity, _ in look()}
 
     assert str(os.getpid()) in there
-    young = 5  # those that have just begun are looked at again
+    young = 5  # new kernel threads are read again
     assert len(threads & set(seen)) <= young
 
 
 def _is_of_the_kernel(name: str) -> bool:
-    """Return whether this is a thread of the kernel: it is the second process, or that is its parent."""
+    """Return whether this is a kernel thread: pid 2, or a child of pid 2."""
     try:
-        with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - as the look itself
+        with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - as the tested code does
             return name == "2" or file.read().rpartition(b")")[2].split()[1] == b"2"
     except OSError:
         return False
 
 
 def test_a_process_with_the_number_of_a_thread_of_the_kernel_is_seen() -> None:
-    """A pid is given out again, an inode below /proc is not."""
+    """A process with the reused pid of a kernel thread is seen. A pid is reused, an inode below /proc is not."""
     processes, me = simulated._Processes(), str(os.getpid())
     with os.scandir("/proc") as entries:
         inode = {entry.name: entry.inode() for entry in entries}[me]

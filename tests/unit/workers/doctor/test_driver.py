@@ -1,4 +1,4 @@
-"""Why there is no GPU: judged by what is around a driver that does not answer."""
+"""Tests of the diagnosis of a missing GPU, from the surroundings of a driver that does not answer."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def driver_finding(
     visible: str | None = None,
     count: int = 0,
 ) -> Finding:
-    """Return what is said of a driver in *state* on a machine with these files."""
+    """Return the finding about a driver in *state* on a machine with these files."""
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -65,7 +65,10 @@ def driver_finding(
 def test_why_there_is_no_gpu(
     tmp_path: Path, files: dict[str, str], state: DriverState, grade: Grade, words: str, remedy: str
 ) -> None:
-    """The driver's own error fits many causes; what else is there tells them apart, each with its own remedy."""
+    """The driver's own error fits many causes.
+
+    Other facts of the machine identify the cause, and each cause has its own remedy.
+    """
     found = driver_finding(tmp_path, files, state)
 
     assert grade is found.grade
@@ -74,7 +77,7 @@ def test_why_there_is_no_gpu(
 
 
 def test_a_container_that_was_told_to_have_none_says_so(tmp_path: Path) -> None:
-    """NVIDIA_VISIBLE_DEVICES=void is what a container gets that nobody gave a device."""
+    """A container without a device has NVIDIA_VISIBLE_DEVICES=void, and the finding says so."""
     found = driver_finding(tmp_path, CONTAINER | MODULE, DriverState.NOT_LOADED, visible="void")
 
     assert "NVIDIA_VISIBLE_DEVICES=void" in found.seen
@@ -82,7 +85,10 @@ def test_a_container_that_was_told_to_have_none_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("devices", ["cpu", "sim:1x1G"])
 def test_a_broken_driver_that_nobody_asked_for_is_worth_a_note(tmp_path: Path, devices: str) -> None:
-    """Whoever serves the CPU need not mend a driver, and a monitor need not ring."""
+    """A broken driver is only a note if the site uses no GPU.
+
+    A host that serves the CPU needs no driver, and monitoring must not alert.
+    """
     found = driver_finding(tmp_path, CARD, DriverState.MISMATCH, devices=devices)
 
     assert Grade.NOTE is found.grade
@@ -90,14 +96,14 @@ def test_a_broken_driver_that_nobody_asked_for_is_worth_a_note(tmp_path: Path, d
 
 
 def test_a_driver_that_is_well_is_told_with_its_versions(tmp_path: Path) -> None:
-    """They are the first thing that anybody asks for."""
+    """A working driver is reported with its versions, because support asks for them first."""
     found = driver_finding(tmp_path, CARD | MODULE | NODES, DriverState.WELL, count=1)
 
     assert (Grade.OK, "NVIDIA 550.54.15, library 12.550.54.15, 1 card") == (found.grade, found.seen)
 
 
 def test_the_modules_version_is_read_from_either_place(tmp_path: Path) -> None:
-    """Some kernels have only the older one."""
+    """The module version is read from either file. Some kernels have only the older one."""
     old = tmp_path / "proc/driver/nvidia/version"
     old.parent.mkdir(parents=True)
     old.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\nGCC\n")

@@ -12,7 +12,7 @@ WELL = Facts(gpus=1, pids={10: True}, untold=(), apart=False, hidden=False, riva
 
 
 def found(facts: Facts, check: str) -> Finding | None:
-    """Return what one check finds, if it finds anything."""
+    """Return the finding of one check, or None if it has none."""
     return next((each for each in examined("host", facts, CHECKS) if each.check == check), None)
 
 
@@ -21,17 +21,17 @@ def found(facts: Facts, check: str) -> Finding | None:
     [
         (WELL, Grade.OK),
         (replace(WELL, pids={}), Grade.OK),
-        (replace(WELL, pids={10: True, 11: False}), Grade.OK),  # one has just ended
+        (replace(WELL, pids={10: True, 11: False}), Grade.OK),  # one process has just ended
         (replace(WELL, pids={10: False}), Grade.WARNING),
         (replace(WELL, pids={10: False}, apart=True), Grade.WARNING),
-        (replace(WELL, pids={10: True}, apart=True), Grade.OK),  # drivers that translate pids, and pid: host
+        (replace(WELL, pids={10: True}, apart=True), Grade.OK),  # the driver translates pids, or pid: host
         (replace(WELL, pids={}, apart=True), Grade.UNKNOWN),
         (replace(WELL, pids={10: False}, hidden=True), Grade.NOTE),
         (replace(WELL, untold=(10,)), Grade.NOTE),
     ],
 )
 def test_whether_the_drivers_pids_are_known(facts: Facts, grade: Grade) -> None:
-    """Another namespace is told from processes that are hidden, and both from a look that shows nothing."""
+    """The check distinguishes another pid namespace, hidden processes, and a reading without processes."""
     finding = found(facts, "pids")
 
     assert finding is not None
@@ -39,13 +39,13 @@ def test_whether_the_drivers_pids_are_known(facts: Facts, grade: Grade) -> None:
 
 
 def test_without_a_gpu_nothing_is_said_of_pids() -> None:
-    """The CPU's processes are measured one by one."""
+    """Without a GPU there is no finding about pids, because CPU processes are measured one by one."""
     assert found(replace(WELL, gpus=0, pids={}, apart=True, visible="0"), "pids") is None
     assert found(replace(WELL, gpus=0, visible="0"), "visible devices") is None
 
 
 def test_each_rival_is_named() -> None:
-    """With whom to talk to."""
+    """Each other queue on a device is named with its pid and user, so that the owner can be contacted."""
     facts = replace(WELL, rivals=(Rival(pid=5, user="bob", device="GPU-0"),))
     finding = found(facts, "other queues")
 
@@ -59,7 +59,10 @@ def test_each_rival_is_named() -> None:
     [("rw,nosuid", False), ("rw,hidepid=0", False), ("rw,hidepid=2", True), ("rw,hidepid=invisible", True)],
 )
 def test_a_proc_that_hides_is_known_by_its_mount(tmp_path: Path, options: str, *, hides: bool) -> None:
-    """Both spellings of the kernel's option; other mounts of that kind do not count."""
+    """Hidden processes are recognized by the mount options of /proc, in both spellings of the kernel's option.
+
+    Other proc mounts do not count.
+    """
     mounts = tmp_path / "mounts"
     mounts.write_text(f"/dev/sda1 / ext4 rw 0 0\nproc /proc proc {options} 0 0\nproc /jail/proc proc hidepid=2 0 0\n")
 

@@ -14,7 +14,7 @@ SCRIPTS = [name for name, value in vars(torch_scripts).items() if name.isupper()
 
 
 def change_of(tmp_path: Path, text: str | bytes) -> str | None:
-    """Return what a script with this text changes."""
+    """Return the first change in a script with this text, or None."""
     path = tmp_path / "train.py"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return changes(str(path), is_too_late, bindings)
@@ -60,15 +60,17 @@ def change_of(tmp_path: Path, text: str | bytes) -> str | None:
     ],
 )
 def test_a_variable_that_is_read_once(tmp_path: Path, text: str | bytes) -> None:
-    """However it is set, changed or taken away; its name stands there."""
+    """A variable that torch reads once is found however it is set, changed or removed, if its name is in the text."""
     assert (change_of(tmp_path, text) or "").startswith("changes OMP_NUM_THREADS (line ")
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
 def test_what_torch_reads_twice(tmp_path: Path, name: str) -> None:
-    """Each run has these of its own, since CUDA reads them late; but the allocator that they name was taken before.
+    """A change of these variables prevents a warm start.
 
-    A script that set ``backend:cudaMallocAsync`` before its ``import torch`` ran, and died of it in a spare.
+    CUDA reads them late, so each run has its own values. But the allocator that they select is taken at ``import
+    torch``. Regression: a script that set ``backend:cudaMallocAsync`` before its ``import torch`` worked in a cold
+    start, and failed in a warm interpreter.
     """
     text = f"import os\nos.environ[{name!r}] = 'backend:cudaMallocAsync'\nimport torch"
 
@@ -122,7 +124,10 @@ def test_what_torch_reads_twice(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_the_path_that_modules_come_from(tmp_path: Path, text: str) -> None:
-    """Another torch may lie there, or what torch looks for. What is not plainly read may change it."""
+    """A possible change of sys.path is found, because another torch or its dependencies may be there.
+
+    Code that cannot be analysed counts as a change.
+    """
     assert (change_of(tmp_path, text) or "").startswith("may change sys.path (line ")
 
 
@@ -138,7 +143,10 @@ def test_the_path_that_modules_come_from(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_the_processors_of_a_script(tmp_path: Path, text: str) -> None:
-    """Torch has as many threads as there were processors when it was imported."""
+    """A possible change of the CPU affinity is found.
+
+    Torch has as many threads as there were processors at its import.
+    """
     assert (change_of(tmp_path, text) or "").startswith("may change the CPU affinity (line ")
 
 
@@ -161,7 +169,7 @@ def test_the_processors_of_a_script(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_how_modules_are_found(tmp_path: Path, text: str, name: str) -> None:
-    """A finder of the script's own, or a module of its own under that name, is asked before what is loaded."""
+    """A script's own finder, or its own module under a known name, would have precedence over the loaded modules."""
     assert (change_of(tmp_path, text) or "").startswith(f"may change {name} (line ")
 
 
@@ -223,12 +231,12 @@ def test_how_modules_are_found(tmp_path: Path, text: str, name: str) -> None:
     ],
 )
 def test_what_may_change_the_environment(tmp_path: Path, text: str) -> None:
-    """It is handed on, or its names come from elsewhere: nobody can tell what becomes of it."""
+    """An environment that is passed on, or a name that is not in the text, may be any change."""
     assert (change_of(tmp_path, text) or "").startswith("may change os.environ (line ")
 
 
 def test_the_first_such_line_is_told(tmp_path: Path) -> None:
-    """Whoever wants it warm looks there."""
+    """The first such line is reported, so that the user can find it."""
     text = "import os, sys\n\nsys.path.append('x')\nos.environ['OMP_NUM_THREADS'] = '1'\n"
 
     assert "may change sys.path (line 3)" == change_of(tmp_path, text)
@@ -236,7 +244,7 @@ def test_the_first_such_line_is_told(tmp_path: Path) -> None:
 
 
 def test_a_text_that_is_too_long_is_not_looked_at(tmp_path: Path) -> None:
-    """It may do anything."""
+    """A text that is too long is not analysed, and may change anything."""
     assert "is longer than 256 KiB" == change_of(tmp_path, "x = 1\n" * MOST_BYTES)
 
 
@@ -282,34 +290,34 @@ def test_a_text_that_is_too_long_is_not_looked_at(tmp_path: Path) -> None:
     ],
 )
 def test_what_changes_nothing_or_cannot_be_told(tmp_path: Path, text: str | bytes) -> None:
-    """What is only read, what may be set at any time, and what Python itself refuses."""
+    """Reads, variables that may be set at any time, and texts that Python itself refuses are no change."""
     assert change_of(tmp_path, text) is None
 
 
 @pytest.mark.filterwarnings("error")
 def test_python_alone_warns_of_a_script(tmp_path: Path) -> None:
-    """Twice the same warning would stand in the log."""
+    """The analysis prints no warning. Python prints the same warning when the script runs."""
     assert change_of(tmp_path, "import os\nprint('\\d', os.environ, 1 is 1)") is None
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_the_examples_start_warm(path: Path) -> None:
-    """They are what people begin with."""
+    """The examples start warm, because users begin with them."""
     assert changes(str(path), is_too_late, bindings) is None
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_as_somebody_might_have_written_them_start_warm(tmp_path: Path, name: str) -> None:
-    """A rule that starts ordinary scripts cold is no use."""
+    """Typical scripts start warm. A rule that makes them start cold is useless."""
     assert change_of(tmp_path, getattr(torch_scripts, name)) is None
 
 
 def test_a_script_for_many_devices_starts_warm(tmp_path: Path) -> None:
-    """It reads what a launcher has set, sets what a launcher would, and starts a program."""
+    """A distributed script starts warm. It reads a launcher's variables, sets them itself, and starts a program."""
     assert change_of(tmp_path, DISTRIBUTED) is None
 
 
-#: As one finds it in tutorials.
+#: A distributed script as in tutorials.
 DISTRIBUTED = """
 import argparse
 import os

@@ -24,12 +24,15 @@ INSTALLED = ["/opt/conda/lib/python3.11/site-packages"]
     ],
 )
 def test_packages_may_lie_inside_the_standard_library(path: str, *, told: bool) -> None:
-    """Those are looked at."""
+    """Installed packages are checked even if their directory is inside the standard library's directory."""
     assert told == is_in(path, STANDARD, INSTALLED)
 
 
 def test_what_can_be_imported_from_a_directory(tmp_path: Path) -> None:
-    """Modules, compiled ones, packages; a directory without an __init__ only where there is none of its name else."""
+    """Modules, compiled modules and packages can be imported.
+
+    A directory without an __init__ counts only if an import of its name has found nothing else.
+    """
     for name in ("one.py", "two.cpython-311-x86_64-linux-gnu.so", "three.pyc", "four.txt", "five.py.bak", "six"):
         (tmp_path / name).touch()
     for name in ("seven", "eight"):
@@ -43,7 +46,7 @@ def test_what_can_be_imported_from_a_directory(tmp_path: Path) -> None:
 
 
 def test_an_archive_on_the_path_counts_by_its_time(tmp_path: Path) -> None:
-    """No directory: what is in it nobody lists."""
+    """An archive on the path is compared by its modification time, because its content is not listed."""
     archive = tmp_path / "lib.zip"
     archive.touch()
     seen = {str(archive): (changed_at(str(archive)), modules_in(str(archive)))}
@@ -53,15 +56,17 @@ def test_an_archive_on_the_path_counts_by_its_time(tmp_path: Path) -> None:
 
 
 def test_a_file_that_went_has_changed(tmp_path: Path) -> None:
-    """Whoever imports it now does not find it."""
+    """A removed file has changed, because an import does not find it any more."""
     assert str(tmp_path / "gone.py") == changed({str(tmp_path / "gone.py"): (1, None)})
 
 
 def test_what_is_changed_during_an_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is there after an import would be taken for what was loaded: an upgrade in that very time went unseen.
+    """A change during an import is reported.
 
-    Files by their time; packages that come or go by the names in their directories, since some installers give the
-    files of a package the times that they had elsewhere.
+    Regression: the state after an import was taken for the loaded state, so an upgrade during the import went unseen.
+
+    Files are compared by time. Packages are compared by the names in their directories, because some installers keep
+    the original times of a package's files.
     """
     packages, mine = tmp_path / "site-packages", tmp_path / "mine"
     for place in (packages, mine):
@@ -81,7 +86,7 @@ def test_what_is_changed_during_an_import_is_told(tmp_path: Path, monkeypatch: p
     for harmless in (packages / "__pycache__", mine / "results"):
         assert changes(harmless.mkdir) is None, harmless
     assert changes((mine / "log.txt").touch) is None
-    assert changes(lambda: dated(mine / "model.py", 86400)) is None  # by a clock that was wrong: it is so for a day
+    assert changes(lambda: dated(mine / "model.py", 86400)) is None  # written with a wrong clock, a day ahead
     assert str(mine / "model.py") == changes(lambda: dated(mine / "model.py", 0.001))
     dated(mine / "model.py", -10)
     assert changes(lambda: None) is None
@@ -91,7 +96,11 @@ def test_what_is_changed_during_an_import_is_told(tmp_path: Path, monkeypatch: p
 
 
 def test_what_an_import_makes_for_itself_is_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to 2.5 torch writes a module into a new directory, and imports it from there: no spare of it was ever fit."""
+    """Files that an import creates itself are no change.
+
+    Up to 2.5 torch writes a module into a new directory and imports it. Regression: no warm interpreter with such a
+    torch was ever usable.
+    """
     monkeypatch.setattr(sys, "path", [*sys.path])
     importing = Import()
     module = tmp_path / "made" / "instantiated.py"

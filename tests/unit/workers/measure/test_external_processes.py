@@ -9,7 +9,10 @@ from workers.measure.external_processes import Strangers, foreign_bytes
 
 
 def test_a_notebook_is_remembered_at_its_peak_for_a_while() -> None:
-    """It freed 8 and will want them back; after five minutes of quiet nobody expects that any more."""
+    """An external process counts at its peak for five minutes.
+
+    A notebook that freed 8 may take them again. After five minutes it counts at its use.
+    """
     strangers = Strangers(remember_s=300)
 
     counted = [strangers.note({7: used}, (), now_s)[7] for now_s, used in ((0, 10), (10, 2), (300, 3), (301, 3))]
@@ -18,7 +21,10 @@ def test_a_notebook_is_remembered_at_its_peak_for_a_while() -> None:
 
 
 def test_the_largest_of_the_last_minutes_is_remembered_and_not_the_last_record() -> None:
-    """A notebook that took 20 once and 15 since may want 15 again, though its 20 are forgotten by now."""
+    """The largest use within the last minutes counts.
+
+    A notebook that used 20 long ago and 15 recently counts with 15.
+    """
     strangers = Strangers(remember_s=300)
     looks = ((0, 20), (100, 15), (299, 15), (301, 1), (598, 2), (600, 1))
 
@@ -28,7 +34,7 @@ def test_the_largest_of_the_last_minutes_is_remembered_and_not_the_last_record()
 
 
 def test_a_stranger_that_is_gone_is_forgotten_at_once() -> None:
-    """Dead processes want nothing back; a later one with the same pid starts anew."""
+    """An ended external process is forgotten at once. A later process with the same pid starts without a history."""
     strangers = Strangers()
     strangers.note({7: 10}, (), 0.0)
 
@@ -37,12 +43,15 @@ def test_a_stranger_that_is_gone_is_forgotten_at_once() -> None:
 
 
 def test_our_own_processes_and_silent_ones_are_no_named_strangers() -> None:
-    """What the driver does not tell is in the used bytes already."""
+    """Processes of jobs and processes with unknown memory are not listed.
+
+    Unknown memory is already in the used bytes.
+    """
     assert {9: 3} == Strangers().note({7: 5, 8: None, 9: 3}, {7}, 0.0)
 
 
 def foreign(**changes: Any) -> int:
-    """Return the foreign bytes of a device on which 20 are used: 12 by us, 5 by a stranger, 3 by nobody named."""
+    """Return the external memory of a device that uses 20: a job 12, an external process 5, and no known process 3."""
     look: dict[str, Any] = {
         "used": 20,
         "processes": {1: 12, 2: 5},
@@ -54,20 +63,26 @@ def foreign(**changes: Any) -> int:
 
 
 def test_foreign_is_all_that_is_not_ours() -> None:
-    """Strangers at their remembered peak, and what no process owns."""
+    """External memory is the remembered peak of external processes plus the memory that no process owns."""
     assert 8 == foreign()
     assert 13 == foreign(strangers={2: 10})
     assert 5 == foreign(used=17, processes={1: 12}, strangers={})
 
 
 def test_memory_of_ours_that_the_driver_does_not_tell_is_not_counted_twice() -> None:
-    """It is in the used bytes and in the ledger: the lease is taken off once."""
+    """Job memory that the driver does not report is in the used bytes and in the leases.
+
+    The lease is subtracted once.
+    """
     assert 8 == foreign(processes={1: None, 2: 5}, leased=12)
     assert 5 == foreign(processes={1: None, 2: 5}, leased=15)
 
 
 def test_beside_a_stranger_that_is_not_told_either_nothing_is_taken_for_ours() -> None:
-    """Nobody can say whose the memory is: the card promises less than it could, and never more than it has."""
+    """If an external process is unknown too, nothing counts as job memory.
+
+    The card then offers less than it could, and never more than it has.
+    """
     assert 20 == foreign(processes={1: None, 2: None}, strangers={}, leased=12)
 
 
@@ -80,7 +95,10 @@ def test_beside_a_stranger_that_is_not_told_either_nothing_is_taken_for_ours() -
 def test_never_more_is_promised_than_is_free_less_what_was_granted_and_not_yet_taken(
     ours: dict[int, int], others: dict[int, tuple[int, int]], unnamed: int, granted: dict[int, int]
 ) -> None:
-    """The claim's sum (see state.lua) with this figure can never pass the driver's own, whoever holds what."""
+    """The claim's sum (see state.lua) with this figure never offers more than the driver reports.
+
+    The upper limit is the free memory less the leases that are not yet used. This holds for any processes.
+    """
     total = 1000
     used = sum(ours.values()) + sum(now for now, _ in others.values()) + unnamed
     counted = foreign_bytes(

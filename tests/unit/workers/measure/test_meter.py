@@ -12,7 +12,7 @@ NVML = PeakSource.NVML_SAMPLED
 
 
 def meter_of(*samples: int | None, shared: bool = False, before: int | None = None, device: int = 0) -> Meter:
-    """Return a meter that has taken *samples*, a second apart."""
+    """Return a meter with *samples*, one second apart."""
     meter = Meter()
     meter.before_bytes = before
     for second, used in enumerate(samples):
@@ -21,7 +21,10 @@ def meter_of(*samples: int | None, shared: bool = False, before: int | None = No
 
 
 def test_the_peak_is_the_largest_sample_with_its_evidence() -> None:
-    """Samples, looks without an answer and neighbours are counted along."""
+    """The peak is the largest sample.
+
+    It counts the samples, the polls without an answer, and whether the device was shared.
+    """
     meter = meter_of(1, 9, None)
     meter.note(4, at_s=3.0, shared=True, device_bytes=0)
 
@@ -31,12 +34,15 @@ def test_the_peak_is_the_largest_sample_with_its_evidence() -> None:
 
 
 def test_what_nobody_could_see_is_unknown_and_not_zero() -> None:
-    """Only N/A answers give no peak."""
+    """Polls without an answer give no peak."""
     assert Peak.unknown(na_samples=1) == peak_of(meter_of(None), NVML)
 
 
 def test_a_few_looks_at_a_short_run_that_saw_nothing_say_nothing() -> None:
-    """A run that ended before it could be looked at properly has no peak of 0; one that never touched the card has."""
+    """A few zero samples of a short run give no peak.
+
+    Enough zero samples give a peak of 0: the run never used the card.
+    """
     assert PeakSource.NONE is peak_of(meter_of(0, 0), NVML).source
     assert (0, NVML) == (peak_of(meter_of(*[0] * ENOUGH_SAMPLES), NVML).bytes, NVML)
 
@@ -65,14 +71,20 @@ def test_the_largest_figure_is_told_with_its_source(
     figure: int | None,
     source: PeakSource,
 ) -> None:
-    """Each source can only be too low: what is larger has seen what the others missed."""
+    """The largest figure wins, with its source.
+
+    Each source can only be too low, so a larger figure saw what the others missed.
+    """
     peak = peak_of(meter_of(*samples), NVML, accounted=accounted, torch_bytes=torch, kernel_bytes=kernel)
 
     assert (figure, source) == (peak.bytes, peak.source)
 
 
 def test_looks_from_before_the_driver_fell_silent_are_no_peak_of_zero() -> None:
-    """A run imports for seconds, then takes memory that the driver will not tell: its peak is unknown, and not 0."""
+    """Zero samples before the driver stopped reporting do not make a peak of 0.
+
+    A run imports for seconds, then uses memory that the driver does not report, so its peak is unknown.
+    """
     imports = [0] * (3 * ENOUGH_SAMPLES)
     assert PeakSource.NONE is peak_of(meter_of(*imports, None, shared=True), NVML).source
 
@@ -81,7 +93,7 @@ def test_looks_from_before_the_driver_fell_silent_are_no_peak_of_zero() -> None:
 
 
 def test_the_interval_is_what_it_was() -> None:
-    """The mean time between two looks, whatever the pace was meant to be."""
+    """The interval is the measured mean time between two polls, whatever the configured interval was."""
     meter = Meter()
     for at_s in (0.0, 0.1, 0.2, 0.3, 1.3):
         meter.note(5, at_s=at_s, shared=False, device_bytes=5)
@@ -90,7 +102,10 @@ def test_the_interval_is_what_it_was() -> None:
 
 
 def test_of_several_processes_the_drivers_maxima_are_a_lower_bound() -> None:
-    """Two that held 5 each at different moments never held 10: the sum is not told, and an equal sample goes first."""
+    """The driver's maximums of several processes are a lower bound and are not summed.
+
+    Two processes that used 5 each at different times never used 10. An equal sample has precedence.
+    """
     meter = meter_of(5, 5)
     meter.pids = {7, 8}
 
@@ -103,7 +118,10 @@ def test_of_several_processes_the_drivers_maxima_are_a_lower_bound() -> None:
 def test_how_much_fuller_the_device_became_counts_only_where_nobody_else_was(
     *, shared: bool, figure: int | None
 ) -> None:
-    """The last resort of a driver that tells nothing of its processes."""
+    """The growth of the device's use counts only if no other process was there.
+
+    It is the last resort for a driver that reports no processes.
+    """
     peak = peak_of(meter_of(None, None, shared=shared, before=10, device=40), NVML)
 
     assert figure == peak.bytes
@@ -111,7 +129,10 @@ def test_how_much_fuller_the_device_became_counts_only_where_nobody_else_was(
 
 
 def test_what_a_run_did_beside_holding_memory() -> None:
-    """When its first memory was seen, and how busy and how hot the device was meanwhile; unknown stays unknown."""
+    """The activity has the time of the first memory, the utilisation and the temperature.
+
+    Unknown values stay unknown.
+    """
     meter = meter_of(0, 0, 6, 6)
     assert Activity(first_memory_s=2.0) == meter.activity()
 
@@ -123,7 +144,7 @@ def test_what_a_run_did_beside_holding_memory() -> None:
 
 
 def test_another_worker_goes_on_where_one_was_left() -> None:
-    """All figures survive the file between two workers."""
+    """All figures survive the file that passes them to another worker."""
     meter = meter_of(0, 9, None, before=3, device=50)
     meter.note_health(Health(utilisation=0.25, temperature_c=55.0))
 
@@ -135,7 +156,7 @@ def test_another_worker_goes_on_where_one_was_left() -> None:
 
 
 def test_figures_of_an_older_worker_are_taken_over() -> None:
-    """An upgrade under a running job: version 0.1.0 kept only these."""
+    """The figures of an older worker load after an upgrade under a running job. Version 0.1.0 kept only these."""
     meter = Meter.from_plain({"peak_bytes": 9, "samples": 2, "na_samples": 1, "shared": False})
 
     assert Peak(bytes=9, source=NVML, samples=2, na_samples=1, interval_s=None, shared=False) == peak_of(meter, NVML)

@@ -1,4 +1,4 @@
-"""Who was beside a run that died for want of memory."""
+"""Tests of the text about other processes on the device of a run that ran out of memory."""
 
 from __future__ import annotations
 
@@ -24,33 +24,36 @@ def look(
     free_bytes: int = 120 * MIB,
     processes: Mapping[int, int | None] | None = None,
 ) -> None:
-    """Let one look at a 24 GiB card be seen."""
+    """Record one sample of a 24 GiB card."""
     reading = Reading(total_bytes=24 * GIB, free_bytes=free_bytes, processes=processes or {})
     neighbours.seen(make_device(uuid, index=index), reading, ours, strangers)
 
 
 def words(neighbours: Neighbours, *uuids: str, several: bool = False) -> str | None:
-    """Return the last look in words."""
+    """Return the text of the recorded sample, or None."""
     found = neighbours.fullest(uuids)
     return found.in_words(several=several) if found is not None else None
 
 
 def test_jobs_and_strangers_are_named_with_what_they_held_then() -> None:
-    """The largest first; a stranger with its bytes of this look, not with those it is remembered at."""
+    """The largest neighbour comes first.
+
+    An external process counts with its bytes in this sample, and not with its remembered peak.
+    """
     seen = Neighbours(11)
     look(seen, {11: 6 * GIB, 12: 8 * GIB, 13: 0}, ALICE, processes={4711: round(9.1 * GIB)})
 
     assert "120M were free; beside it: pid 4711 of alice (python train.py, 9.1G), job 12 (8G)" == words(
         seen
-    )  # job 13 holds nothing yet: it took nothing away
+    )  # job 13 uses no memory yet
 
 
 def test_alone_is_said_and_nothing_seen_is_not() -> None:
-    """Both are answers."""
+    """A run that was alone has a text that says so. A run without a sample has no text."""
     seen = Neighbours(11)
     assert words(seen) is None
     look(seen, {12: GIB})
-    assert words(seen) is None  # our run was not alive there
+    assert words(seen) is None  # the run was not alive in this sample
 
     look(seen, {11: 6 * GIB}, free_bytes=0)
 
@@ -58,7 +61,7 @@ def test_alone_is_said_and_nothing_seen_is_not() -> None:
 
 
 def test_what_the_driver_does_not_say_stays_unknown() -> None:
-    """Never a zero."""
+    """Memory that the driver does not report is unknown, and not 0."""
     seen = Neighbours(11)
     look(seen, {11: None, 12: None}, processes={4711: None})
 
@@ -78,7 +81,7 @@ def test_what_the_driver_does_not_say_stays_unknown() -> None:
     ],
 )
 def test_a_strangers_words_are_short_and_plain(stranger: Stranger, shown: str) -> None:
-    """They end up in terminals, and in the book for good."""
+    """The words of an external process are cut and harmless. They are shown in terminals and kept in the history."""
     seen = Neighbours(11)
     look(seen, {11: GIB}, stranger)
 
@@ -86,7 +89,7 @@ def test_a_strangers_words_are_short_and_plain(stranger: Stranger, shown: str) -
 
 
 def test_a_crowd_is_counted() -> None:
-    """One line stays one line."""
+    """Many neighbours are cut to a few and a count, so that the text stays one line."""
     seen = Neighbours(1)
     look(seen, {job_id: job_id * GIB for job_id in range(1, 9)})
 
@@ -94,7 +97,10 @@ def test_a_crowd_is_counted() -> None:
 
 
 def test_the_last_look_that_saw_it_alive_is_the_one_that_counts() -> None:
-    """Not one after its end, nor one in the middle of its end, when its memory is free already."""
+    """The last sample with the run alive counts.
+
+    A sample after or during its end does not, because its memory is already freed.
+    """
     seen = Neighbours(11)
     look(seen, {11: 0}, free_bytes=9 * GIB)
     look(seen, {11: 2 * GIB, 12: 1 * GIB}, free_bytes=5 * GIB)
@@ -106,7 +112,10 @@ def test_the_last_look_that_saw_it_alive_is_the_one_that_counts() -> None:
 
 
 def test_a_run_that_never_got_a_byte_has_its_circumstances_too() -> None:
-    """Not even CUDA's own memory was to be had: that look is all there is."""
+    """A run that never got memory has a text from its last sample, because there is no better one.
+
+    Not even CUDA's own memory was available.
+    """
     seen = Neighbours(11)
     look(seen, {11: 0}, ALICE, free_bytes=9 * GIB)
     look(seen, {11: 0}, ALICE, free_bytes=MIB)
@@ -115,7 +124,10 @@ def test_a_run_that_never_got_a_byte_has_its_circumstances_too() -> None:
 
 
 def test_of_several_devices_the_fullest_is_told_and_named() -> None:
-    """Unless the processes told on which of them memory ran out."""
+    """Of several devices the fullest is reported and named.
+
+    If the processes reported which devices ran out of memory, only those count.
+    """
     seen = Neighbours(11)
     look(seen, {11: 6 * GIB}, uuid="GPU-0", index=0, free_bytes=2 * GIB)
     look(seen, {11: 6 * GIB, 12: GIB}, uuid="GPU-1", index=1, free_bytes=MIB)

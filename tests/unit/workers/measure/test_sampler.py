@@ -20,7 +20,10 @@ from workers.run.values import Held
 
 
 def peak_on(kind: DeviceKind | None, place: Path, spec: str) -> Peak:
-    """Return the peak of a run of which 7 bytes were sampled, and 9 by the kernel, told by a worker of *spec*."""
+    """Return the peak of a run on a device of *kind*, as reported by a worker of *spec*.
+
+    The sampler measured 7 bytes and the kernel 9.
+    """
     device = RunDevice(uuid="dev-0", lease_bytes=1, kind=kind)
     held = Held(job_id=1, token="1.a", devices=(device,), capped=True)
     run = LiveRun(held=held, directory=RunDir.create(place, held), since_s=0.0)
@@ -33,7 +36,10 @@ def peak_on(kind: DeviceKind | None, place: Path, spec: str) -> Peak:
 
 @pytest.mark.parametrize("spec", ["cpu", "sim:24G", "sim:24G,cpu"])
 def test_a_peak_comes_from_the_runs_own_kind_of_device(tmp_path: Path, spec: str) -> None:
-    """Also when another worker tells it, after a restart with other devices: a card's samples are no host memory."""
+    """The source of a peak follows from the run's own device kind.
+
+    A worker with other devices may report the peak after a restart. Samples of a card are not host memory.
+    """
     peaks = {kind: peak_on(kind, tmp_path / str(kind), spec) for kind in DeviceKind}
 
     assert {
@@ -44,26 +50,32 @@ def test_a_peak_comes_from_the_runs_own_kind_of_device(tmp_path: Path, spec: str
 
 
 def test_of_a_device_that_nobody_knew_no_peak_is_made_up(tmp_path: Path) -> None:
-    """The kernel's figure is of the host's memory, and nobody can say that this was the device's."""
+    """A device of unknown kind has no peak.
+
+    The kernel's figure is host memory, and the device's memory may be different.
+    """
     assert Peak.unknown() == peak_on(None, tmp_path, "cpu")
 
 
 class Stopping(threading.Event):
-    """What the loop asks whether to stop: set by its first wait on it, which is kept."""
+    """A stop event of the loop that sets itself at the first wait and records the timeouts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.waits_s: list[float | None] = []
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return at once, and let the loop end."""
+        """Record the timeout and end the loop."""
         self.waits_s.append(timeout)
         self.set()
         return True
 
 
 def test_the_first_look_at_a_run_is_not_in_the_way_of_its_start(tmp_path: Path) -> None:
-    """It came in the same moment, found the shim alone, and held up the start of the job and of the next one."""
+    """The first sample of a run is delayed.
+
+    Regression: it came at once, found only the shim, and delayed the start of this job and the next.
+    """
     runs, stopping = LiveRuns(), Stopping()
     held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
     runs.add(LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=0.0))
@@ -74,7 +86,10 @@ def test_the_first_look_at_a_run_is_not_in_the_way_of_its_start(tmp_path: Path) 
 
 
 def test_a_look_that_a_claim_has_just_taken_is_a_sample(tmp_path: Path) -> None:
-    """In a row of short jobs each was looked at for its claim, and once more for its peak."""
+    """A recent reading for a claim is used as a sample.
+
+    Regression: in a series of short jobs the device was read for each claim and again for each peak.
+    """
     backend, runs, clock = choose("sim:24G", "box"), LiveRuns(), SystemClock()
     (device,) = backend.devices()
     began_s = clock.monotonic_s()
@@ -97,7 +112,10 @@ def test_a_look_that_a_claim_has_just_taken_is_a_sample(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_still_to_be_started_wakes_nobody() -> None:
-    """Its claim woke the sampler, which then saw nothing, and its start woke it once more."""
+    """A claimed run does not wake the sampler before its start.
+
+    Regression: the sampler woke at the claim, found nothing, and woke again at the start.
+    """
     runs = LiveRuns()
     held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
     directory = RunDir(Path("/nowhere"))

@@ -8,7 +8,7 @@ from workers.measure.timeline import FIRST_STEP_S, MOST_POINTS, Trace
 
 
 def test_a_line_is_the_largest_sample_of_each_step() -> None:
-    """Two samples in one step become one point; a step without a sample is no zero."""
+    """Each point is the largest sample of its step. A step without a sample is None, and not 0."""
     trace = Trace()
     for at_s, used in ((0.01, 1), (0.02, 5), (0.35, 3)):
         trace.note(at_s, used)
@@ -17,7 +17,7 @@ def test_a_line_is_the_largest_sample_of_each_step() -> None:
 
 
 def test_a_point_is_no_line() -> None:
-    """A run too short to tell has no timeline; a million short jobs take no room."""
+    """A run that is too short has no timeline, so that a million short jobs need no space for it."""
     trace = Trace()
     assert trace.timeline() is None
     trace.note(0.05, 7)
@@ -25,7 +25,7 @@ def test_a_point_is_no_line() -> None:
 
 
 def test_three_days_take_no_more_room_than_three_minutes() -> None:
-    """Steps double until all fit, and a spike of one sample is never lost on the way."""
+    """The step doubles until all points fit, and a spike of one sample is never lost."""
     trace = Trace()
     for second in range(3 * 24 * 3600):
         trace.note(float(second), 77 if second == 100_000 else 5)
@@ -43,7 +43,10 @@ def test_three_days_take_no_more_room_than_three_minutes() -> None:
     st.integers(1, 240),
 )
 def test_whatever_comes_the_largest_stays_and_the_points_are_few(samples: list[tuple[float, int]], points: int) -> None:
-    """In any order, also back in time, as after an adoption on another clock."""
+    """The largest sample stays and the number of points is limited, for samples in any order.
+
+    Times can go back when another worker adopts a run on another clock.
+    """
     trace = Trace(points)
     for at_s, used in samples:
         trace.note(at_s, used)

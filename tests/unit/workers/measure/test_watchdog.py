@@ -28,24 +28,31 @@ from workers.run.values import Held
 def test_a_little_more_is_warned_of_and_much_more_or_a_neighbours_is_ended(
     used: int, free: int, promised: int, expected: Excess
 ) -> None:
-    """Five per cent may be CUDA's own; what was promised to somebody else is not to be had."""
+    """A small excess gives a warning.
+
+    More than 5 % ends the run, and so does any excess that uses memory allocated to another job. The 5 % may be CUDA's
+    own memory.
+    """
     assert expected is excess(used, 6 * GIB, free_bytes=free, promised_bytes=promised)
 
 
 def test_small_jobs_have_room_for_cudas_own_memory() -> None:
-    """Five per cent of 1 GiB would be less than a context."""
+    """A small job may exceed its memory by at least 256 MiB.
+
+    Five per cent of 1 GiB would be less than a CUDA context.
+    """
     assert GIB + 256 * MIB == limit_bytes(GIB)
 
 
 def run_of(place: Path) -> LiveRun:
-    """Return a run that asked for 1 GiB."""
+    """Return a run with a lease of 1 GiB."""
     device = RunDevice(uuid="GPU-0", lease_bytes=GIB, kind=DeviceKind.GPU)
     held = Held(job_id=1, token="1.a", devices=(device,), capped=True)
     return LiveRun(held=held, directory=RunDir.create(place, held), since_s=0.0)
 
 
 def looked_at(run: LiveRun, *used: int) -> bool:
-    """Let the watchdog look at these samples in turn; return whether it has asked for an end."""
+    """Pass these samples to the watchdog, and return whether it asked for the run's end."""
     watchdog = Watchdog(lambda _device, reading: reading.used_bytes)
     device = make_device("GPU-0")
     for each in used:
@@ -66,12 +73,18 @@ def looked_at(run: LiveRun, *used: int) -> bool:
 def test_one_sample_may_be_a_process_on_its_way_out_but_nobody_slips_through(
     tmp_path: Path, samples: tuple[int, ...], *, ends: bool
 ) -> None:
-    """A load that goes over and under from sample to sample was never ended."""
+    """One excessive sample may be a process that is ending, so several are needed.
+
+    Regression: a load that changed between too much and little with each sample was never ended.
+    """
     assert ends is looked_at(run_of(tmp_path), *samples)
 
 
 def test_an_end_that_could_not_be_asked_for_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No descriptor was left at that moment; the excess went on for ever."""
+    """A request to end a run is repeated if it fails.
+
+    Regression: no file descriptor was left at that moment, and the excess continued.
+    """
     run = run_of(tmp_path)
     with monkeypatch.context() as short:
         short.setattr(RunDir, "ask_end", _no_descriptor)

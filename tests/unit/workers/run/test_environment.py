@@ -21,7 +21,10 @@ def device(uuid: str, kind: DeviceKind) -> RunDevice:
 
 
 def test_devices_are_pinned_by_uuid_in_order() -> None:
-    """A program sees 0, 1, … in this order, whatever the indices are outside."""
+    """Devices are pinned by UUID.
+
+    A program sees them as 0, 1, … in this order, whatever their indices on the host are.
+    """
     devices = (device("GPU-b", DeviceKind.GPU), device("GPU-a", DeviceKind.GPU))
 
     env = environment(7, "1.abc", make_spec(env={"CUDA_VISIBLE_DEVICES": "0,1,2"}), devices, Path("/run"))
@@ -34,14 +37,14 @@ def test_devices_are_pinned_by_uuid_in_order() -> None:
 
 
 def test_a_job_on_the_cpu_sees_no_card() -> None:
-    """It was promised none."""
+    """A job on the CPU sees no card, because none was allocated to it."""
     env = environment(7, "1.abc", make_spec(), (device("cpu-h", DeviceKind.CPU),), Path("/run"))
 
     assert "" == env["CUDA_VISIBLE_DEVICES"]
 
 
 def test_what_the_submitter_set_stays() -> None:
-    """Output is unbuffered unless the submitter says otherwise."""
+    """A variable of the submitter is kept. Output is unbuffered by default."""
     devices = (device("GPU-a", DeviceKind.GPU),)
 
     assert "1" == environment(1, "1.a", make_spec(), devices, Path("/r"))["PYTHONUNBUFFERED"]
@@ -49,13 +52,16 @@ def test_what_the_submitter_set_stays() -> None:
 
 
 def on_gpu(*, cap: bool = True, wanted: bool = True, **spec: Any) -> dict[str, str]:
-    """Return the environment of a job that asks for 6 of 24 GiB."""
+    """Return the environment of a job that requests 6 of 24 GiB."""
     gpu = RunDevice(uuid="GPU-a", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
     return environment(1, "1.a", make_spec(mem_bytes=6 * GIB, cap=wanted, **spec), (gpu,), Path("/r"), cap=cap)
 
 
 def test_a_job_on_a_gpu_is_capped_unless_it_or_the_site_says_no() -> None:
-    """What is in its Python stays: figures are wanted either way."""
+    """A job on a GPU is capped unless the job or the site turns caps off.
+
+    The Python hook stays in either case, because it reports memory figures.
+    """
     assert "0.2256" == on_gpu()["GPUQUEUE_TORCH_FRACTION"]
     for free in (on_gpu(cap=False), on_gpu(wanted=False)):
         assert str(INSIDE) == free["PYTHONPATH"]
@@ -63,7 +69,10 @@ def test_a_job_on_a_gpu_is_capped_unless_it_or_the_site_says_no() -> None:
 
 
 def test_a_job_that_has_its_cards_for_itself_may_take_what_the_smaller_gives() -> None:
-    """Without --mem it asks for 1 MiB, and to that it was capped: torch had no memory at all."""
+    """A job with whole cards is capped at the smaller card's usable memory.
+
+    Regression: without --mem it asked for 1 MiB and was capped to that, so torch had no memory.
+    """
     cards = tuple(
         RunDevice(uuid=f"GPU-{gib}", lease_bytes=(gib - 1) * GIB, kind=DeviceKind.GPU, total_bytes=gib * GIB)
         for gib in (24, 80)
@@ -78,14 +87,14 @@ def test_a_job_that_has_its_cards_for_itself_may_take_what_the_smaller_gives() -
 
 
 def test_a_job_on_the_cpu_is_left_alone() -> None:
-    """There would be nothing to cap and nothing to tell."""
+    """A job on the CPU has no cap and no hook, because there is nothing to cap or report."""
     env = environment(7, "1.abc", make_spec(), (device("cpu-h", DeviceKind.CPU),), Path("/run"))
 
     assert not {"PYTHONPATH", "GPUQUEUE_CHANGED", "CUPY_GPU_MEMORY_LIMIT"} & set(env)
 
 
 def test_of_two_cards_the_smaller_one_makes_the_share() -> None:
-    """The other way round a job would not get what it asked for on the smaller one."""
+    """The smaller card decides the fraction. With the larger one a job would not get its memory on the smaller card."""
     cards = tuple(
         RunDevice(uuid=f"GPU-{gib}", lease_bytes=1, kind=DeviceKind.GPU, total_bytes=gib * GIB) for gib in (24, 80)
     )
@@ -100,14 +109,21 @@ def test_of_two_cards_the_smaller_one_makes_the_share() -> None:
     [(None, "{us}"), ("", "{us}"), ("/a:/b", "{us}:/a:/b"), (":/a", "{us}::/a"), ("/a:{us}", "{us}:/a")],
 )
 def test_our_directory_comes_first_on_the_path_once(theirs: str | None, expected: str) -> None:
-    """And no empty entry comes in, which would be the current directory."""
+    """The hook's directory comes first on PYTHONPATH, once.
+
+    No empty entry is added, because it would be the current directory.
+    """
     env = {} if theirs is None else {"PYTHONPATH": theirs.format(us=INSIDE)}
 
     assert expected.format(us=INSIDE) == on_gpu(env=env)["PYTHONPATH"]
 
 
 def test_the_torch_that_the_command_names_decides(tmp_path: Path) -> None:
-    """By path, by a path from the working directory, or by the job's own PATH; torchrun says nothing."""
+    """The interpreter in the command decides the torch version.
+
+    It is an absolute path, a path from the working directory, or a name in the job's PATH. ``torchrun`` names no
+    interpreter.
+    """
     (tmp_path / "lib/python3.12/site-packages/torch-2.13.0.dist-info").mkdir(parents=True)
     (tmp_path / "pyvenv.cfg").write_text("home = /usr\n")
     (tmp_path / "bin").mkdir()
@@ -124,7 +140,10 @@ def test_the_torch_that_the_command_names_decides(tmp_path: Path) -> None:
 
 
 def test_the_path_of_the_worker_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job without a PATH starts by that of the system: it was told of the torch of another Python."""
+    """The worker's PATH is not used.
+
+    Regression: a job without a PATH starts with the system's PATH, and got the torch version of another Python.
+    """
     (tmp_path / "lib/python3.12/site-packages/torch-2.13.0.dist-info").mkdir(parents=True)
     (tmp_path / "pyvenv.cfg").write_text("home = /usr\n")
     (tmp_path / "bin").mkdir()
@@ -135,7 +154,10 @@ def test_the_path_of_the_worker_decides_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_we_change_for_a_job_does_not_travel_on() -> None:
-    """A job that submits a job gives it the environment that it was given itself."""
+    """Variables that gpuqueue sets for a job are not passed on.
+
+    A job that submits a job gives it the environment that the submitter had.
+    """
     theirs = {"PATH": "/usr/bin", "PYTHONPATH": "/a", "PYTORCH_ALLOC_CONF": "b:1", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
     inside = on_gpu(env=theirs)
 

@@ -1,4 +1,4 @@
-"""A run that died at once: its own fault, or its device's?"""
+"""Tests of the cause of a run that failed at once: the script or the device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def judged(
     after_s: float | None = 2.0,
     kind: DeviceKind | None = DeviceKind.GPU,
 ) -> str | None:
-    """Return what is said of a run that ended so, two seconds after its start on a GPU."""
+    """Return the cause for a run that ended with *ending* and *log*.
+
+    By default it ended two seconds after its start on a GPU.
+    """
     return blame(ending, after_s, TRACEBACK + log + b"\n", kind=kind)
 
 
@@ -52,9 +55,9 @@ def judged(
     ],
 )
 def test_a_script_s_own_fault_counts_for_nothing(line: bytes) -> None:
-    """A sweep over a broken script must not take a card from everybody."""
+    """A script's own error does not count against the device. A sweep over a broken script must not drain a card."""
     assert judged(log=line) is None
-    assert judged(Ending.from_status(-signal.SIGABRT), line) is None  # C++ gives up so where Python raises
+    assert judged(Ending.from_status(-signal.SIGABRT), line) is None  # C++ aborts where Python raises
 
 
 @pytest.mark.parametrize(
@@ -86,7 +89,10 @@ def test_a_script_s_own_fault_counts_for_nothing(line: bytes) -> None:
     ],
 )
 def test_what_cuda_says_of_the_device_is_held_against_it(line: bytes, why: str) -> None:
-    """However the process ended after that; but not off a GPU, where wanting CUDA is the script's mistake."""
+    """A CUDA error about the device counts against it, however the process ended.
+
+    Without a GPU it is the script's error.
+    """
     for ending in (FAILED, Ending.from_status(-signal.SIGABRT), Ending.from_status(-signal.SIGSEGV)):
         assert (judged(ending, line) or "").startswith(why)
         assert judged(ending, line, kind=DeviceKind.CPU) is None
@@ -95,27 +101,30 @@ def test_what_cuda_says_of_the_device_is_held_against_it(line: bytes, why: str) 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGKILL])
 @pytest.mark.parametrize("kind", [DeviceKind.GPU, DeviceKind.SIMULATED, None])
 def test_a_crash_is_held_against_it(number: signal.Signals, kind: DeviceKind | None) -> None:
-    """By itself, or as the child of a shell, which tells it as 128 + n."""
+    """A crash counts against the device, by signal or as 128 + n from a shell."""
     assert f"killed by {number.name}" == judged(Ending.from_status(-number), kind=kind)
     assert f"killed by {number.name}" == judged(Ending.from_status(128 + number), kind=kind)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT, signal.SIGUSR1])
 def test_a_signal_that_somebody_sent_is_not(number: signal.Signals) -> None:
-    """A person's `kill`, systemd's stop, a program's own abort()."""
+    """A sent signal does not count: a user's `kill`, a stop by systemd, a program's own abort()."""
     assert judged(Ending.from_status(-number)) is None
     assert judged(Ending.from_status(128 + number)) is None
 
 
 def test_a_crash_after_a_script_s_own_error_of_cuda_is_its_own() -> None:
-    """CUDA's teardown crashes at times when the context is broken."""
+    """A crash after the script's own CUDA error does not count against the device.
+
+    CUDA's teardown may crash with a broken context.
+    """
     assert judged(Ending.from_status(-signal.SIGSEGV), b"CUDA error: device-side assert triggered") is None
     assert judged(Ending.from_status(-signal.SIGSEGV), b"CUDA error: invalid device ordinal") is None
 
 
 @pytest.mark.parametrize("after_s", [QUICK_S, 3600.0, None])
 def test_only_a_quick_death_counts(after_s: float | None) -> None:
-    """And one of which nobody knows how quick it was is none."""
+    """Only a quick failure counts. A failure with an unknown duration does not."""
     assert judged(Ending.from_status(-signal.SIGSEGV), after_s=after_s) is None
     assert judged(Ending.from_status(-signal.SIGSEGV), after_s=QUICK_S - 0.1) is not None
 
@@ -124,7 +133,7 @@ def test_only_a_quick_death_counts(after_s: float | None) -> None:
     "kind", [EndingKind.CANCELLED, EndingKind.TIMED_OUT, EndingKind.OUT_OF_MEMORY, EndingKind.PREEMPTED]
 )
 def test_what_gpuqueue_ended_is_nobody_s_fault(kind: EndingKind) -> None:
-    """Also where it took SIGKILL, and whatever the log says."""
+    """A run that gpuqueue ended does not count, even if it needed SIGKILL and whatever the log contains."""
     assert judged(Ending.stopped(kind, -signal.SIGKILL), b"CUDA error: unknown error") is None
 
 
@@ -143,7 +152,10 @@ def test_what_gpuqueue_ended_is_nobody_s_fault(kind: EndingKind) -> None:
     ],
 )
 def test_a_refusal_counts_where_the_host_is_the_reason(detail: str, *, of_the_host: bool) -> None:
-    """A host that cannot fork refuses job after job; a wrong path is its owner's."""
+    """A refusal counts if the host is the reason.
+
+    A host that cannot fork refuses job after job, while a wrong path is the user's error.
+    """
     said = blame(Ending.refused(detail), None, b"", kind=DeviceKind.GPU)
 
     assert (detail if of_the_host else None) == said
@@ -163,5 +175,8 @@ def test_a_refusal_counts_where_the_host_is_the_reason(detail: str, *, of_the_ho
     ],
 )
 def test_a_success_or_some_time_speaks_well(ending: Ending, duration_s: float | None, *, well: bool) -> None:
-    """What died at once of its own fault says nothing: neither against the device nor for it."""
+    """A success or a long run counts for the device.
+
+    A quick failure through the script's own error counts neither for nor against it.
+    """
     assert well is speaks_well(ending, duration_s)

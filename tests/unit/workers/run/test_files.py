@@ -48,12 +48,12 @@ INSIDE = json.dumps(
 
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDir:
-    """Return the directory of a run that was claimed."""
+    """Return the directory of a claimed run."""
     return RunDir.create(tmp_path, HELD)
 
 
 def replace(directory: RunDir, name: str, content: bytes) -> None:
-    """Put *content* where a file is."""
+    """Replace the content of a file of the run."""
     (directory.path / name).write_bytes(content)
 
 
@@ -61,7 +61,7 @@ anything = st.one_of(st.binary(max_size=50), odd.values.map(lambda value: json.d
 
 
 def damaged(good: str) -> st.SearchStrategy[bytes]:
-    """Return what a good file may become."""
+    """Return a strategy for damaged versions of a valid file."""
     return st.one_of(anything, odd.mutants(good).map(lambda text: text.encode("utf-8", "surrogatepass")))
 
 
@@ -69,7 +69,10 @@ def damaged(good: str) -> st.SearchStrategy[bytes]:
 @odd.gate
 @given(content=st.data())
 def test_a_claim_is_read_whole_or_not_at_all(directory: RunDir, content: st.DataObject) -> None:
-    """What nobody can read nobody adopts; what is read is of this very run, and holds a device."""
+    """A claim file is read completely or not at all.
+
+    An unreadable claim is not adopted. A readable claim belongs to this run and has a device.
+    """
     good = (directory.path / "claim").read_text()
     replace(directory, "claim", content.draw(damaged(good)))
 
@@ -86,7 +89,10 @@ def test_a_claim_is_read_whole_or_not_at_all(directory: RunDir, content: st.Data
 @odd.gate
 @given(content=damaged(EXIT))
 def test_an_exit_is_an_ending_or_unreadable(directory: RunDir, content: bytes) -> None:
-    """Never another error: the worker would try to settle the run for ever."""
+    """An exit file is an ending or raises `Unreadable`.
+
+    With any other error the worker would try to settle the run again and again.
+    """
     replace(directory, "exit", content)
     try:
         end = directory.exit()
@@ -102,7 +108,7 @@ def test_an_exit_is_an_ending_or_unreadable(directory: RunDir, content: bytes) -
 @odd.gate
 @given(content=st.data())
 def test_figures_that_make_no_sense_start_over(directory: RunDir, content: st.DataObject) -> None:
-    """The run goes on, and can be measured and told on."""
+    """With unreadable figures the measurement starts again. The run continues and can be measured and reported."""
     good = LiveRun(held=HELD, directory=directory, since_s=100.0)
     good.meter("GPU-1").note(5, at_s=0.1, shared=False, device_bytes=7, pids=[3])
     replace(directory, "meters", content.draw(damaged(json.dumps(good.figures()))))
@@ -123,7 +129,7 @@ def test_figures_that_make_no_sense_start_over(directory: RunDir, content: st.Da
 @odd.gate
 @given(content=anything)
 def test_a_pid_file_names_a_process_or_nobody(directory: RunDir, content: bytes) -> None:
-    """Whatever stands there, asking for the process is no error."""
+    """Any content of the pid file gives a process or None, without an error."""
     replace(directory, "pid", content)
     shim = directory.shim()
 
@@ -133,7 +139,10 @@ def test_a_pid_file_names_a_process_or_nobody(directory: RunDir, content: bytes)
 
 @pytest.mark.parametrize("text", ["² 5 x", "0 5 x", f"{10**30} 5 x", "1 2", "-1 5 x", "٣ 5 x", "99999999999 5 x"])
 def test_no_digits_but_ours_make_a_process(text: str) -> None:
-    """Python takes digits of any script for a number, and the kernel none that is too large for it."""
+    """Only ASCII digits of a valid size make a process id.
+
+    Python accepts digits of any script, and the kernel no number that is too large.
+    """
     identity = ProcessIdentity.parse(text)
     assert identity is None or identity.handle() is None
 
@@ -141,7 +150,10 @@ def test_no_digits_but_ours_make_a_process(text: str) -> None:
 @odd.gate
 @given(content=damaged(INSIDE))
 def test_what_a_process_tells_of_itself_spoils_no_other_report(tmp_path: Path, content: bytes) -> None:
-    """The directory is the job's: it may hold anything, and the next process's report counts all the same."""
+    """A bad report of one process does not affect the reports of others.
+
+    The job can write anything into the directory.
+    """
     inside = tmp_path / "inside"
     inside.mkdir(exist_ok=True)
     (inside / "1.json").write_text(INSIDE)
@@ -155,7 +167,10 @@ def test_what_a_process_tells_of_itself_spoils_no_other_report(tmp_path: Path, c
 
 @pytest.mark.parametrize("kind", odd.NO_FILES)
 def test_what_is_no_file_holds_nobody_up(directory: RunDir, kind: str) -> None:
-    """A pipe without a writer would be waited for for ever, and a terabyte would not fit."""
+    """A path that is no regular file or is too large is an error.
+
+    A read from a pipe without a writer would never end, and a terabyte would not fit into memory.
+    """
     put = odd.NO_FILES[kind]
     inside = directory.path / "inside"
     inside.mkdir()
@@ -180,11 +195,14 @@ def test_what_is_no_file_holds_nobody_up(directory: RunDir, kind: str) -> None:
     assert report is not None
     assert 6 == report.torch_reserved_bytes
     put(directory.log)
-    assert b"" == tail(directory.log)  # of the terabyte nothing but a hole
+    assert b"" == tail(directory.log)  # the file of a terabyte is a hole
 
 
 def test_a_beat_that_is_a_pipe_is_an_error_and_no_wait(directory: RunDir) -> None:
-    """All runs of a worker get their beats from one thread."""
+    """A heartbeat file that is a pipe is an error.
+
+    A wait would delay all runs, because one thread writes the heartbeats of all runs of a worker.
+    """
     os.mkfifo(directory.path / "beat")
 
     with pytest.raises(OSError, match="No such device or address"):
@@ -192,7 +210,7 @@ def test_a_beat_that_is_a_pipe_is_an_error_and_no_wait(directory: RunDir) -> Non
 
 
 def test_a_small_file_is_read_to_its_last_byte(tmp_path: Path) -> None:
-    """And one byte more than allowed is too much."""
+    """A file of the maximum size is read whole. A file with one byte more is refused."""
     path = tmp_path / "file"
     path.write_bytes(b"x" * MOST_BYTES)
     assert MOST_BYTES == len(read_small(path))
@@ -203,7 +221,7 @@ def test_a_small_file_is_read_to_its_last_byte(tmp_path: Path) -> None:
 
 
 def test_a_million_reports_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job may fork as it likes; its worker has others to serve."""
+    """The number of reports is limited. A job may fork without limit, and its worker has other jobs to serve."""
     monkeypatch.setattr("workers.run.torch_report._MOST_FILES", 3)
     (tmp_path / "inside").mkdir()
     for pid in range(9):
@@ -218,7 +236,7 @@ def test_a_million_reports_are_not_all_read(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_link_of_a_run_may_be_called_anything(tmp_path: Path) -> None:
-    """Somebody tidied up in the wrong place."""
+    """A link with an invalid name or a missing target is no readable run. A user may have deleted the wrong files."""
     (tmp_path / "live").mkdir()
     for name in ("x", "1", ".", "7.1.ab", "7.1.ab.c", "\udcff"):
         if name != ".":
@@ -228,7 +246,7 @@ def test_the_link_of_a_run_may_be_called_anything(tmp_path: Path) -> None:
 
 
 class Log:
-    """A log and somebody who follows it."""
+    """A log with its reader."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -236,21 +254,21 @@ class Log:
         self.tail.turn_to(path)
 
     def more(self) -> bytes:
-        """Return what is new."""
+        """Return the new content."""
         return b"".join(self.tail.rest())
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """Return a log that does not exist yet, and its reader."""
+    """Return a log that does not exist yet, with its reader."""
     return Log(tmp_path / "log")
 
 
 def test_a_log_that_comes_and_goes_and_comes_back(log: Log) -> None:
-    """Not there yet is empty; what was read is not read again; removed is empty."""
+    """A missing or removed log is empty. Content is read once."""
     assert b"" == log.more()
     log.path.write_bytes(b"one\n\x00\x1b[31m\xff")
-    assert b"one\n\x00\x1b[31m\xff" == log.more()  # as the job wrote it: a log is read by programs as well
+    assert b"one\n\x00\x1b[31m\xff" == log.more()  # unchanged, because programs read logs too
     with log.path.open("ab") as file:
         file.write(b"two")
     assert b"two" == log.more()
@@ -260,7 +278,7 @@ def test_a_log_that_comes_and_goes_and_comes_back(log: Log) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "loop"])
 def test_a_log_that_is_no_file_is_said_and_not_waited_for(log: Log, kind: str) -> None:
-    """The run directory is the job's to spoil."""
+    """A log that is no regular file is refused without a wait. The job can replace any file in the run directory."""
     odd.NO_FILES[kind](log.path)
 
     with pytest.raises(Refused, match=r"cannot be read: (log is no file|Too many levels)"):
@@ -268,7 +286,10 @@ def test_a_log_that_is_no_file_is_said_and_not_waited_for(log: Log, kind: str) -
 
 
 def test_a_log_of_somebody_else_is_said(tmp_path: Path) -> None:
-    """In words; as root one may read everything, so somebody else asks."""
+    """A log of another account is refused with a clear message.
+
+    Root may read every file, so another account reads it in that case.
+    """
     if os.getuid() != 0:
         (tmp_path / "log").write_bytes(b"")
         (tmp_path / "log").chmod(0)
@@ -284,7 +305,7 @@ def _refused(path: Path) -> Any:
 
 
 def _as_nobody(act: Any) -> int:
-    """Do something as an account without rights, in a process of its own; return its exit code."""
+    """Run *act* in a child process under an account without rights, and return the exit status."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -297,7 +318,11 @@ def _as_nobody(act: Any) -> int:
 
 
 def test_a_run_makes_two_directories_and_asks_for_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of all runs were made anew with each one, and its own was tried before its parent: five calls, for two."""
+    """A run creates only its own two directories.
+
+    Regression: the directories of all runs were created again with each run, and its own was tried before its parent,
+    in five calls.
+    """
     first = RunDir.create(tmp_path / "runs", HELD)
     first.tell()
     made: list[Path] = []
@@ -312,7 +337,10 @@ def test_a_run_makes_two_directories_and_asks_for_no_others(tmp_path: Path, monk
 
 
 def test_a_claim_has_the_names_of_its_lock_and_of_its_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each was a file of its own, and to find an inode for one takes ten times as long as to give it a name."""
+    """The claim, the lock and the link of a run are one file with three names.
+
+    A new inode takes ten times as long as a new name. Without hard links they are separate files.
+    """
     plain = RunDir.create(tmp_path / "runs", HELD)
     claim = (plain.path / "claim").stat()
     assert claim.st_ino == (plain.path / "lock").stat().st_ino
@@ -336,7 +364,10 @@ def test_a_claim_has_the_names_of_its_lock_and_of_its_link(tmp_path: Path, monke
 
 
 def test_figures_go_along_with_the_spec_until_a_beat_has_kept_some(directory: RunDir) -> None:
-    """They were a file more, for the ten seconds to the first beat."""
+    """The first figures are stored with the spec, until a heartbeat stores newer ones.
+
+    This saves a file for the ten seconds until the first heartbeat.
+    """
     assert "since_s" not in directory.meters()
     spec = ShimSpec(argv=("true",), cwd="/", env={}, time_limit_s=None, kill_grace_s=1.0, start_before=1.0, umask=0o022)
     directory.write_spec(spec, {"since_s": 5.0, "devices": {}})

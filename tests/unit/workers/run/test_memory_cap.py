@@ -11,7 +11,10 @@ SHARE = "0.2256"
 
 
 def test_each_framework_is_told_in_its_own_words() -> None:
-    """All but torch's variable, whose version nobody knows; the hook caps any version."""
+    """Each framework gets its own variable.
+
+    Torch's variable is missing, because the version is unknown. The hook caps any version.
+    """
     assert {
         "GPUQUEUE_TORCH_FRACTION": SHARE,
         "XLA_PYTHON_CLIENT_MEM_FRACTION": SHARE,
@@ -21,7 +24,7 @@ def test_each_framework_is_told_in_its_own_words() -> None:
 
 
 def test_no_cap_is_nothing_at_all() -> None:
-    """Where caps are off, the environment is the submitter's."""
+    """Without caps no variable is added to the submitter's environment."""
     assert {} == cap_environment(6 * GIB, TOTAL, {}, on=False, torch=(2, 13), mps=True)
 
 
@@ -29,7 +32,7 @@ def test_no_cap_is_nothing_at_all() -> None:
     ("torch", "told"), [(None, False), ((1, 13), False), ((2, 9), False), ((2, 10), True), ((2, 13), True)]
 )
 def test_the_variable_is_only_for_a_torch_that_knows_it(torch: tuple[int, int] | None, told: bool) -> None:  # noqa: FBT001
-    """An older torch dies of it."""
+    """Torch's variable is set only for a version that knows it. An older torch fails because of it."""
     caps = cap_environment(6 * GIB, TOTAL, {"PYTORCH_CUDA_ALLOC_CONF": ""}, torch=torch)
 
     assert told is ("PYTORCH_ALLOC_CONF" in caps)
@@ -53,7 +56,10 @@ OURS = f"per_process_memory_fraction:{SHARE}"
     ],
 )
 def test_the_submitters_own_allocator_settings_are_kept(env: dict[str, str], expected: dict[str, str]) -> None:
-    """Ours comes after them, in whichever variable torch will look; a fraction of their own is left alone."""
+    """The submitter's allocator settings are kept, and the cap is appended in each variable that torch may read.
+
+    A fraction of the submitter is left unchanged.
+    """
     caps = cap_environment(6 * GIB, TOTAL, env, torch=(2, 10))
 
     assert expected == {name: value for name, value in caps.items() if name.startswith("PYTORCH")}
@@ -71,18 +77,18 @@ def test_the_submitters_own_allocator_settings_are_kept(env: dict[str, str], exp
     ],
 )
 def test_what_the_submitter_set_is_never_overridden(name: str) -> None:
-    """They know better."""
+    """A variable that the submitter set is never overridden."""
     assert name in cap_environment(6 * GIB, TOTAL, {}, mps=True)
     assert name not in cap_environment(6 * GIB, TOTAL, {name: "theirs"}, mps=True)
 
 
 def test_jax_is_told_once() -> None:
-    """It refuses its old and its new name together."""
+    """JAX gets one variable only, because it refuses its old and its new name together."""
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in cap_environment(6 * GIB, TOTAL, {"XLA_CLIENT_MEM_FRACTION": ".5"})
 
 
 def test_mps_is_told_each_device_in_whole() -> None:
-    """Its limit is the driver's, and holds CUDA's own memory too."""
+    """The MPS limit is the whole requested memory for each device. The driver's limit includes CUDA's own memory."""
     caps = cap_environment(6 * GIB, TOTAL, {}, devices=2, mps=True)
 
     assert "0=6144M,1=6144M" == caps["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
@@ -92,11 +98,11 @@ def test_mps_is_told_each_device_in_whole() -> None:
     ("mem", "left"), [(MIB, MIB // 2), (600 * MIB, 300 * MIB), (1200 * MIB, 600 * MIB), (2 * GIB, 2 * GIB - 600 * MIB)]
 )
 def test_a_small_job_keeps_at_least_half(mem: int, left: int) -> None:
-    """CUDA's share would leave it nothing, or less than that."""
+    """A small job keeps at least half its memory. CUDA's share would leave it nothing."""
     assert left == allocator_bytes(mem)
 
 
 def test_a_share_is_never_above_one_and_unknown_without_a_total() -> None:
-    """A share of nobody knows what is no cap; bytes are."""
+    """The fraction is at most 1. Without a known total only the limit in bytes is set."""
     assert "1.0000" == cap_environment(99 * GIB, TOTAL, {})["XLA_PYTHON_CLIENT_MEM_FRACTION"]
     assert {"TF_FORCE_GPU_ALLOW_GROWTH", "CUPY_GPU_MEMORY_LIMIT"} == set(cap_environment(GIB, None, {}, torch=(2, 13)))

@@ -12,25 +12,29 @@ from workers.run.torch_report import read_reports
 
 
 def on(index: int = 0, reserved: int = 0, **changes: Any) -> dict[str, Any]:
-    """Return one device's figures."""
+    """Return the figures of one device."""
     plain = {"index": index, "uuid": None, "allocated_bytes": reserved // 2, "reserved_bytes": reserved}
     return {**plain, "ooms": 0, "alloc_retries": 0, **changes}
 
 
 def tell(run_dir: Path, pid: int, *devices: dict[str, Any], began_s: float = 0.0, ended_s: float = 9.0) -> None:
-    """Write a process's report."""
+    """Write the report of a process."""
     (run_dir / "inside").mkdir(exist_ok=True)
     said = {"began_s": began_s, "ended_s": ended_s, "out_of_memory": pid == 13, "devices": devices}
     (run_dir / "inside" / f"{pid}.json").write_text(json.dumps(said))
 
 
 def test_nothing_told_is_unknown(tmp_path: Path) -> None:
-    """A job without torch is not a job with 0 bytes."""
+    """Without a report the figures are unknown. A job without torch is not a job with 0 bytes."""
     assert read_reports(tmp_path) is None
 
 
 def test_of_several_processes_the_one_with_the_most_counts(tmp_path: Path) -> None:
-    """Two that lived at the same time gave 26G on a card of 24: their peaks had not met."""
+    """The process with the largest figure counts.
+
+    Regression: two processes that lived at the same time gave 26G on a card of 24G, although their peaks did not
+    coincide.
+    """
     tell(tmp_path, 1, on(0, 4 * GIB), on(1, 0), began_s=0, ended_s=5)
     tell(tmp_path, 2, on(0, 1 * GIB), on(1, 2 * GIB), began_s=1, ended_s=5)
     tell(tmp_path, 3, on(0, 3 * GIB, ooms=2, alloc_retries=1), began_s=6, ended_s=9)
@@ -44,7 +48,7 @@ def test_of_several_processes_the_one_with_the_most_counts(tmp_path: Path) -> No
 
 
 def test_a_launcher_may_give_each_process_one_device(tmp_path: Path) -> None:
-    """Then each calls its own 0, and the UUID tells them apart."""
+    """The UUID tells devices apart. A launcher may give each process one device, and each process calls it 0."""
     tell(tmp_path, 1, on(0, 1 * GIB, uuid="GPU-a"))
     tell(tmp_path, 13, on(0, 2 * GIB, uuid="GPU-b"))
 
@@ -56,7 +60,10 @@ def test_a_launcher_may_give_each_process_one_device(tmp_path: Path) -> None:
 
 
 def test_where_memory_ran_out_is_told_in_the_run_s_own_order(tmp_path: Path) -> None:
-    """By UUID, or by place where a process could not tell; on none where it never did."""
+    """The devices that ran out of memory are listed in the run's order.
+
+    They are found by UUID, or by index if a process does not know the UUID.
+    """
     tell(tmp_path, 1, on(0, GIB, uuid="GPU-a"), on(1, GIB, uuid="GPU-b", ooms=1))
     tell(tmp_path, 2, on(2, GIB, ooms=3))
 
@@ -72,7 +79,7 @@ def test_where_memory_ran_out_is_told_in_the_run_s_own_order(tmp_path: Path) -> 
     ["", "[]", "{}", "null", '{"began_s": 0, "ended_s": 1, "out_of_memory": true, "devices": 5}', "[" * 100_000],
 )
 def test_a_file_that_makes_no_sense_is_not_read(tmp_path: Path, text: str) -> None:
-    """The directory is the job's: it may hold anything."""
+    """An invalid report is ignored. The job can write anything into the directory."""
     tell(tmp_path, 1, on(0, GIB))
     tell(tmp_path, 2, on(0, 2**70))
     tell(tmp_path, 3, on(0, -1))

@@ -12,7 +12,7 @@ from workers.run.torch_version import torch_version_of
 
 
 def venv(place: Path, *versions: str, config: str = "include-system-site-packages = false\n") -> str:
-    """Make what looks like a virtual environment with these torches, and return an interpreter that cannot run."""
+    """Create a fake virtual environment with these torch versions, and return an interpreter that cannot run."""
     packages = place / "lib" / "python3.12" / "site-packages"
     packages.mkdir(parents=True)
     for version in versions:
@@ -40,18 +40,24 @@ def venv(place: Path, *versions: str, config: str = "include-system-site-package
 def test_a_closed_environment_is_read_without_running_anything(
     tmp_path: Path, version: str, expected: tuple[int, int] | None
 ) -> None:
-    """The interpreter here could not even run. A pre-release counts as the version before."""
+    """The version is read from the files of a closed environment, without its interpreter, which cannot run here.
+
+    A pre-release counts as the version before it.
+    """
     assert expected == torch_version_of(venv(tmp_path, version))
 
 
 def test_no_torch_and_leftovers_of_two(tmp_path: Path) -> None:
-    """None is none; of two the older, since the newer one's variable would kill it."""
+    """Without torch the version is None.
+
+    Of two versions the older counts, because it fails with the variable of the newer.
+    """
     assert torch_version_of(venv(tmp_path / "none")) is None
     assert (2, 9) == torch_version_of(venv(tmp_path / "two", "2.13.0", "2.9.0"))
 
 
 def test_torchvision_is_not_torch(tmp_path: Path) -> None:
-    """Names that begin alike."""
+    """A package whose name starts with torch is not torch."""
     python = venv(tmp_path)
     (tmp_path / "lib" / "python3.12" / "site-packages" / "torch_geometric-2.99.0.dist-info").mkdir()
 
@@ -59,7 +65,7 @@ def test_torchvision_is_not_torch(tmp_path: Path) -> None:
 
 
 def asking(place: Path, *versions: str) -> tuple[str, dict[str, str]]:
-    """Return a real interpreter that must be asked, and an environment in which it finds these torches."""
+    """Return a real interpreter that must be run, and an environment in which it finds these torch versions."""
     place.mkdir(parents=True, exist_ok=True)
     for version in versions:
         (place / f"torch-{version}.dist-info").mkdir()
@@ -68,16 +74,16 @@ def asking(place: Path, *versions: str) -> tuple[str, dict[str, str]]:
 
 
 def test_an_open_environment_is_asked(tmp_path: Path) -> None:
-    """With a PYTHONPATH the files of the environment are not the whole truth."""
+    """With a PYTHONPATH the interpreter is run, because the files of the environment are incomplete."""
     assert (2, 7) == torch_version_of(*asking(tmp_path, "2.7.1"))
 
 
 def test_an_upgrade_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer holds as long as what it came from is there, and only so long."""
+    """An answer is valid as long as its source files exist."""
     python, env = asking(tmp_path, "2.13.0")
     assert (2, 13) == torch_version_of(python, env)
     with monkeypatch.context() as patch:
-        patch.setattr(subprocess, "run", None)  # not asked again
+        patch.setattr(subprocess, "run", None)  # the interpreter is not run again
         assert (2, 13) == torch_version_of(python, env)
 
     (tmp_path / "torch-2.13.0.dist-info" / "METADATA").unlink()
@@ -88,21 +94,27 @@ def test_an_upgrade_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_torch_that_comes_later_is_seen_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer is none for ever: a busy disk, or a torch that was not installed yet, cost the cap until a restart."""
+    """A missing answer expires.
+
+    Regression: a busy disk, or a torch that was not installed yet, disabled the cap until a restart.
+    """
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\ntest -e {tmp_path}/installed && printf '2.11.0\\n{tmp_path}\\n'\n")
     python.chmod(0o755)
     assert torch_version_of(str(python)) is None
     (tmp_path / "installed").touch()
 
-    assert torch_version_of(str(python)) is None  # each job would pay for the question
+    assert torch_version_of(str(python)) is None  # not asked again for each job
     monkeypatch.setattr(torch_version, "AGAIN_S", 0.0)
 
     assert (2, 11) == torch_version_of(str(python))
 
 
 def test_only_so_many_answers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each job may have a PYTHONPATH of its own, and a worker serves for months: the oldest goes."""
+    """The number of cached answers is limited, and the oldest is dropped.
+
+    Each job may have its own PYTHONPATH, and a worker runs for months.
+    """
     monkeypatch.setattr(torch_version, "MOST", 2)
     monkeypatch.setattr(torch_version, "_answers", {})
 
@@ -116,7 +128,7 @@ def test_only_so_many_answers_are_kept(tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_interpreter_that_does_not_answer_is_no_trouble(
     tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows, then; and it is not waited for."""
+    """An interpreter that fails or hangs gives an unknown version in bounded time."""
     monkeypatch.setattr("workers.run.torch_version.ASK_S", 0.5)
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\n{script.replace('sleep', 'exec sleep')}\n")
@@ -127,7 +139,7 @@ def test_an_interpreter_that_does_not_answer_is_no_trouble(
 
 
 def test_this_very_interpreter() -> None:
-    """The real one in a real environment agrees with the package's own word."""
+    """The version of the running interpreter's torch matches the package metadata."""
     metadata = pytest.importorskip("importlib.metadata")
     try:
         version = metadata.version("torch")

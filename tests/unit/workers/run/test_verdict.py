@@ -15,7 +15,7 @@ SURVIVED = InsideReport(torch_allocated_bytes=1, torch_reserved_bytes=1, ooms=3)
 
 
 def verdict(ending: Ending = FAILED, report: InsideReport | None = None, log: bytes = b"") -> Ending:
-    """Return what is said of a job that asked for 6 GiB and was seen to take 5.9."""
+    """Return the final ending of a job that requested 6 GiB and had a peak of 5.9 GiB."""
     return judged(ending, report, log, asked_bytes=6 * GIB, peak_bytes=round(5.9 * GIB))
 
 
@@ -35,7 +35,10 @@ def verdict(ending: Ending = FAILED, report: InsideReport | None = None, log: by
     ],
 )
 def test_a_log_that_says_so_makes_it_out_of_memory(line: str) -> None:
-    """Whatever framework wrote it; the exit code stays, and the detail tells by how much."""
+    """A log with an out-of-memory error of any framework changes the ending.
+
+    The exit status is kept, and the detail contains the figures.
+    """
     ending = verdict(log=b"\xff\x00 step 1\n" + line.encode() + b"\n")
 
     assert (EndingKind.OUT_OF_MEMORY, 1) == (ending.kind, ending.exit_code)
@@ -43,7 +46,10 @@ def test_a_log_that_says_so_makes_it_out_of_memory(line: str) -> None:
 
 
 def test_a_program_that_gives_up_by_sigabrt_ran_out_all_the_same() -> None:
-    """C++ ends so where nobody catches its exception. Another signal is somebody else's."""
+    """SIGABRT with such a log is out of memory, because C++ ends this way after an uncaught exception.
+
+    Other signals have other causes.
+    """
     log = b"terminate called after throwing an instance of 'c10::OutOfMemoryError'"
 
     ending = verdict(Ending.from_status(-6), log=log)
@@ -53,7 +59,7 @@ def test_a_program_that_gives_up_by_sigabrt_ran_out_all_the_same() -> None:
 
 
 def test_a_process_that_died_of_it_needs_no_log() -> None:
-    """The report from inside is enough."""
+    """The report from inside the process is enough, without a log."""
     assert EndingKind.OUT_OF_MEMORY is verdict(report=DIED).kind
 
 
@@ -69,18 +75,21 @@ def test_a_process_that_died_of_it_needs_no_log() -> None:
     ],
 )
 def test_every_other_ending_stays(ending: Ending, report: InsideReport | None, log: bytes) -> None:
-    """A success is a success, and what somebody else ended has its own reason."""
+    """Other endings are unchanged. A success stays a success, and a run that was stopped keeps its reason."""
     assert ending == verdict(ending, report, log)
 
 
 def test_an_unknown_peak_is_not_told() -> None:
-    """Never as a zero."""
+    """An unknown peak is omitted, and is never shown as 0."""
     assert "asked 512M" == judged(FAILED, DIED, b"", asked_bytes=512 * MIB, peak_bytes=None).detail
 
 
 @pytest.mark.parametrize("ending", [FAILED, Ending.stopped(EndingKind.OUT_OF_MEMORY, -9)])
 def test_the_circumstances_stand_behind_the_figures(ending: Ending) -> None:
-    """Whether it died of it or the watchdog ended it; an ending of another kind has none."""
+    """The circumstances follow the figures, for a run that failed and for a run that the watchdog ended.
+
+    Other endings have none.
+    """
     words = "120M were free; nobody was beside it"
 
     told = judged(ending, DIED, b"", asked_bytes=6 * GIB, peak_bytes=3 * GIB, circumstances=words)
@@ -90,7 +99,10 @@ def test_the_circumstances_stand_behind_the_figures(ending: Ending) -> None:
 
 
 def test_only_the_end_of_a_log_is_looked_at(tmp_path: Path) -> None:
-    """What a job survived long ago is not what it died of; and a log may be huge, or not there."""
+    """Only the end of a log is read.
+
+    An error that the job survived long ago is not the cause. A log may be huge or missing.
+    """
     log = tmp_path / "log"
     assert b"" == tail(log)
     log.write_bytes(b"short")

@@ -1,4 +1,4 @@
-"""What a worker does at a job's end: it reads nothing that it knows, and runs no command twice."""
+"""Tests of a worker's work at the end of a job: it reads no spec that it knows, and runs no command twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from workers.services.after_end import AfterEnd
 
 
 def test_a_spec_that_is_given_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a run that was adopted has it in its directory alone."""
+    """A given spec is not read again. Only an adopted run has its spec in its directory alone."""
     held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
     run = LiveRun(held=held, directory=RunDir.create(tmp_path, held, "a spec"), since_s=0.0)
     read: list[RunDir] = []
@@ -40,26 +40,26 @@ def test_a_spec_that_is_given_is_not_read_again(tmp_path: Path, monkeypatch: pyt
 
 
 class Told:
-    """In place of the store: what it was told of commands."""
+    """A replacement for the store that records the reports about commands."""
 
     def __init__(self) -> None:
         self.what: list[tuple[int, Outcome | None, str | None]] = []
 
     def told(self, _job_id: int, *, what: what_became.Told, **_state: object) -> None:
-        """Keep what was told."""
+        """Record a report."""
         self.what.append((what.number, what.outcome, what.trouble))
 
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the commands that were run."""
+    """Return the list of commands that were run."""
     ran: list[str] = []
     monkeypatch.setattr(after_end, "_run", lambda command: ran.append(command.words))
     return ran
 
 
 def with_commands(tmp_path: Path) -> tuple[LiveRun, JobSpec]:
-    """Return a run of a job with two commands for its end, and one for a failure."""
+    """Return a run of a job with two commands for its end and one for a failure."""
     held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
     words = (("command:one", When.END), ("command:never", When.FAIL), ("command:two", When.END))
     spec = make_spec(notices=tuple(Notice(to=to, when=when) for to, when in words))
@@ -67,13 +67,15 @@ def with_commands(tmp_path: Path) -> tuple[LiveRun, JobSpec]:
 
 
 def test_an_end_that_is_told_again_runs_no_command_again(tmp_path: Path, ran: list[str]) -> None:
-    """A store that lost its data is told the ends of all that the book does not have: the commands ran once more.
+    """An end that is reported again runs no command again.
 
-    So it was for a worker that was killed after it had told an end, and the next one told it again.
+    Regression: a store that lost its data gets all ends again that are not in the history, and the commands ran once
+    more. The same happened when a worker was killed after it had reported an end, and the next worker reported it
+    again.
     """
     run, spec = with_commands(tmp_path)
 
-    for _ in range(2):  # each a worker of its own: only the run directory tells the second one
+    for _ in range(2):  # two workers: the second one knows of the first only through the run directory
         ends = AfterEnd(Told())  # type: ignore[arg-type]
         ends.ended(run, JobState.SUCCEEDED, Ending.from_status(0), spec)
         until(lambda ends=ends: ends._waiting.empty(), what="all that is to run")
@@ -85,7 +87,10 @@ def test_an_end_that_is_told_again_runs_no_command_again(tmp_path: Path, ran: li
 
 
 def test_a_run_that_is_settled_meanwhile_keeps_nothing_of_it(tmp_path: Path, ran: list[str]) -> None:
-    """The book may have an end before the worker comes to its commands: they run, and only the log stays."""
+    """The commands run even if the run is settled before them, and only the log stays.
+
+    The history may have the end before the worker runs the commands.
+    """
     run, spec = with_commands(tmp_path)
     run.directory.settle()
 
@@ -96,7 +101,10 @@ def test_a_run_that_is_settled_meanwhile_keeps_nothing_of_it(tmp_path: Path, ran
 
 
 def test_what_cannot_be_noted_is_not_run_and_that_is_told(tmp_path: Path, ran: list[str]) -> None:
-    """A command runs once at most: without a note of it the next worker would run it again."""
+    """A command that cannot be recorded is not run, and that is reported.
+
+    A command runs at most once, and without a record the next worker would run it again.
+    """
     run, spec = with_commands(tmp_path)
     shutil.rmtree(run.directory.path)
     told = Told()
@@ -110,7 +118,7 @@ def test_what_cannot_be_noted_is_not_run_and_that_is_told(tmp_path: Path, ran: l
 
 
 def outcome_of(run: LiveRun, words: str, cwd: Path) -> tuple[Outcome, str]:
-    """Run a command and return what is told of it."""
+    """Run a command and return the reported outcome."""
     found: list[tuple[Outcome, str]] = []
     env = {"PATH": os.environ["PATH"], after_end.MARK: run.held.token}
     command = after_end._Command(
@@ -127,10 +135,11 @@ def outcome_of(run: LiveRun, words: str, cwd: Path) -> tuple[Outcome, str]:
 
 
 def test_what_ends_a_command_in_time_waits_for_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a dead file server a process can enter its directory for ever, before it is any program.
+    """The time limit of a command covers the change of directory.
 
-    Two commands like that would have kept all others waiting for as long as their worker lived: the time limit was
-    that of a program which never started. It starts elsewhere; the command finds itself where it was to be.
+    On a dead file server a process can hang in the change of directory, before it executes its program. Regression: two
+    such commands blocked all others for the lifetime of their worker, because the timeout program itself did not start.
+    It now starts in another directory, and the command still runs in its own.
     """
     run, _ = with_commands(tmp_path / "runs")
     timeout = tmp_path / "timeout"
@@ -149,7 +158,7 @@ def test_what_ends_a_command_in_time_waits_for_no_directory(tmp_path: Path, monk
 
 
 def test_a_directory_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
-    """And the command is not run elsewhere."""
+    """A missing directory is reported in one line, and the command is not run in another directory."""
     run, _ = with_commands(tmp_path / "runs")
 
     told = outcome_of(run, f"touch {tmp_path}/ran", tmp_path / "gone")
@@ -161,7 +170,10 @@ def test_a_directory_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
 def test_a_directory_that_does_not_answer_takes_no_longer_than_a_command_may(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a file server that has died: for as long as that was dead, one of two lanes waited for it."""
+    """A hanging directory takes no longer than the time limit.
+
+    Regression: one of two lanes waited for as long as the file server was dead.
+    """
     monkeypatch.setattr(after_end, "LIMIT_S", 1)
     run, _ = with_commands(tmp_path / "runs")
 

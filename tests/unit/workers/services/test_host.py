@@ -13,12 +13,16 @@ from workers.services.host import RESTART_PAUSES_S, Child, Host, pause_s
 
 @pytest.mark.parametrize(("failures", "pause"), [(0, 0.2), (1, 1.0), (2, 5.0), (3, 30.0), (99, 30.0)])
 def test_a_process_that_ends_again_and_again_is_started_more_and_more_seldom(failures: int, pause: float) -> None:
-    """With the default lease of five minutes."""
+    """The pause before a restart grows with the failures, here with the default lease of five minutes."""
     assert pause == pytest.approx(pause_s(failures, 0.7 * 300))
 
 
 def test_no_pause_lasts_as_long_as_the_shims_wait() -> None:
-    """With a lease of 30 s a worker that had died four times stayed away for 30 s, and its healthy jobs were ended."""
+    """A pause is shorter than the shims' grace period.
+
+    Regression: with a lease of 30 s, a worker that had died four times stayed away for 30 s, and its healthy jobs were
+    ended.
+    """
     grace_s = 0.7 * 30
 
     assert RESTART_PAUSES_S[-1] > grace_s
@@ -26,7 +30,10 @@ def test_no_pause_lasts_as_long_as_the_shims_wait() -> None:
 
 
 def test_a_process_that_cannot_be_started_is_tried_again_within_the_grace(tmp_path: Path) -> None:
-    """A host that was short of processes for some seconds left its healthy jobs alone for 30 s: they were ended."""
+    """A failed start is repeated within the grace period.
+
+    Regression: a host that had no free processes for some seconds paused for 30 s, and its healthy jobs were ended.
+    """
     settings = Settings.load(
         {
             "GPUQUEUE_STATE_DIR": str(tmp_path),

@@ -1,4 +1,4 @@
-"""What keeps the reaper going."""
+"""Tests that the reaper continues after errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.services.reaper import Reaper
 
 
 class Steps:
-    """A reaper of which one step fails, and how often each was taken."""
+    """A reaper with one failing step that records every step."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: str, error: Exception) -> None:
         self.taken: list[str] = []
@@ -26,7 +26,7 @@ class Steps:
             monkeypatch.setattr(self.reaper, name, partial(self.take, name, raised))
 
     def take(self, name: str, error: Exception | None) -> None:
-        """Take a step."""
+        """Record a step, and raise its error."""
         self.taken.append(name)
         if error is not None:
             raise error
@@ -34,7 +34,10 @@ class Steps:
 
 @pytest.mark.parametrize("failing", ["keep_to_policy", "reap", "look_ahead"])
 def test_an_answer_that_makes_no_sense_silences_no_reaper(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
-    """In the recorder nobody starts it again: after one such answer no expired lease was taken back any more."""
+    """The reaper continues after an unexpected error, because the recorder does not restart it.
+
+    Regression: after one such answer no expired lease was reaped any more.
+    """
     steps = Steps(monkeypatch, failing, ValueError("what the store said"))
     stopping = threading.Event()
     monkeypatch.setattr(stopping, "wait", lambda _s: len(steps.taken) >= 6 and stopping.set())
@@ -45,7 +48,7 @@ def test_an_answer_that_makes_no_sense_silences_no_reaper(monkeypatch: pytest.Mo
 
 
 def test_a_store_that_is_away_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each further question would wait as long for no answer."""
+    """After a failed connection the other steps are skipped, because each would wait as long."""
     steps = Steps(monkeypatch, "keep_to_policy", StoreUnreachable("away"))
 
     steps.reaper.tick()

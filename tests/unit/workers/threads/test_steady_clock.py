@@ -7,7 +7,7 @@ from workers.threads.steady_clock import SteadyEvent
 
 
 def test_it_is_an_event_like_any_other() -> None:
-    """Set it stays set, cleared it can be waited for again, and setting it twice is setting it once."""
+    """A set event stays set, a cleared event can be waited for again, and a second set has no effect."""
     event = SteadyEvent()
     assert (False, False) == (event.is_set(), event.wait(0.001))
     event.set()
@@ -19,7 +19,7 @@ def test_it_is_an_event_like_any_other() -> None:
 
 
 def test_a_timeout_is_never_shorter_than_asked_for() -> None:
-    """A loop that waits for half a millisecond must not spin."""
+    """A timeout is never too short. A loop that waits for half a millisecond must not spin."""
     event, before = SteadyEvent(), time.monotonic()
 
     for _ in range(3):
@@ -29,7 +29,7 @@ def test_a_timeout_is_never_shorter_than_asked_for() -> None:
 
 
 def test_everybody_who_waits_goes_on_when_it_is_set() -> None:
-    """Two threads, without a timeout and with one."""
+    """Every waiting thread continues when the event is set, with and without a timeout."""
     event, woken = SteadyEvent(), []
     threads = [threading.Thread(target=lambda t=t: woken.append(event.wait(t))) for t in (None, 60.0)]
     for thread in threads:

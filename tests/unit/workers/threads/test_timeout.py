@@ -1,4 +1,4 @@
-"""Looks that may never end."""
+"""Tests of calls that may never return."""
 
 from __future__ import annotations
 
@@ -25,21 +25,24 @@ from workers.warm import pool
 
 @pytest.fixture
 def dead(tmp_path: Path) -> Iterator[Path]:
-    """Return a directory that answers nobody."""
+    """Return a directory that never answers."""
     with dead_server(tmp_path / "dead") as where:
         yield where
     until(lambda: timeout._room._value == timeout.MOST, what="all looks have an end")
 
 
 def test_what_is_found_and_what_is_raised_comes_back() -> None:
-    """As if nothing were in between."""
+    """Results and exceptions pass through unchanged."""
     assert "here" == timeout.in_time(lambda: "here", 30)
     with pytest.raises(FileNotFoundError):
         timeout.in_time(Path("/proc/self/nowhere").stat, 30)
 
 
 def test_who_waits_for_ever_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And however many ask, so many threads and no more hang: a sweep of jobs asks once for each of them."""
+    """A hanging call times out, and the number of hanging threads is limited.
+
+    An array makes one call for each of its jobs.
+    """
     monkeypatch.setattr(timeout, "_room", threading.BoundedSemaphore(2))
     gate = threading.Event()
 
@@ -51,7 +54,11 @@ def test_who_waits_for_ever_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_job_whose_python_does_not_answer_gets_its_environment(dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worker waited for a dead file server before there was a shim: no cancel and no time limit was heard."""
+    """A job whose interpreter hangs gets its environment in time.
+
+    Regression: the worker waited for a dead file server before there was a shim, so neither a cancel nor the time limit
+    had an effect.
+    """
     monkeypatch.setattr(environment, "LOOK_S", 0.2)
     card = RunDevice(uuid="GPU-a", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
     spec = make_spec(mem_bytes=6 * GIB, argv=(str(dead / "bin" / "python"), "train.py"))
@@ -64,7 +71,7 @@ def test_a_job_whose_python_does_not_answer_gets_its_environment(dead: Path, mon
 
 
 def test_a_warm_job_whose_python_does_not_answer_starts_cold(dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its shim then waits for it, and hears of a cancel."""
+    """A warm job whose interpreter hangs starts cold. Its shim waits for the interpreter, and can be cancelled."""
     monkeypatch.setattr(pool, "LOOK_S", 0.2)
     ours = pool.Spares(Settings.load({"GPUQUEUE_WARM_MODULES": "json"}), Shims(), SystemClock())
     spec = make_spec(argv=(str(dead / "bin" / "python"), "train.py"))

@@ -28,7 +28,10 @@ ENV = {"PATH": "/usr/bin", "LANG": "C.UTF-8", "HOME": "/home/ada"}
     ],
 )
 def test_what_is_read_once_must_agree(name: str) -> None:
-    """Another value would have been seen by a cold job, and not by a spare: set, or taken away, or changed."""
+    """A variable that is read once must be equal.
+
+    If it was set, removed or changed, a cold start sees the new value and a warm interpreter does not.
+    """
     ours = {key: value for key, value in ENV.items() if key != name}
 
     assert name == difference(latched({**ours, name: "1"}), latched(ours))
@@ -50,12 +53,18 @@ def test_what_is_read_once_must_agree(name: str) -> None:
     ],
 )
 def test_what_is_read_when_it_is_wanted_may_differ(name: str) -> None:
-    """Each run has devices, a token and members of a sweep of its own: a spare bound to them would serve nobody."""
+    """A variable that is read late may differ.
+
+    Each run has its own devices, token and sweep values, so a warm interpreter with fixed ones would fit no run.
+    """
     assert difference(latched({**ENV, name: "1"}), latched({**ENV, name: "2"})) is None
 
 
 def test_a_spare_does_not_know_the_run_after_whose_image_it_is_made() -> None:
-    """Neither its devices nor its token: by these its processes are known."""
+    """A warm interpreter has neither the devices nor the token of the run that its image is taken from.
+
+    They identify the processes of that run.
+    """
     env = {**ENV, "GPUQUEUE_TOKEN": "1.a", "GPUQUEUE_RUN_DIR": "/x", "CUDA_VISIBLE_DEVICES": "GPU-1", "LR": "3"}
 
     assert {**ENV, "LR": "3"} == for_spare(env)
@@ -69,7 +78,7 @@ def image(env: dict[str, str] = ENV, **changes: object) -> Image:
 
 
 def test_what_a_spare_must_have_in_common(tmp_path: Path) -> None:
-    """Each of it is told by name."""
+    """A difference that prevents a warm start is named."""
     ours = image()
     other = tmp_path / "python3"
     other.symlink_to("/usr/bin/python3")
@@ -99,15 +108,16 @@ def test_what_a_spare_must_have_in_common(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_spare_can_be(changes: dict[str, object], why: str) -> None:
-    """It starts as ever, and says why."""
+    """A job that cannot start warm starts cold, and the reason is reported."""
     assert why == image_of(replace(make_spec(), **changes), ENV)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
 def test_no_spare_takes_another_allocator(name: str) -> None:
-    """Torch takes it when it is loaded, and ends a process that names another by the time CUDA starts: a warm job died.
+    """A variable that selects another allocator prevents a warm start.
 
-    What else is set by that variable is read when CUDA starts.
+    Torch selects the allocator at its import, and ends a process that names another one when CUDA starts. Regression: a
+    warm job failed for this reason. The other values in that variable are read when CUDA starts.
     """
     mixed = {**ENV, name: "max_split_size_mb:64, backend:cudaMallocAsync"}
 
@@ -118,7 +128,11 @@ def test_no_spare_takes_another_allocator(name: str) -> None:
 
 
 def test_an_interpreter_is_looked_for_on_no_path_but_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a PATH a cold job has the one of the system: a spare would have been another Python, by the worker's."""
+    """The interpreter is searched in the job's PATH only.
+
+    Regression: a cold job without a PATH uses the system's, but a warm interpreter was another Python from the worker's
+    PATH.
+    """
     (tmp_path / "python3-of-the-worker").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -128,7 +142,7 @@ def test_an_interpreter_is_looked_for_on_no_path_but_the_jobs(tmp_path: Path, mo
 
 
 def test_the_settings_of_a_site() -> None:
-    """How many, what they import, and how long they wait."""
+    """The settings give the number of warm interpreters, their imports and their idle time."""
     found = Settings.load({"GPUQUEUE_WARM_SPARES": "0", "GPUQUEUE_WARM_MODULES": "torch, my.models"})
 
     assert (0, "torch,my.models", 600.0) == (found.warm_spares, found.warm_modules, found.warm_idle_s)
