@@ -115,14 +115,14 @@ def _measured(options: argparse.Namespace) -> Report:
     kept: list[Report] = []
     was_there = bool(options.json and options.json.exists())
 
-    def told() -> str:
+    def reported() -> str:
         if not options.json:
             return ""
         if kept:
             return f"; what was measured until then is in {options.json}"
         return f"; nothing was measured until then, {options.json} is {'as it was' if was_there else 'not written'}"
 
-    with to_the_end(told):
+    with to_the_end(reported):
         return _measure(options, kept)
 
 

@@ -21,7 +21,7 @@ from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Store, private_store
 from benchmarks.measure.rounds import quantile, timed
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.model.array import Array
 
 ROUNDS = 5
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--singles", type=how_many, default=SINGLES)
     parser.add_argument("--claims", type=how_many, default=CLAIMS)
     options = parser.parse_args()
-    tell(figures(members=options.members, singles=options.singles, claims=options.claims))
+    report(figures(members=options.members, singles=options.singles, claims=options.claims))
 
 
 if __name__ == "__main__":

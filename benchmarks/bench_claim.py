@@ -37,7 +37,7 @@ from benchmarks.measure.home import clean_environ
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
 from benchmarks.measure.rounds import quantile, timed
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.codec import encode_spec
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.job import Account, JobSpec, Level
@@ -240,9 +240,9 @@ def _words(spec: JobSpec, text: str | None = None) -> tuple[str | float, ...]:
 
 def _announce(store: Store, taken_bytes: int = 0) -> Offer:
     device = Device(uuid="GPU-0", index=0, name="Bench", kind=DeviceKind.GPU, total_bytes=CARD_BYTES)
-    offer = Offer(device=device, host="bench", headroom_bytes=0, foreign_bytes=taken_bytes, slots=8)
+    offer = Offer(device=device, host="bench", headroom_bytes=0, external_bytes=taken_bytes, slots=8)
     store.queue.announce(offer, worker="w", pid=1, boot_id="b")
-    store.queue.beat(offer, [], lease_s=3600)
+    store.queue.heartbeat(offer, [], lease_s=3600)
     return offer
 
 
@@ -271,17 +271,17 @@ def _rewrite(client: redis.Redis) -> None:
         RuntimeError: it could not.
     """
     client.bgrewriteaof()
-    told = _of_its_file(client)
-    while told["aof_rewrite_in_progress"] or told["aof_rewrite_scheduled"]:
+    reported = _of_its_file(client)
+    while reported["aof_rewrite_in_progress"] or reported["aof_rewrite_scheduled"]:
         time.sleep(0.05)
-        told = _of_its_file(client)
-    if told["aof_last_bgrewrite_status"] != "ok":
+        reported = _of_its_file(client)
+    if reported["aof_last_bgrewrite_status"] != "ok":
         raise RuntimeError("the store could not write its file anew")
 
 
 def _of_its_file(client: redis.Redis) -> dict[str, Any]:
-    told: dict[str, Any] = client.info("persistence")
-    return told
+    reported: dict[str, Any] = client.info("persistence")
+    return reported
 
 
 # ---- what the server counts ------------------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def main() -> None:
     options = parser.parse_args()
     for case in CASES:
         print(f"{case.name:10} {case.what}")
-    tell(figures(sizes=options.pending, claims=options.claims))
+    report(figures(sizes=options.pending, claims=options.claims))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 python -m benchmarks.bench_commands [--rounds 15] [--json] [COMMAND…]
 
 Starts a private machine (embedded store, recorder, one simulated device and its worker) in a temporary directory. Every
-round runs each command once as a whole process, and each floor once; the table has medians and ratios.
+round runs each command once as a whole process, and each floor once; the table has medians and ratios. A command that
+would take the machine down, needs a terminal, or works for seconds, only prints its help: its figure is called
+``command.NAME.help``. ``import.MODULE`` is a process that only imports the module of a command.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from benchmarks.measure.home import to_the_end
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Machine, private_machine, quiet
 from benchmarks.measure.rounds import alternate, medians, timed
-from benchmarks.measure.table import closing, tell
+from benchmarks.measure.table import closing, report
 from gpuqueue.cli.main import COMMANDS
 
 ROUNDS, QUICK_ROUNDS = 15, 3
@@ -123,7 +125,7 @@ def main() -> None:
         with to_the_end(), closing(measured):
             print(json.dumps([asdict(each) for each in measured], indent=1))
     else:
-        tell(measured)
+        report(measured)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from benchmarks.measure.options import devices, how_many
 from benchmarks.measure.place import Machine, private_machine
 from benchmarks.measure.rounds import alternate_timed, medians, quantile, until
 from benchmarks.measure.run_watch import GRANTED, RunWatch
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.queue.connect import connect
 
 ROUNDS, QUICK_ROUNDS = 100, 15
@@ -109,9 +109,9 @@ def _through_the_queue(machine: Machine) -> dict[str, float]:
 def _recorded(machine: Machine, job_id: int) -> float:
     """Wait until the history's file has the end of a job; return when that was, in seconds since 1970."""
     path = machine.settings.database_url.removeprefix("sqlite:///")
-    with closing(sqlite3.connect(path)) as book:
+    with closing(sqlite3.connect(path)) as database:
         asked = "SELECT 1 FROM jobs WHERE id = ? AND ended_at IS NOT NULL"
-        until(lambda: book.execute(asked, (job_id,)).fetchone(), f"the record of job {job_id}")
+        until(lambda: database.execute(asked, (job_id,)).fetchone(), f"the record of job {job_id}")
         return time.time()
 
 
@@ -121,11 +121,11 @@ def _all_recorded(machine: Machine, job_ids: Sequence[int]) -> None:
     One wait for all jobs: a wait for each would take the CPUs from the jobs.
     """
     path = machine.settings.database_url.removeprefix("sqlite:///")
-    with closing(sqlite3.connect(path)) as book:
+    with closing(sqlite3.connect(path)) as database:
         asked = "SELECT count(*) FROM jobs WHERE id BETWEEN ? AND ? AND ended_at IS NOT NULL"
         between = (min(job_ids), max(job_ids))
         until(
-            lambda: book.execute(asked, between).fetchone()[0] == len(job_ids),
+            lambda: database.execute(asked, between).fetchone()[0] == len(job_ids),
             f"the record of {len(job_ids)} jobs",
             every_s=0.005,
         )
@@ -138,10 +138,10 @@ class Direct:
         self._stamp = machine.place / "direct"
         self._client: redis.Redis = connect(machine.settings.redis_url, wait_s=60)
         self._waiting: redis.Redis = connect(machine.settings.redis_url, wait_s=60)
-        self._book = sqlite3.connect(machine.place / "floor.db")
-        self._book.execute("PRAGMA journal_mode = WAL")
-        self._book.execute("PRAGMA synchronous = FULL")
-        self._book.execute("CREATE TABLE IF NOT EXISTS floor (at REAL)")
+        self._database = sqlite3.connect(machine.place / "floor.db")
+        self._database.execute("PRAGMA journal_mode = WAL")
+        self._database.execute("PRAGMA synchronous = FULL")
+        self._database.execute("CREATE TABLE IF NOT EXISTS floor (at REAL)")
 
     def once(self) -> dict[str, float]:
         """Return the seconds of one hand-over, spawn and record."""
@@ -158,8 +158,8 @@ class Direct:
         began = time.time()
         self._client.lpush("bench:floor", "x")
         waiter.join()
-        self._book.execute("INSERT INTO floor VALUES (?)", (began,))
-        self._book.commit()
+        self._database.execute("INSERT INTO floor VALUES (?)", (began,))
+        self._database.commit()
         ended, started = time.time(), float(self._stamp.read_text())
         return {"granted": handed[0] - began, "start": started - began, "recorded": ended - started}
 
@@ -170,7 +170,7 @@ class Direct:
         """Close the connections."""
         self._client.close()
         self._waiting.close()
-        self._book.close()
+        self._database.close()
 
 
 def _throughput(machine: Machine, jobs: int) -> Figure:
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=how_many, default=JOBS, help="trivial jobs of one round of many")
     parser.add_argument("--devices", type=devices, default="sim:1x8G", metavar="SPEC")
     options = parser.parse_args()
-    tell(figures(rounds=options.rounds, jobs=options.jobs, devices=options.devices))
+    report(figures(rounds=options.rounds, jobs=options.jobs, devices=options.devices))
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ from benchmarks.measure.home import clean_environ
 from benchmarks.measure.options import how_many, postgres_url
 from benchmarks.measure.place import GPUQUEUE, postgres, quiet
 from benchmarks.measure.rounds import timed
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.history import filters, migrate
 from gpuqueue.history.connect import open_engine, reading
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.history_query import HistoryQuery, Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
@@ -138,24 +138,24 @@ def figures(
 def _measure(label: str, url: str, count: int, *, plans: bool) -> Measured:
     """Fill the history at *url*, if it is empty, and yield a figure for each query."""
     migrate.upgrade(url)
-    book = Book(url)
-    if book.max_job_id() is None:
+    database = HistoryDatabase(url)
+    if database.max_job_id() is None:
         fill(url, count)
     yield Figure(name=f"history.{label}.jobs", value=float(count), unit="jobs")
-    page_s = best_s(lambda: book.history(HistoryQuery(before_id=count)))
+    page_s = best_s(lambda: database.history(HistoryQuery(before_id=count)))
     floor = Floor(name="a page by primary key", value=1e3 * page_s)
     for name, query in questions(count).items():
-        took_s = best_s(partial(book.history, query))
+        took_s = best_s(partial(database.history, query))
         yield Figure(name=f"history.{label}.{_slug(name)}", value=1e3 * took_s, unit="ms", floor=floor, rounds=TIMES)
         if took_s > SLOW_S and plans:
             explain(url, query)
     for by, days in ((By.USER, 7), (By.USER, 30), (By.DEVICE, 30), (By.DAY, 30), (By.USER, 365)):
         since = NOW - timedelta(days=days)
-        took_s = best_s(partial(book.statistics, by=by, since=since, until=NOW))
+        took_s = best_s(partial(database.statistics, by=by, since=since, until=NOW))
         yield Figure(
             name=f"history.{label}.stats-by-{by}-{days}d", value=1e3 * took_s, unit="ms", floor=floor, rounds=TIMES
         )
-    book.close()
+    database.close()
     yield _process(label, url)
 
 
@@ -194,7 +194,9 @@ def main() -> None:
     arguments.add_argument("--sqlite", metavar="PATH", help="keep the book there, and use the one that is there")
     arguments.add_argument("--postgres-url", type=postgres_url, help="default: a private server")
     chosen = arguments.parse_args()
-    tell(figures(count=chosen.jobs, only=chosen.only, path=chosen.sqlite, url=chosen.postgres_url, plans=chosen.plans))
+    report(
+        figures(count=chosen.jobs, only=chosen.only, path=chosen.sqlite, url=chosen.postgres_url, plans=chosen.plans)
+    )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.measure.figure import Absent, Figure, Measured
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import ROOT
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 
 KILLS, JOBS = 100, 950
 
@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--kills", type=how_many, default=KILLS)
     parser.add_argument("--jobs", type=how_many, default=JOBS)
     options = parser.parse_args()
-    tell(figures(kills=options.kills, jobs=options.jobs))
+    report(figures(kills=options.kills, jobs=options.jobs))
 
 
 if __name__ == "__main__":

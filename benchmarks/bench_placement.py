@@ -18,7 +18,7 @@ from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Machine, private_machine
 from benchmarks.measure.rounds import quantile, until
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.client import Client
 from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
@@ -81,7 +81,7 @@ def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=how_many, default=JOBS, help="Jobs of each way.")
-    tell(figures(jobs=parser.parse_args().jobs))
+    report(figures(jobs=parser.parse_args().jobs))
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ import sqlalchemy as sa
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.options import how_many, postgres_url
 from benchmarks.measure.place import postgres
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.codec import encode_ended, encode_spec, encode_started
 from gpuqueue.history import migrate
 from gpuqueue.history.connect import open_engine, writing
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import Account, JobSpec, JobState
@@ -66,11 +66,11 @@ def job_events(job_id: int) -> list[tuple[Act, JobState, dict[str, str]]]:
 
 def make_events(jobs: int, width: int, first: int) -> list[Event]:
     """Return the events of *jobs* jobs from the id *first*, of which *width* overlap."""
-    told = []
+    reported = []
     for start in range(first, first + jobs, width):
         ids = range(start, min(start + width, first + jobs))
         stories = {job_id: job_events(job_id) for job_id in ids}
-        told += [(job_id, *stories[job_id][step]) for step in range(4) for job_id in ids]
+        reported += [(job_id, *stories[job_id][step]) for step in range(4) for job_id in ids]
     return [
         Event(
             id=f"{first}-{number}",
@@ -81,15 +81,15 @@ def make_events(jobs: int, width: int, first: int) -> list[Event]:
             attempt=0 if act is Act.SUBMIT else 1,
             fields=fields,
         )
-        for number, (job_id, act, state, fields) in enumerate(told)
+        for number, (job_id, act, state, fields) in enumerate(reported)
     ]
 
 
-def record(book: Book, events: list[Event], batch: int) -> float:
+def record(database: HistoryDatabase, events: list[Event], batch: int) -> float:
     """Return how many seconds the history takes for *events*."""
     began = time.perf_counter()
     for start in range(0, len(events), batch):
-        if not book.apply(events[start : start + batch], expected=book.cursor(), epoch="bench"):
+        if not database.apply(events[start : start + batch], expected=database.cursor(), epoch="bench"):
             raise SystemExit("somebody else writes into this book")
     return time.perf_counter() - began
 
@@ -135,17 +135,17 @@ def figures(*, quick: bool = False, jobs: int = 4000, width: int = 50, url: str 
 def _measure(label: str, url: str, jobs: int, width: int) -> Measured:
     """Yield a figure for each size of batch."""
     migrate.upgrade(url)
-    book = Book(url)
-    first = (book.max_job_id() or 0) + 1
+    database = HistoryDatabase(url)
+    first = (database.max_job_id() or 0) + 1
     for batch in BATCHES:
         count = min(jobs, max(1, MOST_BATCHES * batch // 4))
         events = make_events(count, width, first)
         first += count
         floor = Floor(name="as many rows, the driver alone", value=count / insert_raw(url, count, batch))
-        took_s = record(book, events, batch)
+        took_s = record(database, events, batch)
         name = f"recording.{label}.batch{batch}"
         yield Figure(name=name, value=count / took_s, unit="jobs/s", floor=floor, of=count)
-    book.close()
+    database.close()
 
 
 def main() -> None:
@@ -157,7 +157,7 @@ def main() -> None:
         "--postgres-url", type=postgres_url, help="default: a private server, which does not wait for the disk"
     )
     chosen = arguments.parse_args()
-    tell(figures(jobs=chosen.jobs, width=chosen.width, url=chosen.postgres_url))
+    report(figures(jobs=chosen.jobs, width=chosen.width, url=chosen.postgres_url))
 
 
 if __name__ == "__main__":

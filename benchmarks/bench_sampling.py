@@ -28,7 +28,7 @@ import pynvml
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.options import duration_s
 from benchmarks.measure.place import from_the_tests
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.clock import SystemClock
 from gpuqueue.model.run import RunDevice
 from gpuqueue.system.process import ProcessIdentity
@@ -54,7 +54,7 @@ def main() -> None:
         case, runs = args.inside
         print(measure(case, [int(pid) for pid in runs.split(",") if pid], args.seconds))
         return
-    tell(figures(seconds=args.seconds))
+    report(figures(seconds=args.seconds))
 
 
 def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:

@@ -30,13 +30,13 @@ from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Store, private_store
 from benchmarks.measure.rounds import quantile, timed
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from benchmarks.scale_events import MadeHours
 from benchmarks.scale_site import DEVICES, HOSTS, SimulatedSite, specs
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import encode_spec
 from gpuqueue.history import migrate
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.statistics import By
 from gpuqueue.queue.keys import SEQ
@@ -104,15 +104,15 @@ def figures(*, quick: bool = False, size: Size | None = None) -> Measured:
     with private_store(durable=False, opened=False) as store, tempfile.TemporaryDirectory(prefix="gq-scale-") as place:
         path = Path(place) / "book.db"
         migrate.upgrade(f"sqlite:///{path}")
-        book = Book(f"sqlite:///{path}")
-        site = SimulatedSite(store, book)
+        database = HistoryDatabase(f"sqlite:///{path}")
+        site = SimulatedSite(store, database)
         _listen(store, FLOORS)
         (least,) = costs_of(store.client, (scripts_in_log(FLOOR),), reader(store.client), FLOORS)
         floor = Floor(name=f"a script of {READS} reads", value=float(least.p50))
         yield from _filled(site, store, size, floor)
         yield from _week(_Week(site, store, path, size), size, floor)
         site.close()
-        book.close()
+        database.close()
 
 
 # ---- while the queue grows -------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class _Week:
         self._store = store
         self._path = path
         self._size = size
-        self._made = MadeHours(site.book)
+        self._made = MadeHours(site.database)
         self._begin_ms = site.clock.now_ms
         self._bytes = self._book_bytes()
         self._other_keys = site.keys().other
@@ -205,7 +205,7 @@ class _Week:
             claim_p99_us=quantile(costs, 0.99),
             recorded=events / EVENTS / recorded_s,
             written=made / written_s if made else 0.0,
-            page_ms=1e3 * best_s(lambda: site.book.history(HistoryQuery())),
+            page_ms=1e3 * best_s(lambda: site.database.history(HistoryQuery())),
             stats_ms=1e3 * stats_s,
             stats_us=1e6 * stats_s / self.ended,
             book_bytes=(self._book_bytes() - self._bytes) / self.ended,
@@ -221,7 +221,7 @@ class _Week:
 
     def _statistics(self) -> object:
         until = from_epoch_ms(self._site.clock.now_ms)
-        return self._site.book.statistics(by=By.USER, since=until - timedelta(days=7), until=until)
+        return self._site.database.statistics(by=By.USER, since=until - timedelta(days=7), until=until)
 
     def _book_bytes(self) -> int:
         """Return the size of the history, including its journal."""
@@ -231,16 +231,16 @@ class _Week:
 def _week(week: _Week, size: Size, floor: Floor) -> Iterator[Figure]:
     """Let the days pass; yield the figures of the first and the last day, the last compared with the first."""
     first = week.day()
-    yield from _told("first", first, None, floor, size)
+    yield from _reported("first", first, None, floor, size)
     last = first
     for _ in range(size.days - 1):
         last = week.day()
     yield Figure(name="scale.week.ended", value=float(week.ended), unit="jobs")
     yield Figure(name="scale.week.passed", value=float(week.passed), unit="jobs")
-    yield from _told("last", last, first, floor, size)
+    yield from _reported("last", last, first, floor, size)
 
 
-def _told(name: str, day: Day, before: Day | None, floor: Floor, size: Size) -> Iterator[Figure]:
+def _reported(name: str, day: Day, before: Day | None, floor: Floor, size: Size) -> Iterator[Figure]:
     """Yield the figures of one day: its claims compared with *floor*, or all of them with the day *before*."""
     for what, (label, unit) in _LABELS.items():
         beside = floor if what.startswith("claim") else None
@@ -260,7 +260,7 @@ def main() -> None:
     parser.add_argument("--an-hour", type=how_many, default=whole_size.an_hour, help="jobs that end in an hour")
     options = parser.parse_args()
     size = Size(pending=options.pending, days=options.days, hours=options.hours, an_hour=options.an_hour)
-    tell(figures(size=size))
+    report(figures(size=size))
 
 
 if __name__ == "__main__":

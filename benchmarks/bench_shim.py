@@ -24,7 +24,7 @@ from benchmarks.measure.figure import Measured
 from benchmarks.measure.moments import beside
 from benchmarks.measure.options import how_many
 from benchmarks.measure.rounds import alternate
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.model.run import RunDevice
 from workers.run.directory import RunDir
 from workers.run.values import Held, ShimSpec
@@ -93,7 +93,7 @@ class Ways:
                 umask=0o022,
             )
         )
-        directory.vouch(time.monotonic() + 60)
+        directory.renew(time.monotonic() + 60)
         directory.close()
         lock = directory.try_lock()
         if lock is None:
@@ -122,7 +122,7 @@ def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=how_many, default=ROUNDS)
-    tell(figures(rounds=parser.parse_args().rounds))
+    report(figures(rounds=parser.parse_args().rounds))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
 from benchmarks.measure.repository import small_repository
 from benchmarks.measure.rounds import alternate_timed, medians, timed
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.client import Client
 from gpuqueue.codec import encode_spec
 from gpuqueue.model.array import Array
@@ -61,7 +61,7 @@ OFFER = Offer(
     device=Device(uuid="GPU-0", index=0, name="Bench", kind=DeviceKind.GPU, total_bytes=64 * GIB),
     host="bench",
     headroom_bytes=0,
-    foreign_bytes=0,
+    external_bytes=0,
     slots=8,
 )
 Words = list[str | float]
@@ -86,7 +86,7 @@ def figures(*, quick: bool = False, jobs: int | None = None) -> Measured:
 def serve(store: Store) -> None:
     """Announce the device, and run one job, so that each script is compiled."""
     store.queue.announce(OFFER, worker="w", pid=1, boot_id="b")
-    store.queue.beat(OFFER, [], lease_s=3600)
+    store.queue.heartbeat(OFFER, [], lease_s=3600)
     store.queue.submit(SPEC)
     end(store, must_claim(store))
 
@@ -247,7 +247,7 @@ def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=how_many, default=JOBS)
-    tell(figures(jobs=parser.parse_args().jobs))
+    report(figures(jobs=parser.parse_args().jobs))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 python -m benchmarks.bench_warm [--rounds 7]
 
-A private machine: embedded store, one simulated device, a real Celery worker. From the call of ``submit``, or of the
-interpreter, to the script's first line, to the line after ``import torch`` and to its end as seen from outside; the
-three ways are measured in turn, since the machine is noisy, and medians are told, beside those of ``python train.py``.
-After each warm job the next spare is waited for, so that none is made while anything is measured: how long that takes
-from the moment in which the last one was taken over is told as well.
+A private machine: embedded store, one simulated device, a real Celery worker. The times run from the call of
+``submit``, or of the interpreter, to the script's first line, to the line after ``import torch`` and to its end as seen
+from outside. The three ways alternate, because the machine is noisy. The figures are medians, compared with those of
+``python train.py``. After each warm job the benchmark waits for the next warm interpreter, so that none starts during a
+measurement. The time from the use of one interpreter until the next is ready is a figure too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.measure.moments import beside
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import private_machine
 from benchmarks.measure.rounds import alternate
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.client import Client
 
 ROUNDS, QUICK_ROUNDS = 7, 2
@@ -44,7 +44,7 @@ open("stamp", "w").write(f"{first!r} {usable!r}")
 SPARE_S = 120.0
 #: How often a warm interpreter is polled for readiness, how long it must then sleep, and the least CPU time that it
 #: must have used: with less it has only mapped torch's libraries. In seconds.
-LOOK_S, STILL_S, LEAST_IMPORT_S = 0.02, 0.3, 0.5
+POLL_S, STILL_S, LEAST_IMPORT_S = 0.02, 0.3, 0.5
 
 
 class Ways:
@@ -70,7 +70,10 @@ class Ways:
         return self._submitted(warm=False)
 
     def warm(self) -> list[float]:
-        """Submit it to a spare that is ready, and wait for the next one: it is made at the cost of nobody's figure."""
+        """Submit the script to a ready warm interpreter, and wait for the next one.
+
+        The wait keeps the start of an interpreter out of the measured times.
+        """
         measured = self._submitted(warm=True)
         taken_over = self._stamps()[0]
         self.refills_s.append(self._until_ready() - taken_over)
@@ -98,7 +101,7 @@ class Ways:
         """Wait until the warm interpreter has imported torch and sleeps. Return when it was first seen so."""
         deadline = time.time() + SPARE_S
         while time.time() < deadline:
-            for process in _spares(self._place):
+            for process in _warm_pool(self._place):
                 seen, before_s = time.time(), _import_s(process)
                 if before_s is None:
                     continue
@@ -106,7 +109,7 @@ class Ways:
                 if _import_s(process) == before_s:  # it slept all the time, and did not wait for the disk
                     self.spare_mib.append(process.memory_info().rss / 2**20)
                     return seen
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         raise SystemExit("no spare became ready")
 
     def _since(self, began: float) -> list[float]:
@@ -131,12 +134,12 @@ def _import_s(process: psutil.Process) -> float | None:
     return spent_s if has_torch and spent_s > LEAST_IMPORT_S else None
 
 
-def _spares(place: Path) -> list[psutil.Process]:
+def _warm_pool(place: Path) -> list[psutil.Process]:
     """Return the warm interpreters of the machine whose state is in *place*, which their shims' environments name."""
     found = []
     for process in psutil.process_iter():
         try:
-            is_spare = any(word.endswith("inside/spare.py") for word in process.cmdline())
+            is_spare = any(word.endswith("inside/warm_start.py") for word in process.cmdline())
             shim = process.parent() if is_spare else None
             if shim is not None and shim.environ().get("GPUQUEUE_STATE_DIR") == str(place):
                 found.append(process)
@@ -165,7 +168,7 @@ def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=how_many, default=ROUNDS)
-    tell(figures(rounds=parser.parse_args().rounds))
+    report(figures(rounds=parser.parse_args().rounds))
 
 
 if __name__ == "__main__":

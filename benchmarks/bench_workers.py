@@ -27,7 +27,7 @@ from benchmarks.measure.options import duration_s
 from benchmarks.measure.place import Machine, private_machine
 from benchmarks.measure.rounds import until
 from benchmarks.measure.spent import PSS, RSS, belongs, can_share, memory_mib, share_of_core, with_children, workers
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 from gpuqueue.model.job import JobState
 
 SECONDS, QUICK_SECONDS = 20.0, 4.0
@@ -123,7 +123,7 @@ def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=duration_s, default=SECONDS, help="how long each is watched")
-    tell(figures(seconds=parser.parse_args().seconds))
+    report(figures(seconds=parser.parse_args().seconds))
 
 
 if __name__ == "__main__":

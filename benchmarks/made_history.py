@@ -94,8 +94,10 @@ def insert(connection: sa.Connection, table: sa.Table, made: list[Row]) -> None:
     cursor = connection.connection.cursor()
     if connection.dialect.name == "sqlite":
         marks = ", ".join("?" * len(made[0]))
-        told = [[f"{v:%Y-%m-%d %H:%M:%S.%f}" if isinstance(v, datetime) else v for v in row.values()] for row in made]
-        cursor.executemany(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", told)  # noqa: S608 - names of ours
+        reported = [
+            [f"{v:%Y-%m-%d %H:%M:%S.%f}" if isinstance(v, datetime) else v for v in row.values()] for row in made
+        ]
+        cursor.executemany(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", reported)  # noqa: S608 - names of ours
     else:
         with cursor.copy(f"COPY {table.name} ({names}) FROM STDIN") as copy:
             for row in made:

@@ -20,7 +20,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 
 if TYPE_CHECKING:
-    from gpuqueue.history.database import Book
+    from gpuqueue.history.database import HistoryDatabase
 
 #: The recorder's batch size.
 BATCH = 500
@@ -30,14 +30,14 @@ LEASE_BYTES = CARD_BYTES // 4
 class MadeHours:
     """Writes hours of ended jobs into a history, from the recorder's position on."""
 
-    def __init__(self, book: Book) -> None:
-        self._book = book
+    def __init__(self, database: HistoryDatabase) -> None:
+        self._database = database
         self._specs = [encode_spec(spec) for spec in specs()]
         self._texts = [_texts(number) for number in range(HOSTS * DEVICES)]
 
     def write(self, jobs: int, *, first_id: int, begin_ms: int, span_ms: int) -> int:
         """Write *jobs* jobs that ended one after the other in *span_ms*; return the number of events."""
-        cursor = self._book.cursor()
+        cursor = self._database.cursor()
         if cursor is None:
             raise RuntimeError("nothing was ever recorded")
         batch: list[Event] = []
@@ -53,7 +53,7 @@ class MadeHours:
     def _apply(self, batch: list[Event], cursor: Cursor) -> Cursor:
         ms, _, last = cursor.last_id.partition("-")
         events = [replace(event, id=f"{ms}-{int(last) + place}") for place, event in enumerate(batch, 1)]
-        if not self._book.apply(events, expected=cursor, epoch=cursor.epoch):
+        if not self._database.apply(events, expected=cursor, epoch=cursor.epoch):
             raise RuntimeError("somebody else writes into this book")
         return Cursor(epoch=cursor.epoch, last_id=events[-1].id)
 

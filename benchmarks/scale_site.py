@@ -14,7 +14,7 @@ from itertools import count, islice
 
 from benchmarks.measure.place import Store
 from gpuqueue.codec import encode_spec
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import Device, DeviceKind, Peak, PeakSource
 from gpuqueue.model.job import Account, JobSpec, JobState, Level
 from gpuqueue.model.run import Ending, RunDevice
@@ -61,12 +61,12 @@ class Running:
 class SimulatedSite:
     """The submitters, workers, reaper and recorder of one site."""
 
-    def __init__(self, store: Store, book: Book) -> None:
+    def __init__(self, store: Store, database: HistoryDatabase) -> None:
         self.clock = SimulatedClock(EPOCH_MS)
         self.queue = SimulatedQueue(store.settings.redis_url, self.clock)
         self.queue.open(0)
-        self.book = book
-        self.recorder = Recorder(store.settings, self.queue, book)
+        self.database = database
+        self.recorder = Recorder(store.settings, self.queue, database)
         self._client = store.client
         self._scripts = SimulatedScripts(store.client, self.clock)
         self._chance = random.Random(1)  # noqa: S311 - the same jobs each time
@@ -122,7 +122,7 @@ class SimulatedSite:
             self._begin(offer)
 
     def tick(self, passed_s: float) -> None:
-        """Do what beats and the reaper do: show the devices, let usage decay, keep room for who has waited long."""
+        """Do the work of heartbeats and the reaper: show the devices, decay the usage, reserve devices."""
         self.queue.show(self._offers, lease_s=FOR_EVER_S)
         self.queue.reap(loss_limit=3, lease_s=FOR_EVER_S, tick_s=FOR_EVER_S, passed_s=passed_s)
         self.queue.reserve(after_s=600.0, most=1)
@@ -205,7 +205,7 @@ def _offer(host: int, place: int) -> Offer:
         kind=DeviceKind.SIMULATED,
         total_bytes=CARD_BYTES,
     )
-    return Offer(device=device, host=f"node{host}", headroom_bytes=0, foreign_bytes=0, slots=1)
+    return Offer(device=device, host=f"node{host}", headroom_bytes=0, external_bytes=0, slots=1)
 
 
 def _run_device(offer: Offer, lease_bytes: int, *, ended: bool = False) -> RunDevice:

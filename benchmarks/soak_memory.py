@@ -3,7 +3,7 @@
 Random jobs, external processes that start and end, and jobs that exceed their request. At the end every claim, every
 ending and every recorded peak is compared with what the fake driver recorded. Exits with 1 at any violation.
 
-    PYTHONPATH=.:tests python benchmarks/soak_memory.py [--claims 10000] [--seed 7] [--keep DIRECTORY]
+    PYTHONPATH=.:tests/support python benchmarks/soak_memory.py [--claims 10000] [--seed 7] [--keep DIRECTORY]
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gpuqueue.client import Client
     from gpuqueue.errors import GpuQueueError
-    from gpuqueue.model.device import Device, DeviceWish, Peak, PeakSource
+    from gpuqueue.model.device import Device, DeviceFilter, Peak, PeakSource
     from gpuqueue.model.job import Job, JobSpec, JobState, Level
     from gpuqueue.model.run import Ending, EndingKind, Record, Run
     from gpuqueue.settings.settings import Settings
@@ -28,7 +28,7 @@ __version__ = VERSION
 _HOMES = {
     "Client": "gpuqueue.client",
     "Device": "gpuqueue.model.device",
-    "DeviceWish": "gpuqueue.model.device",
+    "DeviceFilter": "gpuqueue.model.device",
     "Ending": "gpuqueue.model.run",
     "EndingKind": "gpuqueue.model.run",
     "GpuQueueError": "gpuqueue.errors",
@@ -46,7 +46,7 @@ _HOMES = {
 __all__ = [
     "Client",
     "Device",
-    "DeviceWish",
+    "DeviceFilter",
     "Ending",
     "EndingKind",
     "GpuQueueError",

@@ -11,7 +11,7 @@
     │   ├── StoreNotReady      the store answers, but cannot serve or is unsafe  exit 4
     │   │   ├── StoreNotOpen   the store was never opened, or lost its data      exit 4
     │   │   └── StoreLoading   the store still loads its data                    exit 4
-    │   └── BookUnreachable    the history database does not answer              exit 4
+    │   └── HistoryUnreachable    the history database does not answer              exit 4
     ├── Refused                valid, but not allowed now, or beyond a limit     exit 5
     ├── Unreadable             stored data is damaged or of a newer version      exit 1
     ├── DryRunFailed           a dry run failed, so there is no estimate         exit 1
@@ -72,7 +72,7 @@ class StoreLoading(StoreNotReady):
     """The Redis store is still loading its data and will serve soon."""
 
 
-class BookUnreachable(Unreachable):
+class HistoryUnreachable(Unreachable):
     """The history database does not answer, cannot be written, or has the tables of another version."""
 
     def __init__(self, what: str, remedy: str = "") -> None:

@@ -19,7 +19,7 @@ from gpuqueue.queue.requests import new_nonce
 from gpuqueue.settings.settings import Settings
 from workers.devices.backend import DeviceBackend
 from workers.measure.active_runs import LiveRun, LiveRuns
-from workers.measure.admission import Gate
+from workers.measure.admission import AdmissionCheck
 from workers.run.directory import RunDir
 from workers.run.start_health import in_words
 from workers.run.values import Held
@@ -40,7 +40,7 @@ class Claimer:
         queue: JobQueue,
         backend: DeviceBackend,
         device: Device,
-        gate: Gate,
+        admission: AdmissionCheck,
         runs: LiveRuns,
         clock: Clock,
         *,
@@ -53,7 +53,7 @@ class Claimer:
         self._known = {each.uuid: each for each in backend.devices()}
         self._gpus_here = any(each.kind is not DeviceKind.CPU for each in self._known.values())
         self._device = device
-        self._gate = gate
+        self._admission = admission
         self._runs = runs
         self._clock = clock
         self._worker = worker
@@ -104,7 +104,7 @@ class Claimer:
         """
         nonce = new_nonce()
         while True:
-            offer = self._gate.look()
+            offer = self._admission.look()
             if offer.trouble is not None:
                 self._say(offer.trouble)
                 return None  # a job claimed by an unanswered attempt returns to the queue when its lease expires
@@ -161,7 +161,7 @@ class Claimer:
             directory, lock_fd = self._make_directory(held, claim.payload)
         except OSError as error:
             log.warning("job %s goes back: no run directory: %s", claim.job_id, error)
-            self._gate.ground.failed(in_words(error))
+            self._admission.ground.failed(in_words(error))
             self._give_back(claim, f"no run directory on {self._settings.host}: {error.strerror}")
             return
         run = LiveRun(
@@ -181,7 +181,7 @@ class Claimer:
             if lock_fd is not None:
                 os.close(lock_fd)
             directory.discard()
-            self._gate.ground.failed(in_words(error))  # for example, the host cannot create a thread
+            self._admission.ground.failed(in_words(error))  # for example, the host cannot create a thread
             self._give_back(claim, f"it could not be handed over: {error}")
 
     def _make_directory(self, held: Held, payload: str) -> tuple[RunDir, int | None]:
@@ -196,7 +196,7 @@ class Claimer:
         self.pause()
         while True:
             try:
-                self._queue.giveback(claim.job_id, claim.token, why)
+                self._queue.release_claim(claim.job_id, claim.token, why)
             except Unreachable:
                 if self._stopping.wait(PAUSE_S):
                     return  # the lease expires

@@ -22,7 +22,7 @@ from workers.services.log_records import SafeRecord
 from workers.threads.steady_clock import SteadyEvent
 
 #: How often a process checks that its parent is still alive, in seconds.
-PARENT_LOOK_S = 1.0
+PARENT_POLL_S = 1.0
 
 devices_option = click.option(
     "--devices", "spec", metavar="SPEC", help="auto, gpu, cpu, gpu,cpu (both), or simulated devices: sim:4x24G."
@@ -62,7 +62,7 @@ def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> No
 @parent_option
 def record(parent: int | None) -> None:
     """Write the history, recover the leases of lost workers, and send notifications."""
-    from gpuqueue.history.database import Book  # noqa: PLC0415 - only here
+    from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - only here
     from gpuqueue.queue.scripts import load_all  # noqa: PLC0415 - only here
     from workers.services.reaper import Reaper  # noqa: PLC0415 - only here
     from workers.services.recorder import Recorder  # noqa: PLC0415 - only here
@@ -73,9 +73,9 @@ def record(parent: int | None) -> None:
     stopping = _stop_signal(parent)
     reaper = Reaper(settings, JobQueue(settings.redis_url), SystemClock())
     threading.Thread(target=reaper.loop, args=(stopping,), name="gpuqueue-reaper", daemon=True).start()
-    sender = Sender(settings, JobQueue(settings.redis_url), Book(settings.database_url))
+    sender = Sender(settings, JobQueue(settings.redis_url), HistoryDatabase(settings.database_url))
     threading.Thread(target=sender.loop, args=(stopping,), name="gpuqueue-sender", daemon=True).start()
-    Recorder(settings, JobQueue(settings.redis_url), Book(settings.database_url)).loop(stopping)
+    Recorder(settings, JobQueue(settings.redis_url), HistoryDatabase(settings.database_url)).loop(stopping)
     sender.leave()
 
 
@@ -120,7 +120,7 @@ def park(how_long: str) -> None:
 
 @worker_commands.command()
 @devices_option
-@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def devices(spec: str | None, *, as_json: bool) -> None:
     """List the devices that this machine would serve."""
     settings = Settings.load()
@@ -164,7 +164,7 @@ def _watch_parent(parent: int | None, act: object) -> None:
     def watch() -> None:
         never = SteadyEvent()
         while os.getppid() == parent:
-            never.wait(PARENT_LOOK_S)
+            never.wait(PARENT_POLL_S)
         act()
 
     threading.Thread(target=watch, name="gpuqueue-parent", daemon=True).start()

@@ -20,7 +20,7 @@ from gpuqueue.queue.lease import NO_EVIDENCE, Again, Evidence
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOGS
 from workers.measure.active_runs import LiveRun, LiveRuns
-from workers.measure.admission import Gate
+from workers.measure.admission import AdmissionCheck
 from workers.measure.device_evidence import Witness
 from workers.measure.sampler import Sampler
 from workers.run import process_tree
@@ -34,7 +34,7 @@ from workers.services.after_end import AfterEnd
 from workers.shim.client import Shim, Shims, Unanswered
 from workers.shim.supervisor import CANNOT_WRITE
 from workers.threads.steady_clock import SteadyEvent
-from workers.warm.pool import TIDY_S, Spares
+from workers.warm.pool import TIDY_S, WarmPool
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ NOT_STARTED = "not started"
 #: Pause between two attempts to report an ending to a store that does not answer, in seconds.
 RETRY_S = 1.0
 #: Pause between two polls for a shim that is just being started, in seconds.
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 class Detached(Exception):
@@ -59,7 +59,7 @@ class Runner:
         self,
         settings: Settings,
         queue: JobQueue,
-        gate: Gate,
+        admission: AdmissionCheck,
         sampler: Sampler,
         runs: LiveRuns,
         clock: Clock,
@@ -68,14 +68,14 @@ class Runner:
         self._settings = settings
         self._adoption = adoption
         self._queue = queue
-        self._gate = gate
+        self._admission = admission
         self._sampler = sampler
         self._runs = runs
         self._clock = clock
-        self._witness = Witness(gate, clock)
+        self._witness = Witness(admission, clock)
         self._after_end = AfterEnd(queue)
         self._shims = Shims()
-        self._spares = Spares(settings, self._shims, clock)
+        self._warm_pool = WarmPool(settings, self._shims, clock)
         self._detached = SteadyEvent()
         self._detach_read, self._detach_write = os.pipe()
 
@@ -86,13 +86,13 @@ class Runner:
     def tidy(self, stopping: SteadyEvent) -> None:
         """End warm interpreters that no job has asked for lately, until *stopping* is set."""
         while not stopping.wait(TIDY_S):
-            self._spares.tidy()
+            self._warm_pool.tidy()
 
     def detach(self) -> None:
         """Stop following the runs. They continue in their shims."""
         self._detached.set()
         os.write(self._detach_write, b"x")
-        self._spares.close()
+        self._warm_pool.close()
         self._shims.close()
 
     def run(self, run: LiveRun) -> str:
@@ -140,7 +140,7 @@ class Runner:
 
     def _start(self, run: LiveRun, spec: JobSpec) -> Shim | None:
         try:
-            changed = self._gate.still_fits(run)
+            changed = self._admission.still_fits(run)
         except OSError as error:
             self._never_began(run, error.strerror or str(error))
             return None
@@ -164,7 +164,7 @@ class Runner:
     def _give_back(self, run: LiveRun, why: str) -> None:
         """Release a claim that started no process. The release does not count as an attempt."""
         log.warning("%s goes back: %s", run, why)
-        self._answered(lambda: self._queue.giveback(run.held.job_id, run.held.token, why))
+        self._answered(lambda: self._queue.release_claim(run.held.job_id, run.held.token, why))
         run.directory.discard()
 
     def _never_began(self, run: LiveRun, why: str) -> str:
@@ -172,7 +172,7 @@ class Runner:
 
         The device accepts no job until a trial start succeeds.
         """
-        self._gate.ground.failed(f"{NO_START}: {why}")
+        self._admission.ground.failed(f"{NO_START}: {why}")
         self._give_back(run, f"it could not be started on {self._settings.host}: {why}")
         return NOT_STARTED
 
@@ -220,7 +220,7 @@ class Runner:
             ),
             run.figures(),
         )
-        directory.vouch(start_before)
+        directory.renew(start_before)
         shim = self._shim_of(run, spec, env, run.lock_fd)
         run.since_s = self._clock.monotonic_s()
         self._runs.wake()  # a short run may end before the sampler's next poll
@@ -252,8 +252,8 @@ class Runner:
         """Return the shim of a warm interpreter that becomes the run, or None if the run must start cold."""
         if not spec.warm:
             return None
-        shim, why = self._spares.start(spec, env, run.directory.path, lock_fd)
-        run.spare_asked = shim is not None  # the warm interpreter may refuse; the shim then writes the reason
+        shim, why = self._warm_pool.start(spec, env, run.directory.path, lock_fd)
+        run.warm_asked = shim is not None  # the warm interpreter may refuse; the shim then writes the reason
         if shim is None:
             run.notes.append(f"started cold: {why}")
         return shim
@@ -287,7 +287,7 @@ class Runner:
                 run.lock_fd = run.directory.try_lock()
             if run.lock_fd is not None:
                 return  # the lock is free, so no shim was started
-            if self._detached.wait(LOOK_S):
+            if self._detached.wait(POLL_S):
                 raise Detached
         shim = run.directory.shim()
         handle = shim.handle() if shim is not None else None
@@ -327,7 +327,7 @@ class Runner:
             return self._lose(run, f"{words}, {swept} processes of it were ended" if swept else words, evidence)
         if end.hosts_fault:
             return self._never_began(run, end.ending.detail)
-        self._gate.ground.held()
+        self._admission.ground.held()
         if end.ending.kind is EndingKind.LOST:
             return self._lose(run, end.ending.detail)
         return self._finish(run, end)
@@ -342,7 +342,7 @@ class Runner:
         run.hear_start()
         for text in run.taken_notes():
             self._answered(partial(self._queue.note, held.job_id, held.token, text))
-        tell = partial(
+        report = partial(
             self._queue.finish,
             held.job_id,
             held.token,
@@ -354,7 +354,7 @@ class Runner:
             evidence=evidence,
             again=again,
         )
-        after = self._answered(lambda: tell() or self._tell_if_ours(run, tell))
+        after = self._answered(lambda: report() or self._tell_if_ours(run, report))
         log.info("%s: %s (%s)", run, after or "stale, the result changes nothing", ending)
         if after is None:
             run.directory.settle()
@@ -367,22 +367,22 @@ class Runner:
 
     def _keep(self, run: LiveRun) -> None:
         """Keep the run's files until the history has the end. Errors are only logged: the store already has the end."""
-        self._runs.tell(run)
+        self._runs.report(run)
         try:
-            run.directory.tell()
+            run.directory.report()
             if run.was_seen:  # a run that ended before the first sample has no figures to keep
                 run.directory.keep_meters(run.figures())
         except OSError as error:  # the next worker reports the end again, which changes nothing
             log.warning("%s: it cannot be noted that its end was told: %s", run, error)
 
-    def _tell_if_ours(self, run: LiveRun, tell: Callable[[], JobState | None]) -> JobState | None:
+    def _tell_if_ours(self, run: LiveRun, report: Callable[[], JobState | None]) -> JobState | None:
         """Offer a run that the store calls stale, and report its end if the store takes the run back.
 
         A store that lost its data does not know the run until a worker offers it. Return the job's state, or None if
         the run is stale.
         """
         state = self._adoption.offer(run)
-        return state if state is None or state.is_end else tell()
+        return state if state is None or state.is_end else report()
 
     def _judged(self, run: LiveRun, end: Exit, log_tail: bytes) -> tuple[tuple[RunDevice, ...], Ending]:
         """Return the devices with their peaks, and the ending, which may become OUT_OF_MEMORY.
@@ -391,7 +391,7 @@ class Runner:
         """
         try:
             report = read_reports(run.directory.path)
-            devices = self._sampler.told(run, end.max_rss_bytes, report)
+            devices = self._sampler.reported(run, end.max_rss_bytes, report)
             ran_out_on = report.ran_out_on([each.uuid for each in devices]) if report is not None else ()
             full = run.neighbours.fullest(ran_out_on)
             peaks = [each.peak.bytes for each in devices if full is None or each.uuid == full.device.uuid]

@@ -20,22 +20,22 @@ from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import MakePlace, Verdicts
 from gpuqueue.queue.scripts import load_all
-from gpuqueue.queue.wakeup import Doorbell, Ring
+from gpuqueue.queue.wakeup import Doorbell, WakeUp
 from gpuqueue.settings.settings import Settings, unusable
 from gpuqueue.system.process import is_locked_anywhere
 from workers.claimer import Claimer
 from workers.devices.backend import DeviceBackend
 from workers.devices.topology import near
 from workers.measure.active_runs import LiveRun, LiveRuns
-from workers.measure.admission import Gate
+from workers.measure.admission import AdmissionCheck
 from workers.measure.sampler import Sampler
 from workers.measure.watchdog import Watchdog
 from workers.run import process_tree
-from workers.run.directory import RunDir, told, unsettled
+from workers.run.directory import RunDir, reported, unsettled
 from workers.run.environment import TOKEN
 from workers.runner import NOT_STARTED, Runner
 from workers.services.adoption import Adoption
-from workers.services.heartbeats import Beats
+from workers.services.heartbeats import Heartbeats
 from workers.services.prune import Pruner
 from workers.services.reaper import Reaper
 from workers.threads.steady_clock import SteadyEvent
@@ -73,12 +73,12 @@ class Worker:
         self.runs = LiveRuns()
         self._backend = backend
         self._clock = clock
-        self._gate = Gate(settings, backend, device, self.runs, clock)
-        watchdog = Watchdog(self._gate.promised_bytes)
-        self._sampler = Sampler(backend, self.runs, clock, watchdog, self._gate.look, self._gate.newest)
+        self._admission = AdmissionCheck(settings, backend, device, self.runs, clock)
+        watchdog = Watchdog(self._admission.allocated_bytes)
+        self._sampler = Sampler(backend, self.runs, clock, watchdog, self._admission.look, self._admission.newest)
         self._adoption = Adoption(settings, self.queue, self.runs, worker=self.name, near=near(backend, device))
-        self._runner = Runner(settings, self.queue, self._gate, self._sampler, self.runs, clock, self._adoption)
-        self._beats = Beats(settings, self.queue, self._gate, self.runs, clock, self._adoption)
+        self._runner = Runner(settings, self.queue, self._admission, self._sampler, self.runs, clock, self._adoption)
+        self._heartbeats = Heartbeats(settings, self.queue, self._admission, self.runs, clock, self._adoption)
         self._reaper = Reaper(settings, self.queue, clock)
         self._pruner = Pruner(settings, clock)
         self._stopping = SteadyEvent()
@@ -111,7 +111,7 @@ class Worker:
             self.queue,
             self._backend,
             self.device,
-            self._gate,
+            self._admission,
             self.runs,
             self._clock,
             worker=self.name,
@@ -119,8 +119,8 @@ class Worker:
             stopping=self._stopping,
         )
         loops: dict[str, Callable[[], None]] = {
-            "beats": lambda: self._beats.loop(self._stopping),
-            "keeper": lambda: self._beats.keep(self._stopping),
+            "beats": lambda: self._heartbeats.loop(self._stopping),
+            "keeper": lambda: self._heartbeats.keep(self._stopping),
             "sampler": lambda: self._sampler.loop(self._stopping),
             "reaper": lambda: self._reaper.loop(self._stopping),
             "pruner": lambda: self._pruner.loop(self._stopping),
@@ -179,9 +179,9 @@ class Worker:
         adopted = list(self._left_behind(unsettled(self.settings.runs_dir)))
         for run in adopted:
             self.runs.add(run)
-        for run in self._left_behind(told(self.settings.runs_dir)):
-            self.runs.tell(run)
-        self._give_up_orphans(self._first_beat())
+        for run in self._left_behind(reported(self.settings.runs_dir)):
+            self.runs.report(run)
+        self._give_up_orphans(self._first_heartbeat())
         for run in adopted:
             log.info("adopted %s", run)
             hand_over(run)
@@ -197,7 +197,7 @@ class Worker:
                 run.resume()
                 yield run
 
-    def _first_beat(self) -> Verdicts:
+    def _first_heartbeat(self) -> Verdicts:
         """Send the first heartbeat. Wait up to ``OPEN_S`` for the store to open, and keep the runs alive meanwhile.
 
         Raises:
@@ -209,10 +209,10 @@ class Worker:
         while True:
             asked_s = self._clock.monotonic_s()
             try:
-                return self._beats.beat()
+                return self._heartbeats.heartbeat()
             except StoreNotOpen as error:
                 log.warning("the runs go on: %s", error)
-                self._beats.vouch_for_all(asked_s)
+                self._heartbeats.renew_all(asked_s)
                 if asked_s > deadline_s or self._stopping.wait(LISTEN_S):
                     raise
 
@@ -278,17 +278,17 @@ class Worker:
     def _listen(self) -> None:
         while not self._stopping.is_set():
             try:
-                with Doorbell(self.settings.redis_url) as bell:
+                with Doorbell(self.settings.redis_url) as wakeups:
                     self._wake()  # a message may have been lost while the listener was not subscribed
                     while not self._stopping.is_set():
-                        ring = bell.wait(LISTEN_S)
-                        if ring is None:
+                        wake = wakeups.wait(LISTEN_S)
+                        if wake is None:
                             continue
-                        if ring.what == "cancel" and ring.token is not None:
-                            self._cancel(ring.token)
-                        elif ring.what == "preempt" and ring.token is not None:
-                            self._ask_for_place(ring)
-                        elif ring.device in (None, self.device.uuid):
+                        if wake.what == "cancel" and wake.token is not None:
+                            self._cancel(wake.token)
+                        elif wake.what == "preempt" and wake.token is not None:
+                            self._ask_for_place(wake)
+                        elif wake.device in (None, self.device.uuid):
                             self._wake()
             except Unreachable as error:
                 log.warning("the doorbell is silent: %s", error)
@@ -304,11 +304,11 @@ class Worker:
             with contextlib.suppress(OSError):  # the next heartbeat asks again
                 run.directory.ask_end(EndingKind.CANCELLED)
 
-    def _ask_for_place(self, ring: Ring) -> None:
-        run = self.runs.get(ring.token or "")
-        if run is not None and ring.by is not None and ring.left_s is not None:
+    def _ask_for_place(self, wake: WakeUp) -> None:
+        run = self.runs.get(wake.token or "")
+        if run is not None and wake.by is not None and wake.left_s is not None:
             with contextlib.suppress(OSError):  # the next heartbeat asks again
-                self._beats.ask_for_place(run, MakePlace(by=ring.by, left_s=ring.left_s))
+                self._heartbeats.ask_for_place(run, MakePlace(by=wake.by, left_s=wake.left_s))
 
     # ---- stop ----------------------------------------------------------------------------------------------------
 

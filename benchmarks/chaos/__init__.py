@@ -1,4 +1,4 @@
 """The chaos benchmark: kills everything at random moments, then compares the acknowledged jobs with what happened.
 
-``python -m benchmarks.chaos --help`` explains its use; docs/internals/reliability.md tells what is counted.
+``python -m benchmarks.chaos --help`` explains its use; docs/internals/reliability.md explains what is counted.
 """

@@ -1,10 +1,10 @@
-"""Kills everything at random moments while jobs run, then compares what was promised with what happened.
+"""Kills everything at random moments while jobs run, then compares what was acknowledged with what happened.
 
 python -m benchmarks.chaos --short                              under a minute
 python -m benchmarks.chaos --jobs 2000 --kills 200 --seed 7     the record
-python -m benchmarks.chaos --database postgres …                with a private PostgreSQL for a book
+python -m benchmarks.chaos --database postgres …                with a private PostgreSQL for the history
 
-Exit code 0 if nothing was lost, doubled, orphaned, wrong or left behind, else 1; what was found is told, job by job.
+Exit code 0 if nothing was lost, doubled, orphaned, wrong or left behind, else 1. Each finding is printed with its job.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from benchmarks.chaos.site import Operator, Site
 from benchmarks.chaos.traffic import Traffic
 
 SHORT_JOBS, SHORT_KILLS = 40, 12
-#: How long the longest jobs of a short run last, and what is held away in it, in seconds.
+#: How long the longest jobs and the longest outages of a short run last, in seconds.
 SHORT_S = 4.0
-#: How long the queue may take to become quiet when nothing is broken any more, in seconds.
+#: How long the queue may take to become quiet after the last kill, in seconds.
 QUIET_S = 240.0
 
 
 def main(words: list[str]) -> int:
-    """Break, compare, tell; return the exit code."""
+    """Kill, compare and print the result; return the exit code."""
     options = _options(words)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as Ctrl-C: what was started is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as for Ctrl-C: all child processes are ended
     place = Path(tempfile.mkdtemp(prefix="gq-chaos-", dir="/tmp"))
     began = time.monotonic()
     try:
@@ -102,7 +102,7 @@ def _options(words: list[str]) -> argparse.Namespace:
 
 
 def _break(options: argparse.Namespace, place: Path, database: Database) -> tuple[Evidence, report.Signs]:
-    site = Site(place, database.url, devices=options.devices, lease_s=options.lease, beat_s=options.beat)
+    site = Site(place, database.url, devices=options.devices, lease_s=options.lease, beat_s=options.heartbeat)
     operator = Operator(site)
     job_plans = plan_jobs(options.seed, options.jobs, longest_s=options.longest)
     traffic = Traffic(site, job_plans, lambda: killer.behind)
@@ -120,14 +120,14 @@ def _break(options: argparse.Namespace, place: Path, database: Database) -> tupl
             part.start()
         deadline = time.monotonic() + options.most
         while not (traffic.done and killer.done) and time.monotonic() < deadline:
-            _tell(f"{traffic.acknowledged} jobs acknowledged, {len(killer.kills)} kills")
+            _report(f"{traffic.acknowledged} jobs acknowledged, {len(killer.kills)} kills")
             time.sleep(0.5)
         quiet = watch.until_quiet(QUIET_S)
-        _tell("quiet" if quiet else "it does not become quiet")
+        _report("quiet" if quiet else "it does not become quiet")
         for part in (killer, traffic, operator, watch):
             part.stop()
         if not (quiet and traffic.done):
-            traffic.told.surprises.append(
+            traffic.reported.surprises.append(
                 f"it did not come to its end: {traffic.acknowledged} of {options.jobs} jobs submitted, "
                 f"{len(killer.kills)} of {options.kills} kills, {'quiet' if quiet else 'not quiet'}"
             )
@@ -135,12 +135,12 @@ def _break(options: argparse.Namespace, place: Path, database: Database) -> tupl
         records, stories = read_book(site)
         site.down()
     finally:
-        operator.drop()  # or it would start again what is ended now
+        operator.drop()  # otherwise the operator would restart what is ended here
         site.end_everything()
-    told = traffic.told
+    reported = traffic.reported
     evidence = Evidence(
-        acks=told.acks,
-        unsure=told.unsure,
+        acks=reported.acks,
+        unsure=reported.unsure,
         records=records,
         stories=stories,
         traces=read_effects(site.effects, wall_minus_monotonic_s=wall_minus_monotonic_s),
@@ -148,10 +148,10 @@ def _break(options: argparse.Namespace, place: Path, database: Database) -> tupl
         dropped=len(killer.dropped),
         ups=operator.calls,
         ups_failed=operator.failures,
-        released=len(told.releases),
-        resumed=told.resumes,
-        unknown=sorted(told.unknown),
-        surprises=told.surprises,
+        released=len(reported.releases),
+        resumed=reported.resumes,
+        unknown=sorted(reported.unknown),
+        surprises=reported.surprises,
         processes=left[0],
         keys=left[1],
         files=left[2],
@@ -160,7 +160,7 @@ def _break(options: argparse.Namespace, place: Path, database: Database) -> tupl
     return evidence, report.Signs(events=events, moves=watch.moves)
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""The two books that a site can have, and how each of them goes away for a while."""
+"""The two kinds of history database of a site, and how each becomes unavailable for a while."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class Database(Protocol):
-    """The site's SQL database."""
+    """The SQL database of the site."""
 
     #: For ``GPUQUEUE_DATABASE_URL``.
     url: str
 
     def be_away(self, for_s: float) -> str:
-        """Take it away; it is back by itself after *for_s*. Return in words what was done."""
+        """Make it unavailable for *for_s* seconds; it comes back by itself. Return in words what was done."""
 
 
 class SqliteFile:
-    """One file; what keeps others from it is somebody's long transaction."""
+    """A SQLite file; a long transaction makes it unavailable."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class SqliteFile:
 
 
 class PrivatePostgres:
-    """A server of our own, restarted without mercy."""
+    """A private server that is aborted and restarted."""
 
     def __init__(self, url: str, account: Account, pg_ctl: Path, home: Path) -> None:
         self.url = url
@@ -64,7 +64,7 @@ class PrivatePostgres:
         self._starter: threading.Timer | None = None
 
     def be_away(self, for_s: float) -> str:
-        """Abort the server as after a crash, and start it again later."""
+        """Abort the server as in a crash, and start it again later."""
         self.be_back()
         self._account.run(self._pg_ctl, "-D", self._home / "data", "-w", "-m", "immediate", "stop", cwd=self._home)
         self._starter = threading.Timer(for_s, self._start)
@@ -72,7 +72,7 @@ class PrivatePostgres:
         return f"server aborted, started again after {for_s:.1f} s"
 
     def be_back(self) -> None:
-        """Wait until it is there again."""
+        """Wait until the server is up again."""
         if self._starter is not None:
             self._starter.join()
 
@@ -85,7 +85,7 @@ class PrivatePostgres:
 
 @contextmanager
 def open_database(kind: str, place: Path) -> Iterator[Database]:
-    """Give the database *kind*, ``sqlite`` (below *place*) or ``postgres`` (a private server, gone afterwards)."""
+    """Yield the database *kind*: ``sqlite`` (below *place*) or ``postgres`` (a private server, removed afterwards)."""
     if kind == "sqlite":
         yield SqliteFile(place / "book.db")
         return
@@ -104,7 +104,7 @@ def open_database(kind: str, place: Path) -> Iterator[Database]:
 
 
 def _server(private: ModuleType, stack: ExitStack) -> tuple[Path, Any]:
-    """Return a private server, and the directory of the programs that run here."""
+    """Return a private server, and the directory of programs that run here."""
     for binaries in private.candidates():
         with suppress(private.NoPostgres):
             return binaries, stack.enter_context(private.running(binaries))

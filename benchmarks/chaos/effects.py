@@ -1,4 +1,4 @@
-"""What the jobs themselves have written down."""
+"""Reads what the jobs themselves have written."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ class Trace:
 
     @property
     def first_at(self) -> float:
-        """Return when it showed itself first, in wall-clock seconds."""
+        """Return when the run was first seen alive, in wall-clock seconds."""
         return min(line.at for line in self.lines)
 
     @property
     def last_at(self) -> float:
-        """Return when it showed itself last, in any of its processes."""
+        """Return when the run was last seen alive, in any of its processes, in wall-clock seconds."""
         return max(line.at for line in self.lines)
 
     def of(self, what: str, role: str = FIRST) -> list[Line]:
-        """Return the lines that one role wrote of one thing."""
+        """Return the lines of one kind that one role wrote."""
         return [line for line in self.lines if line.what == what and line.role == role]
 
 
 def read_effects(place: Path, *, wall_minus_monotonic_s: float) -> dict[str, list[Trace]]:
-    """Return the traces of each job by its name; a line that is not whole is left out."""
+    """Return the traces of each job by its name; incomplete lines are left out."""
     found: dict[str, list[Trace]] = {}
     for file in place.iterdir():
         if file.suffix == ".lock":

@@ -1,4 +1,4 @@
-"""Watches the site while it is broken, and looks at everything that is left when it is quiet."""
+"""Watches the site while it is broken, and collects everything that is left when it is quiet."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpuqueue.model.run import Record
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.keys import LIVE, OUTBOX, PREFIX
 
-#: How often the book's cursor is looked at, in seconds.
-LOOK_S = 0.05
-#: How long it must be quiet in a row, in seconds: by then the workers have emptied the run directories of what the
-#: book has, which they ask at each beat.
+#: The polling interval of the history's position, in seconds.
+POLL_S = 0.05
+#: How long the site must be quiet without interruption, in seconds. By then the workers have emptied the run
+#: directories of recorded runs, which they check at each heartbeat.
 STILL_S = 3.0
 PAGE = 500
 
-#: What stays in a store for good: what it is, who has been served, which devices there are, who sends messages.
+#: Keys that a store keeps for good: its identity, the users that it has served, its devices, its notification senders.
 _PERMANENT = {
     "epoch",
     "seq",
@@ -39,19 +39,19 @@ _PERMANENT = {
     "deaths",
     "senders",
 }
-#: Each host's devices; and Celery's bindings, which say which queues there are.
+#: The devices of each host, and Celery's bindings, which list its queues.
 _EXPECTED = re.compile(rf"{re.escape(PREFIX)}dev:.+|_kombu\.binding.+")
-#: What goes by itself within this time, in seconds, is not left behind: a submit's nonce, Celery's own locks.
+#: A key that expires within this time, in seconds, is not left behind: a submit's nonce, Celery's own locks.
 SOON_S = 600
-#: What a settled run leaves: its log, and when that was how long.
+#: The files of a settled run: its log, and the notes of its size.
 _KEPT_FILES = {"log", "log.times"}
 
 
 class Watch:
-    """Notes when the book moves, and knows when everything has come to rest."""
+    """Records when the history's position moves, and knows when the site is at rest."""
 
     def __init__(self, site: Site) -> None:
-        #: When the book's cursor was seen at a new place, in wall-clock seconds.
+        #: When the history's position was seen to move, in wall-clock seconds.
         self.moves: list[float] = []
         self._client = Client(site.settings)
         self._store = connect(site.settings.redis_url)
@@ -59,26 +59,26 @@ class Watch:
         self._thread = threading.Thread(target=self._loop, name="chaos-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start watching."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._stopping.set()
         self._thread.join()
         self._client.close()
 
     def _loop(self) -> None:
         last = None
-        while not self._stopping.wait(LOOK_S):
+        while not self._stopping.wait(POLL_S):
             with contextlib.suppress(Unreachable):
-                cursor = self._client.book.cursor()
+                cursor = self._client.database.cursor()
                 if cursor != last:
                     self.moves.append(time.time())
                     last = cursor
 
     def until_quiet(self, timeout_s: float) -> bool:
-        """Wait until no job is left in the queue and the book has everything; return False if that takes too long."""
+        """Wait until the queue has no job and the history has everything; return False after *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         still_since = None
         while time.monotonic() < deadline:
@@ -88,7 +88,7 @@ class Watch:
                 still_since = time.monotonic()
             elif time.monotonic() - still_since > STILL_S:
                 return True
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         return False
 
     def _at_rest(self) -> bool:
@@ -99,7 +99,7 @@ class Watch:
 
 
 def processes_left(site: Site) -> list[str]:
-    """Return every process of a run that is still there."""
+    """Return every process of a run that still exists."""
     return [str(each) for each in site.processes(Role.SHIM, Role.JOB)]
 
 
@@ -116,7 +116,7 @@ def keys_left(site: Site) -> list[str]:
 
 
 def goes_soon(ttl: int) -> bool:
-    """Return whether a key with this time to live, in seconds, goes by itself: -1 says never, -2 that it is gone."""
+    """Return whether a key with this time to live, in seconds, expires soon: -1 means never, -2 that it is gone."""
     return ttl != -1 and ttl <= SOON_S
 
 
@@ -132,7 +132,7 @@ def files_left(site: Site) -> list[str]:
 
 
 def read_book(site: Site) -> tuple[dict[int, Record], dict[int, Sequence[Event]]]:
-    """Return every job with its runs, and its story, by id."""
+    """Return every job with its runs, and its events, by id."""
     records: dict[int, Record] = {}
     with Client(site.settings) as client:
         before = None

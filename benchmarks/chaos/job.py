@@ -1,10 +1,10 @@
-"""The job of the chaos record: it lives for a while, and writes down what it does, line by line.
+"""The job of the chaos benchmark: it lives for a while, and writes what it does, line by line.
 
 python -I -S job.py NAME DURATION_S EXIT_CODE SIGNAL SECOND STUBBORN, in the directory of effects
 
-A line is ``token role pid what stamp argument``; the stamp is the host's monotonic clock. ``what`` is begin, alive
-(ten times a second: the proof that it still lives) and end. Every process of a run keeps one lock on the job's
-name: where another run of the same job is still alive in any of its processes, ``doubled`` is written.
+A line is ``token role pid what stamp argument``; the stamp is the host's monotonic clock. ``what`` is begin, alive (ten
+times a second, which shows that the process lives) or end. Every process of a run holds a lock on the job's name. If
+another run of the same job is still alive in any of its processes, ``doubled`` is written.
 """
 
 import fcntl
@@ -14,9 +14,9 @@ import sys
 import time
 
 TICK_S = 0.1
-#: How long a second process that is to be left over would live, in seconds: longer than anybody waits here.
+#: How long a second process that is left over would live, in seconds: longer than any wait here.
 LEFT_S = 600.0
-#: A line, and then the same program anew; $0 is the file, $1 this text.
+#: Writes a line, then executes itself again; $0 is the file, $1 this text.
 RESTLESS = """read up rest </proc/uptime
 echo "$GPUQUEUE_TOKEN restless $$ alive $up -" >>"$0"
 sleep 0.05
@@ -34,7 +34,7 @@ def note(role: str, what: str, argument: object = "-") -> None:
 
 
 def live(role: str, for_s: float) -> None:
-    """Stay for so long, and prove it."""
+    """Stay alive for *for_s* seconds, and write that."""
     until = time.monotonic() + for_s
     while (left_s := until - time.monotonic()) > 0:
         time.sleep(min(TICK_S, left_s))
@@ -42,7 +42,7 @@ def live(role: str, for_s: float) -> None:
 
 
 def second_process() -> None:
-    """Start the second process, if there is to be one."""
+    """Start the second process, if the job has one."""
     if second == "none" or os.fork():
         return
     if second in {"daemon", "restless"}:

@@ -1,4 +1,4 @@
-"""Compares what was promised, what the book says, and what the jobs did. Pure: it is handed all evidence."""
+"""Compares what was acknowledged, what the history has, and what the jobs did. Pure: all evidence is passed in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuqueue.model.run import EndingKind, Record, Run
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One discrepancy; ``job_id`` is None where it is no job's."""
+    """One discrepancy; ``job_id`` is None if it concerns no job."""
 
     fault: Fault
     job_id: int | None
@@ -26,7 +26,10 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """All that is compared. ``records`` and ``stories`` are the book's by job id, ``traces`` the jobs' own by name."""
+    """All that is compared.
+
+    ``records`` and ``stories`` are the history's, by job id; ``traces`` are the jobs' own, by name.
+    """
 
     acks: Mapping[int, Ack]
     #: Submits whose reply was an error, by name.
@@ -37,13 +40,13 @@ class Evidence:
     kills: Sequence[Kill]
     #: Kills for which there was no victim.
     dropped: int = 0
-    #: What a person had to do: `gpuqueue up` called, and how often in vain because something was killed meanwhile; jobs
-    #: released that were lost too often; devices resumed on which jobs had died in a row.
+    #: What an operator had to do: calls of `gpuqueue up`, and how many failed because of another kill; jobs that were
+    #: released after too many losses; devices that were resumed after quick deaths.
     ups: int = 0
     ups_failed: int = 0
     released: int = 0
     resumed: int = 0
-    #: Jobs that were acknowledged and that nobody knew later.
+    #: Jobs that were acknowledged and later unknown.
     unknown: Sequence[int] = ()
     surprises: Sequence[str] = ()
     #: Processes, keys and files that are left when all is quiet.
@@ -54,17 +57,17 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came out."""
+    """The result."""
 
     findings: tuple[Finding, ...]
     acknowledged: int
-    #: Submits that ended in an error, and how many of them had come through all the same.
+    #: Submits that ended in an error, and how many of them had succeeded nevertheless.
     unsure: int
     unsure_kept: int
     runs: int
-    #: Runs that were recorded as lost, by what the book says of them.
+    #: Runs that were recorded as lost, by the recorded reason.
     losses: Counter[str] = field(default_factory=Counter)
-    #: Jobs of which a second run began after a first had begun and was lost, and those that came to their end twice.
+    #: Jobs with a second run after a first one had begun and was lost, and jobs that came to their end twice.
     again: int = 0
     ended_twice: int = 0
 
@@ -75,7 +78,7 @@ class Verdict:
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """Return every discrepancy, and the figures beside them."""
+    """Return every discrepancy, and the figures."""
     findings = [*_of_the_site(evidence), *_of_the_book(evidence)]
     hit = Hit(evidence.kills, evidence.records.values())
     known_names = {record.job.spec.name: job_id for job_id, record in evidence.records.items()}

@@ -1,4 +1,4 @@
-"""Carries out the kills, and keeps what was hit and when."""
+"""Carries out the kills, and records what was hit, and when."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from benchmarks.chaos.plan import BURST_S, Breaks, KillPlan
 from benchmarks.chaos.site import Operator, Role, Site, SiteProcess
 from gpuqueue.model.event import Act
 
-#: How long a victim is waited for before the kill is dropped, in seconds.
+#: How long to wait for a victim before the kill is dropped, in seconds.
 VICTIM_S = 20.0
-LOOK_S = 0.05
-#: How long a step is waited for, to kill in its midst, in seconds.
+POLL_S = 0.05
+#: How long to wait for a step, to kill in the middle of it, in seconds.
 ACT_S = 3.0
 
 
@@ -25,9 +25,9 @@ ACT_S = 3.0
 class Kill:
     """A kill that was carried out.
 
-    ``at`` is wall-clock time in seconds, ``until`` when what it held away was given back (the same for most).
-    ``shims`` and ``jobs`` are the tokens whose shim, or whose processes, may have been hit; ``device`` is that of
-    the worker that was.
+    ``at`` is wall-clock time in seconds, ``until`` the end of the outage (for most kills the same). ``shims`` and
+    ``jobs`` are the tokens whose shim, or whose processes, may have been hit; ``device`` is that of the worker that was
+    hit.
     """
 
     plan: KillPlan
@@ -40,12 +40,12 @@ class Kill:
 
 
 class Killer:
-    """Works off the plan, each kill when its turn has come."""
+    """Carries out the plan, each kill when its turn has come."""
 
     def __init__(
         self, site: Site, operator: Operator, database: Database, plans: Sequence[KillPlan], progress: Callable[[], int]
     ) -> None:
-        #: What was done, in order, and the plans for which there was no victim.
+        #: The kills, in order, and the plans without a victim.
         self.kills: list[Kill] = []
         self.dropped: list[KillPlan] = []
         self._site = site
@@ -60,21 +60,24 @@ class Killer:
         self._moments = Moments(site.settings.redis_url)
 
     def start(self) -> None:
-        """Begin."""
+        """Start killing."""
         self._thread.start()
 
     @property
     def behind(self) -> bool:
-        """Return whether a kill's turn has come: what is submitted too early now has ended before it is hit."""
+        """Return whether a kill's turn has come.
+
+        A job that is submitted too early would end before the kill.
+        """
         return self._progress() >= self._turn
 
     @property
     def done(self) -> bool:
-        """Return whether all is done, and all given back that was held away."""
+        """Return whether all kills are done and all outages are over."""
         return not self._thread.is_alive() and not any(timer.is_alive() for timer in self._timers)
 
     def stop(self) -> None:
-        """Kill no more; what is held away is given back in time."""
+        """Stop killing, and wait for the end of the outages."""
         self._stopping.set()
         self._thread.join()
         for timer in self._timers:
@@ -85,7 +88,7 @@ class Killer:
         for plan in self._plans:
             self._turn = plan.after_jobs
             while not plan.burst and self._progress() < plan.after_jobs:
-                if self._stopping.wait(LOOK_S):
+                if self._stopping.wait(POLL_S):
                     return
             if self._stopping.wait(min(plan.delay_s, BURST_S) if plan.burst else plan.delay_s):
                 return
@@ -127,7 +130,7 @@ class Killer:
         )
 
     def _send(self, plan: KillPlan, role: Role, number: signal.Signals) -> tuple[float, SiteProcess] | None:
-        """Send a signal to a victim; return when and to whom. A victim that ends by itself right then is none."""
+        """Send a signal to a victim; return when and to which process. A victim that has just ended does not count."""
         deadline = time.monotonic() + VICTIM_S
         while (victim := self._victim(plan, role, deadline)) is not None:
             at = time.time()
@@ -142,17 +145,17 @@ class Killer:
             if alive:
                 busy = self._in_the_act(plan, role, alive) if plan.in_the_act else None
                 return busy or alive[int(plan.which * len(alive))]
-            if time.monotonic() > deadline or self._stopping.wait(LOOK_S):
+            if time.monotonic() > deadline or self._stopping.wait(POLL_S):
                 return None
 
     def _in_the_act(self, plan: KillPlan, role: Role, alive: Sequence[SiteProcess]) -> SiteProcess | None:
-        """Return whoever does something next, a moment after that began; None if nobody does."""
+        """Return the process that takes the next step, a moment after that step began, or None."""
         act = {Role.WORKER: Act.CLAIM, Role.SHIM: Act.STARTED, Role.JOB: Act.STARTED}.get(role)
         fields = self._moments.next(act, ACT_S)
         if fields is None:
             return None
         who = {Role.WORKER: fields.get("worker", "//").split("/")[1]}.get(role, fields.get("token", ""))
-        if act is Act.STARTED:  # its processes are only coming up now
+        if act is Act.STARTED:  # the processes of the run are only starting now
             alive = self._of_run(role, who)
         elif act is None:
             who = alive[0].of
@@ -179,14 +182,17 @@ class Killer:
         self._note(plan, at, f"{victim} stopped for {plan.hold_s:.1f} s", until=at + plan.hold_s, device=device)
 
     def _kill_many(self, plan: KillPlan) -> None:
-        """Kill many at once. Shims before jobs, as the kernel takes them all; no shim is to see its job die first."""
+        """Kill many processes at once.
+
+        Shims are killed before jobs, as the kernel kills them together; no shim may see its job die first.
+        """
         group = [Role.HOST, Role.WORKER, Role.RECORDER]
         if plan.breaks is Breaks.MACHINE_KILL:
             group += [Role.STORE, Role.SHIM, Role.JOB]
         if plan.breaks is Breaks.AWAY:
             self._operator.leave_down(plan.hold_s)
         hit: list[SiteProcess] = []
-        for _ in range(3):  # a host may start a worker, and a job a process, while we are at it
+        for _ in range(3):  # hosts and jobs may start processes meanwhile
             alive = sorted(self._site.processes(*group), key=lambda each: group.index(each.role))
             hit += [each for each in alive if each.identity.send(signal.SIGKILL)]
         at = time.time()

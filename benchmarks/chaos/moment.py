@@ -1,4 +1,4 @@
-"""The moments in which something is being done, as the outbox tells them: a kill there finds the narrow gaps."""
+"""The moments of the queue's steps, from the outbox, so that a kill hits the middle of a step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ WAIT_S = 0.5
 
 
 class Moments:
-    """Waits for the next step that a script of the queue takes."""
+    """Waits for the next step of a script of the queue."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._client = connect(url, wait_s=WAIT_S)
 
     def next(self, act: Act | None, timeout_s: float) -> dict[str, str] | None:
-        """Return the fields of the next event of *act* (None: of any), or None if none came or the store is away."""
+        """Return the fields of the next event of *act* (None: any), or None without one or without the store."""
         deadline = time.monotonic() + timeout_s
         last = "$"
         while time.monotonic() < deadline:

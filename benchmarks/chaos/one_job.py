@@ -1,4 +1,4 @@
-"""One job: its plan, its row, its runs, its story and its own traces held against each other. Pure."""
+"""Compares one job's plan, row, runs, events and own traces. Pure."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import TRANSITIONS, JobState
 from gpuqueue.model.run import Ending, EndingKind, Record, Run
 
-#: How much later than its recorded end a process may have shown itself: the store's clock is in milliseconds, and
-#: a SIGKILL takes its time. In seconds.
+#: How much later than its recorded end a process may be seen alive, in seconds: the store's clock has milliseconds, and
+#: a SIGKILL takes time.
 TOLERANCE_S = 0.02
 SIGKILL = 9
 
 
 class Fault(str, Enum):
-    """What can be wrong with one job, or with the site."""
+    """A fault of one job, or of the site."""
 
-    #: Acknowledged, and not ended in the book with exactly one row.
+    #: Acknowledged, but without exactly one ended row in the history.
     LOST = "lost"
-    #: Two live copies, or run again after an end that was recorded.
+    #: Two live copies, or another run after a recorded end.
     DOUBLED = "doubled"
     #: A process that outlived its run.
     ORPHANED = "orphaned"
-    #: The book says something else than the job's own files, or than what was asked for.
+    #: The history disagrees with the job's own files, or with the request.
     WRONG = "wrong in the book"
     #: Something was left behind in the store or on the disk.
     LEFT = "left behind"
@@ -43,7 +43,7 @@ class Fault(str, Enum):
 
 
 class Hit:
-    """What the kills can explain, and which workers went on."""
+    """What the kills can explain, and which workers continued."""
 
     def __init__(self, kills: Sequence[Kill], records: Iterable[Record]) -> None:
         self.shims = frozenset(token for kill in kills for token in kill.shims)
@@ -54,7 +54,7 @@ class Hit:
             self._last_claim[run.worker] = max(run.claimed_at, self._last_claim.get(run.worker, run.claimed_at))
 
     def went_on(self, run: Run) -> bool:
-        """Return whether the worker of a run claimed others after the loss, without ever having been stopped."""
+        """Return whether the worker of a run claimed other jobs after the loss, and was never stopped."""
         stopped = any(str(kill.device) in run.worker for kill in self._stops)
         return run.ended_at is not None and self._last_claim[run.worker] > run.ended_at and not stopped
 
@@ -75,7 +75,7 @@ def of_one_job(plan: JobPlan, record: Record, story: Sequence[Event], traces: Se
 
 
 def _of_the_story(record: Record, story: Sequence[Event]) -> Found:
-    """Check every step against the lifecycle: an arrow that does not exist, or one that came twice."""
+    """Check every step against the lifecycle: no unknown transition, and none twice."""
     state: JobState | None = None
     for event in story:
         if event.state not in TRANSITIONS.get(state, ()):
@@ -107,7 +107,7 @@ def _of_the_runs(record: Record) -> Found:
 
 
 def _of_the_traces(record: Record, traces: Sequence[Trace]) -> Found:
-    """Check that each run ran once, that no two were alive at once, and that nothing outlived its run."""
+    """Check that each run ran once, that no two were alive at once, and that no process outlived its run."""
     runs = {run.token: run for run in record.runs}
     for trace in traces:
         if trace.token not in runs:
@@ -129,7 +129,7 @@ def _of_the_traces(record: Record, traces: Sequence[Trace]) -> Found:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One run with all that bears on its ending. ``last_words`` is what its first process wrote at its end."""
+    """One run with all evidence about its ending. ``last_words`` is what its first process wrote at its end."""
 
     plan: JobPlan
     run: Run
@@ -143,7 +143,7 @@ class Case:
 
 
 def _of_one_run(plan: JobPlan, run: Run, ending: Ending, trace: Trace | None, hit: Hit) -> Found:
-    """Check how a run ended against what it has written itself, and against what was asked for."""
+    """Check the ending of a run against its own lines, and against the plan."""
     ends = trace.of("end") if trace is not None else []
     case = Case(
         plan=plan,
@@ -187,7 +187,7 @@ def _against_refused(case: Case) -> str | None:
 
 
 def _against_lost(case: Case) -> str | None:
-    """A run that had begun is lost only with its shim, or where nobody came for longer than the grace."""
+    """Return an objection unless the shim of a run that had begun was killed, or the grace was exceeded."""
     vanished = any(words in case.ending.detail for words in _VANISHED)
     if case.begun and vanished and case.run.token not in case.hit.shims:
         return "but it had begun and nobody had killed its shim"
@@ -197,7 +197,7 @@ def _against_lost(case: Case) -> str | None:
 
 
 _VANISHED = ("shim vanished", "between the claim and the start")
-#: What speaks against an ending, by its kind.
+#: The check of an ending, by its kind.
 _AGAINST: dict[EndingKind, Callable[[Case], str | None]] = {
     EndingKind.EXITED: _against_exited,
     EndingKind.SIGNALLED: _against_signalled,
@@ -219,7 +219,7 @@ def _of_the_end(plan: JobPlan, record: Record) -> Found:
         JobState.SUCCEEDED: {EndingKind.EXITED},
         JobState.FAILED: {EndingKind.EXITED, EndingKind.SIGNALLED, EndingKind.TIMED_OUT, EndingKind.REFUSED},
         JobState.LOST: {EndingKind.LOST},
-        # Cancelled while it waited, perhaps after losses; or its last run was lost while it was to be ended.
+        # Cancelled while it waited, perhaps after losses; or its last run was lost during the cancel.
         JobState.CANCELLED: {EndingKind.CANCELLED, EndingKind.LOST, None},
     }
     if job.state.is_end and kind not in expected[job.state]:

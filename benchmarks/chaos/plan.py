@@ -1,7 +1,7 @@
-"""What will be asked and what will be broken, drawn from a seed before anything starts. Pure.
+"""The jobs and the kills, drawn from a seed before anything starts. Pure.
 
-The same seed gives the same jobs and the same kills in the same order. When each of them happens depends on the
-machine, so a replay breaks the same things, not the same instruction.
+The same seed gives the same jobs and the same kills in the same order. Their times depend on the machine, so a replay
+breaks the same things, but not at the same instruction.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from enum import Enum
 
 from gpuqueue.model.job import Level
 
-#: How long a job lasts that is to be ended by somebody else, in seconds: longer than anybody waits here.
+#: The duration of a job that is ended from outside, in seconds: longer than any wait here.
 FOR_EVER_S = 600.0
-#: Two kills of a burst are at most this far apart, in seconds.
+#: Longest time between two kills of a burst, in seconds.
 BURST_S = 0.6
-#: Longest time between a step that is seen and the kill in its midst, in seconds.
+#: Longest time between an observed step and the kill in the middle of it, in seconds.
 LAG_S = 0.04
-#: Longest pause between a kill's turn and the kill, in seconds: its turn comes with a submit, and it should not.
+#: Longest pause between a kill's turn and the kill, in seconds. The turn comes with a submit, and the kill should not.
 DELAY_S = 1.5
 
 
@@ -31,11 +31,11 @@ class Second(str, Enum):
     NONE = "none"
     #: Ends before the first.
     CHILD = "child"
-    #: Is still there when the first ends: the run must not be over before it is gone.
+    #: Is alive when the first ends: the run must not be over before it is gone.
     LEFT = "left"
-    #: Left its session by a double fork, and is still there when the first ends.
+    #: Left its session by a double fork, and is alive when the first ends.
     DAEMON = "daemon"
-    #: The same, and it starts another program in its own place again and again.
+    #: The same, and executes another program again and again.
     RESTLESS = "restless"
 
 
@@ -60,7 +60,7 @@ class Breaks(str, Enum):
         return self.value
 
 
-#: How often each is drawn. Those that break one thing come often, since they find the races.
+#: The weights of the draw. Kills that break one thing are frequent, because they find the races.
 WEIGHTS = {
     Breaks.WORKER_KILL: 22,
     Breaks.WORKER_TERM: 9,
@@ -76,16 +76,16 @@ WEIGHTS = {
     Breaks.MACHINE_KILL: 3,
     Breaks.AWAY: 2,
 }
-#: What a short run can do without: it costs more time than all others.
+#: Kills that a short run may lack: they take more time than all others.
 RARE = frozenset({Breaks.AWAY})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPlan:
-    """What one job is to do, and what may be expected of it.
+    """What one job does, and what is expected of it.
 
-    ``exit_code`` is what its first process ends with, ``signal`` what it ends itself with instead. With ``refused``
-    its program does not exist. ``stubborn`` processes ignore SIGTERM.
+    ``exit_code`` is the exit code of its first process, ``signal`` the signal with which it ends itself instead. With
+    ``refused`` its program does not exist. ``stubborn`` processes ignore SIGTERM.
     """
 
     name: str
@@ -105,11 +105,11 @@ class JobPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KillPlan:
-    """One kill: its turn comes when ``after_jobs`` jobs are acknowledged, and it comes ``delay_s`` later.
+    """One kill: its turn comes when ``after_jobs`` jobs are acknowledged, and the kill ``delay_s`` later.
 
-    ``which`` chooses the victim among those alive, from 0 to 1. With ``in_the_act`` it is whoever does something next,
-    ``lag_s`` after that began. ``hold_s`` is how long something stays stopped, a database locked or a machine empty. A
-    kill of a burst does not wait for its turn.
+    ``which`` chooses the victim among the live processes, from 0 to 1. With ``in_the_act`` the victim is the process
+    that takes the next step, ``lag_s`` after that step began. ``hold_s`` is how long a process stays stopped, a
+    database locked or a machine empty. A kill of a burst does not wait for its turn.
     """
 
     number: int
@@ -124,7 +124,7 @@ class KillPlan:
 
 
 def plan_jobs(seed: int, count: int, *, longest_s: float) -> list[JobPlan]:
-    """Return *count* jobs of all sorts, the same for the same seed. A few last *longest_s*."""
+    """Return *count* jobs of all kinds, the same for the same seed. A few last *longest_s*."""
     rng = random.Random(f"jobs {seed}")  # noqa: S311 - a plan that can be drawn again, no secret
     return [_plan_job(rng, f"j{number:05d}", longest_s) for number in range(count)]
 
@@ -147,7 +147,7 @@ def _plan_job(rng: random.Random, name: str, longest_s: float) -> JobPlan:
     changes: dict[str, object] = {"duration_s": short_s}
     if sort == "bad":
         code = rng.randint(1, 120)
-        # That one asks for another run, and whoever releases what is held would give it one for ever.
+        # That code asks for another run, and releases of held jobs would give it one for ever.
         changes["exit_code"] = code if code != os.EX_TEMPFAIL else 1
     elif sort == "signal":
         changes["signal"] = int(rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)))
@@ -173,10 +173,10 @@ def plan_kills(
     longest_hold_s: float = FOR_EVER_S,
     among: Collection[Breaks] = tuple(Breaks),
 ) -> list[KillPlan]:
-    """Return *count* kills *among* these sorts, spread over *jobs* submits, the same for the same seed.
+    """Return *count* kills *among* these kinds, spread over *jobs* submits, the same for the same seed.
 
-    Each sort that is not rare comes at least once if *count* allows. *grace_s* is that of the shims; nothing is held
-    away for more than *longest_hold_s*.
+    Each kind that is not rare comes at least once if *count* allows. *grace_s* is the grace of the shims; no outage is
+    longer than *longest_hold_s*.
     """
     rng = random.Random(f"kills {seed}")  # noqa: S311 - as above
     sure = [each for each in among if each not in RARE][:count]
@@ -201,14 +201,15 @@ def plan_kills(
 
 
 def _hold_s(rng: random.Random, breaks: Breaks, grace_s: float) -> float:
-    """Return how long it stays broken: mostly past a few beats, now and then past a command's or a lock's timeout."""
+    """Return the length of an outage: mostly a few heartbeats, sometimes beyond a command's or a lock's timeout."""
     if breaks is Breaks.AWAY:
         return grace_s + rng.uniform(1.0, 3.0)
     long = {
-        # Past one try of a command, and past the second: then the first is carried out and nobody hears of it.
+        # Beyond the first try of a command, and beyond the second: then the first is carried out, but its answer is
+        # lost.
         Breaks.STORE_STOP: (rng.uniform(6.0, 9.5), rng.uniform(10.5, 12.0)),
         Breaks.DATABASE: (rng.uniform(10.5, 12.0),),
-        # Past the grace, and past the lease: its runs are ended meanwhile, or another's.
+        # Beyond the grace, and beyond the lease: then its runs are ended, or run elsewhere.
         Breaks.WORKER_STOP: (rng.uniform(1.0, 1.3) * grace_s, rng.uniform(1.5, 1.7) * grace_s),
     }
     if breaks not in long:

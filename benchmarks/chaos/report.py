@@ -1,4 +1,4 @@
-"""Says what came out: a table, the story of each discrepancy, and how long it took to recover."""
+"""Formats the result: a table, the story of each discrepancy, and the times to recover."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from gpuqueue.model.event import Act, Event
 
 _BOOK = frozenset({Breaks.RECORDER_KILL, Breaks.DATABASE})
 _RUN = frozenset({Breaks.SHIM_KILL, Breaks.JOB_KILL})
-#: What ends a run; a shim killed before its job began is only a claim that is given back.
-_ENDS = frozenset({Act.FINISH, Act.LOSE, Act.GIVEBACK})
+#: The acts that end a run. A shim killed before its job began causes only a release of the claim.
+_ENDS = frozenset({Act.FINISH, Act.LOSE, Act.RELEASE_CLAIM})
 _WORKERS = frozenset(
     {
         *(Breaks.WORKER_KILL, Breaks.WORKER_TERM, Breaks.HOST_KILL, Breaks.GROUP_KILL),
         *(Breaks.MACHINE_KILL, Breaks.AWAY),
     }
 )
-#: The longest story that is told, in lines of the job's own.
+#: The longest story, in lines of the job's own.
 LINES = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signs:
-    """What shows that something works again: the book's events in order, and when its cursor was seen to move.
+    """The signs of recovery: the history's events in order, and when its position was seen to move.
 
-    After the kill of a worker or of a host that is the next claim of a *new* worker (for the device whose worker was
-    killed), after that of a shim or a job the recorded end of that run, after that of the recorder or the database
-    the next step of the book, after all others the next claim of anybody.
+    After the kill of a worker or a host the sign is the next claim of a *new* worker (for the device of the killed
+    worker). After that of a shim or a job it is the recorded end of the run. After that of the recorder or the database
+    it is the next move of the history. After all other kills it is the next claim of any worker.
     """
 
     events: Sequence[Event]
     moves: Sequence[float]
 
     def after(self, kill: Kill) -> float | None:
-        """Return how long after a kill its own sign of health came, in seconds; None if none came."""
+        """Return how long after a kill its sign of recovery came, in seconds; None if none came."""
         breaks = kill.plan.breaks
         if breaks in _BOOK:
             place = bisect_right(self.moves, kill.at)
@@ -61,7 +61,7 @@ class Signs:
 
 
 def _is_of(worker: str | None, kill: Kill) -> bool:
-    """Return whether a worker, by its name, serves the device that a kill was about, if it was about one."""
+    """Return whether a worker, by its name, serves the device of a kill, if the kill had one."""
     return kill.device is None or str(worker).split("/")[1:2] == [kill.device]
 
 
@@ -102,7 +102,7 @@ def table(verdict: Verdict, evidence: Evidence, recovered: dict[Breaks, list[flo
 
 
 def story(finding: Finding, evidence: Evidence) -> Iterator[str]:
-    """Yield all that is known of the job of a finding."""
+    """Yield everything that is known about the job of a finding."""
     yield f"{finding.fault.value.upper()}: {f'job {finding.job_id}: ' if finding.job_id else ''}{finding.text}"
     job_id = finding.job_id
     if job_id is None:

@@ -1,4 +1,4 @@
-"""The site that is broken: a state directory, a store, a book, workers, and somebody who sees to it."""
+"""The site that is broken: a state directory, a store, a history, workers and an operator."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 
 BIN = Path(sys.executable).parent
-#: How often the operator looks, in seconds.
-LOOK_S = 0.2
+#: The operator's polling interval, in seconds.
+POLL_S = 0.2
 #: How long `gpuqueue up` or `down` may take before it is given up, in seconds.
 COMMAND_S = 180.0
 
 
 class Role(str, Enum):
-    """What a process of the site is."""
+    """The role of a process of the site."""
 
     STORE = "store"
     HOST = "host"
@@ -53,7 +53,7 @@ class SiteProcess:
 
 
 class Site:
-    """Starts, watches and ends everything; every process of it is known by the state directory in its environment."""
+    """Starts, watches and ends everything. Its processes have its state directory in their environment."""
 
     def __init__(self, place: Path, database_url: str, *, devices: str, lease_s: float, beat_s: float) -> None:
         self.place = place
@@ -67,7 +67,7 @@ class Site:
             "GPUQUEUE_CONFIG": os.devnull,
             "GPUQUEUE_STATE_DIR": str(self._state),
             "GPUQUEUE_DATABASE_URL": database_url,
-            # Simulated devices are told apart by host and number: those of two sites must not be the same.
+            # Simulated devices are identified by host and number, and must differ between sites.
             "GPUQUEUE_HOST": f"chaos-{secrets.token_hex(3)}",
             "GPUQUEUE_DEVICES": devices,
             "GPUQUEUE_HEADROOM": "0",
@@ -83,7 +83,7 @@ class Site:
     # ---- up and down ---------------------------------------------------------------------------------------------
 
     def command(self, *words: str) -> subprocess.Popen[str]:
-        """Start a command of ours as a person would, its words kept in the site's directory."""
+        """Start a gpuqueue command as an operator would; its output is kept in the site's directory."""
         log = (self.place / "operator.log").open("a")
         with log:
             return subprocess.Popen(
@@ -95,23 +95,21 @@ class Site:
 
         Raises:
             RuntimeError: it does not come up.
-
         """
         if self.command("up").wait(COMMAND_S):
             raise RuntimeError(f"gpuqueue up failed:\n{self.operator_log()}")
 
     def down(self) -> None:
-        """Stop everything as a person would.
+        """Stop everything as an operator would.
 
         Raises:
             RuntimeError: it does not go down.
-
         """
         if self.command("down").wait(COMMAND_S):
             raise RuntimeError(f"gpuqueue down failed:\n{self.operator_log()}")
 
     def operator_log(self) -> str:
-        """Return what the commands have said."""
+        """Return the output of the commands."""
         with contextlib.suppress(OSError):
             return (self.place / "operator.log").read_text()
         return ""
@@ -147,7 +145,10 @@ class Site:
                 yield SiteProcess(identity=identity, role=role, of=of)
 
     def identity_of(self, pid_file: str) -> ProcessIdentity | None:
-        """Return the process of a pid file if it lives. The store's server has its title where its environment was."""
+        """Return the process of a pid file if it lives.
+
+        The store's server overwrites its environment with its title, so it is found by its pid file.
+        """
         with contextlib.suppress(OSError):
             identity = ProcessIdentity.parse((self._state / pid_file).read_text())
             return identity if identity is not None and identity.alive() else None
@@ -178,7 +179,7 @@ def _what(environ: list[bytes], words: list[str]) -> tuple[Role, str]:
 
 
 class Operator:
-    """Runs ``gpuqueue up`` whenever the store or the host process is gone, as a person or systemd would."""
+    """Runs ``gpuqueue up`` whenever the store or the host process is gone, as an operator or systemd would."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -186,23 +187,23 @@ class Operator:
         self._leave_down_until_s = 0.0
         self._running: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._loop, name="chaos-operator", daemon=True)
-        #: How often it was called, and how often the command failed.
+        #: The number of calls, and of failed ones.
         self.calls = 0
         self.failures = 0
 
     def start(self) -> None:
-        """Look after the site from now on."""
+        """Start watching the site."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more; a command that is at work comes to its end."""
+        """Stop watching; a running command is completed."""
         self._stopping.set()
         self._thread.join()
         if self._running is not None:
             self._running.wait(COMMAND_S)
 
     def drop(self) -> None:
-        """Look no more, at once: everything is to be ended."""
+        """Stop watching at once, and kill a running command."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -211,11 +212,11 @@ class Operator:
             self._running.wait()
 
     def leave_down(self, for_s: float) -> None:
-        """Do nothing for so long."""
+        """Do nothing for *for_s* seconds."""
         self._leave_down_until_s = time.monotonic() + for_s
 
     def _loop(self) -> None:
-        while not self._stopping.wait(LOOK_S):
+        while not self._stopping.wait(POLL_S):
             if self._running is not None:
                 code = self._running.poll()
                 if code is None:

@@ -1,4 +1,4 @@
-"""Those who submit and cancel, and what they were told."""
+"""The submitters and cancellers, and the answers that they got."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gpuqueue.errors import GpuQueueError, JobNotFound, Refused, Unreachable
 from gpuqueue.model.job import JobState
 
 SUBMITTERS = 3
-#: How many jobs are kept waiting: enough for every device to have something to claim after a kill.
+#: How many jobs are kept waiting: enough for every device to have one to claim after a kill.
 BACKLOG = 12
-#: How many are while a kill is due: so much that something runs.
+#: How many are kept waiting while a kill is due: enough for something to run.
 LEAST_BACKLOG = 2
-#: Pause after an error, and between two looks at the backlog, in seconds.
+#: Pause after an error, and polling interval of the backlog, in seconds.
 PAUSE_S = 0.1
-#: How long a look at the backlog counts, in seconds: a store that is stopped is silent for longer.
+#: How long a reading of the backlog is valid, in seconds: a stopped store is silent for longer.
 FRESH_S = 1.0
-#: How often held jobs are looked for, in seconds.
+#: How often held jobs are released, in seconds.
 RELEASE_S = 2.0
 PROGRAM = Path(__file__).with_name("job.py")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ack:
-    """A job whose id was handed out. ``at`` is wall-clock time in seconds."""
+    """A job whose id was returned. ``at`` is wall-clock time in seconds."""
 
     job_id: int
     plan: JobPlan
@@ -42,28 +42,28 @@ class Ack:
 
 
 @dataclass(kw_only=True)
-class Told:
-    """What the queue has told to those who use it, shared by their threads."""
+class Delivery:
+    """The queue's answers to its users, shared by their threads."""
 
     acks: dict[int, Ack] = field(default_factory=dict)
-    #: Submits that ended in an error, by the name they were sent with: the job may exist all the same.
+    #: Submits that ended in an error, by the name they were sent with: the job may exist nevertheless.
     unsure: dict[str, JobPlan] = field(default_factory=dict)
     cancels: set[int] = field(default_factory=set)
     releases: set[int] = field(default_factory=set)
-    #: How often a device was resumed after jobs had died on it in a row.
+    #: How often a device was resumed after quick deaths.
     resumes: int = 0
-    #: Jobs with an id that nobody knew any more.
+    #: Acknowledged jobs that were unknown later.
     unknown: set[int] = field(default_factory=set)
-    #: Errors that are none of ours.
+    #: Unexpected errors.
     surprises: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Traffic:
-    """Submits the plan at the pace at which it is worked off, and more slowly while the kills are *behind*."""
+    """Submits the plan at the pace of the site, and more slowly while the kills are *behind*."""
 
     def __init__(self, site: Site, plans: Sequence[JobPlan], behind: Callable[[], bool]) -> None:
-        self.told = Told()
+        self.reported = Delivery()
         self._behind = behind
         self._site = site
         self._left = iter(plans)
@@ -77,14 +77,14 @@ class Traffic:
         ]
 
     def start(self) -> None:
-        """Begin."""
+        """Start submitting."""
         for thread in (*self._submitters, *self._others):
             thread.start()
 
     @property
     def acknowledged(self) -> int:
         """Return how many jobs were acknowledged so far."""
-        return len(self.told.acks)
+        return len(self.reported.acks)
 
     @property
     def done(self) -> bool:
@@ -92,7 +92,7 @@ class Traffic:
         return not any(thread.is_alive() for thread in self._submitters) and not self._due
 
     def stop(self) -> None:
-        """Do nothing any more."""
+        """Stop all threads."""
         self._stopping.set()
         for thread in (*self._submitters, *self._others):
             thread.join()
@@ -102,7 +102,7 @@ class Traffic:
     def _submit_all(self) -> None:
         with self._client() as client:
             while not self._stopping.is_set():
-                with self.told.lock:
+                with self.reported.lock:
                     plan = next(self._left, None)
                 if plan is None:
                     return
@@ -111,12 +111,12 @@ class Traffic:
                 self._submit(client, plan)
 
     def _enough(self) -> bool:
-        """Return whether so many jobs wait that no more is wanted; whoever cannot tell tries to submit one."""
+        """Return whether enough jobs wait; without a fresh reading of the backlog, return False."""
         most = LEAST_BACKLOG if self._behind() else BACKLOG
         return self._waiting >= most and time.monotonic() - self._looked_s < FRESH_S
 
     def _submit(self, client: Client, plan: JobPlan) -> None:
-        """Submit until it is acknowledged, each time under a new name: an earlier one may have come through."""
+        """Submit until it is acknowledged, each time under a new name: an earlier submit may have succeeded."""
         tries = 0
         while not self._stopping.is_set():
             name = f"{plan.name}.{tries}"
@@ -133,17 +133,17 @@ class Traffic:
                     requeue=plan.requeue,
                 ).id
             except Unreachable:
-                with self.told.lock:
-                    self.told.unsure[name] = plan
+                with self.reported.lock:
+                    self.reported.unsure[name] = plan
                 self._stopping.wait(PAUSE_S)
             except Exception as error:  # noqa: BLE001 - whatever else it is, it is a finding
-                with self.told.lock:
-                    self.told.unsure[name] = plan
-                    self.told.surprises.append(f"submit of {name}: {error!r}")
+                with self.reported.lock:
+                    self.reported.unsure[name] = plan
+                    self.reported.surprises.append(f"submit of {name}: {error!r}")
                 self._stopping.wait(PAUSE_S)
             else:
-                with self.told.lock:
-                    self.told.acks[job_id] = Ack(job_id=job_id, plan=plan, name=name, at=time.time())
+                with self.reported.lock:
+                    self.reported.acks[job_id] = Ack(job_id=job_id, plan=plan, name=name, at=time.time())
                     if plan.cancel_after_s is not None:
                         heapq.heappush(self._due, (time.monotonic() + plan.cancel_after_s, job_id))
                 return
@@ -157,7 +157,7 @@ class Traffic:
                     self._waiting, _ = client.queue.counts()
                     self._looked_s = time.monotonic()
                 except Unreachable:
-                    self._waiting = 0  # nobody who submits waits for a store to be there
+                    self._waiting = 0  # submitters do not wait for the store to be up
 
     def _cancel(self) -> None:
         with self._client() as client:
@@ -166,47 +166,47 @@ class Traffic:
                     first = self._due[0]
                     if not self._cancelled(client, first[1]):
                         break
-                    with self.told.lock:  # another that is due earlier may have come meanwhile
+                    with self.reported.lock:  # an earlier one may have been added meanwhile
                         self._due.remove(first)
                         heapq.heapify(self._due)
 
     def _cancelled(self, client: Client, job_id: int) -> bool:
-        """Cancel a job; return False if it is not known whether that worked."""
+        """Cancel a job; return False if the result is unknown."""
         try:
             client.cancel(job_id)
         except Refused:
             return True
         except JobNotFound:
-            self.told.unknown.add(job_id)
+            self.reported.unknown.add(job_id)
             return True
         except Unreachable:
             return False
         except Exception as error:  # noqa: BLE001 - as in _submit
-            self.told.surprises.append(f"cancel of job {job_id}: {error!r}")
+            self.reported.surprises.append(f"cancel of job {job_id}: {error!r}")
             return True
-        self.told.cancels.add(job_id)
+        self.reported.cancels.add(job_id)
         return True
 
     def _release(self) -> None:
-        """Release what was lost too often, and resume what jobs died on in a row: somebody has looked at it."""
+        """Release jobs that were lost too often, and resume devices after quick deaths, as an operator would."""
         with self._client() as client:
             while not self._stopping.wait(RELEASE_S):
                 with contextlib.suppress(GpuQueueError):
                     for job in client.jobs():
                         if job.state is JobState.HELD:
                             client.release(job.id)
-                            self.told.releases.add(job.id)
+                            self.reported.releases.add(job.id)
                     drained = [each.device.uuid for each in client.devices() if each.drained]
                     if drained:
                         client.resume(*drained)
-                        self.told.resumes += len(drained)
+                        self.reported.resumes += len(drained)
 
     def _client(self) -> Client:
         return Client(self._site.settings)
 
 
 def command(plan: JobPlan, name: str) -> list[str]:
-    """Return what is to be run for *plan*: it writes its effects to a file of this *name*."""
+    """Return the command of *plan*, which writes its effects to a file of this *name*."""
     if plan.refused:
         return ["/nowhere/no-such-program", name]
     return [

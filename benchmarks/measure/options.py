@@ -7,7 +7,7 @@ import math
 
 import sqlalchemy as sa
 
-from gpuqueue.errors import BookUnreachable, GpuQueueError
+from gpuqueue.errors import GpuQueueError, HistoryUnreachable
 from gpuqueue.history.connect import open_engine
 from workers.devices.select import choose
 
@@ -54,7 +54,7 @@ def postgres_url(text: str) -> str:
             raise argparse.ArgumentTypeError("that is no PostgreSQL database: write postgresql://USER@HOST/NAME")
         engine.connect().close()
         engine.dispose()
-    except BookUnreachable as error:
+    except HistoryUnreachable as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     except sa.exc.DBAPIError as error:  # the history's own message would say what happens to jobs meanwhile
         raise argparse.ArgumentTypeError(f"it does not answer: {' '.join(str(error.orig).split())}") from error

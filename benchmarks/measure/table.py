@@ -29,7 +29,7 @@ def line(each: Figure | Absent) -> str:
     return f"{each.name:{WIDTH}} {value:>14} {floor:>14} {ratio:>7} {rounds:>9} {each.load:>5.1f}  {name}".rstrip()
 
 
-def tell(measured: Measured) -> list[Figure | Absent]:
+def report(measured: Measured) -> list[Figure | Absent]:
     """Measure one part: print a table line by line, then the load; return the figures.
 
     A stopped run exits with 128 plus the signal's number, and leaves nothing behind.

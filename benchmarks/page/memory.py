@@ -13,7 +13,7 @@ IDLE = {
     MAIN_PROCESS: "idle worker, its main process alone: memory (RSS)",
 }
 _WITH = "A worker is counted with the process that forks its shims, which it always has; jobs and their shims are not."
-TOLD = {
+REPORTED = {
     PSS: f"{_WITH} Memory is PSS: a page that several processes have counts once over all of them.",
     RSS: f"{_WITH} Memory is RSS, as PSS could not be read: a page that several processes have counts for each.",
     MAIN_PROCESS: "Of a worker only its main process is counted, without the one that forks its shims. Memory is RSS: "

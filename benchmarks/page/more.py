@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.measure.figure import Figure, Report
 from benchmarks.measure.table import amount, times
-from benchmarks.page.memory import TOLD, how_counted
+from benchmarks.page.memory import REPORTED, how_counted
 from gpuqueue.cli.main import COMMANDS
 
 NOTHING = "Not measured in this run."
@@ -39,11 +39,11 @@ def _claim_lines(report: Report) -> Iterator[Sequence[str]]:
             {int(each.name.split(".")[1]) for each in report.figures if each.name.startswith(f"{group}.")}
         ):
             cases = [
-                f"{told(report.get(f'{group}.{size}.{case}.p50'))}, {told(report.get(f'{group}.{size}.{case}.p99'))}"
+                ", ".join(reported(report.get(f"{group}.{size}.{case}.{share}")) for share in ("p50", "p99"))
                 for case in CASES
             ]
             looks = [f"queue.{size}.process", f"queue.{size}.page"] if group == "claim" else ["", ""]
-            yield f"{size:_}".replace("_", " ") + said, *cases, *(told(report.get(look)) for look in looks)
+            yield f"{size:_}".replace("_", " ") + said, *cases, *(reported(report.get(look)) for look in looks)
 
 
 def commands(report: Report) -> str:
@@ -54,30 +54,30 @@ def commands(report: Report) -> str:
 def _command_lines(report: Report) -> Iterator[Sequence[str]]:
     for name, (module, *_) in COMMANDS.items():
         whole, only_help = report.get(f"command.{name}.process"), report.get(f"command.{name}.help")
-        imported = told(report.get(f"import.{module}"))
+        imported = reported(report.get(f"import.{module}"))
         if whole is not None:
-            yield f"`{name}`", told(whole), imported
+            yield f"`{name}`", reported(whole), imported
         elif only_help is not None:
-            yield f"`{name} --help`", told(only_help), imported
+            yield f"`{name} --help`", reported(only_help), imported
 
 
 def shares(report: Report) -> str:
     """Return the table of the memory and CPU shares of workers and samplers."""
     told_all = table(("", "memory", "of one core"), _share_lines(report))
-    return told_all if told_all == NOTHING else f"{told_all}\n\n{TOLD[how_counted(report)]}"
+    return told_all if told_all == NOTHING else f"{told_all}\n\n{REPORTED[how_counted(report)]}"
 
 
 def _share_lines(report: Report) -> Iterator[Sequence[str]]:
     for said, name in PROCESSES.items():
         found = [report.get(f"{name}.{what}") for what in ("memory", "cpu")]
         if any(found):
-            yield said, *map(told, found)
+            yield said, *map(reported, found)
     for said, name in SAMPLERS.items():
         if (share := report.get(name)) is not None:
-            yield said, "-", told(share)
+            yield said, "-", reported(share)
 
 
-def told(figure: Figure | None) -> str:
+def reported(figure: Figure | None) -> str:
     """Return a figure, with its ratio to the floor in brackets, if it has one."""
     if figure is None:
         return "-"

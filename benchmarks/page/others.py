@@ -38,13 +38,13 @@ class Others:
     measured: str = ""
     known: Sequence[Known] = ()
 
-    def told(self, report: Report) -> str:
+    def reported(self, report: Report) -> str:
         """Return the best of them: those of the run first, then the known ones."""
         here = self._of_run(report)
         names = [_peer(each) for each in here]
-        told = [f"{_peer(each)} {amount(each.value, each.unit)}" for each in here[:NAMED]]
+        reported = [f"{_peer(each)} {amount(each.value, each.unit)}" for each in here[:NAMED]]
         known = ", ".join(f"{each.name} {each.said}" for each in self.known if each.name not in names)
-        return "<br>".join([*told, *([f"{NOT_OF_THIS_RUN}: {known}"] if known else [])]) or "none is known"
+        return "<br>".join([*reported, *([f"{NOT_OF_THIS_RUN}: {known}"] if known else [])]) or "none is known"
 
     def beside(self, report: Report) -> tuple[str, bool]:
         """Return how our figure compares with the best of them, and whether the best is ahead.

@@ -61,7 +61,7 @@ class Row:
         beside, behind = self.others.beside(report) if self.others else ("", False)
         cells = (
             self.what,
-            self.others.told(report) if self.others else self.anchor,
+            self.others.reported(report) if self.others else self.anchor,
             "<br>".join(_floor(each) for each in shown) or "-",
             "<br>".join(_value(each, called[each]) for each in shown) or "-",
             "<br>".join(times(each.ratio) for each in shown) or "-",

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.measure.figure import Absent, Figure, Report
 from benchmarks.measure.whole_file import check_writable, put_whole
 from benchmarks.page import more
-from benchmarks.page.more import NOTHING, cells, told
+from benchmarks.page.more import NOTHING, cells, reported
 from benchmarks.page.row import Row
 from benchmarks.page.rows import rows
 from benchmarks.page.runs import origin
@@ -28,7 +28,7 @@ PEERS_HEAD = (
 #: The regions of the page that are written.
 REGIONS = ("run", "table", "claims", "commands", "shares", "peers")
 #: The figures of a peer that are shown, by the last part of their names.
-TOLD = ("jobs", "submits", "start", "submit", "after-kill", "after-cancel")
+REPORTED = ("jobs", "submits", "start", "submit", "after-kill", "after-cancel")
 
 
 class PageError(Exception):
@@ -80,10 +80,10 @@ def lacking(report: Report) -> list[str]:
     """Return the rows for which *report* has nothing. Figures that this machine cannot have are not missing."""
     named = [*(each.name for each in report.figures), *(each.name for each in report.absent)]
     others = [] if any(each.startswith("peers.") for each in named) else ["others, side by side"]
-    return [row.what for row in rows(report) if not _is_told(row, report)] + others
+    return [row.what for row in rows(report) if not _is_reported(row, report)] + others
 
 
-def _is_told(row: Row, report: Report) -> bool:
+def _is_reported(row: Row, report: Report) -> bool:
     return all(
         report.get(aim.figure) is not None or any(_excuses(each, aim.figure) for each in report.absent)
         for aim in row.aims
@@ -165,8 +165,8 @@ def _peers(report: Report) -> str:
     lines = [cells(PEERS_HEAD), cells(["---"] * len(PEERS_HEAD))]
     absent = {each.name: each.why for each in report.absent}
     for name in names:
-        figures = [report.get(f"peers.{name}.{what}") for what in TOLD]
-        said = [told(each) for each in figures]
+        figures = [report.get(f"peers.{name}.{what}") for what in REPORTED]
+        said = [reported(each) for each in figures]
         if not any(figures):
             said[0] = absent.pop(f"peers.{name}", said[0])
         lines.append(cells([name, *said]))

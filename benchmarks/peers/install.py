@@ -1,11 +1,11 @@
-"""Installs others to compare with: what is on PyPI into an environment of its own, what Debian has where we are root.
+"""Installs other queues to compare with: from PyPI into their own environment, and from Debian where we are root.
 
 python -m benchmarks.peers.install [NAME…]
 
-Celery is there already, it hosts our workers. Nothing is changed in the environment of gpuqueue, and no service is
-used: the benchmark starts what it needs below a temporary directory. (Debian itself enables the services of munge and
-Slurm; the latter do nothing without /etc/slurm/slurm.conf.) Versions are named, so that two runs are of the same
-programs.
+Celery is already installed, because it hosts gpuqueue's workers. The environment of gpuqueue is not changed, and no
+service is used: the benchmark starts what it needs below a temporary directory. (Debian itself enables the services of
+munge and Slurm; those of Slurm do nothing without /etc/slurm/slurm.conf.) Versions are fixed, so that two runs measure
+the same programs.
 """
 
 from __future__ import annotations

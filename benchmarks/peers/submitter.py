@@ -57,23 +57,23 @@ def to_huey() -> tuple[Submit, Cancel]:
 
 def to_task_spooler() -> tuple[Submit, Cancel]:
     """Return functions that submit to task-spooler and cancel there."""
-    return lambda words: _told("tsp", *words), lambda job_id: _told("tsp", "-k", job_id)
+    return lambda words: _reported("tsp", *words), lambda job_id: _reported("tsp", "-k", job_id)
 
 
 def to_gflow() -> tuple[Submit, Cancel]:
     """Return functions that submit to gflow and cancel there, by commands, as gflow has no library."""
 
     def submit(words: list[str]) -> str:
-        said = _told("gbatch", *words)  # Submitted batch job 12 (name)
+        said = _reported("gbatch", *words)  # Submitted batch job 12 (name)
         return said.split()[3]
 
-    return submit, lambda job_id: _told("gcancel", job_id)
+    return submit, lambda job_id: _reported("gcancel", job_id)
 
 
 def to_slurm() -> tuple[Submit, Cancel]:
     """Return functions that submit to Slurm and cancel there."""
     quietly = ("--parsable", "--output=/dev/null", "--wrap")
-    return lambda words: _told("sbatch", *quietly, shlex.join(words)), lambda job_id: _told("scancel", job_id)
+    return lambda words: _reported("sbatch", *quietly, shlex.join(words)), lambda job_id: _reported("scancel", job_id)
 
 
 def to_jobd() -> tuple[Submit, Cancel]:
@@ -120,7 +120,7 @@ TO = {
 }
 
 
-def _told(name: str, *words: str) -> str:
+def _reported(name: str, *words: str) -> str:
     """Return the stdout of a peer's command."""
     program = shutil.which(name) or name
     pipe = subprocess.PIPE

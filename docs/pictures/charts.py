@@ -29,7 +29,7 @@ from outbox import Outbox  # noqa: E402 - behind the path
 from gpuqueue.cli.plots import charts, image_file  # noqa: E402 - as above
 from gpuqueue.codec import encode_ended, encode_spec, encode_started  # noqa: E402 - as above
 from gpuqueue.history import migrate  # noqa: E402 - as above
-from gpuqueue.history.database import Book  # noqa: E402 - as above
+from gpuqueue.history.database import HistoryDatabase  # noqa: E402 - as above
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline  # noqa: E402 - as above
 from gpuqueue.model.event import Act  # noqa: E402 - as above
 from gpuqueue.model.job import Account, JobSpec, JobState  # noqa: E402 - as above
@@ -83,20 +83,20 @@ def main(target: Path) -> int:
     url = f"sqlite:///{place / 'book.db'}"
     try:
         migrate.upgrade(url)
-        book = Book(url)
-        longest = fill(Outbox(book), random.Random(7))  # noqa: S311 - the same each time
+        database = HistoryDatabase(url)
+        longest = fill(Outbox(database), random.Random(7))  # noqa: S311 - the same each time
         days = ("--since", f"{BEGIN:%Y-%m-%d}", "--until", f"{BEGIN + timedelta(days=DAYS):%Y-%m-%d}")
         command = [str(BIN / "gpuqueue"), "stats", *days, "--plot", str(target / "stats.png")]
         subprocess.run(command, env=environ, check=True, timeout=200)
-        draw_memory(book, longest, target / "memory.png")
+        draw_memory(database, longest, target / "memory.png")
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return 0
 
 
-def draw_memory(book: Book, job_id: int, path: Path) -> None:
+def draw_memory(database: HistoryDatabase, job_id: int, path: Path) -> None:
     """Draw how the memory of a job went."""
-    record = book.get(job_id)
+    record = database.get(job_id)
     run = charts.drawable(record) if record else None
     if record is None or run is None:
         raise SystemExit(f"job {job_id} has nothing to draw: choose another")
@@ -112,7 +112,7 @@ def fill(outbox: Outbox, chance: random.Random) -> int:
         asked = chance.choice(person.asked_gib) * GIB
         start, card = place_for(cards, at, asked)
         card.runs.append((start, start + took, asked))
-        failed = tell(outbox, job_id, (at, start, took), person, (asked, card), chance)
+        failed = report(outbox, job_id, (at, start, took), person, (asked, card), chance)
         if person.name == "ann" and not failed and took.total_seconds() > most_s:
             chosen, most_s = job_id, took.total_seconds()
     outbox.record()
@@ -141,7 +141,7 @@ def place_for(cards: list[Card], at: datetime, asked: int) -> tuple[datetime, Ca
     raise AssertionError("no card is that large")
 
 
-def tell(
+def report(
     outbox: Outbox,
     job_id: int,
     times: tuple[datetime, datetime, timedelta],
@@ -187,8 +187,8 @@ def tell(
         (start, Act.STARTED, JobState.RUNNING, {"token": "1.a", "started": started}),
         (start + took, Act.FINISH, state, {"token": "1.a", "ended": payload}),
     ):
-        outbox.tell(job_id, act, becomes, **given)
-        outbox.told[-1] = replace(outbox.told[-1], at=moment)
+        outbox.report(job_id, act, becomes, **given)
+        outbox.reported[-1] = replace(outbox.reported[-1], at=moment)
     return state is JobState.FAILED
 
 

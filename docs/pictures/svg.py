@@ -127,8 +127,8 @@ def _run(cells: list[tuple[int, Cell]], top: float, colour: str, bold: bool, blo
             **({"class": "b"} if bold else {}),
             **({"style": f"fill:{_colour(colour)}"} if colour != "default" else {}),
         }
-        told = " ".join(f'{name}="{value}"' for name, value in attributes.items())
-        yield f"<text {told}>{escape(text)}</text>"
+        reported = " ".join(f'{name}="{value}"' for name, value in attributes.items())
+        yield f"<text {reported}>{escape(text)}</text>"
 
 
 def _rectangle(cells: list[tuple[int, Cell]], top: float, colour: str, opacity: float) -> str:

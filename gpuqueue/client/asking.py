@@ -110,7 +110,7 @@ class Asking(Connection):
             before_id=None if before_id is None else validation.job_id(before_id),
             after_id=None if after_id is None else validation.job_id(after_id),
         )
-        return self.book.history(query)
+        return self.database.history(query)
 
     def never_began(self, array: int) -> Indexes:
         """Return the members of an array that were cancelled before any worker claimed them.
@@ -121,7 +121,7 @@ class Asking(Connection):
             BadRequest: *array* is not an id.
 
         """
-        return self.book.never_began(validation.job_id(array))
+        return self.database.never_began(validation.job_id(array))
 
     def stats(
         self,
@@ -149,7 +149,7 @@ class Asking(Connection):
         if validation.word("by", by, By) is By.DAY and (end - start).days >= MAX_STEPS:
             raise BadRequest(f"a table by day takes at most {MAX_STEPS} days: ask for a part of them")
         name = validation.text_or_none("user", user)
-        return self.book.statistics(by=validation.word("by", by, By), since=start, until=end, user=name)
+        return self.database.statistics(by=validation.word("by", by, By), since=start, until=end, user=name)
 
     def course(
         self,
@@ -172,7 +172,7 @@ class Asking(Connection):
         start, end = self._period(since, until)
         if not 1 <= validation.count("steps", steps) <= MAX_STEPS:
             raise BadRequest(f"steps must be from 1 to {MAX_STEPS}, not {steps}")
-        return self.book.course(since=start, until=end, count=steps, user=validation.text_or_none("user", user))
+        return self.database.course(since=start, until=end, count=steps, user=validation.text_or_none("user", user))
 
     def _period(self, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
         now = datetime.now(timezone.utc)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuqueue.queue.wakeup import Doorbell
 
 #: Longest interval between two polls for an end, in seconds. A wake-up message usually arrives earlier.
-LOOK_S = 1.0
+POLL_S = 1.0
 #: Polling very many jobs is slow. The interval between two polls is at least this many times the poll's duration.
 LOOK_SHARE = 10
 
@@ -52,7 +52,7 @@ class Awaiting(Looking):
         validation.seconds_or_none("timeout_s", timeout_s)
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         ids = {name: _id_of(name) for name in jobs}
-        notices = {name: HeldNotice(held) for name in ids}
+        notifications = {name: HeldMessage(held) for name in ids}
         patience = Patience(away)
         while ids:
             try:
@@ -61,7 +61,7 @@ class Awaiting(Looking):
                     if job.state.is_end:
                         yield name, job
                     else:
-                        notices[name].look(job)
+                        notifications[name].look(job)
             except ABSENCES as error:
                 patience.bear(error)
             if ids and time.monotonic() >= deadline:
@@ -74,7 +74,7 @@ class Awaiting(Looking):
         from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - lazy import for startup time
 
         next_look = 0.0
-        with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
+        with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as wakeups:
             rung: int | None = None  # the job whose end was announced; None: poll all
             while ids:
                 began = time.monotonic()
@@ -87,8 +87,8 @@ class Awaiting(Looking):
                 if now >= until:
                     return
                 if rung is None:
-                    next_look = now + max(LOOK_S, LOOK_SHARE * (now - began))
-                rung = _rung(bell, ids.values(), until=min(next_look, until)) if ids else None
+                    next_look = now + max(POLL_S, LOOK_SHARE * (now - began))
+                rung = _rung(wakeups, ids.values(), until=min(next_look, until)) if ids else None
 
 
 def _id_of(job: int | str) -> int:
@@ -96,12 +96,12 @@ def _id_of(job: int | str) -> int:
     return name.id if name.member is None else name.member.id
 
 
-def _rung(bell: Doorbell, ids: Collection[int], *, until: float) -> int | None:
+def _rung(wakeups: Doorbell, ids: Collection[int], *, until: float) -> int | None:
     """Return the id of a job of *ids* whose end is announced before *until*, else None."""
     while (left_s := until - time.monotonic()) > 0:
-        ring = bell.wait(left_s)
-        if ring is not None and ring.job_id in ids:
-            return ring.job_id
+        wake = wakeups.wait(left_s)
+        if wake is not None and wake.job_id in ids:
+            return wake.job_id
     return None
 
 
@@ -111,16 +111,16 @@ def _still_open(names: list[int | str], timeout_s: float) -> str:
     return f"job {names[0]} has not ended after {timeout_s:g} s: it goes on{more}"
 
 
-class HeldNotice:
+class HeldMessage:
     """Calls *tell* each time that a job becomes held."""
 
-    def __init__(self, tell: Callable[[Job], None] | None) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[Job], None] | None) -> None:
+        self._report = report
         self._was_held = False
 
     def look(self, job: Job) -> None:
         """Record the job's state, and call *tell* if the job became held since the last call."""
         is_held = job.state is JobState.HELD
-        if is_held and not self._was_held and self._tell is not None:
-            self._tell(job)
+        if is_held and not self._was_held and self._report is not None:
+            self._report(job)
         self._was_held = is_held

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gpuqueue.client.editing import Edit
     from gpuqueue.model.dependencies import Dependency
-    from gpuqueue.model.device import DeviceWish
+    from gpuqueue.model.device import DeviceFilter
     from gpuqueue.model.job import Level
     from gpuqueue.model.placement import Preference
     from gpuqueue.model.retries import RetryOn
@@ -107,7 +107,7 @@ class Changing(Choosing):
         if otherwise == 0:
             return True
         query = HistoryQuery(array_id=name.id, states=ends, limit=len(array.spec.array))
-        found = [record.job.member for record in self.book.history(query)]
+        found = [record.job.member for record in self.database.history(query)]
         if otherwise is not None and len(found) < otherwise:
             return False
         return not any(member is not None and member.index in name.part for member in found)
@@ -170,7 +170,7 @@ class Changing(Choosing):
         *,
         mem: str | int | None = None,
         gpus: int | None = None,
-        device: DeviceWish | str | Sequence[str] | None = None,
+        device: DeviceFilter | str | Sequence[str] | None = None,
         device_type: str | Sequence[str] | None = None,
         exclusive: bool | None = None,
         preference: Preference | str | None = None,
@@ -275,13 +275,13 @@ class Changing(Choosing):
                 done = replace(done, state=JobState.CANCELLING if done.ending else JobState.CANCELLED)
         if done is not None:
             if missed is not None and done.moved:
-                self._tell_missed(name, done, missed)
+                self._report_missed(name, done, missed)
             return done
         from gpuqueue.queue.changes import Changed  # noqa: PLC0415 - lazy import for startup time
 
         return Changed(state=self.show(name.id).job.state, stood=True)
 
-    def _tell_missed(self, name: JobName, done: Changed, missed: Missed) -> None:
+    def _report_missed(self, name: JobName, done: Changed, missed: Missed) -> None:
         """Call *missed* with the members of *name* that were not changed, grouped by state."""
         stands: dict[JobState | Elsewhere, list[int]] = {}
         for index, state in done.others.items():

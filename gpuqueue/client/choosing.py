@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client import validation
 from gpuqueue.client.looking import Looking
-from gpuqueue.errors import BookUnreachable, JobNotFound, Refused
+from gpuqueue.errors import HistoryUnreachable, JobNotFound, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, JobState
@@ -91,8 +91,8 @@ class Choosing(Looking):
             return True
         try:
             query = HistoryQuery(reverse=True, after_id=span.first - 1 or None, before_id=span.last + 1, limit=1)
-            return bool(self.book.history(query))
-        except BookUnreachable:
+            return bool(self.database.history(query))
+        except HistoryUnreachable:
             return False
 
     def _recorded_from_to(self, span: JobSpan, which: Which) -> Iterator[Job]:
@@ -104,7 +104,7 @@ class Choosing(Looking):
             page = HistoryQuery(
                 states=states, reverse=True, after_id=after or None, before_id=span.last + 1, limit=PAGE
             )
-            found = self.book.history(page)
+            found = self.database.history(page)
             yield from (record.job for record in found)
             if len(found) < PAGE:
                 return

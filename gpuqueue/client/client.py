@@ -10,4 +10,4 @@ from gpuqueue.client.watching import Watching
 
 
 class Client(Retrying, Watching, Changing, Marking, Estimating):
-    """A client of one queue, for one user. Every method may raise StoreUnreachable or BookUnreachable."""
+    """A client of one queue, for one user. Every method may raise StoreUnreachable or HistoryUnreachable."""

@@ -11,7 +11,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import ROOT, current_account
 
 if TYPE_CHECKING:
-    from gpuqueue.history.database import Book
+    from gpuqueue.history.database import HistoryDatabase
     from gpuqueue.model.run import Record
     from gpuqueue.queue.jobqueue import JobQueue
 
@@ -20,12 +20,12 @@ _Self = TypeVar("_Self", bound="Connection")
 
 
 class Connection:
-    """The store and the history of one user's settings. Every method may raise StoreUnreachable or BookUnreachable."""
+    """The store and the history of one user's settings. A method may raise StoreUnreachable or HistoryUnreachable."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings.load()
         self._queue: JobQueue | None = None
-        self._book: Book | None = None
+        self._database: HistoryDatabase | None = None
 
     @property
     def queue(self) -> JobQueue:
@@ -38,22 +38,22 @@ class Connection:
         return self._queue
 
     @property
-    def book(self) -> Book:
+    def database(self) -> HistoryDatabase:
         """Return the history, connected on first use."""
-        if self._book is None:
-            from gpuqueue.history.database import Book  # noqa: PLC0415 - lazy import: sqlalchemy is slow to import
+        if self._database is None:
+            from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - lazy import: sqlalchemy is slow to import
 
-            self._book = Book(self.settings.database_url)
-        return self._book
+            self._database = HistoryDatabase(self.settings.database_url)
+        return self._database
 
     def _written(self, job_id: int) -> Record | None:
         """Return a job's record from the history, or None. Uses the SQLite reader, which imports fast, if it can."""
-        if self._book is None:
+        if self._database is None:
             from gpuqueue.history import sqlite_reader  # noqa: PLC0415 - lazy import for startup time
 
             with suppress(sqlite_reader.Shut):
                 return sqlite_reader.record(self.settings.database_url, job_id)
-        return self.book.get(job_id)
+        return self.database.get(job_id)
 
     @property
     def account(self) -> Account:
@@ -70,8 +70,8 @@ class Connection:
         """Close the connections."""
         if self._queue is not None:
             self._queue.close()
-        if self._book is not None:
-            self._book.close()
+        if self._database is not None:
+            self._database.close()
 
     def __enter__(self: _Self) -> _Self:  # noqa: PYI019 - typing.Self needs Python 3.11
         return self

@@ -13,7 +13,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import JobSpec, Level
 from gpuqueue.model.placement import Preference
 from gpuqueue.model.retries import RetryOn
@@ -27,7 +27,7 @@ class Edit:
 
     mem: str | int | None = None
     gpus: int | None = None
-    device: DeviceWish | str | Sequence[str] | None = None
+    device: DeviceFilter | str | Sequence[str] | None = None
     device_type: str | Sequence[str] | None = None
     exclusive: bool | None = None
     preference: Preference | str | None = None

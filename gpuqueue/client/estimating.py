@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client import validation
 from gpuqueue.client.asking import Asking
-from gpuqueue.errors import BadRequest, BookUnreachable
+from gpuqueue.errors import BadRequest, HistoryUnreachable
 from gpuqueue.system.command_line import command_of, working_directory
 from gpuqueue.system.environment import travelling
 
@@ -63,7 +63,7 @@ class Estimating(Asking):
             BadRequest: an argument is malformed, or the script does not exist.
             DryRunFailed: the script failed, or its memory could not be counted.
             DryRunTimeout: the script made no step within *timeout*.
-            BookUnreachable: the history is unreachable, and *dry_run* is False.
+            HistoryUnreachable: the history is unreachable, and *dry_run* is False.
 
         """
         from gpuqueue.estimate import dry_run as dry  # noqa: PLC0415 - lazy import for startup time
@@ -106,7 +106,7 @@ class Estimating(Asking):
         """Return *estimate* with the figures of the history, or with a note on why there are none."""
         try:
             past = self._past(asked)
-        except BookUnreachable as error:
+        except HistoryUnreachable as error:
             if needed:
                 raise
             return estimate.noted(f"the history could not be asked: {error}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.client import validation
 from gpuqueue.client.connection import Connection
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.errors import BadRequest, BookUnreachable, JobNotFound, Unreachable, Unreadable
+from gpuqueue.errors import BadRequest, HistoryUnreachable, JobNotFound, Unreachable, Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Member
 from gpuqueue.model.job import Job, JobState, WaitReason
@@ -72,16 +72,16 @@ class Looking(Connection):
         name = validation.one_job(job)
         try:
             return self._show(name)
-        except BookUnreachable:
+        except HistoryUnreachable:
             raise
         except Unreachable as error:
-            record = None if away is None else self._in_the_book(name)
+            record = None if away is None else self._in_the_history(name)
             if away is None or record is None:
                 raise
             away(error)
             return record
 
-    def _in_the_book(self, name: JobName) -> Record | None:
+    def _in_the_history(self, name: JobName) -> Record | None:
         """Return a job's record from the history alone, or None if the job is missing or the history unreachable."""
         try:
             if name.member is None:
@@ -91,7 +91,7 @@ class Looking(Connection):
                 return found
             array = self._written(name.member.array_id)
             return None if array is None else self._untaken(name.member, array.job)
-        except BookUnreachable:
+        except HistoryUnreachable:
             return None
 
     def _show(self, name: JobName) -> Record:
@@ -192,8 +192,8 @@ class Looking(Connection):
         last, attempt = record.last_run, record.job.attempt
         if not attempt or (last is not None and last.attempt == attempt and last.log_path is not None):
             return record
-        told = self.queue.record(record.job.id)
-        run = told.last_run if told is not None else None
+        reported = self.queue.record(record.job.id)
+        run = reported.last_run if reported is not None else None
         if run is None or run.attempt != attempt:
             return record
         return replace(record, runs=(*(each for each in record.runs if each.attempt != attempt), run))
@@ -229,7 +229,7 @@ class Looking(Connection):
     def story(self, job: int | str) -> tuple[Event, ...]:
         """Return all events of the job that the history has, in order."""
         name = validation.one_job(job)
-        return self.book.events(name.member.id if name.member else name.id)
+        return self.database.events(name.member.id if name.member else name.id)
 
     def why(self, job: int | str) -> Why:
         """Return why a job waits: what blocks it on each device, its place in the order, when it may start.
@@ -261,7 +261,7 @@ class Looking(Connection):
             outlived=outlived,
             reserve_after_s=self.settings.reserve_after_s,
             reservations=self.settings.reservations,
-            silent_after_s=lease.SILENT_BEATS * self.settings.beat_s,
+            silent_after_s=lease.SILENT_HEARTBEATS * self.settings.beat_s,
             preempts=preemption.parse_preempt(self.settings.preempt).get(asked.spec.level, ()),
             preempt_after_s=self.settings.preempt_after_s,
             preempt_grace_s=self.settings.preempt_grace_s,
@@ -284,9 +284,9 @@ class Looking(Connection):
         """
         from gpuqueue.queue.submit_errors import Unknown, only_all_of_it  # noqa: PLC0415 - lazy import for startup time
 
-        for member in self.book.members_among(job_ids):
+        for member in self.database.members_among(job_ids):
             raise only_all_of_it(member)
-        states = self.book.states(job_ids)
+        states = self.database.states(job_ids)
         missing = tuple(each for each in job_ids if each not in states or not states[each].is_end)
         if missing:
             raise Unknown(missing)
@@ -310,8 +310,8 @@ class Looking(Connection):
         now = from_epoch_ms(self.queue.now_ms())
         for job in jobs:
             try:
-                before = self.book.durations_s(user=job.spec.account.name, name=job.spec.name)
-            except BookUnreachable:
+                before = self.database.durations_s(user=job.spec.account.name, name=job.spec.name)
+            except HistoryUnreachable:
                 break
             elapsed_s = (now - job.started_at).total_seconds() if job.started_at else 0.0
             usual = whys.usual_of(before, elapsed_s=elapsed_s)

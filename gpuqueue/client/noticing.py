@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpuqueue.client import validation
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.model.notification import MAIL, Notice, NoticeKind, When
+from gpuqueue.model.notification import MAIL, Notification, NotificationKind, When
 
 #: Advice for a site whose senders cannot send messages.
 EXTRA = "pip install 'gpuqueue-server[notify]' where the recorder runs"
@@ -16,7 +16,7 @@ EXTRA = "pip install 'gpuqueue-server[notify]' where the recorder runs"
 class Noticing(Connection):
     """Validates the notifications of a job before the job is submitted."""
 
-    def _notices(self, on_end: str | Sequence[str], on_fail: str | Sequence[str]) -> tuple[Notice, ...]:
+    def _notifications(self, on_end: str | Sequence[str], on_fail: str | Sequence[str]) -> tuple[Notification, ...]:
         """Return the notifications for the end of a job.
 
         Raises:
@@ -26,33 +26,33 @@ class Noticing(Connection):
         """
         words = [("on_end", on_end, When.END), ("on_fail", on_fail, When.FAIL)]
         found = [
-            Notice(word, when)
+            Notification(word, when)
             for name, given, when in words
             for word in ((given,) if isinstance(given, str) else validation.words(name, given))
         ]
-        notices = tuple(dict.fromkeys(found))
-        for notice in notices:
-            if notice.kind is not NoticeKind.COMMAND:
-                self._judge(notice)
-        return notices
+        notifications = tuple(dict.fromkeys(found))
+        for notification in notifications:
+            if notification.kind is not NotificationKind.COMMAND:
+                self._judge(notification)
+        return notifications
 
-    def _judge(self, notice: Notice) -> None:
+    def _judge(self, notification: Notification) -> None:
         from gpuqueue.notify import sending, targets  # noqa: PLC0415 - lazy import: rarely needed, and imports much
 
         senders = self.queue.senders()
-        if notice.kind is NoticeKind.URL:
+        if notification.kind is NotificationKind.URL:
             urls = [each for each in senders if each.urls]
             if not self.settings.notify_urls or (senders and not urls):
                 raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
             schemes = {scheme for each in urls for scheme in each.schemes}
             if not senders and sending.is_there():  # no recorder has announced its schemes
                 schemes = set(sending.schemes())
-            if schemes and notice.scheme not in schemes:
-                raise BadRequest(f"nothing can be sent to {notice.shown}: {sending.NO_SCHEME}")
+            if schemes and notification.scheme not in schemes:
+                raise BadRequest(f"nothing can be sent to {notification.shown}: {sending.NO_SCHEME}")
             return
         known = {target for each in senders for target in each.targets} | set(self.settings.notify)
-        if (MAIL if notice.kind is NoticeKind.ADDRESS else notice.to) not in known:
-            raise BadRequest(targets.no_such_target(notice, sorted(known)))
+        if (MAIL if notification.kind is NotificationKind.ADDRESS else notification.to) not in known:
+            raise BadRequest(targets.no_such_target(notification, sorted(known)))
 
     def nobody_sends(self) -> str | None:
         """Return why no notification can be sent now, or None if no reason is known."""

@@ -10,7 +10,7 @@ from gpuqueue.errors import StoreNotReady, StoreUnreachable, Unreachable
 #: The errors that are tolerated. Jobs continue while the store is unreachable.
 ABSENCES = (StoreUnreachable, StoreNotReady)
 #: Longest absence that is tolerated, and the interval between two attempts, in seconds.
-BEAR_S, LOOK_S = 600.0, 0.3
+BEAR_S, POLL_S = 600.0, 0.3
 
 
 class Patience:
@@ -40,4 +40,4 @@ class Patience:
                 self._away(error)
         if not self._answered or now - self._since > BEAR_S:
             raise error
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)

@@ -8,19 +8,19 @@ from typing import Any
 
 from gpuqueue.client import parse_dependencies, validation
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.placement import Placement, Preference
 
 
 def placed(
-    device: DeviceWish | str | Sequence[str] | None,
+    device: DeviceFilter | str | Sequence[str] | None,
     device_type: str | Sequence[str] | None,
     preference: Preference | str | None,
     *,
     exclusive: bool,
     sized: bool,
     uuids_of: Callable[[Sequence[str]], Sequence[str]],
-) -> tuple[DeviceWish | None, Placement]:
+) -> tuple[DeviceFilter | None, Placement]:
     """Return the device kind that a job requests (None: unspecified), and its placement.
 
     *sized* says whether the job states how much memory it needs. *uuids_of* maps names of devices to UUIDs.
@@ -29,7 +29,7 @@ def placed(
         BadRequest: a name matches no device or several, or a device kind is mixed with names.
 
     """
-    wish, uuids = _which(_words("device", device), uuids_of)
+    device_filter, uuids = _which(_words("device", device), uuids_of)
     placement = Placement(
         exclusive=exclusive,
         whole=exclusive and not sized,
@@ -37,11 +37,11 @@ def placed(
         devices=uuids,
         preference=Preference.parse(preference) if preference is not None else None,
     )
-    return wish, placement
+    return device_filter, placement
 
 
 def replaced(
-    device: DeviceWish | str | Sequence[str] | None,
+    device: DeviceFilter | str | Sequence[str] | None,
     device_type: str | Sequence[str] | None,
     preference: Preference | str | None,
     *,
@@ -59,7 +59,7 @@ def replaced(
 
     """
     said: dict[str, Any] = {}
-    wish, uuids = _which(_words("device", device), uuids_of)
+    device_filter, uuids = _which(_words("device", device), uuids_of)
     if device is not None:
         said["devices"] = uuids
     if device_type is not None:
@@ -75,7 +75,7 @@ def replaced(
     def place(placement: Placement) -> dict[str, Any]:
         if exclusive is False and placement.whole and not sized:
             raise BadRequest("it asked for all memory of the card: say how much it needs beside others, with --mem 6G")
-        fields: dict[str, Any] = {} if wish is None else {"device": wish}
+        fields: dict[str, Any] = {} if device_filter is None else {"device": device_filter}
         return {**fields, "placement": replace(placement, **said)} if said else fields
 
     return place
@@ -83,20 +83,20 @@ def replaced(
 
 def _which(
     words: Sequence[str], uuids_of: Callable[[Sequence[str]], Sequence[str]]
-) -> tuple[DeviceWish | None, tuple[str, ...]]:
+) -> tuple[DeviceFilter | None, tuple[str, ...]]:
     """Return the device kind in *words*, or None, and the UUIDs of the devices that *words* name."""
-    kinds = [word for word in words if word in list(DeviceWish)]
+    kinds = [word for word in words if word in list(DeviceFilter)]
     if kinds and len(words) > 1:
         raise BadRequest(f"--device {kinds[0]} stands for itself: say either a kind of device, or which devices")
     if kinds or not words:
-        return DeviceWish.parse(kinds[0]) if kinds else None, ()
+        return DeviceFilter.parse(kinds[0]) if kinds else None, ()
     try:
-        return DeviceWish.ANY, tuple(uuids_of(words))  # a named device implies its kind
+        return DeviceFilter.ANY, tuple(uuids_of(words))  # a named device implies its kind
     except BadRequest as error:
         raise BadRequest(f"{error}; or say gpu, cpu or any") from None
 
 
-def _words(what: str, value: DeviceWish | str | Sequence[str] | None) -> tuple[str, ...]:
+def _words(what: str, value: DeviceFilter | str | Sequence[str] | None) -> tuple[str, ...]:
     if value is None:
         return ()
     texts = (value,) if isinstance(value, str) else validation.words(what, value)

@@ -121,4 +121,4 @@ class Retrying(Submitting, Choosing, Waiting):
     def _failed_members(self, array_id: int, most: int) -> list[Record]:
         from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - lazy import: a submit needs no history
 
-        return self.book.history(HistoryQuery(array_id=array_id, states=FAILED, limit=most))
+        return self.database.history(HistoryQuery(array_id=array_id, states=FAILED, limit=most))

@@ -14,7 +14,7 @@ from gpuqueue.client.placing import placed
 from gpuqueue.errors import BadRequest, StoreUnreachable
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency, Waits
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, JobSpec, Level
 from gpuqueue.model.placement import Preference
 from gpuqueue.model.retries import RetryOn
@@ -38,7 +38,7 @@ class Submitting(Looking, Noticing):
         *,
         mem: str | int | None = None,
         gpus: int = 1,
-        device: DeviceWish | str | Sequence[str] | None = None,
+        device: DeviceFilter | str | Sequence[str] | None = None,
         device_type: str | Sequence[str] | None = None,
         exclusive: bool = False,
         preference: Preference | str | None = None,
@@ -130,7 +130,7 @@ class Submitting(Looking, Noticing):
             cwd=directory,
             python=validation.path_or_none("python", python),
         )
-        wish, placement = placed(
+        device_filter, placement = placed(
             device, device_type, preference, exclusive=exclusive, sized=mem is not None, uuids_of=self._uuids
         )
         _ = self.queue  # its imports take as long as git, which runs in parallel
@@ -141,7 +141,7 @@ class Submitting(Looking, Noticing):
             account=self.account,
             mem_bytes=MIB if placement.whole else self._mem_bytes(mem, pool),
             gpus=gpus,
-            device=self.settings.default_device if wish is None else wish,
+            device=self.settings.default_device if device_filter is None else device_filter,
             placement=placement,
             time_limit_s=validation.time_limit(time_limit),
             signal=validation.early_signal(signal),
@@ -163,7 +163,7 @@ class Submitting(Looking, Noticing):
             ),
             retries=parse_dependencies.retries(retries, retry_on),
             array=_array(array, sweep, at_once),
-            notices=self._notices(on_end, on_fail),
+            notifications=self._notifications(on_end, on_fail),
             tags=tags_of(validation.words("tags", tags)),
             separate_stderr=separate_stderr,
             git=checkout.seen() if checkout is not None else None,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.client.awaiting import LOOK_S, Awaiting, HeldNotice
+from gpuqueue.client.awaiting import POLL_S, Awaiting, HeldMessage
 from gpuqueue.client.patience import ABSENCES, Patience
-from gpuqueue.errors import BookUnreachable, Refused, Unreachable
+from gpuqueue.errors import HistoryUnreachable, Refused, Unreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job
 from gpuqueue.system.logs import LogTail
@@ -75,16 +75,16 @@ class Waiting(Awaiting):
         from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
         from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - lazy import for startup time
 
-        with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
+        with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as wakeups:
             while True:
                 job = self.get(job_id)
                 yield job
                 if job.state.is_end:
                     return
-                until = time.monotonic() + LOOK_S
+                until = time.monotonic() + POLL_S
                 while (left_s := until - time.monotonic()) > 0:
-                    ring = bell.wait(left_s)
-                    if ring is not None and ring.job_id == job.id:
+                    wake = wakeups.wait(left_s)
+                    if wake is not None and wake.job_id == job.id:
                         break
 
     def recorded(self, job: Job) -> Record:
@@ -95,7 +95,7 @@ class Waiting(Awaiting):
         while time.monotonic() < deadline:
             try:
                 record = self._written(job.id)
-            except BookUnreachable:
+            except HistoryUnreachable:
                 break
             if record is not None and record.job.state.is_end:
                 return record
@@ -178,10 +178,10 @@ class Waiting(Awaiting):
             patience.answered()
             look(seen_so)
 
-        notice = HeldNotice(held)
+        notification = HeldMessage(held)
         while True:
             try:
-                yield from self._followed(job, tail, notice, there, again, whole=whole)
+                yield from self._followed(job, tail, notification, there, again, whole=whole)
             except ABSENCES as error:
                 patience.bear(error)
                 yield from tail.rest()
@@ -192,7 +192,7 @@ class Waiting(Awaiting):
         self,
         job_id: int | str,
         tail: LogTail,
-        notice: HeldNotice,
+        notification: HeldMessage,
         seen: Callable[[Job], None],
         again: Callable[[Run], None] | None,
         *,
@@ -203,13 +203,13 @@ class Waiting(Awaiting):
         from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
         from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - lazy import for startup time
 
-        with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
+        with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as wakeups:
             while True:
                 job = self.get(job_id)
                 ended = job.state.is_end  # read before the log, so that no output written before the end is missed
                 if ended:
                     self.recorded(job)  # wait briefly for the history, which has the log's path
-                notice.look(job)
+                notification.look(job)
                 seen(job)
                 if job.spec.array is not None:
                     self._log_path_of(runs.Record(job=job))  # raises: an array has no log
@@ -219,12 +219,12 @@ class Waiting(Awaiting):
                 if ended:
                     self.log_path(job_id)  # raises if there is no log
                     return
-                until = time.monotonic() + (FOLLOW_S if tail.path is None else LOOK_S)
+                until = time.monotonic() + (FOLLOW_S if tail.path is None else POLL_S)
                 while time.monotonic() < until:
-                    ring = bell.wait(FOLLOW_S)
+                    wake = wakeups.wait(FOLLOW_S)
                     yield from tail.rest()
                     seen(job)
-                    if ring is not None and ring.job_id == job.id:
+                    if wake is not None and wake.job_id == job.id:
                         break
 
     def _runs_to_read(self, job_id: int | str, tail: LogTail, *, whole: bool) -> Record:

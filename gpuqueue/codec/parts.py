@@ -10,7 +10,7 @@ from datetime import datetime
 from gpuqueue.codec.text import Plain, iso, meaning
 from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
 from gpuqueue.model.git import Checkout
-from gpuqueue.model.notification import Notice, When
+from gpuqueue.model.notification import Notification, When
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference
 from gpuqueue.model.retries import NO_RETRIES, Retries, RetryOn
 from gpuqueue.model.terminal_size import Window
@@ -56,19 +56,19 @@ def retries_from_plain(plain: object) -> Retries:
     return Retries(times=fields.whole("times"), on=tuple(RetryOn(each) for each in fields.texts("on")))
 
 
-def notices_to_plain(notices: tuple[Notice, ...]) -> list[Plain]:
+def notifications_to_plain(notifications: tuple[Notification, ...]) -> list[Plain]:
     """Return *notices* as plain values, including secrets."""
-    return [{"when": each.when.value, "to": each.to} for each in notices]
+    return [{"when": each.when.value, "to": each.to} for each in notifications]
 
 
-def notices_from_plain(plain: object) -> tuple[Notice, ...]:
+def notifications_from_plain(plain: object) -> tuple[Notification, ...]:
     """Return the notifications that *plain* describes, an empty tuple for None."""
     if plain is None:
         return ()
     what = "a job's notices"
     each_plain = (Fields(each, what) for each in Fields({"all": plain}, what).each("all"))
     with meaning(what):
-        return tuple(Notice(each.text("to"), When(each.text("when"))) for each in each_plain)
+        return tuple(Notification(each.text("to"), When(each.text("when"))) for each in each_plain)
 
 
 def signal_to_plain(early: EarlySignal | None) -> Plain | None:

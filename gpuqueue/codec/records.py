@@ -10,7 +10,7 @@ from gpuqueue.codec.text import Plain, iso
 from gpuqueue.model.job import Job
 
 if TYPE_CHECKING:
-    from gpuqueue.model.notification import Told
+    from gpuqueue.model.notification import Delivery
     from gpuqueue.model.run import Record, Run
 
 
@@ -46,7 +46,7 @@ def job_to_plain(job: Job) -> Plain:
         "awaits": [str(each) for each in job.awaits],
         "begins_at": iso(job.begins_at),
         "dedupe": spec.waits.dedupe,
-        "notices": [{"when": each.when.value, "to": each.shown} for each in spec.notices],
+        "notices": [{"when": each.when.value, "to": each.shown} for each in spec.notifications],
         "because": job.because,
         "submitted_at": iso(job.submitted_at),
         "claimed_at": iso(job.claimed_at),
@@ -113,16 +113,16 @@ def record_to_plain(record: Record) -> Plain:
         **job_to_plain(record.job),
         "runs": runs,
         "notes": notes,
-        "told": [_told(record, each) for each in record.told],
+        "told": [_reported(record, each) for each in record.reported],
     }
 
 
-def _told(record: Record, told: Told) -> Plain:
-    notices = record.job.spec.notices
+def _reported(record: Record, reported: Delivery) -> Plain:
+    notifications = record.job.spec.notifications
     return {
-        "to": notices[told.number].shown if told.number < len(notices) else None,
-        "outcome": told.outcome.value if told.outcome else None,
-        "at": iso(told.at),
-        "tries": told.tries,
-        "trouble": told.trouble,
+        "to": notifications[reported.number].shown if reported.number < len(notifications) else None,
+        "outcome": reported.outcome.value if reported.outcome else None,
+        "at": iso(reported.at),
+        "tries": reported.tries,
+        "trouble": reported.trouble,
     }

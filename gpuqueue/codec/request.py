@@ -9,8 +9,8 @@ from gpuqueue.codec.arrays import array_from_plain, array_to_plain, member_from_
 from gpuqueue.codec.parts import (
     git_from_plain,
     git_to_plain,
-    notices_from_plain,
-    notices_to_plain,
+    notifications_from_plain,
+    notifications_to_plain,
     placement_from_plain,
     placement_to_plain,
     retries_from_plain,
@@ -26,7 +26,7 @@ from gpuqueue.codec.text import VERSION, dump, meaning
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import Member
 from gpuqueue.model.dependencies import NO_WAITS
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Account, JobSpec, Level
 from gpuqueue.model.retries import NO_RETRIES
 from gpuqueue.system.exec_limits import refuse_what_no_process_takes
@@ -76,7 +76,7 @@ def encode_spec(spec: JobSpec) -> str:
             **({"warm": True} if spec.warm else {}),
             **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
             **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
-            **({"notices": notices_to_plain(spec.notices)} if spec.notices else {}),
+            **({"notices": notifications_to_plain(spec.notifications)} if spec.notifications else {}),
             **({"separate_stderr": True} if spec.separate_stderr else {}),
             **({"git": git_to_plain(spec.git)} if spec.git is not None else {}),
         }
@@ -137,7 +137,7 @@ def _read(text: object) -> tuple[JobSpec, Member | None]:
             account=Account(name=account.text("name"), uid=account.whole("uid"), host=account.text("host")),
             mem_bytes=plain.whole("mem_bytes"),
             gpus=plain.whole("gpus", 1),
-            device=DeviceWish(plain.text("device")) if plain.has("device") else None,
+            device=DeviceFilter(plain.text("device")) if plain.has("device") else None,
             placement=placement_from_plain(plain.plain("placement")),
             time_limit_s=plain.number_or_none("time_limit_s"),
             name=plain.text("name"),
@@ -153,7 +153,7 @@ def _read(text: object) -> tuple[JobSpec, Member | None]:
             snapshot=plain.text_or_none("snapshot"),
             waits=waits_from_plain(plain.plain("waits", None)),
             retries=retries_from_plain(plain.plain("retries", None)),
-            notices=notices_from_plain(plain.plain("notices", None)),
+            notifications=notifications_from_plain(plain.plain("notices", None)),
             array=array_from_plain(plain.plain("array")),
             signal=signal_from_plain(plain.plain("signal")),
             retry_of=plain.whole_or_none("retry_of"),

@@ -16,7 +16,7 @@ from gpuqueue.system.timeout_call import Look, Unseen
 T = TypeVar("T")
 
 #: Time limit for gathering facts, in seconds. The store's and the database's own limits are 5 and 10 s.
-LOOK_S = 10.0
+POLL_S = 10.0
 #: Time limits of the integrity check of the history's file, in seconds: by default, and with ``--deep``.
 INTEGRITY_S, DEEP_INTEGRITY_S = 1.0, 600.0
 
@@ -46,7 +46,7 @@ ORDER = ("settings", "state", "host", "python", "store", "queue", "book", "proce
 def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple[str, list[Finding]]]:
     """Yield each section with its findings, in order, as soon as they are known."""
     try:
-        facts = Look(lambda: values.facts_of(environ), LOOK_S).seen()
+        facts = Look(lambda: values.facts_of(environ), POLL_S).seen()
     except Unseen as why:  # without settings no other part can be located
         seen, remedy = f"the settings cannot be looked at: {why}", "is the disk of the home directory there?"
         yield "settings", [replace(problem(seen, remedy), room="settings", check=name_of(values.file))]
@@ -63,30 +63,30 @@ class _Examination:
         machines_s = machines.ASK_S + (machines.DEEP_S if deep else 0.0) + 1.0
         self._settings = settings
         self._machines = Look(lambda: machines.ask(environ, deep=deep), machines_s)
-        self._store = Look(lambda: store.store_facts(settings), LOOK_S)
-        self._book = Look(lambda: history.facts_of(settings, integrity_s=integrity_s), LOOK_S + integrity_s)
-        self._state = Look(lambda: state.state_facts(settings), LOOK_S)
-        self._processes = Look(lambda: processes.process_facts(settings, environ), LOOK_S)
-        self._moving = Look(lambda: is_locked(settings.state_dir / "up.lock"), LOOK_S)
+        self._store = Look(lambda: store.store_facts(settings), POLL_S)
+        self._database = Look(lambda: history.facts_of(settings, integrity_s=integrity_s), POLL_S + integrity_s)
+        self._state = Look(lambda: state.state_facts(settings), POLL_S)
+        self._processes = Look(lambda: processes.process_facts(settings, environ), POLL_S)
+        self._moving = Look(lambda: is_locked(settings.state_dir / "up.lock"), POLL_S)
         self._queue: QueueFacts | Unseen | None = None
 
     def rooms(self) -> Iterator[tuple[str, list[Finding]]]:
         """Yield each section with its findings as soon as they are known."""
-        told: Mapping[str, Callable[[], Iterator[Finding]]] = {
+        reported: Mapping[str, Callable[[], Iterator[Finding]]] = {
             "settings": lambda: examined("settings", self._values, values.CHECKS),
-            "state": self._tell_state,
-            "host": lambda: self._tell_machines("host"),
-            "python": lambda: self._tell_machines("python"),
-            "store": self._tell_store,
-            "queue": self._tell_queue,
-            "book": self._tell_book,
+            "state": self._report_state,
+            "host": lambda: self._report_machines("host"),
+            "python": lambda: self._report_machines("python"),
+            "store": self._report_store,
+            "queue": self._report_queue,
+            "book": self._report_history,
             "processes": self._tell_processes,
-            "runs": lambda: self._tell_machines("runs"),
+            "runs": lambda: self._report_machines("runs"),
         }
         for room in ORDER:
-            yield room, list(told[room]())
+            yield room, list(reported[room]())
 
-    def _tell_state(self) -> Iterator[Finding]:
+    def _report_state(self) -> Iterator[Finding]:
         try:
             facts = self._state.seen()
         except Unseen as why:
@@ -98,13 +98,13 @@ class _Examination:
         else:
             yield from examined("state", facts, state.checks_of(facts))
 
-    def _tell_machines(self, room: str) -> Iterator[Finding]:
+    def _report_machines(self, room: str) -> Iterator[Finding]:
         try:
             yield from self._machines.seen().of(room)
         except Unseen as why:
             yield replace(machines.absent(str(why)), room=room, check="machines")
 
-    def _tell_store(self) -> Iterator[Finding]:
+    def _report_store(self) -> Iterator[Finding]:
         try:
             facts = self._store.seen()
         except Unseen as why:
@@ -112,7 +112,7 @@ class _Examination:
         else:
             yield from examined("store", facts, store.CHECKS)
 
-    def _tell_queue(self) -> Iterator[Finding]:
+    def _report_queue(self) -> Iterator[Finding]:
         found = self._queue_facts()
         if isinstance(found, Unseen):
             seen = f"what lies in the store cannot be seen: {found}"
@@ -123,13 +123,13 @@ class _Examination:
             queue=found,
             moving=_or(self._moving, instead=False),
             host_runs=self._host_runs(),
-            told=self._told(),
+            reported=self._reported(),
         )
         yield from examined("queue", facts, queue.CHECKS)
 
-    def _tell_book(self) -> Iterator[Finding]:
+    def _report_history(self) -> Iterator[Finding]:
         try:
-            facts = self._book.seen()
+            facts = self._database.seen()
         except Unseen as why:
             yield replace(history.away(self._settings, why), room="book", check=name_of(history.answers))
         else:
@@ -157,14 +157,14 @@ class _Examination:
                 return self._queue
             try:
                 cursor = self._cursor()
-                self._queue = Look(lambda: queue_facts(self._settings.redis_url, cursor), LOOK_S).seen()
+                self._queue = Look(lambda: queue_facts(self._settings.redis_url, cursor), POLL_S).seen()
             except Unseen as why:
                 self._queue = why
         return self._queue
 
     def _cursor(self) -> Cursor | None:
         try:
-            return self._book.seen().book.cursor
+            return self._database.seen().database.cursor
         except Unseen:
             return None
 
@@ -174,9 +174,9 @@ class _Examination:
         except Unseen:
             return False
 
-    def _told(self) -> str | None:
+    def _reported(self) -> str | None:
         try:
-            return self._processes.seen().told
+            return self._processes.seen().reported
         except Unseen:
             return None
 

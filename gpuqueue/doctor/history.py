@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuqueue.doctor.state import free_bytes, room
-from gpuqueue.errors import BookUnreachable
-from gpuqueue.history.diagnostics import BookFacts, book_facts
+from gpuqueue.errors import HistoryUnreachable
+from gpuqueue.history.diagnostics import DatabaseFacts, database_facts
 from gpuqueue.history.error_text import silent
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
@@ -22,7 +22,7 @@ MAX_WHY = 120
 class Facts:
     """Facts about the history, and the free bytes on the disk of its file, if its file is on this machine."""
 
-    book: BookFacts
+    database: DatabaseFacts
     free_bytes: int | None
 
 
@@ -30,16 +30,16 @@ def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
     """Return the facts about the history.
 
     Raises:
-        BookUnreachable: the history does not answer or does not exist.
+        HistoryUnreachable: the history does not answer or does not exist.
 
     """
-    book = book_facts(settings.database_url, integrity_s=integrity_s)
-    return Facts(book=book, free_bytes=None if book.path is None else free_bytes(book.path.parent))
+    database = database_facts(settings.database_url, integrity_s=integrity_s)
+    return Facts(database=database, free_bytes=None if database.path is None else free_bytes(database.path.parent))
 
 
 def away(settings: Settings, why: Unseen) -> Finding:
     """Return a finding on why the history is unreachable, with a remedy."""
-    words, known = str(why), why.cause if isinstance(why.cause, BookUnreachable) else None
+    words, known = str(why), why.cause if isinstance(why.cause, HistoryUnreachable) else None
     if "malformed" in words or "not a database" in words:  # SQLite's words for a damaged file
         return problem(known.what if known else words, _recover(settings.database_url.partition(":///")[2]))
     if known is not None and known.remedy:
@@ -55,13 +55,13 @@ _BRING_BACK = silent("", "").remedy
 
 def answers(facts: Facts) -> Findings:
     """Report that the history answers, with its address and size."""
-    size = "" if facts.book.size_bytes is None else f", {format_bytes(facts.book.size_bytes)}"
-    return ok(f"{facts.book.product} at {facts.book.where}{size}")
+    size = "" if facts.database.size_bytes is None else f", {format_bytes(facts.database.size_bytes)}"
+    return ok(f"{facts.database.product} at {facts.database.where}{size}")
 
 
 def tables(facts: Facts) -> Findings:
     """Check that the history has the tables of this version."""
-    has, wanted = facts.book.revision, facts.book.wanted
+    has, wanted = facts.database.revision, facts.database.wanted
     if has is None:
         return problem("it has no tables yet", "gpuqueue up, or gpuqueue db upgrade")
     if has < wanted:
@@ -73,21 +73,21 @@ def tables(facts: Facts) -> Findings:
 
 def writing(facts: Facts) -> Findings:
     """Check that the history is writable."""
-    if facts.book.refusal is None:
+    if facts.database.refusal is None:
         return ok("it can be written")
     remedy = "the recorder must be able to write it; jobs go on, and their history waits in the store"
-    return problem(f"it cannot be written: {facts.book.refusal}", remedy)
+    return problem(f"it cannot be written: {facts.database.refusal}", remedy)
 
 
 def integrity(facts: Facts) -> Findings:
     """Check that the history's file is not damaged."""
-    if facts.book.path is None:
+    if facts.database.path is None:
         return ()
-    if facts.book.damage is None:
+    if facts.database.damage is None:
         return note("too large to be looked through now", "gpuqueue doctor --deep takes the time")
-    if facts.book.damage:
-        seen = f"its file is damaged: {facts.book.damage.splitlines()[0]}"
-        return problem(seen, _recover(str(facts.book.path)))
+    if facts.database.damage:
+        seen = f"its file is damaged: {facts.database.damage.splitlines()[0]}"
+        return problem(seen, _recover(str(facts.database.path)))
     return ok("its file is whole")
 
 
@@ -105,11 +105,11 @@ def disk(facts: Facts) -> Findings:
 
 def lost_jobs(facts: Facts) -> Findings:
     """Check for jobs that are held because their runs were lost too often."""
-    if facts.book.revision != facts.book.wanted or facts.book.damage:
+    if facts.database.revision != facts.database.wanted or facts.database.damage:
         return unknown("its tables cannot be read")
-    if not facts.book.lost_too_often:
+    if not facts.database.lost_too_often:
         return ok("none waits for a person")
-    jobs = [str(job_id) for job_id in facts.book.lost_too_often]
+    jobs = [str(job_id) for job_id in facts.database.lost_too_often]
     return warning(
         f"job {', '.join(jobs)} was lost too often and is held",
         f"gpuqueue show {jobs[0]} tells each loss; when the cause is gone, gpuqueue release {' '.join(jobs)}",
@@ -118,26 +118,28 @@ def lost_jobs(facts: Facts) -> Findings:
 
 def events(facts: Facts) -> Findings:
     """Check for dead letters: events that the tables could not take."""
-    if facts.book.revision != facts.book.wanted or facts.book.damage:
+    if facts.database.revision != facts.database.wanted or facts.database.damage:
         return unknown("its tables cannot be read")
-    if not facts.book.unwritten:
+    if not facts.database.unwritten:
         return ok("its tables took every event")
-    why = short(facts.book.unwritten_why or "", MAX_WHY)
-    seen = f"it could not take {facts.book.unwritten} events, the first of job {facts.book.unwritten_job}: {why}"
+    why = short(facts.database.unwritten_why or "", MAX_WHY)
+    seen = (
+        f"it could not take {facts.database.unwritten} events, the first of job {facts.database.unwritten_job}: {why}"
+    )
     return warning(seen, "they lie whole in its table unwritten_events: report this, and delete them when you have")
 
 
 def messages(facts: Facts) -> Findings:
     """Check for notifications that are late or given up."""
-    if facts.book.revision != facts.book.wanted or facts.book.damage:
+    if facts.database.revision != facts.database.wanted or facts.database.damage:
         return unknown("its tables cannot be read")
-    late, job_id, trouble = facts.book.untold
+    late, job_id, trouble = facts.database.unreported
     if late:
         why = f": {short(trouble, MAX_WHY)}" if trouble else ""
         remedy = "does a recorder run, with pip install 'gpuqueue-server[notify]'? gpuqueue notify lists its targets"
         what = "1 message is" if late == 1 else f"{late} messages are"
         return warning(f"{what} still to be sent, the first about job {job_id}{why}", remedy)
-    gone, job_id, trouble = facts.book.given_up
+    gone, job_id, trouble = facts.database.given_up
     if gone:
         why = short(trouble or "no reason was given", MAX_WHY)
         remedy = "gpuqueue notify --test WHAT, where the recorder runs; its jobs are not concerned"
@@ -148,16 +150,16 @@ def messages(facts: Facts) -> Findings:
 
 def texts(facts: Facts) -> Findings:
     """Check that an index supports the search for a part of a command."""
-    if facts.book.finds_texts is None:
+    if facts.database.finds_texts is None:
         return unknown("its tables cannot be read")
-    if facts.book.finds_texts:
+    if facts.database.finds_texts:
         return ok("an index finds a part of a command")
     seen = "no index finds a part of a command: history --command reads one job after the other"
-    if facts.book.path is None:
+    if facts.database.path is None:
         return note(seen, "CREATE EXTENSION pg_trgm in its database, as its owner, then gpuqueue db upgrade")
-    if facts.book.could_find_texts:
+    if facts.database.could_find_texts:
         return note(seen, "gpuqueue db upgrade makes it")
-    return note(f"{seen} ({facts.book.product} knows no trigrams)", "a Python with SQLite 3.34 or newer, with FTS5")
+    return note(f"{seen} ({facts.database.product} knows no trigrams)", "a Python with SQLite 3.34 or newer, with FTS5")
 
 
 CHECKS = (answers, tables, writing, integrity, disk, lost_jobs, events, messages, texts)

@@ -14,7 +14,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.finding import Findings, note, ok, problem, unknown, warning
 from gpuqueue.queue.diagnostics import DeviceFacts, QueueFacts
-from gpuqueue.queue.lease import SILENT_BEATS
+from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.settings.settings import Settings, settings_file, variable_of
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.version import VERSION
@@ -45,7 +45,7 @@ class ProcessFacts:
     workers: frozenset[str]
     recorder: bool
     #: The host process's ``--devices``. None if it is unknown.
-    told: str | None
+    reported: str | None
     #: The environment with which the host process started. None if this account may not read it.
     environ: Mapping[str, str] | None
     #: Whether the settings file was changed after the host process had started.
@@ -63,7 +63,7 @@ class ProcessFacts:
     @property
     def silent_s(self) -> float:
         """Return the age of the last heartbeat above which a worker is silent, in seconds."""
-        return SILENT_BEATS * self.settings.beat_s
+        return SILENT_HEARTBEATS * self.settings.beat_s
 
     @property
     def served(self) -> tuple[DeviceFacts, ...]:
@@ -90,7 +90,7 @@ def process_facts(settings: Settings, environ: Mapping[str, str]) -> ProcessFact
         host=host,
         workers=frozenset(each[each.index("--device") + 1] for each in words if "--device" in each[:-1]),
         recorder=any("record" in each for each in words),
-        told=machine.served(host) if host is not None else None,
+        reported=machine.served(host) if host is not None else None,
         environ=_environ(host.pid) if host is not None else None,
         file_changed=host is not None and _changed_since(host, settings_file(environ)),
     )
@@ -151,11 +151,11 @@ def workers(facts: ProcessFacts) -> Findings:
     return (
         warning(
             f"device {each.status.device.index} ({each.status.device.uuid}) is none of those that the workers were "
-            f"started for (--devices {facts.told})",
+            f"started for (--devices {facts.reported})",
             WITH_ITS_DEVICES,
             about=f"device {each.status.device.index}",
         )
-        if not is_meant(facts.told, each.status.device)
+        if not is_meant(facts.reported, each.status.device)
         else problem(
             f"no worker serves device {each.status.device.index} ({each.status.device.uuid}): it ends again and again",
             f"why: {facts.settings.logs_dir / (each.status.device.uuid + '.log')}",
@@ -165,16 +165,16 @@ def workers(facts: ProcessFacts) -> Findings:
     )
 
 
-def is_meant(told: str | None, device: Device) -> bool:
+def is_meant(reported: str | None, device: Device) -> bool:
     """Return whether a host process with ``--devices`` *told* starts a worker for *device*; True if *told* is None."""
-    if told is None:
+    if reported is None:
         return True
-    spec = told.removesuffix(_BESIDE)
+    spec = reported.removesuffix(_BESIDE)
     if device.kind is DeviceKind.SIMULATED:
         counts = _SIMULATED.findall(spec.removeprefix(_SIM)) if spec.startswith(_SIM) else []
         return device.index < sum(int(count or 1) for count in counts)
     if device.kind is DeviceKind.CPU:
-        return told != spec or spec in {"auto", "cpu"}
+        return reported != spec or spec in {"auto", "cpu"}
     return spec in {"auto", "gpu"}
 
 

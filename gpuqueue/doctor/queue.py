@@ -12,7 +12,7 @@ from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.queue import keys
 from gpuqueue.queue.diagnostics import MOST_NAMED, DeviceFacts, QueueFacts
 from gpuqueue.queue.drains import Drain, DrainOrigin
-from gpuqueue.queue.lease import SILENT_BEATS
+from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_duration
 from gpuqueue.version import VERSION
@@ -31,7 +31,7 @@ class Facts:
     moving: bool
     host_runs: bool
     #: The host process's ``--devices``. None if it is unknown, or no host process runs.
-    told: str | None = None
+    reported: str | None = None
 
     def ago_s(self, ms: int) -> float:
         """Return the seconds since *ms* (epoch milliseconds) on the store's clock."""
@@ -61,7 +61,7 @@ def opened(facts: Facts) -> Findings:
 
 def devices(facts: Facts) -> Iterator[Finding]:
     """Check that each device has a worker and takes jobs."""
-    silent_s = SILENT_BEATS * facts.settings.beat_s
+    silent_s = SILENT_HEARTBEATS * facts.settings.beat_s
     silent = [each for each in facts.queue.devices if each.status.seen_s_ago > silent_s]
     closed = [each for each in facts.queue.devices if each.status.trouble is not None and each not in silent]
     drained = [each for each in facts.queue.devices if each.status.drains and each not in silent]
@@ -84,7 +84,7 @@ def _silent(facts: Facts, device: DeviceFacts) -> Finding:
     here = device.status.host == facts.settings.host
     seen = f"its worker has been silent for {format_duration(device.status.seen_s_ago)}"
     remedy = "gpuqueue up" if here else f"on {device.status.host}: gpuqueue doctor, gpuqueue up"
-    if here and not is_meant(facts.told, device.status.device):
+    if here and not is_meant(facts.reported, device.status.device):
         remedy = WITH_ITS_DEVICES  # the host process does not start a worker for it
     if is_down(device):
         return note(f"{seen}: its machine was taken down", "gpuqueue up there takes it back", about=device.name)
@@ -126,8 +126,8 @@ def versions(facts: Facts) -> Findings:
             others.setdefault(str(each.version), set()).add(each.status.host)
     if not others:
         return ok(f"all of {VERSION}")
-    told = "; ".join(f"{version} on {', '.join(sorted(hosts))}" for version, hosts in sorted(others.items()))
-    return warning(f"this is {VERSION}, and there are workers of {told}", "bring all machines to one version")
+    reported = "; ".join(f"{version} on {', '.join(sorted(hosts))}" for version, hosts in sorted(others.items()))
+    return warning(f"this is {VERSION}, and there are workers of {reported}", "bring all machines to one version")
 
 
 def clocks(facts: Facts) -> Findings:
@@ -194,7 +194,7 @@ def reaper(facts: Facts) -> Findings:
         return ok("nothing ran yet")
     ago_s = facts.ago_s(facts.queue.reaped_ms)
     seen = f"looked {format_duration(ago_s)} ago"
-    if ago_s > SILENT_BEATS * facts.settings.beat_s and facts.queue.active:
+    if ago_s > SILENT_HEARTBEATS * facts.settings.beat_s and facts.queue.active:
         return warning(f"{seen}: nobody looks for leases that expired", "gpuqueue up: every worker and recorder does")
     return ok(seen)
 

@@ -60,7 +60,7 @@ def loaded_by(pid: int) -> Path | None:
 
 def _of_the_c_library(server: Path) -> bool:
     try:
-        told = subprocess.run([server, "--version"], capture_output=True, text=True, check=True, timeout=10).stdout
+        reported = subprocess.run([server, "--version"], capture_output=True, text=True, check=True, timeout=10).stdout
     except (OSError, subprocess.SubprocessError):
         return False
-    return "malloc=libc" in told
+    return "malloc=libc" in reported

@@ -35,7 +35,7 @@ READY_S = 60.0
 #: Time limit for the host process to stop, in seconds.
 LEAVE_S = 40.0
 #: Interval between two polls while waiting, in seconds.
-LOOK_S = 0.05
+POLL_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,11 +110,11 @@ class Machine:
             sys.stderr.write(f"gpuqueue: warning: {warning}\n")
         return "started" if started else "was running"
 
-    def prepare_book(self) -> str:
+    def prepare_history(self) -> str:
         """Migrate the history database to this version's tables, and return their revision.
 
         Raises:
-            BookUnreachable: the database does not answer.
+            HistoryUnreachable: the database does not answer.
 
         """
         from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import: alembic is slow to import, and only ``up`` needs it
@@ -122,11 +122,11 @@ class Machine:
         migrate.upgrade(self.settings.database_url)
         return migrate.head()
 
-    def has_book(self) -> bool:
+    def has_history(self) -> bool:
         """Return whether the history database has tables, of any version.
 
         Raises:
-            BookUnreachable: the database does not answer.
+            HistoryUnreachable: the database does not answer.
 
         """
         from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import for startup time
@@ -135,12 +135,12 @@ class Machine:
 
     def open_queue(self) -> Opened | None:
         """Open the store for gpuqueue, and rebuild lost data from the history. Return None if it was open already."""
-        from gpuqueue.history.database import Book  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - lazy import for startup time
         from gpuqueue.recovery.reopen import open_queue  # noqa: PLC0415 - lazy import for startup time
 
-        book = Book(self.settings.database_url)
-        opened = open_queue(self.queue, book, lease_s=self.settings.lease_s, settings=self.settings)
-        book.close()
+        database = HistoryDatabase(self.settings.database_url)
+        opened = open_queue(self.queue, database, lease_s=self.settings.lease_s, settings=self.settings)
+        database.close()
         return opened
 
     def host_running(self) -> ProcessIdentity | None:
@@ -191,7 +191,7 @@ class Machine:
             fresh = tuple(each for each in here if each.device.uuid in wanted and each.seen_s_ago < age_s)
             if len(fresh) == len(wanted):
                 return fresh
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         raise GpuQueueError(f"the workers did not come up within {READY_S:.0f} s: see {self.settings.logs_dir}")
 
     # ---- status --------------------------------------------------------------------------------------------------

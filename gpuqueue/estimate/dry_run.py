@@ -28,7 +28,7 @@ from gpuqueue.text.units import KIB, format_bytes, format_duration
 #: The program that runs the script.
 BEGIN = Path(__file__).with_name("inside") / "begin.py"
 #: Interval between two samples of a dry run's host memory, in seconds.
-LOOK_S = 0.2
+POLL_S = 0.2
 #: Longest wait for killed processes to be gone, in seconds. Without an init that reaps orphans they stay as zombies.
 GONE_S = 3.0
 #: The share of the host's available memory that a dry run may take by default.
@@ -117,7 +117,7 @@ def _watch(process: subprocess.Popen[bytes], request: Request) -> str:
     until_s = time.monotonic() + request.timeout_s
     while time.monotonic() < until_s:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=min(LOOK_S, max(0.0, until_s - time.monotonic())))
+            process.wait(timeout=min(POLL_S, max(0.0, until_s - time.monotonic())))
             return ""
         if _resident_bytes(process.pid) > request.ram_bytes:
             return "ram"
@@ -133,46 +133,46 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _read(request: Request, report: Path, output: Path, over: str, took_s: float) -> DryRun:
-    told = _told(report)
+    reported = _reported(report)
     script = Path(request.script).name
     if over == "ram":
         raise DryRunFailed(
             f"the dry run of {script} took more than {format_bytes(request.ram_bytes)} of this machine's memory: "
             "run it where there is more, allow more with --ram, or give the script a smaller batch"
         )
-    if over == "time" and not told.get("steps"):
+    if over == "time" and not reported.get("steps"):
         raise DryRunTimeout(
             f"{script} made no step of an optimizer within {format_duration(request.timeout_s)}: "
             "give it more time with --timeout, or less to do"
         )
-    ended = "timed_out" if over == "time" else told.get("ended")
+    ended = "timed_out" if over == "time" else reported.get("ended")
     if ended == "no torch":
         raise DryRunFailed(
-            f"the dry run needs torch 2.1 or newer in {request.interpreter} ({told.get('trace')}): "
+            f"the dry run needs torch 2.1 or newer in {request.interpreter} ({reported.get('trace')}): "
             "name another Python with --python"
         )
     if ended not in {"enough", "finished", "timed_out"}:
-        trace = told.get("trace") or _tail(output)
+        trace = reported.get("trace") or _tail(output)
         raise DryRunFailed(f"{script} failed in the dry run; it is not counted", trace=trace)
-    if not told["peak_bytes"]:
+    if not reported["peak_bytes"]:
         raise DryRunFailed(
             f"{script} ended and put nothing on a GPU with torch: there is nothing to count "
             "(a script that starts others is not followed)"
         )
     return DryRun(
-        parts=tuple(Part(name=name, **sizes) for name, sizes in told["parts"].items()),
-        peak_bytes=told["peak_bytes"],
-        steps=told["steps"],
-        forwards=told["forwards"],
-        optimizers=tuple(told["optimizers"]),
-        dtypes=tuple(told["dtypes"]),
-        torch=told["torch"],
+        parts=tuple(Part(name=name, **sizes) for name, sizes in reported["parts"].items()),
+        peak_bytes=reported["peak_bytes"],
+        steps=reported["steps"],
+        forwards=reported["forwards"],
+        optimizers=tuple(reported["optimizers"]),
+        dtypes=tuple(reported["dtypes"]),
+        torch=reported["torch"],
         ended=ended,
         took_s=round(took_s, 3),
     )
 
 
-def _told(report: Path) -> dict[str, Any]:
+def _reported(report: Path) -> dict[str, Any]:
     """Return the report, or an empty dict if the process was killed before it wrote one."""
     try:
         plain = json.loads(report.read_text(encoding="utf-8"))

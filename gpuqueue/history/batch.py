@@ -20,7 +20,7 @@ from gpuqueue.history.columns import Row
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import NoticeKind, Outcome
+from gpuqueue.model.notification import NotificationKind, Outcome
 from gpuqueue.model.run import Ended, Ending
 
 if TYPE_CHECKING:
@@ -74,9 +74,9 @@ class Batch:
     new_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
-    notices: dict[tuple[int, int], Row] = field(default_factory=dict)
+    notifications: dict[tuple[int, int], Row] = field(default_factory=dict)
     #: Outcomes of the notifications that are commands.
-    told: dict[tuple[int, int], Row] = field(default_factory=dict)
+    reported: dict[tuple[int, int], Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
     unwritten: list[Row] = field(default_factory=list)
 
@@ -116,10 +116,10 @@ def fold(events: Sequence[Event], *, epoch: str) -> Batch:
 
 
 #: Acts that leave host, claim time and start time of a waiting job as they are. An array that has begun also waits.
-_WHERE_IT_STOOD = frozenset({Act.EDIT, Act.MOVE, Act.LIFT, Act.RESTORE})
+_WHERE_IT_STOOD = frozenset({Act.EDIT, Act.MOVE, Act.PROMOTE, Act.RESTORE})
 _WAITS = frozenset({JobState.QUEUED, JobState.HELD})
 #: Acts that do not change the state of a job.
-_SAID = frozenset({Act.MARK, Act.TOLD})
+_SAID = frozenset({Act.MARK, Act.REPORTED})
 
 
 def move_job(batch: Batch, event: Event) -> None:
@@ -139,7 +139,7 @@ def move_job(batch: Batch, event: Event) -> None:
         row["started_at"] = event.at
     elif event.act is Act.ARRAY or "left" in event.fields:
         _move_array(row, event)
-    elif event.act is Act.GIVEBACK or (event.state in _WAITS and event.act not in _WHERE_IT_STOOD):
+    elif event.act is Act.RELEASE_CLAIM or (event.state in _WAITS and event.act not in _WHERE_IT_STOOD):
         row.update(host=None, claimed_at=None, started_at=None)
 
 
@@ -174,17 +174,17 @@ def _submit(batch: Batch, event: Event) -> None:
     spec, member = decode_request(event.fields["spec"])
     batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
     batch.new_jobs[(event.job_id,)] = columns.job_row(event, spec, member)
-    for number, notice in enumerate(spec.notices):
-        if notice.kind is not NoticeKind.COMMAND:  # the worker runs a command on the job's host
-            batch.notices[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
+    for number, notification in enumerate(spec.notifications):
+        if notification.kind is not NotificationKind.COMMAND:  # the worker runs a command on the job's host
+            batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
 
 
-def _told(batch: Batch, event: Event) -> None:
+def _reported(batch: Batch, event: Event) -> None:
     """Record the outcome of a command at the job's end. Its tries stay 0: a command is never retried."""
     number, outcome = int(event.fields["number"]), Outcome(event.fields["outcome"])
     trouble = event.fields.get("trouble") or None
     row = {"job_id": event.job_id, "number": number, "tries": 0, "next_at": None, "outcome": outcome.value}
-    batch.told[event.job_id, number] = {**row, "at": event.at, "trouble": trouble}
+    batch.reported[event.job_id, number] = {**row, "at": event.at, "trouble": trouble}
 
 
 def _mark(batch: Batch, event: Event) -> None:
@@ -259,7 +259,7 @@ def _adopt(batch: Batch, event: Event) -> None:
     batch.job((event.job_id,))["started_at"] = then.at
 
 
-def _giveback(batch: Batch, event: Event) -> None:
+def _release_claim(batch: Batch, event: Event) -> None:
     token = event.fields["token"]
     key = (event.job_id, event.attempt + 1, token)  # the event's attempt no longer counts the claim
     batch.moved_runs.pop(key, None)
@@ -309,12 +309,12 @@ _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
     Act.SUBMIT: _submit,
     Act.EDIT: _edit,
     Act.MARK: _mark,
-    Act.TOLD: _told,
+    Act.REPORTED: _reported,
     Act.RESTORE: _restore,
     Act.CLAIM: _claim,
     Act.STARTED: _started,
     Act.ADOPT: _adopt,
-    Act.GIVEBACK: _giveback,
+    Act.RELEASE_CLAIM: _release_claim,
     Act.FINISH: _finish,
     Act.LOSE: _lose,
 }

@@ -109,10 +109,10 @@ class _ForPostgresql:
 
     def run(self, connection: sa.Connection, rows: Collection[Row]) -> None:
         """Write *rows*."""
-        told = [dict(zip(self.values.names, each, strict=True)) for each in self.values.tuples(rows)]
+        reported = [dict(zip(self.values.names, each, strict=True)) for each in self.values.tuples(rows)]
         if self.keys:
-            told = list({tuple([row[key] for key in self.keys]): row for row in told}.values())
-        for text in _texts(told):
+            reported = list({tuple([row[key] for key in self.keys]): row for row in reported}.values())
+        for text in _texts(reported):
             connection.execute(self.statement, {_ROWS: text})
 
 

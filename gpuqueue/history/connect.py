@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import pg_timeout
 from gpuqueue.history.error_text import is_of_the_row, silent, unreachable
 from gpuqueue.history.revision import REVISION
@@ -48,18 +48,18 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
     Error messages omit the parameters of statements, because environments are among them.
 
     Raises:
-        BookUnreachable: *url* is no URL of SQLite or PostgreSQL, or the driver for it is not installed.
+        HistoryUnreachable: *url* is no URL of SQLite or PostgreSQL, or the driver for it is not installed.
 
     """
     try:
         url.encode("utf-8")
         parsed = sa.make_url(url)
     except (exc.ArgumentError, ValueError):  # ValueError: a port that is no number, perhaps the end of a password
-        raise BookUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from None
+        raise HistoryUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from None
     if parsed.drivername in {"postgresql", "postgres"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername.partition("+")[0] not in {"sqlite", "postgresql"}:
-        raise BookUnreachable(f"the book at {shown(parsed)} cannot be used: only SQLite and PostgreSQL can")
+        raise HistoryUnreachable(f"the book at {shown(parsed)} cannot be used: only SQLite and PostgreSQL can")
     try:
         if parsed.get_backend_name() == "sqlite":
             engine = _sqlite(parsed, foreign_keys=foreign_keys, make=make)
@@ -68,12 +68,12 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
             engine = pg_timeout.asking(sa.create_engine(parsed, connect_args=wait, hide_parameters=True))
         engine.dialect.create_connect_args(parsed)  # validates the rest of the address now, not at the first connection
     except (ImportError, exc.NoSuchModuleError) as error:
-        raise BookUnreachable(
+        raise HistoryUnreachable(
             f"no driver for the book at {shown(parsed)}: pip install 'gpuqueue-server[postgres]'"
         ) from error
     except (exc.ArgumentError, ValueError) as error:
         why = next(iter(str(error).splitlines()), "")
-        raise BookUnreachable(f"the book's address {shown(parsed)} cannot be used: {why}") from error
+        raise HistoryUnreachable(f"the book's address {shown(parsed)} cannot be used: {why}") from error
     return engine
 
 
@@ -82,7 +82,7 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Yield a connection for reading.
 
     Raises:
-        BookUnreachable: the database does not answer or has no tables.
+        HistoryUnreachable: the database does not answer or has no tables.
 
     """
     with _explained(engine), engine.connect() as connection, _bounded(connection, pg_timeout.ANSWER_S):
@@ -94,7 +94,7 @@ def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connecti
     """Yield a connection in a transaction that is committed at the end. *patient* removes the time limit.
 
     Raises:
-        BookUnreachable: the database does not answer or has no tables; nothing was changed.
+        HistoryUnreachable: the database does not answer or has no tables; nothing was changed.
 
     """
     limit_s = None if patient else pg_timeout.ANSWER_S
@@ -108,7 +108,7 @@ def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connecti
                 connection.execute(_SAFELY, {"idle": str(round(limit_s * 1000))})
             yield connection
         if connection.dialect.name == "sqlite" and connection.info[_FILE] != _identity(engine.url):
-            raise BookUnreachable(f"the book at {shown(engine.url)} was replaced while it was written to")
+            raise HistoryUnreachable(f"the book at {shown(engine.url)} was replaced while it was written to")
 
 
 def _bounded(connection: sa.Connection, limit_s: float | None) -> AbstractContextManager[None]:
@@ -125,17 +125,17 @@ def check_revision(connection: sa.Connection) -> None:
     """Check that the tables are of this version.
 
     Raises:
-        BookUnreachable: the tables are older, newer, or missing.
+        HistoryUnreachable: the tables are older, newer, or missing.
 
     """
     revision = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
     where = f"the book at {shown(connection.engine.url)}"
     if revision is None:
-        raise BookUnreachable(f"{where} has no tables yet", "run gpuqueue up, or gpuqueue db upgrade")
+        raise HistoryUnreachable(f"{where} has no tables yet", "run gpuqueue up, or gpuqueue db upgrade")
     if revision < REVISION:
-        raise BookUnreachable(f"{where} is older ({revision}) than this gpuqueue", "run gpuqueue db upgrade")
+        raise HistoryUnreachable(f"{where} is older ({revision}) than this gpuqueue", "run gpuqueue db upgrade")
     if revision > REVISION:
-        raise BookUnreachable(f"{where} is newer ({revision}) than this gpuqueue", "upgrade gpuqueue")
+        raise HistoryUnreachable(f"{where} is newer ({revision}) than this gpuqueue", "upgrade gpuqueue")
 
 
 def file_of(url: sa.URL) -> Path | None:
@@ -145,9 +145,9 @@ def file_of(url: sa.URL) -> Path | None:
     return None if str(url.database).startswith("file:") else Path(str(url.database))
 
 
-def absent(url: sa.URL) -> BookUnreachable:
+def absent(url: sa.URL) -> HistoryUnreachable:
     """Return the error for a SQLite file that does not exist."""
-    return BookUnreachable(
+    return HistoryUnreachable(
         f"the book at {shown(url)} is not there yet",
         "run gpuqueue up, or gpuqueue db upgrade; or set GPUQUEUE_STATE_DIR or GPUQUEUE_DATABASE_URL right",
     )
@@ -188,7 +188,7 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
                 raise absent(url)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise BookUnreachable(f"the book at {shown(url)} cannot be made: {why}") from error
+            raise HistoryUnreachable(f"the book at {shown(url)} cannot be made: {why}") from error
 
     @event.listens_for(engine, "connect")
     def _set_up(connection: Any, _record: Any) -> None:

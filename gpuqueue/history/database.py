@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import durations, members, notifications, queries, refill, statistics, writer
 from gpuqueue.history.connect import check_revision, open_engine, reading, writing
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from gpuqueue.model.statistics import By, Course, Statistics
 
 
-class Book:
+class HistoryDatabase:
     """The history of jobs and runs, in a SQL database. Threads may share an instance.
 
-    Every method raises :class:`~gpuqueue.errors.BookUnreachable` when the database does not answer or does not have the
+    Every method raises ``HistoryUnreachable`` when the database does not answer or does not have the
     tables of this version.
     """
 
@@ -36,7 +36,7 @@ class Book:
         """Create the engine. It does not connect yet.
 
         Raises:
-            BookUnreachable: *url* is no database URL, or the driver for it is not installed.
+            HistoryUnreachable: *url* is no database URL, or the driver for it is not installed.
 
         """
         self._engine = open_engine(url)
@@ -46,7 +46,7 @@ class Book:
         """Return the cursor in the outbox, or None if no event was ever read.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
@@ -59,7 +59,7 @@ class Book:
             False if another recorder was faster; nothing is changed then.
 
         Raises:
-            BookUnreachable: see the class. Nothing was changed.
+            HistoryUnreachable: see the class. Nothing was changed.
 
         """
         with self._trusted():
@@ -72,7 +72,7 @@ class Book:
             False if another recorder was faster; nothing is changed then.
 
         Raises:
-            BookUnreachable: see the class. Nothing was changed.
+            HistoryUnreachable: see the class. Nothing was changed.
 
         """
         with self._trusted():
@@ -87,7 +87,7 @@ class Book:
             False if another process moved the cursor; nothing is changed then.
 
         Raises:
-            BookUnreachable: see the class. Nothing was changed.
+            HistoryUnreachable: see the class. Nothing was changed.
 
         """
         with self._trusted():
@@ -108,7 +108,7 @@ class Book:
             The number of jobs. None if the cursor is not at *expected*; nothing is changed then.
 
         Raises:
-            BookUnreachable: see the class. Nothing was changed.
+            HistoryUnreachable: see the class. Nothing was changed.
 
         """
         with self._trusted():
@@ -120,7 +120,7 @@ class Book:
         A job whose request cannot be read is included.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
@@ -130,7 +130,7 @@ class Book:
         """Return the jobs that match *query*, with all their runs, in the order of the query.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
             JobNotFound: the query continues after a job that is not in the history database.
 
         """
@@ -141,7 +141,7 @@ class Book:
         """Return statistics of the runs from *since* to *until*, grouped, for *user* or for all users.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
@@ -151,7 +151,7 @@ class Book:
         """Return the figures of *count* equal steps from *since* to *until*.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
@@ -161,7 +161,7 @@ class Book:
         """Return the job with all its runs, or None if it is not in the history database.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
@@ -171,7 +171,7 @@ class Book:
         """Return the events of the job in order. ``fields`` omits the payloads that the job's record contains.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
@@ -181,7 +181,7 @@ class Book:
         """Return the state of each of *job_ids* that is in the history database.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
@@ -191,7 +191,7 @@ class Book:
         """Return those of *job_ids* that the history database has as members of arrays.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
@@ -201,7 +201,7 @@ class Book:
         """Return the members of an array that were cancelled before a device took them. They have no rows.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
             Unreadable: the request of the array cannot be read.
 
         """
@@ -212,47 +212,47 @@ class Book:
         """Return the durations of *user*'s newest runs of jobs called *name*, in seconds.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
             return durations.durations_s(connection, user=user, name=name)
 
-    def due_notices(self, *, now: datetime, most: int) -> list[Due]:
+    def due_notifications(self, *, now: datetime, most: int) -> list[Due]:
         """Return up to *most* notifications of ended jobs that may be sent at *now*, the oldest ends first.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
             return notifications.due(connection, now=now, most=most)
 
-    def take_notice(self, due: Due, *, until: datetime) -> bool:
+    def take_notification(self, due: Due, *, until: datetime) -> bool:
         """Take *due* for sending, exclusively until *until*. Return False if another sender was faster.
 
         Raises:
-            BookUnreachable: see the class. Nothing was changed.
+            HistoryUnreachable: see the class. Nothing was changed.
 
         """
         with self._writing() as connection:
             return notifications.take(connection, due, until=until)
 
-    def settle_notice(self, due: Due, outcome: Outcome, *, at: datetime, trouble: str | None = None) -> None:
+    def settle_notification(self, due: Due, outcome: Outcome, *, at: datetime, trouble: str | None = None) -> None:
         """Record the final outcome of a notification.
 
         Raises:
-            BookUnreachable: see the class. Nothing was changed.
+            HistoryUnreachable: see the class. Nothing was changed.
 
         """
         with self._writing() as connection:
             notifications.settle(connection, due, outcome, at=at, trouble=trouble)
 
-    def put_off_notice(self, due: Due, *, until: datetime, trouble: str | None) -> None:
+    def put_off_notification(self, due: Due, *, until: datetime, trouble: str | None) -> None:
         """Record why a notification could not be sent, and that it is retried at *until*.
 
         Raises:
-            BookUnreachable: see the class. Nothing was changed.
+            HistoryUnreachable: see the class. Nothing was changed.
 
         """
         with self._writing() as connection:
@@ -262,7 +262,7 @@ class Book:
         """Return the highest job id in the history database, or None if it has none.
 
         Raises:
-            BookUnreachable: see the class.
+            HistoryUnreachable: see the class.
 
         """
         with self._reading() as connection:
@@ -289,7 +289,7 @@ class Book:
         self._check()
         try:
             yield
-        except BookUnreachable:
+        except HistoryUnreachable:
             self._checked = False
             raise
 

@@ -17,7 +17,7 @@ from gpuqueue.model.run import Ended, Ending
 _MOST = 2**31 - 1
 
 
-def outline(event: Event, why: str, *, epoch: str) -> Batch:
+def dead_letter(event: Event, why: str, *, epoch: str) -> Batch:
     """Return the rows that store *event* as a dead letter and set the state of its job and its run."""
     batch = kept_whole(event, why, epoch=epoch)
     within = _within(event)

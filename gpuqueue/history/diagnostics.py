@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import notifications, queries, text_index
 from gpuqueue.history.connect import absent, file_of, open_engine, reading, shown, writing
 from gpuqueue.history.revision import REVISION
@@ -33,7 +33,7 @@ LATE, WEEK = timedelta(minutes=2), timedelta(days=7)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BookFacts:
+class DatabaseFacts:
     """The state of the database. None means unknown, unless the field says otherwise."""
 
     #: Name and version, such as ``SQLite 3.45.1``.
@@ -58,7 +58,7 @@ class BookFacts:
     unwritten_job: int | None
     unwritten_why: str | None
     #: Number of late notifications, the first such job, and its error.
-    untold: tuple[int, int | None, str | None]
+    unreported: tuple[int, int | None, str | None]
     #: Number of notifications given up in the last week, the job of the last one, and its error.
     given_up: tuple[int, int | None, str | None]
     #: Whether the text index exists and is up to date.
@@ -67,13 +67,13 @@ class BookFacts:
     could_find_texts: bool
 
 
-def book_facts(url: str, *, integrity_s: float) -> BookFacts:
+def database_facts(url: str, *, integrity_s: float) -> DatabaseFacts:
     """Return the facts about the history database at *url*.
 
     The integrity check takes at most *integrity_s* seconds.
 
     Raises:
-        BookUnreachable: the database does not answer, or its file does not exist.
+        HistoryUnreachable: the database does not answer, or its file does not exist.
 
     """
     engine = open_engine(url)
@@ -93,10 +93,10 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
             lost = _lost_too_often(connection) if readable else ()
             unwritten, job_id, why = _unwritten(connection) if readable else (0, None, None)
             now = datetime.now(timezone.utc)
-            untold = notifications.untold(connection, before=now - LATE) if readable else (0, None, None)
+            unreported = notifications.unreported(connection, before=now - LATE) if readable else (0, None, None)
             given_up = notifications.given_up(connection, since=now - WEEK) if readable else (0, None, None)
             finds_texts = text_index.is_there(connection) if readable else None
-        return BookFacts(
+        return DatabaseFacts(
             product=product,
             where=shown(engine.url),
             path=path,
@@ -110,7 +110,7 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
             unwritten=unwritten,
             unwritten_job=job_id,
             unwritten_why=why,
-            untold=untold,
+            unreported=unreported,
             given_up=given_up,
             finds_texts=finds_texts,
             could_find_texts=path is None or text_index.known_to_sqlite(),
@@ -189,5 +189,5 @@ def _refusal(engine: sa.Engine, path: Path | None) -> str | None:
                 return None
             asked = sa.text("SELECT has_table_privilege('jobs', 'INSERT') AND has_table_privilege('jobs', 'UPDATE')")
             return None if connection.scalar(asked) else "this account may not write into its tables"
-    except BookUnreachable as error:
+    except HistoryUnreachable as error:
         return error.what.partition(f"the book at {shown(engine.url)} ")[2] or error.what

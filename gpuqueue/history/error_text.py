@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import exc
 
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.lazy.frozen import dataclass
 
 if TYPE_CHECKING:
@@ -118,18 +118,18 @@ def reason(error: BaseException) -> str:
     return next(iter(str(cause).splitlines()), "") or type(cause).__name__
 
 
-def unreachable(where: str, error: BaseException | None) -> BookUnreachable:
+def unreachable(where: str, error: BaseException | None) -> HistoryUnreachable:
     """Return the exception for the driver's *error* at the database *where*."""
     text, first = str(error), reason(error) if error is not None else ""
     for trouble in _candidates(getattr(error, "sqlstate", None), text):
-        told = "" if trouble is TROUBLES[0] else f" ({first})"
-        return BookUnreachable(f"the book at {where} {trouble.what}{told}", trouble.remedy)
+        reported = "" if trouble is TROUBLES[0] else f" ({first})"
+        return HistoryUnreachable(f"the book at {where} {trouble.what}{reported}", trouble.remedy)
     return silent(where, first)
 
 
-def silent(where: str, why: str) -> BookUnreachable:
+def silent(where: str, why: str) -> HistoryUnreachable:
     """Return the exception for a database that does not answer, with the reason *why*."""
-    return BookUnreachable(
+    return HistoryUnreachable(
         f"the book at {where} does not answer: {why}",
         "bring it back, or set GPUQUEUE_DATABASE_URL right. Jobs go on, and their history waits in the store",
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from gpuqueue.history.tables import job_events, job_tags, jobs, metadata, notices, run_devices, runs
+from gpuqueue.history.tables import job_events, job_tags, jobs, metadata, notifications, run_devices, runs
 
 
 def _where(condition: str, *columns: sa.Column[object]) -> sa.Index:
@@ -35,6 +35,6 @@ INDEXES = (
     sa.Index(None, job_tags.c.tag, job_tags.c.job_id),
     sa.Index(None, runs.c.ended_at),
     sa.Index(None, run_devices.c.device_uuid, run_devices.c.job_id),
-    _where("outcome IS NULL", notices.c.job_id),
+    _where("outcome IS NULL", notifications.c.job_id),
     sa.Index(None, job_events.c.job_id),
 )

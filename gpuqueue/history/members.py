@@ -30,7 +30,7 @@ def with_requests(engine: sa.Engine, events: Sequence[Event]) -> Sequence[Event]
     """Return *events*, with the member's request added to each first claim of an array member.
 
     Raises:
-        BookUnreachable: the database does not answer.
+        HistoryUnreachable: the database does not answer.
 
     """
     first_claims = [event for event in events if event.act is Act.CLAIM and "of" in event.fields]

@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import text_index
 from gpuqueue.history.connect import file_of, open_engine, reading, shown, writing
 from gpuqueue.history.revision import REVISION
@@ -35,7 +35,7 @@ def upgrade(url: str, revision: str = "head") -> None:
     At the newest revision, a missing text index is created if the database supports it now.
 
     Raises:
-        BookUnreachable: the database does not answer, or its tables are newer than this gpuqueue.
+        HistoryUnreachable: the database does not answer, or its tables are newer than this gpuqueue.
 
     """
     with _configured(url) as config:
@@ -49,7 +49,7 @@ def downgrade(url: str, revision: str) -> None:
     """Downgrade the database at *url* to *revision* (``base``: no tables), completely or not at all.
 
     Raises:
-        BookUnreachable: the database does not answer, or its tables are newer than this gpuqueue.
+        HistoryUnreachable: the database does not answer, or its tables are newer than this gpuqueue.
 
     """
     with _configured(url) as config:
@@ -60,7 +60,7 @@ def current(url: str) -> str | None:
     """Return the revision of the database at *url*, or None if it has no tables or its file does not exist.
 
     Raises:
-        BookUnreachable: the database does not answer.
+        HistoryUnreachable: the database does not answer.
 
     """
     engine = open_engine(url)
@@ -113,7 +113,7 @@ def _configured(url: str) -> Iterator[Config]:
     except CommandError as error:
         if "Can't locate revision" not in str(error):
             raise
-        raise BookUnreachable(
+        raise HistoryUnreachable(
             f"the book at {shown(engine.url)} is newer than this gpuqueue: upgrade gpuqueue"
         ) from error
     finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from gpuqueue.history.tables import jobs, notices
+from gpuqueue.history.tables import jobs, notifications
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.notification import Outcome
 
@@ -29,15 +29,15 @@ class Due:
 
 def due(connection: sa.Connection, *, now: datetime, most: int) -> list[Due]:
     """Return up to *most* notifications that may be sent at *now*, ordered by the ends of their jobs."""
-    columns = notices.c.job_id, notices.c.number, notices.c.tries
-    wanted = _ended().where(sa.or_(notices.c.next_at.is_(None), notices.c.next_at <= now))
+    columns = notifications.c.job_id, notifications.c.number, notifications.c.tries
+    wanted = _ended().where(sa.or_(notifications.c.next_at.is_(None), notifications.c.next_at <= now))
     wanted = wanted.with_only_columns(*columns).order_by(jobs.c.ended_at, *columns[:2]).limit(most)
     return [Due(job_id=row.job_id, number=row.number, tries=row.tries) for row in connection.execute(wanted)]
 
 
 def take(connection: sa.Connection, wanted: Due, *, until: datetime) -> bool:
     """Begin a try of *wanted*, exclusively until *until*. Return False if another sender was faster."""
-    one = _the(wanted).where(notices.c.tries == wanted.tries)
+    one = _the(wanted).where(notifications.c.tries == wanted.tries)
     return connection.execute(one.values(tries=wanted.tries + 1, next_at=until)).rowcount == 1
 
 
@@ -51,35 +51,48 @@ def put_off(connection: sa.Connection, taken: Due, *, until: datetime, trouble: 
     connection.execute(_the(taken).values(next_at=until, trouble=trouble))
 
 
-def untold(connection: sa.Connection, *, before: datetime) -> tuple[int, int | None, str | None]:
+def unreported(connection: sa.Connection, *, before: datetime) -> tuple[int, int | None, str | None]:
     """Return the number of unsent notifications of jobs that ended before *before*.
 
     Also return the first such job and its error.
     """
     late = _ended().where(jobs.c.ended_at < before)
     number = int(connection.scalar(late.with_only_columns(sa.func.count())) or 0)
-    first = late.with_only_columns(notices.c.job_id, notices.c.trouble).order_by(jobs.c.ended_at).limit(1)
+    first = late.with_only_columns(notifications.c.job_id, notifications.c.trouble).order_by(jobs.c.ended_at).limit(1)
     row = connection.execute(first).first() if number else None
     return (number, row.job_id, row.trouble) if row is not None else (0, None, None)
 
 
 def given_up(connection: sa.Connection, *, since: datetime) -> tuple[int, int | None, str | None]:
     """Return the number of notifications given up since *since*, the job of the last one, and its error."""
-    gone = (notices.c.outcome == Outcome.GIVEN_UP.value) & (notices.c.at >= since)
-    gone &= notices.c.tries > 0  # a failed command concerns only its owner; commands count no tries
-    number = int(connection.scalar(sa.select(sa.func.count()).select_from(notices).where(gone)) or 0)
-    last = sa.select(notices.c.job_id, notices.c.trouble).where(gone).order_by(notices.c.at.desc()).limit(1)
+    gone = (notifications.c.outcome == Outcome.GIVEN_UP.value) & (notifications.c.at >= since)
+    gone &= notifications.c.tries > 0  # a failed command concerns only its owner; commands count no tries
+    number = int(connection.scalar(sa.select(sa.func.count()).select_from(notifications).where(gone)) or 0)
+    last = (
+        sa.select(notifications.c.job_id, notifications.c.trouble)
+        .where(gone)
+        .order_by(notifications.c.at.desc())
+        .limit(1)
+    )
     row = connection.execute(last).first() if number else None
     return (number, row.job_id, row.trouble) if row is not None else (0, None, None)
 
 
 def _ended() -> sa.Select[tuple[int, ...]]:
     """Return a query for the unsent notifications of ended jobs."""
-    both = notices.join(jobs, jobs.c.id == notices.c.job_id)
-    return sa.select(notices).select_from(both).where(notices.c.outcome.is_(None), jobs.c.ended_at.is_not(None))
+    both = notifications.join(jobs, jobs.c.id == notifications.c.job_id)
+    return (
+        sa.select(notifications)
+        .select_from(both)
+        .where(notifications.c.outcome.is_(None), jobs.c.ended_at.is_not(None))
+    )
 
 
 def _the(one: Due) -> sa.Update:
     """Return an update of *one*, unless it has an outcome: a slow sender must not undo a later sender's outcome."""
-    here = (notices.c.job_id == one.job_id, notices.c.number == one.number, notices.c.outcome.is_(None))
-    return sa.update(notices).where(*here)
+    here = (
+        notifications.c.job_id == one.job_id,
+        notifications.c.number == one.number,
+        notifications.c.outcome.is_(None),
+    )
+    return sa.update(notifications).where(*here)

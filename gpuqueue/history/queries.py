@@ -101,16 +101,18 @@ def _meant_for_gpus(connection: sa.Connection, ids: Sequence[int]) -> set[int]:
     """Return which of the jobs *ids* are meant for a GPU although their request names no device kind."""
     acts = (Act.SUBMIT.value, Act.EDIT.value, Act.RESTORE.value, Act.ADOPT.value)
     wanted = sa.select(job_events).where(job_events.c.job_id.in_(ids), job_events.c.act.in_(acts))
-    told = (event_of(row) for row in connection.execute(wanted.where(job_events.c.detail.is_not(None))).mappings())
-    return {event.job_id for event in told if event.fields.get("meant") == "gpu"}
+    reported = (event_of(row) for row in connection.execute(wanted.where(job_events.c.detail.is_not(None))).mappings())
+    return {event.job_id for event in reported if event.fields.get("meant") == "gpu"}
 
 
 def _parked(connection: sa.Connection, ids: Sequence[int]) -> dict[str, datetime]:
     """Return until when each run is left to its shim, by token. Skip runs that a worker has adopted since."""
     acts = (Act.PARK.value, Act.ADOPT.value)
     wanted = sa.select(job_events).where(job_events.c.job_id.in_(ids), job_events.c.act.in_(acts))
-    told = sorted((event_of(row) for row in connection.execute(wanted).mappings()), key=lambda event: place(event.id))
-    last = {event.fields.get("token", ""): event for event in told}
+    reported = sorted(
+        (event_of(row) for row in connection.execute(wanted).mappings()), key=lambda event: place(event.id)
+    )
+    last = {event.fields.get("token", ""): event for event in reported}
     return {token: from_epoch_ms(int(event.fields["until"])) for token, event in last.items() if event.act is Act.PARK}
 
 

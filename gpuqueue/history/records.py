@@ -14,7 +14,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Member
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.job import Job, JobSpec, JobState, Level, WaitReason
-from gpuqueue.model.notification import Outcome, Told
+from gpuqueue.model.notification import Delivery, Outcome
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def record_of(source: Rows, job_id: int) -> Record | None:
     found = records_of(source, source.of("jobs", "id", [job_id], "id"), timelines=True, arrays_too=True)
     if not found:
         return None
-    return Record(job=found[0].job, runs=found[0].runs, notes=_notes(source, job_id), told=_told(source, job_id))
+    return Record(
+        job=found[0].job, runs=found[0].runs, notes=_notes(source, job_id), reported=_reported(source, job_id)
+    )
 
 
 def records_of(source: Rows, rows: Sequence[Row], *, timelines: bool = False, arrays_too: bool = False) -> list[Record]:
@@ -81,15 +83,15 @@ def _notes(source: Rows, job_id: int) -> tuple[Note, ...]:
 
 def _text(event: Event) -> str:
     level = event.fields.get("level", "")
-    if event.act is not steps.Act.LIFT or level not in {str(each.value) for each in Level}:
+    if event.act is not steps.Act.PROMOTE or level not in {str(each.value) for each in Level}:
         return event.fields.get("detail", "")
     return f"waited long: lifted to level {Level(int(level))}"
 
 
-def _told(source: Rows, job_id: int) -> tuple[Told, ...]:
+def _reported(source: Rows, job_id: int) -> tuple[Delivery, ...]:
     """Return the state of each notification about the end of the job."""
     return tuple(
-        Told(
+        Delivery(
             number=row["number"],
             tries=row["tries"],
             outcome=Outcome(row["outcome"]) if row["outcome"] else None,

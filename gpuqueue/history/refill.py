@@ -44,7 +44,7 @@ def rebase(
         The number of jobs written. None if the cursor is not at *expected*; nothing is changed then.
 
     Raises:
-        BookUnreachable: the database does not answer; nothing was changed.
+        HistoryUnreachable: the database does not answer; nothing was changed.
 
     """
     ids: set[int] = set()

@@ -2,7 +2,7 @@
 
 Importing SQLAlchemy takes several times as long as the rest of ``logs``, ``wait`` and ``show``. This reader raises
 :class:`Shut` for other databases, for tables of another version, and on any error. The caller then uses
-:class:`gpuqueue.history.database.Book`, which also reports errors (docs/internals/adr/0011).
+:class:`gpuqueue.history.database.HistoryDatabase`, which also reports errors (docs/internals/adr/0011).
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.run import Record
 
-#: How long to wait for a locked file, in seconds. ``Book`` then waits longer.
+#: How long to wait for a locked file, in seconds. ``HistoryDatabase`` then waits longer.
 WAIT_S = 1.0
 #: Start of the URL of a SQLite file with an absolute path.
 _FILE = "sqlite:////"
 
 
 class Shut(Exception):
-    """This reader cannot answer. :class:`gpuqueue.history.database.Book` can, or reports why not."""
+    """This reader cannot answer. :class:`gpuqueue.history.database.HistoryDatabase` can, or reports why not."""
 
 
 def record(url: str, job_id: int) -> Record | None:
     """Return the job with all its data, or None if it is not in the history database at *url*.
 
     Raises:
-        Shut: only :class:`gpuqueue.history.database.Book` can answer.
+        Shut: only :class:`gpuqueue.history.database.HistoryDatabase` can answer.
 
     """
     try:
@@ -85,11 +85,11 @@ def _marks(ids: Collection[int]) -> str:
     return ", ".join("?" * len(ids))
 
 
-def _moment(told: bytes) -> datetime:
+def _moment(reported: bytes) -> datetime:
     """Return an aware time. SQLite stores no zone, and all stored times are in UTC."""
-    return datetime.fromisoformat(told.decode()).replace(tzinfo=timezone.utc)
+    return datetime.fromisoformat(reported.decode()).replace(tzinfo=timezone.utc)
 
 
 # Keyed by the types that the migrations declare, so that a new column of these types needs no change here.
 sqlite3.register_converter("DATETIME", _moment)
-sqlite3.register_converter("BOOLEAN", lambda told: told != b"0")
+sqlite3.register_converter("BOOLEAN", lambda reported: reported != b"0")

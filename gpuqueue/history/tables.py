@@ -254,7 +254,7 @@ run_timelines = sa.Table(
 )
 
 #: Notifications about the end of a job, and their outcomes. Their targets are in the job's spec, by ``number``.
-notices = sa.Table(
+notifications = sa.Table(
     "notices",
     metadata,
     _key("job_id"),

@@ -14,14 +14,14 @@ from gpuqueue.history import bulk, text_index
 from gpuqueue.history.batch import Batch, DeviceKey, fold
 from gpuqueue.history.columns import Row
 from gpuqueue.history.connect import check_revision, writing
-from gpuqueue.history.dead_letter import kept_whole, outline
+from gpuqueue.history.dead_letter import dead_letter, kept_whole
 from gpuqueue.history.error_text import reason
 from gpuqueue.history.members import with_requests
 from gpuqueue.history.tables import (
     job_events,
     job_tags,
     jobs,
-    notices,
+    notifications,
     outbox_cursor,
     run_devices,
     run_timelines,
@@ -48,7 +48,7 @@ def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None
         False if the cursor is not at *expected*: another recorder was faster. Nothing is changed then.
 
     Raises:
-        BookUnreachable: the database does not answer, or has other tables; nothing was changed.
+        HistoryUnreachable: the database does not answer, or has other tables; nothing was changed.
 
     """
     if not events:
@@ -67,12 +67,12 @@ def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | N
         False if the cursor is not at *expected*: another recorder was faster. Nothing is changed then.
 
     Raises:
-        BookUnreachable: the database does not answer, or has other tables; nothing was changed.
+        HistoryUnreachable: the database does not answer, or has other tables; nothing was changed.
 
     """
     to = Cursor(epoch=epoch, last_id=event.id)
     try:
-        return _apply(engine, outline(event, why, epoch=epoch), expected, to)
+        return _apply(engine, dead_letter(event, why, epoch=epoch), expected, to)
     except NOT_OF_THE_ROW:
         raise
     except Exception as error:  # noqa: BLE001 - a driver may raise any error for a row
@@ -93,7 +93,7 @@ def turn_to(engine: sa.Engine, epoch: str, *, expected: Cursor | None) -> bool:
     """Move the cursor from *expected* to the start of the outbox of *epoch*. Return False if it is elsewhere.
 
     Raises:
-        BookUnreachable: the database does not answer; nothing was changed.
+        HistoryUnreachable: the database does not answer; nothing was changed.
 
     """
     with writing(engine) as connection:
@@ -139,9 +139,9 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     _update_all(connection, run_devices, ("job_id", "attempt", "device_uuid"), batch.moved_devices)
     there = _known_devices(connection, {key[0] for key in batch.timelines})
     bulk.insert(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
-    bulk.insert(connection, notices, batch.notices.values())
-    known = _known(connection, {job_id for job_id, _ in batch.told})
-    bulk.put(connection, notices, [row for key, row in batch.told.items() if key[0] in known])
+    bulk.insert(connection, notifications, batch.notifications.values())
+    known = _known(connection, {job_id for job_id, _ in batch.reported})
+    bulk.put(connection, notifications, [row for key, row in batch.reported.items() if key[0] in known])
     bulk.insert(connection, job_events, batch.events)
     bulk.insert(connection, unwritten_events, batch.unwritten)
 

@@ -28,7 +28,7 @@ class DeviceKind(str, Enum):
         return _SAMPLED[self]
 
 
-class DeviceWish(str, Enum):
+class DeviceFilter(str, Enum):
     """The device kind that a job asks for. A job that asks for none has None, which differs from ANY."""
 
     #: Only a GPU, however long the wait.
@@ -42,7 +42,7 @@ class DeviceWish(str, Enum):
         return self.value
 
     @classmethod
-    def parse(cls, text: object) -> DeviceWish:
+    def parse(cls, text: object) -> DeviceFilter:
         """Return the device kind that *text* names.
 
         Raises:
@@ -54,7 +54,7 @@ class DeviceWish(str, Enum):
         return cls(text)
 
 
-def suits(wish: DeviceWish | None, kind: DeviceKind, *, gpus_known: bool) -> bool:
+def suits(device_filter: DeviceFilter | None, kind: DeviceKind, *, gpus_known: bool) -> bool:
     """Return whether a device of this *kind* may take a job that asks for *wish*.
 
     *gpus_known* is whether the queue knows any GPU, even a lost, drained or silent one. If so, a job that asks for no
@@ -62,9 +62,9 @@ def suits(wish: DeviceWish | None, kind: DeviceKind, *, gpus_known: bool) -> boo
     in ``gpuqueue/queue/lua/shared/state.lua``), and a test compares the two.
     """
     on_gpu = kind is not DeviceKind.CPU
-    if wish is None:
+    if device_filter is None:
         return on_gpu or not gpus_known
-    return wish is DeviceWish.ANY or on_gpu == (wish is DeviceWish.GPU)
+    return device_filter is DeviceFilter.ANY or on_gpu == (device_filter is DeviceFilter.GPU)
 
 
 class PeakSource(str, Enum):

@@ -29,10 +29,10 @@ class Act(str, Enum):
     CLAIM = "claim"
     STARTED = "started"
     NOTE = "note"
-    GIVEBACK = "giveback"
+    RELEASE_CLAIM = "giveback"
     FINISH = "finish"
     LOSE = "lose"
-    LIFT = "lift"
+    PROMOTE = "lift"
     PREEMPT = "preempt"
     CANCEL = "cancel"
     HOLD = "hold"
@@ -47,7 +47,7 @@ class Act(str, Enum):
     MOVE = "move"
     MARK = "mark"
     #: The result of a command that was to run at the job's end.
-    TOLD = "told"
+    REPORTED = "told"
     #: An act of a newer version that this version does not know.
     OTHER = "other"
 

@@ -21,9 +21,9 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.model.array import Array, Member, Tally
 from gpuqueue.model.dependencies import NO_WAITS, Dependency, Waits
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.git import Checkout
-from gpuqueue.model.notification import MOST_NOTICES, Notice, NoticeKind
+from gpuqueue.model.notification import MOST_NOTIFICATIONS, Notification, NotificationKind
 from gpuqueue.model.placement import ANYWHERE, Placement
 from gpuqueue.model.retries import NO_RETRIES, Retries
 from gpuqueue.model.tags import tags_of
@@ -188,7 +188,7 @@ class Shape:
     time_limit_s: int
     gpus: int
     pool: str
-    device: DeviceWish | None = None
+    device: DeviceFilter | None = None
     #: The text of the job's :class:`gpuqueue.model.placement.Placement`.
     placement: str = ""
 
@@ -256,7 +256,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("retry_of", "retry_of", (int, type(None)), "a whole number"),
     ("tags", "tags", (tuple,), "a tuple of words"),
     ("the level", "level", (Level,), f"one of {', '.join(map(str, Level))}"),
-    ("the device", "device", (DeviceWish, type(None)), f"one of {', '.join(DeviceWish)}"),
+    ("the device", "device", (DeviceFilter, type(None)), f"one of {', '.join(DeviceFilter)}"),
     ("pty", "pty", (Window, type(None)), "the size of a terminal"),
     ("placement", "placement", (Placement,), "a Placement"),
     ("signal", "signal", (EarlySignal, type(None)), "an EarlySignal"),
@@ -303,7 +303,7 @@ class JobSpec:
     name: str
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     gpus: int = 1
-    device: DeviceWish | None = None
+    device: DeviceFilter | None = None
     placement: Placement = ANYWHERE
     time_limit_s: float | None = None
     level: Level = Level.NORMAL
@@ -320,7 +320,7 @@ class JobSpec:
     retries: Retries = NO_RETRIES
     array: Array | None = None
     signal: EarlySignal | None = None
-    notices: tuple[Notice, ...] = ()
+    notifications: tuple[Notification, ...] = ()
     retry_of: int | None = None
     tags: tuple[str, ...] = ()
     git: Checkout | None = None
@@ -341,7 +341,7 @@ class JobSpec:
             raise BadRequest(f"a job cannot ask for {asked} bytes of memory: give a size above 0, at most 1024T")
         self._check_devices()
         self._check_course()
-        self._check_notices()
+        self._check_notifications()
         if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
             raise BadRequest(f"a job is another try of a job by its id, not of {brief(self.retry_of)}")
         if not self.name or len(self.name) > MAX_NAME:
@@ -367,13 +367,15 @@ class JobSpec:
         if self.pty is not None and self.separate_stderr:
             raise BadRequest("a terminal has one output: choose --pty or --separate-stderr")
 
-    def _check_notices(self) -> None:
-        notices: object = self.notices
-        if not isinstance(notices, tuple) or not all(isinstance(each, Notice) for each in notices):
-            raise BadRequest(f"notices must be a tuple of Notice, not {brief(notices)}")
-        if len(self.notices) > MOST_NOTICES:
-            raise BadRequest(f"a job can tell at most {MOST_NOTICES} targets of its end, not {len(self.notices)}")
-        if self.array is not None and any(each.kind is NoticeKind.COMMAND for each in self.notices):
+    def _check_notifications(self) -> None:
+        notifications: object = self.notifications
+        if not isinstance(notifications, tuple) or not all(isinstance(each, Notification) for each in notifications):
+            raise BadRequest(f"notices must be a tuple of Notice, not {brief(notifications)}")
+        if len(self.notifications) > MOST_NOTIFICATIONS:
+            raise BadRequest(
+                f"a job can tell at most {MOST_NOTIFICATIONS} targets of its end, not {len(self.notifications)}"
+            )
+        if self.array is not None and any(each.kind is NotificationKind.COMMAND for each in self.notifications):
             raise BadRequest(
                 "no command can run at the end of an array, which is nowhere: submit a job with --after ID:any"
             )
@@ -381,7 +383,7 @@ class JobSpec:
     def _check_devices(self) -> None:
         if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - more than any host has
             raise BadRequest(f"a job cannot ask for {brief(self.gpus)} devices: give a number from 1 to 64")
-        if self.device is DeviceWish.CPU and self.gpus > 1:
+        if self.device is DeviceFilter.CPU and self.gpus > 1:
             raise BadRequest(f"a host serves its CPU as one device, not as {self.gpus}: leave out --gpus")
         if self.placement.devices and len(self.placement.devices) < self.gpus:
             raise BadRequest(
@@ -429,7 +431,7 @@ class JobSpec:
             env=env,
             array=None,
             waits=NO_WAITS,
-            notices=(),
+            notifications=(),
         )
 
 
@@ -472,7 +474,7 @@ class Job:
     front: int | None = None
     tags: tuple[str, ...] = ()
     note: str | None = None
-    lifted: Level | None = None
+    promoted: Level | None = None
 
     @property
     def label(self) -> str:

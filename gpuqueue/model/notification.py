@@ -11,7 +11,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.text.sanitize import brief, plain
 
 #: Most notifications of one job.
-MOST_NOTICES = 16
+MOST_NOTIFICATIONS = 16
 #: Longest target or command, in characters.
 MOST_TEXT = 2000
 #: The target whose mail account sends to plain mail addresses.
@@ -38,7 +38,7 @@ class When(str, Enum):
         return self.value
 
 
-class NoticeKind(str, Enum):
+class NotificationKind(str, Enum):
     """The kind of destination of a notification."""
 
     #: A named target of the site's settings. Only the settings hold its secrets.
@@ -55,7 +55,7 @@ class NoticeKind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class Notification:
     """A notification to send at the final end of a job. A URL in ``to`` may hold secrets: display ``shown``."""
 
     to: str
@@ -81,7 +81,7 @@ class Notice:
         return f"Notice({self.shown!r}, {self.when})"
 
     @property
-    def kind(self) -> NoticeKind:
+    def kind(self) -> NotificationKind:
         """Return the kind of the destination."""
         found = _kind(self.to)
         assert found is not None  # noqa: S101 - checked in __post_init__
@@ -90,12 +90,12 @@ class Notice:
     @property
     def scheme(self) -> str | None:
         """Return the scheme of the URL, or None if the destination is no URL."""
-        return self.to.partition("://")[0].lower() if self.kind is NoticeKind.URL else None
+        return self.to.partition("://")[0].lower() if self.kind is NotificationKind.URL else None
 
     @property
     def command(self) -> str:
         """Return the shell command, or an empty text if the destination is no command."""
-        return self.to.removeprefix(COMMAND).strip() if self.kind is NoticeKind.COMMAND else ""
+        return self.to.removeprefix(COMMAND).strip() if self.kind is NotificationKind.COMMAND else ""
 
     @property
     def shown(self) -> str:
@@ -107,10 +107,14 @@ class Notice:
         return self.when is When.END or not succeeded
 
 
-def _kind(to: str) -> NoticeKind | None:
+def _kind(to: str) -> NotificationKind | None:
     if to.startswith(COMMAND):
-        return NoticeKind.COMMAND if to.removeprefix(COMMAND).strip() else None
-    for kind, form in ((NoticeKind.URL, _URL), (NoticeKind.ADDRESS, _ADDRESS), (NoticeKind.TARGET, _NAME)):
+        return NotificationKind.COMMAND if to.removeprefix(COMMAND).strip() else None
+    for kind, form in (
+        (NotificationKind.URL, _URL),
+        (NotificationKind.ADDRESS, _ADDRESS),
+        (NotificationKind.TARGET, _NAME),
+    ):
         if re.fullmatch(form, to):
             return kind
     return None
@@ -157,7 +161,7 @@ class Outcome(str, Enum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Told:
+class Delivery:
     """The delivery state of the notification ``number`` of a job. ``outcome`` is None while delivery is pending."""
 
     number: int

@@ -16,7 +16,7 @@ MOST_DEVICES = 64
 MOST_MODEL = 64
 #: External processes may use at most 1/16 of a device that a job wants whole. The scripts have the same figure
 #: (``gpuqueue/queue/lua/shared/device_filter.lua``), and a test compares the two.
-STRANGERS_SHARE = 16
+EXTERNAL_SHARE = 16
 
 _WORD = pattern(r"[a-z0-9.]+")
 #: Without commas and colons, which separate the UUIDs and the fields of a shape.

@@ -9,9 +9,9 @@ from datetime import datetime
 from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.device import Activity, DeviceKind, DeviceWish, Peak, Timeline
+from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, Timeline
 from gpuqueue.model.job import Job, JobState, Shape
-from gpuqueue.model.notification import Told
+from gpuqueue.model.notification import Delivery
 
 
 class EndingKind(str, Enum):
@@ -213,7 +213,7 @@ class Record:
     job: Job
     runs: tuple[Run, ...] = ()
     notes: tuple[Note, ...] = ()
-    told: tuple[Told, ...] = ()
+    reported: tuple[Delivery, ...] = ()
 
     @property
     def last_run(self) -> Run | None:
@@ -241,7 +241,7 @@ class Survivor:
     def shape(self) -> Shape:
         """Return the shape of the job in the store."""
         shape = self.record.job.spec.shape
-        return replace(shape, device=DeviceWish.GPU) if self.meant_for_gpu and shape.device is None else shape
+        return replace(shape, device=DeviceFilter.GPU) if self.meant_for_gpu and shape.device is None else shape
 
     @property
     def is_array(self) -> bool:

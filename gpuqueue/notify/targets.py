@@ -5,14 +5,14 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.model.notification import MAIL, Notice, NoticeKind
+from gpuqueue.model.notification import MAIL, Notification, NotificationKind
 from gpuqueue.settings.settings import Settings
 
 #: Schemes of mail accounts, which can send to any mail address.
 _MAIL_SCHEMES = frozenset({"mailto", "mailtos"})
 
 
-def url_of(notice: Notice, settings: Settings) -> str:
+def url_of(notification: Notification, settings: Settings) -> str:
     """Return the URL for *notice* by *settings*.
 
     Raises:
@@ -21,23 +21,23 @@ def url_of(notice: Notice, settings: Settings) -> str:
 
     """
     known = settings.notify
-    if notice.kind is NoticeKind.URL:
+    if notification.kind is NotificationKind.URL:
         if not settings.notify_urls:
             raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
-        return notice.to
-    name = notice.to if notice.kind is NoticeKind.TARGET else MAIL
+        return notification.to
+    name = notification.to if notification.kind is NotificationKind.TARGET else MAIL
     if name not in known:
-        raise BadRequest(no_such_target(notice, sorted(known)))
-    return known[name] if notice.kind is NoticeKind.TARGET else _mail_to(notice.to, known[MAIL])
+        raise BadRequest(no_such_target(notification, sorted(known)))
+    return known[name] if notification.kind is NotificationKind.TARGET else _mail_to(notification.to, known[MAIL])
 
 
-def no_such_target(notice: Notice, known: list[str]) -> str:
+def no_such_target(notification: Notification, known: list[str]) -> str:
     """Return the error message for an unknown target, which lists the known ones."""
     there = f"there are {', '.join(known)}" if known else "there are none"
-    if notice.kind is NoticeKind.ADDRESS:
-        return f"no mail can be sent to {notice.to}: the site has no target {MAIL!r} (setting notify); {there}"
+    if notification.kind is NotificationKind.ADDRESS:
+        return f"no mail can be sent to {notification.to}: the site has no target {MAIL!r} (setting notify); {there}"
     instead = "name one there, or say a mail address or a URL such as ntfy://ntfy.sh/TOPIC"
-    return f"no target is called {notice.to!r} here (setting notify): {there}; {instead}"
+    return f"no target is called {notification.to!r} here (setting notify): {there}; {instead}"
 
 
 def _mail_to(address: str, account: str) -> str:

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpuqueue.errors import StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
 from gpuqueue.queue.resp.address import parsed
-from gpuqueue.queue.resp.client import Door
-from gpuqueue.queue.resp.errors import DoorError, Gone, NotLetIn
+from gpuqueue.queue.resp.client import RespClient
+from gpuqueue.queue.resp.errors import Gone, NotLetIn, RespError
 from gpuqueue.text.redact import without_password
 from gpuqueue.text.sanitize import brief
 
@@ -56,7 +56,7 @@ _TAKEN_APART = (TypeError, ValueError, AttributeError, LookupError, OverflowErro
 
 
 class Connect(Protocol):
-    """A factory for clients of a store. A client has the methods of ``resp.client.Door``."""
+    """A factory for clients of a store. A client has the methods of ``resp.client.RespClient``."""
 
     def __call__(self, url: str, *, wait_s: float = 0.0) -> Any:
         """Return the client of the store at *url*; send nothing yet."""
@@ -98,7 +98,7 @@ def connect_at_once(url: str, *, wait_s: float = 0.0) -> Any:
     address = parsed(url)
     if address is None:
         return connect(url, wait_s=wait_s)
-    return Door(address, connect_s=COMMAND_TIMEOUT_S, silent_s=wait_s + COMMAND_TIMEOUT_S)
+    return RespClient(address, connect_s=COMMAND_TIMEOUT_S, silent_s=wait_s + COMMAND_TIMEOUT_S)
 
 
 def _judge(url: str) -> None:
@@ -135,12 +135,12 @@ def translated(url: str) -> Iterator[None]:
 def _failures() -> tuple[type[Exception], ...]:
     """Return the error classes of the built-in client, and of redis-py if it has been imported."""
     theirs = getattr(sys.modules.get("redis"), "RedisError", None)
-    return (DoorError,) if theirs is None else (DoorError, theirs)
+    return (RespError,) if theirs is None else (RespError, theirs)
 
 
 def _in_our_words(error: Exception, url: str) -> Exception:
     where = f"the store at {without_password(url)}"
-    if isinstance(error, DoorError):
+    if isinstance(error, RespError):
         failure = error
     else:
         from gpuqueue.queue.redis_py import as_ours  # noqa: PLC0415 - as in connect
@@ -202,7 +202,7 @@ def _is_forbidden(error: BaseException | None) -> bool:
     return False
 
 
-def _said(error: DoorError, words: Mapping[str, str]) -> str | None:
+def _said(error: RespError, words: Mapping[str, str]) -> str | None:
     """Return the message for the code in *error*, None if no code is known.
 
     The code can be anywhere in the text, because a script may include the error of a command in its own message.
@@ -245,7 +245,7 @@ def answering(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
             with translated(self.url):
                 return method(self, *args, **kwargs)
         except _TAKEN_APART as error:
-            if not isinstance(getattr(self, "_redis", None), Door):
+            if not isinstance(getattr(self, "_redis", None), RespClient):
                 raise
             raise _misshapen(error, self.url) from error
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from gpuqueue.model.device import Device, DeviceKind, DeviceWish, suits
+from gpuqueue.model.device import Device, DeviceFilter, DeviceKind, suits
 from gpuqueue.model.job import JobSpec
 from gpuqueue.model.placement import Placement, fits_model
 from gpuqueue.text.sanitize import plain
@@ -17,9 +17,9 @@ MODELS_NAMED = 4
 #: Names of the devices that a job with this device kind may run on, singular and plural.
 _NOUNS = {
     None: ("device", "devices"),
-    DeviceWish.GPU: ("GPU", "GPUs"),
-    DeviceWish.CPU: ("CPU", "CPUs"),
-    DeviceWish.ANY: ("device", "devices"),
+    DeviceFilter.GPU: ("GPU", "GPUs"),
+    DeviceFilter.CPU: ("CPU", "CPUs"),
+    DeviceFilter.ANY: ("device", "devices"),
 }
 
 

@@ -165,8 +165,8 @@ def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
     for status in statuses:
         version = clock_ahead_s = None
         with suppress(Unreadable):  # another version may write them differently; then they are unknown
-            told = loaded(facts.get(status.device.uuid), "a device")
-            version, clock_ahead_s = told.text_or_none("version"), told.number_or_none("clock_ahead_s")
+            reported = loaded(facts.get(status.device.uuid), "a device")
+            version, clock_ahead_s = reported.text_or_none("version"), reported.number_or_none("clock_ahead_s")
         yield DeviceFacts(status=status, version=version, clock_ahead_s=clock_ahead_s)
 
 

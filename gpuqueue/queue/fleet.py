@@ -137,9 +137,9 @@ class Fleet(Store):
 
     def _tell_seen(self, offer: Offer) -> None:
         """Report the external processes on the device and its trouble, if they have changed."""
-        strangers = [asdict(each) for each in offer.strangers]
-        blind = offer.foreign_bytes is None
-        seen = json.dumps({"trouble": offer.trouble, "blind": blind, "strangers": strangers})
+        external_processes = [asdict(each) for each in offer.external_processes]
+        blind = offer.external_bytes is None
+        seen = json.dumps({"trouble": offer.trouble, "blind": blind, "strangers": external_processes})
         if self._seen.get(offer.device.uuid) != seen:
             self._redis.hset(keys.SEEN, offer.device.uuid, seen)
             self._seen[offer.device.uuid] = seen

@@ -19,7 +19,7 @@ from gpuqueue.text.sanitize import in_one_line, short
 if TYPE_CHECKING:
     import logging
 
-    from gpuqueue.model.notification import Told
+    from gpuqueue.model.notification import Delivery
     from gpuqueue.model.run import Ending, RunDevice
     from gpuqueue.queue import lease as leases
     from gpuqueue.queue import limit_matching, rebuild, replies
@@ -84,7 +84,7 @@ class JobQueue(Requests, Changes, Outbox, Senders):
         return {1: JobState.RUNNING, -1: JobState.CANCELLING}.get(int(reply))
 
     @answering
-    def beat(self, offer: Offer, alive: Sequence[Alive], *, lease_s: float) -> Verdicts:
+    def heartbeat(self, offer: Offer, alive: Sequence[Alive], *, lease_s: float) -> Verdicts:
         """Send the heartbeat of a device and its runs; renew the leases and return the verdict on each run."""
         args = device_words(offer, lease_s=lease_s)
         for run in alive:
@@ -101,14 +101,14 @@ class JobQueue(Requests, Changes, Outbox, Senders):
         return bool(self._scripts.run("run_note", job_id, token, in_one_line(detail)))
 
     @answering
-    def told(self, job_id: int, *, state: JobState, attempt: int, what: Told) -> bool:
+    def reported(self, job_id: int, *, state: JobState, attempt: int, what: Delivery) -> bool:
         """Record the result *what* of a job's notification command; return False if such a job has not ended."""
         outcome = "" if what.outcome is None else what.outcome.value
         words = (what.number, outcome, in_one_line(what.trouble or ""))
         return bool(self._scripts.run("notification_result", job_id, state.value, attempt, *words))
 
     @answering
-    def giveback(self, job_id: int, token: str, detail: str) -> bool:
+    def release_claim(self, job_id: int, token: str, detail: str) -> bool:
         """Release a claim that did not become a run; return False if the claim is stale."""
         return bool(self._scripts.run("release_claim", job_id, token, in_one_line(detail)))
 

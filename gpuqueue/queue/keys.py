@@ -97,7 +97,7 @@ ENDED = PREFIX + "ended"
 #: The version of this layout. rebuild_finish.lua writes it.
 LAYOUT = "1"
 
-BELL = PREFIX + "bell"
+WAKEUP_CHANNEL = PREFIX + "bell"
 CONTROL = PREFIX + "ctl"
 END = PREFIX + "end"
 LIMITS = PREFIX + "limits"

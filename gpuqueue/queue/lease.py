@@ -15,7 +15,7 @@ from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.drains import Drain
 
 #: Number of missed heartbeats after which a device counts as not served.
-SILENT_BEATS = 3
+SILENT_HEARTBEATS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +56,7 @@ class BrokenClaim(Unreadable):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stranger:
+class ExternalProcess:
     """An external process on a device. Unknown values are None."""
 
     pid: int
@@ -69,7 +69,7 @@ class Stranger:
 class Offer:
     """What a worker reports about its device with each heartbeat: the device, and how much of it is available.
 
-    ``foreign_bytes`` is the memory that external processes use (None: the device gives no reading). ``observed`` is the
+    ``external_bytes`` is the memory that external processes use (None: no reading). ``observed`` is the
     memory that each run used in the same sample, by job id; values from different samples could hide growth.
     ``trouble`` is why the device takes no jobs now; it then has no slots.
     """
@@ -77,17 +77,17 @@ class Offer:
     device: Device
     host: str
     headroom_bytes: int
-    foreign_bytes: int | None
+    external_bytes: int | None
     slots: int
     pool: str = ""
     observed: Mapping[int, int] = field(default_factory=dict)
-    strangers: tuple[Stranger, ...] = ()
+    external_processes: tuple[ExternalProcess, ...] = ()
     trouble: str | None = None
 
     @property
     def counted_bytes(self) -> int:
         """Return the memory to count as foreign: all of the device if it is unknown."""
-        return self.device.total_bytes if self.foreign_bytes is None else self.foreign_bytes
+        return self.device.total_bytes if self.external_bytes is None else self.external_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -214,15 +214,15 @@ class DeviceStatus:
     worker: str
     worker_pid: int
     headroom_bytes: int
-    foreign_bytes: int | None
-    promised_bytes: int
+    external_bytes: int | None
+    allocated_bytes: int
     jobs: tuple[int, ...]
     slots: int
     pool: str
     seen_s_ago: float
     drains: tuple[Drain, ...] = ()
     trouble: str | None = None
-    strangers: tuple[Stranger, ...] = ()
+    external_processes: tuple[ExternalProcess, ...] = ()
     holdings: tuple[Holding, ...] = ()
     #: Whether its only run holds it exclusively.
     exclusive: bool = False
@@ -237,6 +237,6 @@ class DeviceStatus:
     @property
     def free_bytes(self) -> int:
         """Return the memory that a new job could be allocated now."""
-        if self.trouble is not None or self.foreign_bytes is None or self.exclusive:
+        if self.trouble is not None or self.external_bytes is None or self.exclusive:
             return 0
-        return max(0, self.device.total_bytes - self.headroom_bytes - self.foreign_bytes - self.promised_bytes)
+        return max(0, self.device.total_bytes - self.headroom_bytes - self.external_bytes - self.allocated_bytes)

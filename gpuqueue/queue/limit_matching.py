@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpuqueue.errors import Refused
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, JobSpec
 from gpuqueue.model.limits import Measure, Use
 from gpuqueue.text.units import format_apart, format_duration
@@ -18,7 +18,7 @@ def use_of(spec: JobSpec, gives_bytes: Iterable[int] = ()) -> Use:
     An exclusive job counts for all memory of each of its devices: at least for the smallest of *gives_bytes* that is
     large enough. *gives_bytes* are the capacities of the devices that the job may run on.
     """
-    gpus = 0 if spec.device is DeviceWish.CPU else spec.gpus
+    gpus = 0 if spec.device is DeviceFilter.CPU else spec.gpus
     each = spec.shape.mem_bytes
     if spec.placement.exclusive:
         each = min((given for given in gives_bytes if given >= each), default=each)
@@ -50,7 +50,7 @@ def kept_from(job: Job, text: str, *, now_ms: int) -> Use:
 def _shapes(spec: JobSpec) -> set[str]:
     """Return the shapes that a job may have in the store: without a device kind it is usually meant for a GPU."""
     shape = spec.shape
-    return {str(shape), str(shape if shape.device else replace(shape, device=DeviceWish.GPU))}
+    return {str(shape), str(shape if shape.device else replace(shape, device=DeviceFilter.GPU))}
 
 
 #: What each maximum of a pool limits, and the option for it.

@@ -15,7 +15,7 @@ from gpuqueue.clock import from_epoch_ms, to_epoch_ms
 from gpuqueue.codec import decode_spec, decode_started, encode_started
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import EndingKind, Record, Run, RunDevice, StartKind, Survivor
 from gpuqueue.queue import dependency_args, replies
@@ -34,10 +34,10 @@ def restored(survivor: Survivor) -> list[str | float]:
     """
     job, run = survivor.record.job, survivor.run
     spec = job.spec
-    untold = job.state.is_active and run is None
+    unreported = job.state.is_active and run is None
     words: list[str | float] = [
         job.id,
-        JobState.QUEUED.value if untold else job.state.value,
+        JobState.QUEUED.value if unreported else job.state.value,
         job.reason.value if job.reason and job.state is JobState.HELD else "",  # dependencies.lua sets other reasons
         spec.account.name,
         int(spec.level),
@@ -46,7 +46,7 @@ def restored(survivor: Survivor) -> list[str | float]:
         int(spec.requeue),
         survivor.payload,
         to_epoch_ms(job.submitted_at),
-        max(0, job.attempt - 1) if untold else job.attempt,
+        max(0, job.attempt - 1) if unreported else job.attempt,
         job.losses,
         dependency_args.left(job, survivor.ends, again=_again(survivor)),
     ]
@@ -133,7 +133,7 @@ def offered(stray: Stray) -> list[str | float]:
         return [*words, ""]
     shape = spec.shape
     if shape.device is None and stray.devices[0].kind not in {None, DeviceKind.CPU}:
-        shape = replace(shape, device=DeviceWish.GPU)  # as in submit.lua: it must not run on a CPU later
+        shape = replace(shape, device=DeviceFilter.GPU)  # as in submit.lua: it must not run on a CPU later
     whose: list[str | float] = [spec.account.name, int(spec.level), spec.mem_bytes, str(shape), int(spec.requeue)]
     return [*words, stray.payload or "", *whose, dependency_args.asked(spec)]
 
@@ -153,7 +153,7 @@ def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Sur
     # The reason MEMORY is derived when a job is read; no event records it.
     job = replace(job, reason=None if job.reason is WaitReason.MEMORY else job.reason)
     record = Record(job=job, runs=(run,) if run else ())
-    meant = job.spec.shape.device is None and fields.get("sh", "").split(":")[4:5] == [DeviceWish.GPU.value]
+    meant = job.spec.shape.device is None and fields.get("sh", "").split(":")[4:5] == [DeviceFilter.GPU.value]
     return Survivor(record=record, payload=payload or "", meant_for_gpu=meant)
 
 

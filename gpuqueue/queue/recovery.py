@@ -27,7 +27,7 @@ else:
     replies, rebuild = later("gpuqueue.queue.replies"), later("gpuqueue.queue.rebuild")
 
 #: Number of arguments of rebuild_array.lua for an array with unknown progress.
-_UNTOLD = 2
+_UNREPORTED = 2
 
 
 class Recovery(Store):
@@ -55,14 +55,14 @@ class Recovery(Store):
                 if "BADARGS" not in str(reply):
                     raise reply
                 logging.getLogger(__name__).error("job %s cannot be put back: %s", survivor.record.job.id, reply)
-        told = [int(reply) for reply in replies if not isinstance(reply, Exception)]
+        reported = [int(reply) for reply in replies if not isinstance(reply, Exception)]
         made_place = [word for survivor in jobs for word in rebuild.made_place(survivor)]
         if made_place:
-            told.append(min(0, int(self._scripts.run("rebuild_preemptions", epoch, *made_place))))
+            reported.append(min(0, int(self._scripts.run("rebuild_preemptions", epoch, *made_place))))
         said = [word for survivor in jobs for word in rebuild.remembered(survivor)]
         if said:
-            told.append(min(0, int(self._scripts.run("rebuild_marks", epoch, *said))))
-        return None if -1 in told else sum(told)
+            reported.append(min(0, int(self._scripts.run("rebuild_marks", epoch, *said))))
+        return None if -1 in reported else sum(reported)
 
     @answering
     def gather(self, epoch: str, arrays: Sequence[Survivor]) -> bool:
@@ -72,14 +72,16 @@ class Recovery(Store):
         """
         each = [(epoch, *rebuild.gathered(array)) for array in arrays]
         replies = self._scripts.run_each("rebuild_array", each)
-        untold = {int(words[1]): "the book cannot tell how far it had come" for words in each if len(words) == _UNTOLD}
+        unreported = {
+            int(words[1]): "the book cannot tell how far it had come" for words in each if len(words) == _UNREPORTED
+        }
         for words, reply in zip(each, replies, strict=True):
             if isinstance(reply, Exception):
                 if "BADARGS" not in str(reply):
                     raise reply
-                untold[int(words[1])] = str(reply)
-        replies += (held := self._scripts.run_each("rebuild_array", [(epoch, array_id) for array_id in untold]))
-        for (array_id, why), reply in zip(untold.items(), held, strict=True):
+                unreported[int(words[1])] = str(reply)
+        replies += (held := self._scripts.run_each("rebuild_array", [(epoch, array_id) for array_id in unreported]))
+        for (array_id, why), reply in zip(unreported.items(), held, strict=True):
             if isinstance(reply, Exception):
                 raise reply
             if reply == 1:

@@ -9,7 +9,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from gpuqueue.queue.resp.errors import DoorError, Gone, NotLetIn, Said
+from gpuqueue.queue.resp.errors import Gone, NotLetIn, RespError, Said
 
 #: redis-py has classes for these errors of the store, and removes the code from their messages.
 _CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -42,7 +42,7 @@ def client(url: str, *, connect_s: float, silent_s: float) -> redis.Redis:
     return made
 
 
-def as_ours(error: redis.RedisError) -> DoorError:
+def as_ours(error: redis.RedisError) -> RespError:
     """Return *error* as the error of the built-in client."""
     text = str(error)
     code = next((code for kind, code in _CODES if isinstance(error, kind)), None)

@@ -22,13 +22,13 @@ from gpuqueue.queue.lease import (
     BrokenClaim,
     Claim,
     DeviceStatus,
+    ExternalProcess,
     Holding,
     Kept,
     Later,
     Lease,
     MakePlace,
     Reservation,
-    Stranger,
     Verdicts,
 )
 from gpuqueue.text.json_fields import Fields, loaded
@@ -178,7 +178,7 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             front=int(fields["fr"]) if fields.get("fr") else None,
             tags=tuple(filter(None, fields["tg"].split(","))) if "tg" in fields else wanted.tags,
             note=fields.get("nt") or None,
-            lifted=Level(int(fields["lv"])) if waits and int(fields.get("lf") or 0) else None,
+            promoted=Level(int(fields["lv"])) if waits and int(fields.get("lf") or 0) else None,
         )
 
 
@@ -249,8 +249,8 @@ def device_status(
             worker=plain.text("worker"),
             worker_pid=plain.whole("pid"),
             headroom_bytes=int(headroom),
-            foreign_bytes=None if look.blind else int(foreign),
-            promised_bytes=sum(max(each.lease_bytes, each.observed_bytes) for each in holdings),
+            external_bytes=None if look.blind else int(foreign),
+            allocated_bytes=sum(max(each.lease_bytes, each.observed_bytes) for each in holdings),
             jobs=tuple(each.job_id for each in holdings),
             exclusive=any(_is_alone(lease) for lease in leases.values()),
             slots=int(slots),
@@ -258,7 +258,7 @@ def device_status(
             seen_s_ago=abs(now_ms - int(seen)) / 1000,
             drains=drains(drained),
             trouble=look.trouble,
-            strangers=look.strangers,
+            external_processes=look.external_processes,
             holdings=holdings,
         )
 
@@ -285,22 +285,22 @@ class _Look(NamedTuple):
 
     trouble: str | None = None
     blind: bool = False
-    strangers: tuple[Stranger, ...] = ()
+    external_processes: tuple[ExternalProcess, ...] = ()
 
 
 def _last_look(text: str | None) -> _Look:
     """Return the last sample of a worker; an empty one if it cannot be read."""
     try:
         look = loaded(text, "a look at a device")
-        strangers = tuple(_stranger(each) for each in look.each("strangers"))
-        return _Look(look.text_or_none("trouble"), look.flag("blind", default=False), strangers)
+        external_processes = tuple(_external(each) for each in look.each("strangers"))
+        return _Look(look.text_or_none("trouble"), look.flag("blind", default=False), external_processes)
     except Unreadable:
         return _Look()
 
 
-def _stranger(plain: object) -> Stranger:
+def _external(plain: object) -> ExternalProcess:
     fields = Fields(plain, "a stranger")
-    return Stranger(
+    return ExternalProcess(
         pid=fields.whole("pid"),
         held_bytes=fields.whole_or_none("held_bytes"),
         user=fields.text_or_none("user"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuqueue.lazy.imports import import_all_now, later
 from gpuqueue.queue.keys import PREFIX
-from gpuqueue.queue.resp.client import Door
+from gpuqueue.queue.resp.client import RespClient
 
 if TYPE_CHECKING:
     from gpuqueue.queue import functions, lua_minify
@@ -190,7 +190,7 @@ class Scripts:
         script = self._registered.get(act)
         if script is None:
             script = self._client.register_script(whole(act, self._clock()))
-            if act in LASTING and not isinstance(self._client, Door):  # a Door runs one command only
+            if act in LASTING and not isinstance(self._client, RespClient):  # a Door runs one command only
                 script = functions.Function(self._client, act, lasting(act, self._clock()), instead=script)
             self._registered[act] = script
         return script

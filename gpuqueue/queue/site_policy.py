@@ -7,7 +7,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 
 
-def tell_rules(queue: JobQueue, settings: Settings) -> None:
+def send_rules(queue: JobQueue, settings: Settings) -> None:
     """Apply the rules in *settings* to all users from now on; the last call wins.
 
     Raises:

@@ -84,8 +84,8 @@ class _Room:
             total, headroom, foreign, seen_ms, slots = map(int, record.split(":")[:5])
             free_bytes = total - headroom - foreign
             for lease in leases.values():
-                promised, observed, *more = lease.split(":")  # more: its end, x if it is exclusive, the nonce
-                free_bytes -= max(int(promised), int(observed))
+                allocated, observed, *more = lease.split(":")  # more: its end, x if it is exclusive, the nonce
+                free_bytes -= max(int(allocated), int(observed))
                 if more[1:2] == ["x"]:
                     free_bytes = min(free_bytes, 0)
         except ValueError:

@@ -15,7 +15,7 @@ MAX_WAIT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class WakeUp:
     """A wake-up message: ``work`` (poll the queue), ``cancel`` or ``preempt`` (*token*'s run), ``end`` (of *job_id*).
 
     A run is preempted by the job *by* and has *left_s* seconds to end. *device* is the device whose worker should poll
@@ -30,22 +30,22 @@ class Ring:
     device: str | None = None
 
 
-def ring_of(channel: str, text: str) -> Ring:
+def wake_of(channel: str, text: str) -> WakeUp:
     """Return the meaning of a message. Any client can publish, so an invalid message only means work."""
     words = text.split(":", 2)
     try:
         if channel == keys.END:
-            return Ring("end", job_id=int(text))
+            return WakeUp("end", job_id=int(text))
         if channel == keys.CONTROL and words[0] == "cancel":
-            return Ring("cancel", job_id=int(words[1]), token=words[2])
+            return WakeUp("cancel", job_id=int(words[1]), token=words[2])
         if channel == keys.CONTROL and words[0] == "preempt":
             token, by, left_ms = words[2].split(":")
-            return Ring("preempt", job_id=int(words[1]), token=token, by=int(by), left_s=int(left_ms) / 1000)
-        if channel == keys.BELL and text.startswith(FOR):
-            return Ring("work", device=text.removeprefix(FOR))
+            return WakeUp("preempt", job_id=int(words[1]), token=token, by=int(by), left_s=int(left_ms) / 1000)
+        if channel == keys.WAKEUP_CHANNEL and text.startswith(FOR):
+            return WakeUp("work", device=text.removeprefix(FOR))
     except (ValueError, IndexError):
         pass
-    return Ring("work")
+    return WakeUp("work")
 
 
 class Doorbell:
@@ -54,7 +54,7 @@ class Doorbell:
     def __init__(self, url: str, *channels: str, by: Connect = connect) -> None:
         self._url = url
         self._client = by(url, wait_s=MAX_WAIT_S)
-        self._channels = channels or (keys.BELL, keys.CONTROL)
+        self._channels = channels or (keys.WAKEUP_CHANNEL, keys.CONTROL)
         self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
         try:
             with translated(url):
@@ -63,7 +63,7 @@ class Doorbell:
             self.close()
             raise
 
-    def wait(self, timeout_s: float) -> Ring | None:
+    def wait(self, timeout_s: float) -> WakeUp | None:
         """Return the next message, or None after *timeout_s* seconds, at most MAX_WAIT_S.
 
         Raises:
@@ -74,7 +74,7 @@ class Doorbell:
             message = self._pubsub.get_message(timeout=min(timeout_s, MAX_WAIT_S))
         if message is None:
             return None
-        return ring_of(message["channel"], message["data"])
+        return wake_of(message["channel"], message["data"])
 
     def __enter__(self) -> Doorbell:  # noqa: PYI034 - typing.Self is of 3.11
         return self

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.errors import BookUnreachable
-from gpuqueue.history.database import Book
+from gpuqueue.errors import HistoryUnreachable
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.event import Cursor, place
 from gpuqueue.model.run import Survivor
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.site_policy import tell_rules
+from gpuqueue.queue.site_policy import send_rules
 from gpuqueue.settings.settings import Settings
 
 #: Ids that a store skips after it lost its data, because some may have been assigned and never recorded. The gap covers
@@ -30,7 +30,9 @@ class Opened:
         return self.pause_s > 0
 
 
-def open_queue(queue: JobQueue, book: Book, *, lease_s: float, settings: Settings | None = None) -> Opened | None:
+def open_queue(
+    queue: JobQueue, database: HistoryDatabase, *, lease_s: float, settings: Settings | None = None
+) -> Opened | None:
     """Open the store behind *queue*. Return the result, or None if the store is open or another process opens it.
 
     Any number of processes may call this at once, and each may be killed at any step. Each job is restored once, and
@@ -50,13 +52,13 @@ def open_queue(queue: JobQueue, book: Book, *, lease_s: float, settings: Setting
         Unreachable: the store or the history does not answer. The next call continues.
 
     """
-    epoch = _begin(queue, book)
+    epoch = _begin(queue, database)
     if epoch is None:
         return None
-    last = book.max_job_id()
+    last = database.max_job_id()
     jobs = 0
     arrays: list[Survivor] = []
-    for page in book.survivors():
+    for page in database.survivors():
         back = queue.restore(epoch, page, lease_s=lease_s)
         if back is None:
             return None  # another process has finished the rebuild, or the store lost its data again
@@ -65,7 +67,7 @@ def open_queue(queue: JobQueue, book: Book, *, lease_s: float, settings: Setting
     if arrays and not queue.gather(epoch, arrays):
         return None
     if settings is not None:
-        tell_rules(queue, settings)
+        send_rules(queue, settings)
     known = 0 if last is None else last
     pause_s = 0.0 if last is None else lease_s
     floor = 0 if last is None else last + ID_GAP
@@ -73,40 +75,40 @@ def open_queue(queue: JobQueue, book: Book, *, lease_s: float, settings: Setting
     return Opened(jobs=jobs, pause_s=pause_s) if opened else None
 
 
-def _begin(queue: JobQueue, book: Book) -> str | None:
+def _begin(queue: JobQueue, database: HistoryDatabase) -> str | None:
     """Begin or join the rebuild and move the history's cursor to its epoch. Return the epoch, or None if it is open."""
     while queue.epoch() is None:
-        known = book.cursor()
+        known = database.cursor()
         epoch = queue.begin()
         if epoch is None:
             break
-        if (known is not None and known.epoch == epoch) or book.turn_to(epoch, expected=known):
+        if (known is not None and known.epoch == epoch) or database.turn_to(epoch, expected=known):
             return epoch
     return None
 
 
-def catch_up(queue: JobQueue, book: Book) -> int | None:
+def catch_up(queue: JobQueue, database: HistoryDatabase) -> int | None:
     """Restore a history that lost data from the jobs in the store. Return the number of jobs, or None if not needed.
 
     The history has lost data if its cursor is behind the last event that the store knows to be recorded. That happens
     if the database was deleted, created anew or replaced by an older copy.
 
     Raises:
-        BookUnreachable: the history does not answer, or belongs to another store, so that two histories would mix.
+        HistoryUnreachable: the history does not answer, or belongs to another store, so that two histories would mix.
         StoreUnreachable: the store does not answer.
 
     """
     epoch, recorded = queue.epoch(), queue.recorded()
     if epoch is None or recorded is None:
         return None
-    known = book.cursor()
+    known = database.cursor()
     if known is not None and known.epoch != epoch:
-        raise BookUnreachable(
+        raise HistoryUnreachable(
             "the book is the history of another store: point GPUQUEUE_DATABASE_URL at this queue's own, or at a new one"
         )
     if known is not None and place(known.last_id) >= place(recorded):
         return None
-    return book.rebase(
+    return database.rebase(
         queue.survivors(),
         expected=known,
         to=Cursor(epoch=epoch, last_id=recorded),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.notification import targets
 from gpuqueue.model.placement import Preference
 from gpuqueue.text.sanitize import brief
@@ -109,7 +109,7 @@ def _flag(raw: str) -> bool:
     return raw.lower() == "true"
 
 
-def _spares(raw: str) -> int:
+def _warm_pool(raw: str) -> int:
     if not re.fullmatch(r"[0-9]{1,2}", raw):
         raise BadRequest(f"{brief(raw)} is no number from 0 to 99")
     return int(raw)
@@ -156,7 +156,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "slots": _positive,
     "slots_on": _slots_on,
     "default_mem_bytes": parse_bytes,
-    "default_device": DeviceWish.parse,
+    "default_device": DeviceFilter.parse,
     "lease_s": parse_duration,
     "beat_s": parse_duration,
     "poll_s": parse_duration,
@@ -183,7 +183,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "notify": targets,
     "notify_urls": _flag,
     "git": _flag,
-    "warm_spares": _spares,
+    "warm_spares": _warm_pool,
     "warm_modules": _modules,
     "warm_idle_s": parse_duration,
 }

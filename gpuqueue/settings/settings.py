@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.device import Device, DeviceWish
+from gpuqueue.model.device import Device, DeviceFilter
 from gpuqueue.model.placement import Preference
 from gpuqueue.settings.parsers import READERS, OnPartition, read_host
 from gpuqueue.text.sanitize import brief
@@ -34,10 +34,10 @@ else:
 
 PREFIX = "GPUQUEUE_"
 #: Least number of heartbeats in a lease: some may be late or get lost.
-BEATS_IN_A_LEASE = 5
+HEARTBEATS_IN_A_LEASE = 5
 #: Longest time between two heartbeats, in seconds. The scripts count on a device for 15 s after its last heartbeat
 #: (SEEN_MS in queue/lua/shared/capacity.lua), and a heartbeat that is a little late must not make the device silent.
-LONGEST_BEAT_S = 10.0
+LONGEST_HEARTBEAT_S = 10.0
 #: Longest path of the embedded store's socket, in bytes. The system's limit is about 107 bytes.
 _MAX_SOCKET_PATH = 90
 #: Largest settings file that is read, in bytes.
@@ -70,7 +70,7 @@ class Settings:
     #: Memory that a job asks for when ``submit`` is given no ``--mem``; None makes ``--mem`` required.
     default_mem_bytes: int | None = None
     #: Device kind of a job when ``submit`` is given no ``--device``; None: a GPU wherever the queue knows of one.
-    default_device: DeviceWish | None = None
+    default_device: DeviceFilter | None = None
     #: How long a claim holds without a heartbeat before the job may go to another worker.
     lease_s: float = 300.0
     #: Time between two heartbeats of a worker.
@@ -195,11 +195,11 @@ class Settings:
 
     def _unfitting(self) -> Iterator[BadRequest]:
         """Yield the errors of values that could be read: they do not fit together, or have a wrong syntax."""
-        shortest_s = BEATS_IN_A_LEASE * self.beat_s
-        if self.beat_s > LONGEST_BEAT_S:
+        shortest_s = HEARTBEATS_IN_A_LEASE * self.beat_s
+        if self.beat_s > LONGEST_HEARTBEAT_S:
             yield BadRequest(
                 f"setting beat ({self.origins['beat_s']}): {self.beat_s:g} s are too long, devices would be taken for "
-                f"silent between two beats: give it at most {LONGEST_BEAT_S:g} s"
+                f"silent between two beats: give it at most {LONGEST_HEARTBEAT_S:g} s"
             )
         elif self.lease_s < shortest_s:
             yield BadRequest(

@@ -91,7 +91,7 @@ class Ours:
         self._kept: set[tuple[int, tuple[str, ...]]] = set()
         self._ends: set[tuple[int, int]] = set()
         self._nonces = 0
-        self._read, self._told = "0-0", 0
+        self._read, self._reported = "0-0", 0
         self.starts: Counter[str] = Counter()
         self._open()
 
@@ -115,7 +115,7 @@ class Ours:
             device=device,
             host=card.host,
             headroom_bytes=self._site.headroom_bytes,
-            foreign_bytes=0,
+            external_bytes=0,
             slots=self._site.slots,
         )
 
@@ -135,7 +135,7 @@ class Ours:
             if after_s is not None:
                 heapq.heappush(self._due, now_s + after_s)
         self._changed = True
-        self._told += 1
+        self._reported += 1
 
     def leave(self, placement: Placement, now_s: float) -> None:
         """Finish the run of *placement*."""
@@ -153,7 +153,7 @@ class Ours:
             self._free_bytes[place] += placement.request.mem_bytes
             self._room[place] += 1
         self._changed = True
-        self._told += 1
+        self._reported += 1
 
     def start(self, now_s: float) -> list[Placement]:
         """Tick if a tick is due, and let the workers claim until no worker gets a job."""
@@ -162,7 +162,7 @@ class Ours:
         started = []
         while claims := self._round(now_s):
             started += claims
-        if self._told > FORGET_AFTER:
+        if self._reported > FORGET_AFTER:
             self._forget()
         return started
 
@@ -294,7 +294,7 @@ class Ours:
             self._free_bytes[place] -= request.mem_bytes
             self._room[place] -= 1
         self._changed = True
-        self._told += 2
+        self._reported += 2
         return Placement(request=request, cards=cards, start_s=now_s)
 
     def _nonce(self) -> str:
@@ -307,7 +307,7 @@ class Ours:
             self._read = events[-1].id
             self.starts.update(event.fields["start"] for event in events if event.act is Act.CLAIM)
         self._queue.settle(Cursor(epoch=self._queue.epoch() or "", last_id=self._read))
-        self._told = 0
+        self._reported = 0
 
 
 def _spec(request: Request) -> JobSpec:

@@ -56,11 +56,11 @@ class Look(Generic[T]):
         if isinstance(self._error, GpuQueueError):
             raise Unseen(str(self._error), self._error)
         if isinstance(self._error, OSError):
-            raise Unseen(_told(self._error), self._error)
+            raise Unseen(_reported(self._error), self._error)
         if self._error is not None:
             raise Unseen(f"{type(self._error).__name__}: {self._error}", self._error)
         return self._answer
 
 
-def _told(error: OSError) -> str:
+def _reported(error: OSError) -> str:
     return f"{error.strerror or error}: {error.filename}" if error.filename else str(error.strerror or error)

@@ -177,7 +177,7 @@ def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     written = sections(commands_page)
     assert {"--timeout", "--json"} <= set(re.findall(r"--\w+", written["gpuqueue wait"]))
     assert "gpuqueue wait 12 13\n" in written["gpuqueue wait"]
-    assert "the oldest first. Default `1000`." in written["gpuqueue queue"]
+    assert "oldest first. Default `1000`." in written["gpuqueue queue"]
     assert ["--devices SPEC", "--foreground"] == first_words(written["gpuqueue up"])
     assert sections(REFERENCE / "commands.md")["gpuqueue cancel"] == written["gpuqueue cancel"]
     lease = next(row for row in rows(settings_page.read_text()) if row[1] == "`lease`")
@@ -355,8 +355,8 @@ def keys_of_the_site() -> dict[str, list[str]]:
         worker="w",
         worker_pid=1,
         headroom_bytes=0,
-        foreign_bytes=0,
-        promised_bytes=0,
+        external_bytes=0,
+        allocated_bytes=0,
         jobs=(),
         slots=8,
         pool="",

@@ -9,7 +9,7 @@ import pytest
 from factories import make_spec
 from outbox import PEAK, Outbox, facts, ids, known, second
 
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState, WaitReason
@@ -17,23 +17,23 @@ from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.text.units import GIB
 
 
-def test_an_empty_book_knows_nothing(book: Book) -> None:
+def test_an_empty_book_knows_nothing(database: HistoryDatabase) -> None:
     """An empty history answers every query."""
     assert (None, None, None, (), []) == (
-        book.cursor(),
-        book.max_job_id(),
-        book.get(1),
-        book.events(1),
-        book.history(HistoryQuery()),
+        database.cursor(),
+        database.max_job_id(),
+        database.get(1),
+        database.events(1),
+        database.history(HistoryQuery()),
     )
 
 
-def test_submit(book: Book, outbox: Outbox) -> None:
+def test_submit(database: HistoryDatabase, outbox: Outbox) -> None:
     """A submitted job has its full request and waits."""
     spec = make_spec(argv=("python", "a b.py"), time_limit_s=60.5, gpus=2, script="a b.py", interpreter="python")
     outbox.submit(1, spec)
     outbox.record()
-    job = known(book, 1).job
+    job = known(database, 1).job
     assert (spec, JobState.QUEUED, second(1), 0, None) == (
         job.spec,
         job.state,
@@ -41,18 +41,18 @@ def test_submit(book: Book, outbox: Outbox) -> None:
         job.attempt,
         job.ended_at,
     )
-    assert (Cursor(epoch="e1", last_id="1700-1"), 1) == (book.cursor(), book.max_job_id())
+    assert (Cursor(epoch="e1", last_id="1700-1"), 1) == (database.cursor(), database.max_job_id())
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 4])
-def test_a_whole_life(book: Book, outbox: Outbox, batch: int) -> None:
+def test_a_whole_life(database: HistoryDatabase, outbox: Outbox, batch: int) -> None:
     """A record is the same for any division of its events into batches."""
     outbox.submit(1, make_spec(gpus=2))
     outbox.claim(1, devices="GPU-b,GPU-a")
     outbox.started(1, devices="GPU-b,GPU-a")
     outbox.finish(1, Ending.from_status(0), JobState.SUCCEEDED, devices="GPU-b,GPU-a")
     outbox.record(batch)
-    record = known(book, 1)
+    record = known(database, 1)
     job, run = record.job, record.runs[0]
     assert (JobState.SUCCEEDED, "nodeA", ("GPU-b", "GPU-a")) == (job.state, job.host, job.devices)
     assert (second(2), second(3), second(4)) == (job.claimed_at, job.started_at, job.ended_at)
@@ -69,15 +69,15 @@ def test_a_whole_life(book: Book, outbox: Outbox, batch: int) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 100])
-def test_giveback_counts_as_no_attempt(book: Book, outbox: Outbox, batch: int) -> None:
+def test_giveback_counts_as_no_attempt(database: HistoryDatabase, outbox: Outbox, batch: int) -> None:
     """A released claim leaves no run: the job waits as before, and the next claim has the same attempt number."""
     outbox.submit(1)
     outbox.claim(1, devices="GPU-0,GPU-1")
-    outbox.tell(1, Act.GIVEBACK, JobState.QUEUED, attempt=0, token="1.a", detail="busy")
+    outbox.report(1, Act.RELEASE_CLAIM, JobState.QUEUED, attempt=0, token="1.a", detail="busy")
     outbox.record(batch)
-    job = known(book, 1).job
+    job = known(database, 1).job
     assert ((), JobState.QUEUED, 0, None, None) == (
-        known(book, 1).runs,
+        known(database, 1).runs,
         job.state,
         job.attempt,
         job.claimed_at,
@@ -85,64 +85,64 @@ def test_giveback_counts_as_no_attempt(book: Book, outbox: Outbox, batch: int) -
     )
     outbox.claim(1, token="1.b", devices="GPU-1")
     outbox.record(batch)
-    run = known(book, 1).runs[0]
+    run = known(database, 1).runs[0]
     assert ("1.b", ["GPU-1"]) == (run.token, [device.uuid for device in run.devices])
 
 
-def test_giveback_and_next_claim_in_one_batch(book: Book, outbox: Outbox) -> None:
+def test_giveback_and_next_claim_in_one_batch(database: HistoryDatabase, outbox: Outbox) -> None:
     """A released run is replaced by the next run with the same attempt number, even in one batch."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.record()
-    outbox.tell(1, Act.GIVEBACK, JobState.QUEUED, attempt=0, token="1.a", detail="busy")
+    outbox.report(1, Act.RELEASE_CLAIM, JobState.QUEUED, attempt=0, token="1.a", detail="busy")
     outbox.claim(1, token="1.b")
     outbox.started(1, token="1.b")
     outbox.record()
-    record = known(book, 1)
+    record = known(database, 1)
     assert (["1.b"], JobState.RUNNING) == ([run.token for run in record.runs], record.job.state)
     assert second(5) == record.runs[0].started_at
 
 
 @pytest.mark.parametrize("batch", [1, 100])
-def test_lose_and_run_again(book: Book, outbox: Outbox, batch: int) -> None:
+def test_lose_and_run_again(database: HistoryDatabase, outbox: Outbox, batch: int) -> None:
     """Each attempt has its own run: the first one is lost, the second one ends normally."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.started(1)
-    outbox.tell(1, Act.LOSE, JobState.QUEUED, losses=1, token="1.a", detail="no beat")
+    outbox.report(1, Act.LOSE, JobState.QUEUED, losses=1, token="1.a", detail="no beat")
     outbox.record(batch)
-    job = known(book, 1).job
+    job = known(database, 1).job
     assert (JobState.QUEUED, 1, None, None) == (job.state, job.losses, job.claimed_at, job.started_at)
     outbox.claim(1, token="2.b", attempt=2, losses=1)
     outbox.started(1, token="2.b", attempt=2, losses=1)
     outbox.finish(1, Ending.from_status(-9), JobState.FAILED, token="2.b", attempt=2, losses=1)
     outbox.record(batch)
-    record = known(book, 1)
+    record = known(database, 1)
     assert [Ending.lost("no beat"), Ending.from_status(-9)] == [run.ending for run in record.runs]
     assert (JobState.FAILED, 2, 1) == (record.job.state, record.job.attempt, record.job.losses)
 
 
-def test_lost_too_often_then_released(book: Book, outbox: Outbox) -> None:
+def test_lost_too_often_then_released(database: HistoryDatabase, outbox: Outbox) -> None:
     """The wait reason is set and cleared together with the state."""
     outbox.submit(1)
     outbox.claim(1)
-    outbox.tell(1, Act.LOSE, JobState.HELD, losses=3, reason=WaitReason.LOST_TOO_OFTEN, token="1.a", detail="gone")
+    outbox.report(1, Act.LOSE, JobState.HELD, losses=3, reason=WaitReason.LOST_TOO_OFTEN, token="1.a", detail="gone")
     outbox.record()
-    job = known(book, 1).job
+    job = known(database, 1).job
     assert (JobState.HELD, WaitReason.LOST_TOO_OFTEN, 3) == (job.state, job.reason, job.losses)
-    outbox.tell(1, Act.RELEASE, JobState.QUEUED)
+    outbox.report(1, Act.RELEASE, JobState.QUEUED)
     outbox.record()
-    job = known(book, 1).job
+    job = known(database, 1).job
     assert (JobState.QUEUED, None, 0) == (job.state, job.reason, job.losses)
 
 
-def test_hold_and_cancel(book: Book, outbox: Outbox) -> None:
+def test_hold_and_cancel(database: HistoryDatabase, outbox: Outbox) -> None:
     """A job that never ran can be held and cancelled."""
     outbox.submit(1)
-    outbox.tell(1, Act.HOLD, JobState.HELD, attempt=0, reason=WaitReason.HELD)
-    outbox.tell(1, Act.CANCEL, JobState.CANCELLED, attempt=0)
+    outbox.report(1, Act.HOLD, JobState.HELD, attempt=0, reason=WaitReason.HELD)
+    outbox.report(1, Act.CANCEL, JobState.CANCELLED, attempt=0)
     outbox.record(1)
-    record = known(book, 1)
+    record = known(database, 1)
     assert (JobState.CANCELLED, second(3), None, ()) == (
         record.job.state,
         record.job.ended_at,
@@ -151,52 +151,52 @@ def test_hold_and_cancel(book: Book, outbox: Outbox) -> None:
     )
 
 
-def test_cancel_of_a_running_job(book: Book, outbox: Outbox) -> None:
+def test_cancel_of_a_running_job(database: HistoryDatabase, outbox: Outbox) -> None:
     """A cancelled running job is first "cancelling", and then its run ends as cancelled."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.started(1)
-    outbox.tell(1, Act.CANCEL, JobState.CANCELLING)
+    outbox.report(1, Act.CANCEL, JobState.CANCELLING)
     outbox.record(1)
-    assert (JobState.CANCELLING, None) == (known(book, 1).job.state, known(book, 1).job.ended_at)
+    assert (JobState.CANCELLING, None) == (known(database, 1).job.state, known(database, 1).job.ended_at)
     ending = Ending.stopped(EndingKind.CANCELLED, -15)
     outbox.finish(1, ending, JobState.CANCELLED)
     outbox.record(1)
-    assert (JobState.CANCELLED, ending) == (known(book, 1).job.state, known(book, 1).runs[0].ending)
+    assert (JobState.CANCELLED, ending) == (known(database, 1).job.state, known(database, 1).runs[0].ending)
 
 
-def test_a_write_with_a_stale_token_changes_no_run(book: Book, outbox: Outbox) -> None:
+def test_a_write_with_a_stale_token_changes_no_run(database: HistoryDatabase, outbox: Outbox) -> None:
     """A stale token changes no run: only the owner of a run may change it."""
     outbox.submit(1)
     outbox.claim(1)
     outbox.record()
     outbox.started(1, token="1.stale")
     outbox.record()
-    assert (None, None) == (known(book, 1).runs[0].started_at, known(book, 1).runs[0].log_path)
+    assert (None, None) == (known(database, 1).runs[0].started_at, known(database, 1).runs[0].log_path)
 
 
-def test_two_recorders_one_wins(book: Book, outbox: Outbox) -> None:
+def test_two_recorders_one_wins(database: HistoryDatabase, outbox: Outbox) -> None:
     """A batch changes nothing and is reported as refused if another recorder moved the cursor."""
     outbox.submit(1)
-    mine = list(outbox.told)
+    mine = list(outbox.reported)
     outbox.record()
-    assert not book.apply(mine, expected=None, epoch="e1")
+    assert not database.apply(mine, expected=None, epoch="e1")
     outbox.submit(2)
     outbox.record()
     late = Cursor(epoch="e1", last_id="1700-1")
     outbox.submit(3)
-    assert not book.apply(outbox.told, expected=late, epoch="e1")
-    assert (None, (), Cursor(epoch="e1", last_id="1700-2")) == (book.get(3), book.events(3), book.cursor())
+    assert not database.apply(outbox.reported, expected=late, epoch="e1")
+    assert (None, (), Cursor(epoch="e1", last_id="1700-2")) == (database.get(3), database.events(3), database.cursor())
 
 
-def test_recorders_at_the_same_time(book_url: str, outbox: Outbox) -> None:
+def test_recorders_at_the_same_time(history_url: str, outbox: Outbox) -> None:
     """Of eight recorders that start from the same cursor at the same moment, exactly one writes."""
     outbox.submit(1)
-    events = list(outbox.told)
-    books = [Book(book_url) for _ in range(8)]
+    events = list(outbox.reported)
+    books = [HistoryDatabase(history_url) for _ in range(8)]
     gate, won = threading.Barrier(len(books)), []
 
-    def race(mine: Book) -> None:
+    def race(mine: HistoryDatabase) -> None:
         gate.wait()
         won.append(mine.apply(events, expected=None, epoch="e1"))
 
@@ -211,36 +211,36 @@ def test_recorders_at_the_same_time(book_url: str, outbox: Outbox) -> None:
         mine.close()
 
 
-def test_replay_changes_nothing(book: Book, outbox: Outbox) -> None:
+def test_replay_changes_nothing(database: HistoryDatabase, outbox: Outbox) -> None:
     """A batch that is sent again because its answer got lost is refused as a whole."""
     outbox.submit(1)
     outbox.claim(1)
-    events = list(outbox.told)
+    events = list(outbox.reported)
     outbox.record()
     outbox.started(1)
     outbox.record()
-    before = (book.get(1), book.events(1), book.cursor())
-    assert not book.apply(events, expected=None, epoch="e1")
-    assert before == (book.get(1), book.events(1), book.cursor())
+    before = (database.get(1), database.events(1), database.cursor())
+    assert not database.apply(events, expected=None, epoch="e1")
+    assert before == (database.get(1), database.events(1), database.cursor())
 
 
-def test_a_new_epoch_starts_over(book: Book, outbox: Outbox) -> None:
+def test_a_new_epoch_starts_over(database: HistoryDatabase, outbox: Outbox) -> None:
     """Events of a new store are recorded although their ids are lower, and the old events stay."""
     outbox.submit(1)
     outbox.record()
     outbox.number = 0
     outbox.submit(1001)
-    assert book.apply(outbox.told, expected=outbox.cursor, epoch="e2")
-    assert (Cursor(epoch="e2", last_id="1700-1"), [1001, 1]) == (book.cursor(), ids(book))
+    assert database.apply(outbox.reported, expected=outbox.cursor, epoch="e2")
+    assert (Cursor(epoch="e2", last_id="1700-1"), [1001, 1]) == (database.cursor(), ids(database))
 
 
-def test_no_events_are_written_at_once(book: Book) -> None:
+def test_no_events_are_written_at_once(database: HistoryDatabase) -> None:
     """An empty batch succeeds and writes nothing."""
-    assert book.apply([], expected=None, epoch="e1")
-    assert book.cursor() is None
+    assert database.apply([], expected=None, epoch="e1")
+    assert database.cursor() is None
 
 
-def test_an_unknown_job_breaks_nothing(book: Book, outbox: Outbox) -> None:
+def test_an_unknown_job_breaks_nothing(database: HistoryDatabase, outbox: Outbox) -> None:
     """Events of an unknown job are stored on their own, and the other events of the batch are applied."""
     outbox.claim(7)
     outbox.started(7)
@@ -248,18 +248,18 @@ def test_an_unknown_job_breaks_nothing(book: Book, outbox: Outbox) -> None:
     outbox.submit(8)
     outbox.claim(8)
     outbox.record()
-    assert (None, JobState.STARTING) == (book.get(7), known(book, 8).job.state)
-    assert [Act.CLAIM, Act.STARTED, Act.FINISH] == [event.act for event in book.events(7)]
+    assert (None, JobState.STARTING) == (database.get(7), known(database, 8).job.state)
+    assert [Act.CLAIM, Act.STARTED, Act.FINISH] == [event.act for event in database.events(7)]
 
 
-def test_an_unreadable_submission_still_uses_its_id(book: Book, outbox: Outbox) -> None:
+def test_an_unreadable_submission_still_uses_its_id(database: HistoryDatabase, outbox: Outbox) -> None:
     """An unreadable submission still counts for the highest job id, even if nothing else of the job is known."""
-    outbox.tell(9, Act.SUBMIT, JobState.QUEUED, attempt=0, spec="{")
+    outbox.report(9, Act.SUBMIT, JobState.QUEUED, attempt=0, spec="{")
     outbox.record()
-    assert (None, 9) == (book.get(9), book.max_job_id())
+    assert (None, 9) == (database.get(9), database.max_job_id())
 
 
-def test_what_a_database_refuses_is_replaced(book: Book, outbox: Outbox) -> None:
+def test_what_a_database_refuses_is_replaced(database: HistoryDatabase, outbox: Outbox) -> None:
     """Names that are not UTF-8 and NUL characters are replaced by a mark in the columns.
 
     The spec keeps them unchanged.
@@ -268,10 +268,10 @@ def test_what_a_database_refuses_is_replaced(book: Book, outbox: Outbox) -> None
     spec = make_spec(argv=("cat", odd), cwd=odd, name=odd, script=odd, env={"X": odd})
     outbox.submit(1, spec)
     outbox.claim(1)
-    outbox.tell(1, Act.LOSE, JobState.LOST, token="1.a", detail=f"{odd}\0")
+    outbox.report(1, Act.LOSE, JobState.LOST, token="1.a", detail=f"{odd}\0")
     outbox.record()
-    record = known(book, 1)
+    record = known(database, 1)
     mark = "\N{REPLACEMENT CHARACTER}"
     assert (spec, Ending.lost(f"/home/{mark * 3}")) == (record.job.spec, record.runs[0].ending)
-    assert f"{odd}\0" == book.events(1)[-1].fields["detail"]
-    assert [1] == ids(book, name=odd)
+    assert f"{odd}\0" == database.events(1)[-1].fields["detail"]
+    assert [1] == ids(database, name=odd)

@@ -85,9 +85,9 @@ def kept(connection: sa.Connection, of: sa.Table) -> list[Any]:
     return sorted(map(tuple, connection.exec_driver_sql(f"SELECT {columns} FROM {of.name}")))
 
 
-def one_by_one(connection: sa.Connection, told: list[dict[str, Any]]) -> None:
+def one_by_one(connection: sa.Connection, reported: list[dict[str, Any]]) -> None:
     """Write each row into the table PLAIN with SQLAlchemy, replacing an existing row."""
-    for row in told:
+    for row in reported:
         connection.execute(sa.delete(PLAIN).where(PLAIN.c.id == row["id"], PLAIN.c.part == row["part"]))
         connection.execute(sa.insert(PLAIN).values(row))
 
@@ -106,9 +106,9 @@ def test_rows_are_put_as_they_are_one_by_one(
 ) -> None:
     """`bulk.put` stores the same values and types as single writes, for new, existing and repeated rows."""
     emptied(connection)
-    for told in (first, second):
-        one_by_one(connection, told)
-        bulk.put(connection, MANY, told)
+    for reported in (first, second):
+        one_by_one(connection, reported)
+        bulk.put(connection, MANY, reported)
 
     assert kept(connection, PLAIN) == kept(connection, MANY)
 
@@ -121,23 +121,23 @@ def test_rows_that_are_there_are_left_alone(
     """`bulk.insert` inserts new rows and leaves existing rows unchanged."""
     emptied(connection)
     one_by_one(connection, [*reversed(first)])
-    for told in (first, second):
-        bulk.insert(connection, MANY, told)
+    for reported in (first, second):
+        bulk.insert(connection, MANY, reported)
 
     before = {row[:2]: row for row in kept(connection, MANY)}
     assert kept(connection, PLAIN) == [before[row[:2]] for row in kept(connection, PLAIN)]
 
 
 @odd.gate
-@given(told=batches, change=rows)
+@given(reported=batches, change=rows)
 def test_rows_are_updated_as_they_are_one_by_one(
-    connection: sa.Connection, told: list[dict[str, Any]], change: dict[str, Any]
+    connection: sa.Connection, reported: list[dict[str, Any]], change: dict[str, Any]
 ) -> None:
     """`bulk.update` changes the given columns of the rows with these keys and ignores missing rows."""
     emptied(connection)
-    one_by_one(connection, told)
-    bulk.put(connection, MANY, told)
-    where = {"id": told[0]["id"], "part": told[0]["part"]}
+    one_by_one(connection, reported)
+    bulk.put(connection, MANY, reported)
+    where = {"id": reported[0]["id"], "part": reported[0]["part"]}
 
     connection.execute(sa.update(PLAIN).where(*(PLAIN.c[name] == value for name, value in where.items())), change)
     bulk.update(connection, MANY, ("id", "part"), [{**where, **change}, {"id": 99, "part": "", **change}])
@@ -153,12 +153,12 @@ def test_rows_that_are_more_than_one_text_go_in_several(
     PostgreSQL takes no text of 1 GiB, and five hundred environments can be that large.
     """
     monkeypatch.setattr(bulk, "_MOST_TEXT", 100)
-    told = [{"id": number, "part": "", "text": "x" * (10 * number)} for number in range(20)]
+    reported = [{"id": number, "part": "", "text": "x" * (10 * number)} for number in range(20)]
 
-    bulk.put(connection, MANY, [*told, {**told[3], "text": "newer"}])
+    bulk.put(connection, MANY, [*reported, {**reported[3], "text": "newer"}])
 
     found = {row.id: row.text for row in connection.execute(sa.select(MANY.c.id, MANY.c.text))}
-    assert {**{row["id"]: row["text"] for row in told}, 3: "newer"} == found
+    assert {**{row["id"]: row["text"] for row in reported}, 3: "newer"} == found
 
 
 @pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
@@ -166,13 +166,15 @@ def test_rows_that_are_more_than_one_text_go_in_several(
     ("of", "keys"),
     [(jobs, ("id",)), (runs, ("job_id", "attempt", "token")), (run_devices, ("job_id", "attempt", "device_uuid"))],
 )
-def test_rows_are_found_by_their_keys_also_in_small_tables(book_url: str, of: sa.Table, keys: tuple[str, ...]) -> None:
+def test_rows_are_found_by_their_keys_also_in_small_tables(
+    history_url: str, of: sa.Table, keys: tuple[str, ...]
+) -> None:
     """Rows are found by their keys through an index, even in small tables.
 
     PostgreSQL would read a small table completely and keep that plan when it has a million rows.
     """
     columns = tuple(column.name for column in of.columns)
-    engine = open_engine(book_url)
+    engine = open_engine(history_url)
     with writing(engine) as connection:
         plan: Any = bulk._change(of, "postgresql", keys, columns)
         text = str(plan.statement.compile(dialect=connection.dialect))

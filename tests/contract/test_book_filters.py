@@ -15,7 +15,7 @@ from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.errors import JobNotFound
 from gpuqueue.history import filters
 from gpuqueue.history.connect import reading, writing
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act
@@ -56,19 +56,19 @@ class Teller(Outbox):
         )
         token = {"token": f"1.{job_id}"}
         claim = {**token, "host": host, "worker": "w", "devices": on, "lease": str(8 * GIB)}
-        self.tell(job_id, Act.CLAIM, JobState.STARTING, **claim)
-        self.tell(
+        self.report(job_id, Act.CLAIM, JobState.STARTING, **claim)
+        self.report(
             job_id, Act.STARTED, JobState.RUNNING, **token, started=encode_started(log_path="/log", devices=devices)
         )
         ended = encode_ended(ending=ending, duration_s=took_s, devices=devices)
         state = JobState.SUCCEEDED if ending == Ending.from_status(0) else JobState.FAILED
-        self.tell(job_id, Act.FINISH, state, **token, ended=ended)
+        self.report(job_id, Act.FINISH, state, **token, ended=ended)
 
 
 @pytest.fixture
-def furnished(book: Book) -> Book:
+def furnished(database: HistoryDatabase) -> HistoryDatabase:
     """Return a history with eight jobs: two models of card, two hosts, all kinds of endings, and unknown values."""
-    outbox = Teller(book)
+    outbox = Teller(database)
     outbox.submit(1, make_spec(account=ADA, argv=("python", "train.py", "--lr", "1e-3")))
     outbox.run(1, Ending.from_status(0), took_s=10, peaks=(4 * GIB,))
     outbox.submit(2, make_spec(account=BOB, argv=("python", "eval_100%.py")))
@@ -83,10 +83,10 @@ def furnished(book: Book) -> Book:
     outbox.run(6, Ending.from_status(0), took_s=20, peaks=(9 * GIB, None), on="GPU-a1,GPU-a2")
     outbox.submit(7, make_spec(account=ADA))
     outbox.claim(7, token="1.7", devices="GPU-b2")
-    outbox.tell(7, Act.LOSE, JobState.QUEUED, attempt=1, losses=1, token="1.7", detail="gone")
+    outbox.report(7, Act.LOSE, JobState.QUEUED, attempt=1, losses=1, token="1.7", detail="gone")
     outbox.submit(8, make_spec(account=BOB))
     outbox.record()
-    return book
+    return database
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def furnished(book: Book) -> Book:
         ({"exit_code": 0, "limit": 1, "after_id": 6}, [4]),
     ],
 )
-def test_each_filter_keeps_what_it_says(furnished: Book, query: dict[str, Any], expected: list[int]) -> None:
+def test_each_filter_keeps_what_it_says(furnished: HistoryDatabase, query: dict[str, Any], expected: list[int]) -> None:
     """Each filter gives the matching jobs.
 
     An unknown value matches no filter, and SQL wildcards match only themselves.
@@ -146,7 +146,7 @@ def test_each_filter_keeps_what_it_says(furnished: Book, query: dict[str, Any], 
 )
 @pytest.mark.parametrize("reverse", [False, True])
 def test_few_or_many_within_a_bound_give_the_same(
-    furnished: Book, monkeypatch: pytest.MonkeyPatch, sort: Sort, query: dict[str, Any], *, reverse: bool
+    furnished: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, sort: Sort, query: dict[str, Any], *, reverse: bool
 ) -> None:
     """A filter with few matches and one with many use different searches, with the same result."""
     few = ids(furnished, sort=sort, reverse=reverse, **query)
@@ -157,13 +157,13 @@ def test_few_or_many_within_a_bound_give_the_same(
 
 
 @pytest.fixture
-def named(book: Book) -> Book:
+def named(database: HistoryDatabase) -> HistoryDatabase:
     """Return a history with job names that contain pattern characters."""
-    outbox = Outbox(book)
+    outbox = Outbox(database)
     for job_id, name in enumerate(("sweep-1", "sweep-22", "Sweep-1", "s[1]", "s1", "a^", "x%y"), start=1):
         outbox.submit(job_id, make_spec(name=name))
     outbox.record()
-    return book
+    return database
 
 
 @pytest.mark.parametrize(
@@ -182,74 +182,76 @@ def named(book: Book) -> Book:
         ("*.*", []),
     ],
 )
-def test_a_name_may_be_a_pattern(named: Book, name: str, expected: list[int]) -> None:
+def test_a_name_may_be_a_pattern(named: HistoryDatabase, name: str, expected: list[int]) -> None:
     """A name may be a pattern, as in `cancel --name`. A pattern that is also a whole name matches that name too."""
     assert expected == ids(named, name=name)
 
 
 @pytest.mark.parametrize("few", [filters.FEW, 0])
-def test_an_exit_code_may_be_a_signal(book: Book, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+def test_an_exit_code_may_be_a_signal(database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """The filter for exit code 137 also matches jobs that SIGKILL ended, for which ``run`` returns 137.
 
     A job that timed out and was ended by SIGKILL does not match.
     """
     monkeypatch.setattr(filters, "FEW", few)
-    outbox = Teller(book)
+    outbox = Teller(database)
     endings = (Ending.from_status(-9), Ending.from_status(137), Ending.from_status(-15), OUT_OF_MEMORY, TIMED_OUT)
     for job_id, ending in enumerate((*endings, Ending.from_status(9), Ending.stopped(EndingKind.TIMED_OUT, -9)), 1):
         outbox.submit(job_id)
         outbox.run(job_id, ending)
     outbox.record()
 
-    assert [2, 1] == ids(book, exit_code=137)
-    assert [2] == ids(book, exit_code=137, sort=Sort.PEAK, after_id=3, limit=1)
-    assert [3] == ids(book, exit_code=143)
-    assert [6] == ids(book, exit_code=9)
+    assert [2, 1] == ids(database, exit_code=137)
+    assert [2] == ids(database, exit_code=137, sort=Sort.PEAK, after_id=3, limit=1)
+    assert [3] == ids(database, exit_code=143)
+    assert [6] == ids(database, exit_code=9)
 
 
 @pytest.mark.parametrize("few", [filters.FEW, 0])
-def test_an_exit_code_may_be_that_of_run_and_wait(book: Book, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+def test_an_exit_code_may_be_that_of_run_and_wait(
+    database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
     """The filter also matches the exit codes of `run` and `wait`: 124 for a timeout and 130 for a cancel.
 
     Regression: the history found neither.
     """
     monkeypatch.setattr(filters, "FEW", few)
-    outbox = Teller(book)
+    outbox = Teller(database)
     cancelled = Ending.stopped(EndingKind.CANCELLED, -15)
     endings = (TIMED_OUT, Ending.from_status(124), cancelled, Ending.from_status(130), Ending.from_status(-2))
     for job_id, ending in enumerate((*endings, Ending.from_status(0), Ending.from_status(-15)), 1):
         outbox.submit(job_id)
         outbox.run(job_id, ending)
     outbox.submit(8)
-    outbox.tell(8, Act.CANCEL, JobState.CANCELLED)
+    outbox.report(8, Act.CANCEL, JobState.CANCELLED)
     outbox.record()
 
-    assert [2, 1] == ids(book, exit_code=124)
-    assert [8, 5, 4, 3] == ids(book, exit_code=130)
-    assert [5, 4] == ids(book, exit_code=130, after_id=8, limit=2)
-    assert {8, 5, 4, 3} == set(ids(book, exit_code=130, sort=Sort.PEAK))
-    assert [7] == ids(book, exit_code=143)
+    assert [2, 1] == ids(database, exit_code=124)
+    assert [8, 5, 4, 3] == ids(database, exit_code=130)
+    assert [5, 4] == ids(database, exit_code=130, after_id=8, limit=2)
+    assert {8, 5, 4, 3} == set(ids(database, exit_code=130, sort=Sort.PEAK))
+    assert [7] == ids(database, exit_code=143)
 
 
-def test_a_clock_that_was_set_back_hides_no_job(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_was_set_back_hides_no_job(database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job with an earlier time than its id suggests is found: the submission time counts, not the id.
 
     The store's clock was set back, so job 3 has an earlier submission time than job 1.
     """
-    outbox = Outbox(book)
+    outbox = Outbox(database)
     for job_id in (1, 2, 3, 4):
         outbox.submit(job_id)
     outbox.record()
-    with writing(book._engine) as connection:
+    with writing(database._engine) as connection:
         earlier = jobs.update().where(jobs.c.id == 3).values(submitted_at=second(0) - timedelta(days=1))
         connection.execute(earlier)
     monkeypatch.setattr(filters, "FEW", 0)
-    first = book.get(1)
+    first = database.get(1)
     assert first is not None
     at = first.job.submitted_at
 
-    assert [3] == ids(book, until=at)
-    assert [1, 2, 4] == ids(book, since=at, reverse=True)
+    assert [3] == ids(database, until=at)
+    assert [1, 2, 4] == ids(database, since=at, reverse=True)
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
@@ -266,7 +268,7 @@ def test_a_clock_that_was_set_back_hides_no_job(book: Book, monkeypatch: pytest.
     ],
 )
 def test_of_many_none_is_put_in_order(
-    furnished: Book, monkeypatch: pytest.MonkeyPatch, query: dict[str, Any], plan: str
+    furnished: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, query: dict[str, Any], plan: str
 ) -> None:
     """A page of many matches is read from an index without sorting.
 
@@ -301,7 +303,9 @@ def test_of_many_none_is_put_in_order(
         (Sort.USER, [7, 5, 3, 1, 8, 6, 4, 2]),
     ],
 )
-def test_the_largest_stands_first_and_the_unknown_last(furnished: Book, sort: Sort, expected: list[int]) -> None:
+def test_the_largest_stands_first_and_the_unknown_last(
+    furnished: HistoryDatabase, sort: Sort, expected: list[int]
+) -> None:
     """The largest value is first and unknown values are last. Among equal values the newest job is first.
 
     A peak is unknown if the peak on one of its devices is unknown.
@@ -310,7 +314,7 @@ def test_the_largest_stands_first_and_the_unknown_last(furnished: Book, sort: So
 
 
 @pytest.mark.parametrize("sort", Sort)
-def test_the_other_way_round_the_unknown_still_stands_last(furnished: Book, sort: Sort) -> None:
+def test_the_other_way_round_the_unknown_still_stands_last(furnished: HistoryDatabase, sort: Sort) -> None:
     """In reverse order unknown values are still last: jobs with known values are reversed, then the others."""
     straight = ids(furnished, sort=sort)
     unknown = {Sort.DURATION: [8, 7, 5], Sort.PEAK: [8, 7, 6, 5], Sort.ENDED: [8, 7]}.get(sort, [])
@@ -320,7 +324,12 @@ def test_the_other_way_round_the_unknown_still_stands_last(furnished: Book, sort
 
 
 @pytest.mark.parametrize(("sort", "reverse", "limit"), list(itertools.product(Sort, (False, True), (1, 3))), ids=str)
-def test_pages_put_together_are_the_whole_list(furnished: Book, sort: Sort, reverse: bool, limit: int) -> None:  # noqa: FBT001 - a test's
+def test_pages_put_together_are_the_whole_list(
+    furnished: HistoryDatabase,
+    sort: Sort,
+    reverse: bool,  # noqa: FBT001 - a test's
+    limit: int,
+) -> None:
     """All pages together are the whole list in every order, with no job twice and none missing.
 
     That also holds where a page ends among equal or unknown values.
@@ -334,32 +343,32 @@ def test_pages_put_together_are_the_whole_list(furnished: Book, sort: Sort, reve
     assert whole == seen
 
 
-def test_a_page_with_a_filter_goes_on_in_its_order(furnished: Book) -> None:
+def test_a_page_with_a_filter_goes_on_in_its_order(furnished: HistoryDatabase) -> None:
     """The job after which a page continues need not match the filter."""
     assert [3, 1] == ids(furnished, sort=Sort.PEAK, user="ada", after_id=4, limit=2)
     assert [5] == ids(furnished, sort=Sort.PEAK, user="ada", after_id=7)
 
 
-def test_a_page_after_a_job_that_nobody_knows(furnished: Book) -> None:
+def test_a_page_after_a_job_that_nobody_knows(furnished: HistoryDatabase) -> None:
     """Continuing after an unknown job is an error in an order by value, and works in the order by id."""
     with pytest.raises(JobNotFound, match="no job 99 in the history to go on after"):
         furnished.history(HistoryQuery(sort=Sort.PEAK, after_id=99))
     assert [8, 7] == ids(furnished, after_id=99, limit=2)
 
 
-def test_a_job_that_runs_again_shows_nothing_of_its_last_run(book: Book, outbox: Outbox) -> None:
+def test_a_job_that_runs_again_shows_nothing_of_its_last_run(database: HistoryDatabase, outbox: Outbox) -> None:
     """A filter uses the run that a list shows. A job that runs again shows nothing of its previous run.
 
     A released claim changes nothing.
     """
     outbox.submit(1)
     outbox.claim(1)
-    outbox.tell(1, Act.LOSE, JobState.QUEUED, token="1.a", detail="gone", losses=1)
+    outbox.report(1, Act.LOSE, JobState.QUEUED, token="1.a", detail="gone", losses=1)
     outbox.claim(1, token="2.b", attempt=2)
-    outbox.tell(1, Act.GIVEBACK, JobState.QUEUED, token="2.b", losses=1)
+    outbox.report(1, Act.RELEASE_CLAIM, JobState.QUEUED, token="2.b", losses=1)
     outbox.record()
-    assert [1] == ids(book, endings=(EndingKind.LOST,))
+    assert [1] == ids(database, endings=(EndingKind.LOST,))
     outbox.claim(1, token="2.c", attempt=2)
     outbox.started(1, token="2.c", attempt=2)
     outbox.record()
-    assert [] == ids(book, endings=(EndingKind.LOST,))
+    assert [] == ids(database, endings=(EndingKind.LOST,))

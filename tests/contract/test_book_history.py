@@ -10,44 +10,44 @@ import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
 from outbox import Outbox, ids, second
 
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import migrate
 from gpuqueue.history.connect import open_engine, writing
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState, WaitReason
 
 
-def test_a_story_is_in_the_order_of_the_outbox(book: Book, outbox: Outbox) -> None:
+def test_a_story_is_in_the_order_of_the_outbox(database: HistoryDatabase, outbox: Outbox) -> None:
     """A job's events are in the order of the outbox, with their contents: event 10 comes after event 9."""
     outbox.submit(1)
     for _ in range(5):
-        outbox.tell(1, Act.HOLD, JobState.HELD, attempt=0, reason=WaitReason.HELD)
-        outbox.tell(1, Act.RELEASE, JobState.QUEUED, attempt=0)
+        outbox.report(1, Act.HOLD, JobState.HELD, attempt=0, reason=WaitReason.HELD)
+        outbox.report(1, Act.RELEASE, JobState.QUEUED, attempt=0)
     outbox.claim(1)
-    told = list(outbox.told)
+    reported = list(outbox.reported)
     outbox.record()
-    story = book.events(1)
-    assert [event.id for event in told] == [event.id for event in story]
-    assert told[1:] == list(story[1:])
+    story = database.events(1)
+    assert [event.id for event in reported] == [event.id for event in story]
+    assert reported[1:] == list(story[1:])
 
 
-def test_a_job_has_any_number_of_runs_in_a_page(book: Book, outbox: Outbox) -> None:
+def test_a_job_has_any_number_of_runs_in_a_page(database: HistoryDatabase, outbox: Outbox) -> None:
     """In a page each job has its own runs and devices, in order."""
     for job_id in (1, 2):
         outbox.submit(job_id)
         for attempt in (1, 2):
             outbox.claim(job_id, token=f"{attempt}.{job_id}", attempt=attempt, devices=f"GPU-{job_id}{attempt}")
-            outbox.tell(job_id, Act.LOSE, JobState.QUEUED, attempt=attempt, token=f"{attempt}.{job_id}", detail="")
+            outbox.report(job_id, Act.LOSE, JobState.QUEUED, attempt=attempt, token=f"{attempt}.{job_id}", detail="")
     outbox.record()
-    page = book.history(HistoryQuery())
+    page = database.history(HistoryQuery())
     found = [[(run.token, run.devices[0].uuid) for run in record.runs] for record in page]
     assert [[("1.2", "GPU-21"), ("2.2", "GPU-22")], [("1.1", "GPU-11"), ("2.1", "GPU-12")]] == found
 
 
 @pytest.fixture
-def furnished(book: Book, outbox: Outbox) -> Book:
+def furnished(database: HistoryDatabase, outbox: Outbox) -> HistoryDatabase:
     """Return a history with four jobs, submitted one second apart."""
     outbox.submit(1, make_spec(account=ADA, name="train"))
     outbox.submit(2, make_spec(account=BOB, name="train"))
@@ -55,9 +55,9 @@ def furnished(book: Book, outbox: Outbox) -> Book:
     outbox.submit(4, make_spec(account=ADA, name="eval"))
     outbox.claim(2, devices="GPU-aa11,GPU-bb22")
     outbox.claim(3, devices="GPU-bb22")
-    outbox.tell(4, Act.CANCEL, JobState.CANCELLED, attempt=0)
+    outbox.report(4, Act.CANCEL, JobState.CANCELLED, attempt=0)
     outbox.record()
-    return book
+    return database
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def furnished(book: Book, outbox: Outbox) -> Book:
         ({"before_id": 1}, []),
     ],
 )
-def test_history_gives_what_matches(furnished: Book, query: dict[str, Any], expected: list[int]) -> None:
+def test_history_gives_what_matches(furnished: HistoryDatabase, query: dict[str, Any], expected: list[int]) -> None:
     """Each filter narrows the result, alone and combined. Records are newest first, page by page."""
     assert expected == ids(furnished, **query)
 
 
 @pytest.mark.full
-def test_a_page_may_be_large(book: Book, outbox: Outbox) -> None:
+def test_a_page_may_be_large(database: HistoryDatabase, outbox: Outbox) -> None:
     """A page may have more jobs than a database accepts parameters, and each job has its run."""
     count = 2100
     for job_id in range(1, count + 1):
@@ -96,36 +96,36 @@ def test_a_page_may_be_large(book: Book, outbox: Outbox) -> None:
     for job_id in range(1, count + 1):
         outbox.claim(job_id)
     outbox.record()
-    page = book.history(HistoryQuery(limit=count))
+    page = database.history(HistoryQuery(limit=count))
     assert [1] * count == [len(record.runs) for record in page]
 
 
 def test_an_old_reader_says_what_to_do(empty_url: str) -> None:
     """Without tables, the message names the command that creates them."""
-    book = Book(empty_url)
+    database = HistoryDatabase(empty_url)
     with pytest.raises(
-        BookUnreachable, match=r"(has no tables|is not there) yet: run gpuqueue up, or gpuqueue db upgrade"
+        HistoryUnreachable, match=r"(has no tables|is not there) yet: run gpuqueue up, or gpuqueue db upgrade"
     ):
-        book.cursor()
+        database.cursor()
     migrate.upgrade(empty_url)
-    assert book.cursor() is None
-    book.close()
+    assert database.cursor() is None
+    database.close()
 
 
 @pytest.mark.parametrize(
     ("revision", "advice"), [("0000", "is older .* run gpuqueue db upgrade"), ("9999", "is newer .* upgrade gpuqueue")]
 )
-def test_tables_of_another_version_are_refused(book_url: str, revision: str, advice: str) -> None:
+def test_tables_of_another_version_are_refused(history_url: str, revision: str, advice: str) -> None:
     """Tables of another version are refused: reading or writing unknown tables would be worse than an error."""
-    engine = open_engine(book_url)
+    engine = open_engine(history_url)
     with writing(engine) as connection:
         connection.execute(sa.text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
     engine.dispose()
-    book = Book(book_url)
-    for ask in (book.max_job_id, lambda: book.apply([], expected=None, epoch="e")):
-        with pytest.raises(BookUnreachable, match=advice):
+    database = HistoryDatabase(history_url)
+    for ask in (database.max_job_id, lambda: database.apply([], expected=None, epoch="e")):
+        with pytest.raises(HistoryUnreachable, match=advice):
             ask()
-    book.close()
+    database.close()
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_tables_of_another_version_are_refused(book_url: str, revision: str, adv
 )
 def test_a_book_that_cannot_be_reached_says_so_in_one_line(url: str, words: str) -> None:
     """An unreachable history gives one line that names the address without the password."""
-    with pytest.raises(BookUnreachable, match=words) as caught:
-        Book(url).cursor()
+    with pytest.raises(HistoryUnreachable, match=words) as caught:
+        HistoryDatabase(url).cursor()
     assert (False, 1) == ("secret" in str(caught.value), len(str(caught.value).splitlines()))
 
 
@@ -149,10 +149,10 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Any) -> None:
     """A file that is no database is neither read nor overwritten."""
     path = tmp_path / "book.db"
     path.write_text("this is somebody's letter, not a database. " * 50)
-    book = Book(f"sqlite:///{path}")
-    with pytest.raises(BookUnreachable, match=r"is damaged \(file is not a database\)"):
-        book.cursor()
-    book.close()
+    database = HistoryDatabase(f"sqlite:///{path}")
+    with pytest.raises(HistoryUnreachable, match=r"is damaged \(file is not a database\)"):
+        database.cursor()
+    database.close()
     assert path.read_text().startswith("this is somebody's letter")
 
 

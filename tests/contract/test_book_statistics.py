@@ -12,7 +12,7 @@ from factories import ADA, BOB, make_spec
 from outbox import Outbox
 
 from gpuqueue.codec import encode_ended, encode_started
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.statistics import local_days
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act
@@ -36,8 +36,8 @@ class Diary(Outbox):
 
     def when(self, hours: float, *event: Any, **given: Any) -> None:
         """Add one event of the given time."""
-        self.tell(*event, **given)
-        self.told[-1] = replace(self.told[-1], at=at(hours))
+        self.report(*event, **given)
+        self.reported[-1] = replace(self.reported[-1], at=at(hours))
 
     def run(  # noqa: PLR0913 - each is one thing about a run
         self,
@@ -69,7 +69,7 @@ class Diary(Outbox):
         )
         token = {"token": f"1.{job_id}"}
         self.submit(job_id, make_spec(account=account, mem_bytes=lease))
-        self.told[-1] = replace(self.told[-1], at=at(submitted))
+        self.reported[-1] = replace(self.reported[-1], at=at(submitted))
         claim = {**token, "host": host, "worker": "w", "devices": on, "lease": str(lease)}
         self.when(claimed, job_id, Act.CLAIM, JobState.STARTING, **claim)
         started = encode_started(log_path="/log", devices=devices)
@@ -82,14 +82,14 @@ class Diary(Outbox):
 
 
 @pytest.fixture
-def diary(book: Book) -> Diary:
+def diary(database: HistoryDatabase) -> Diary:
     """Return an empty diary for the empty history."""
-    return Diary(book)
+    return Diary(database)
 
 
-def ask(book: Book, by: By = By.USER, since: float = 0, until: float = 10, **given: Any) -> Statistics:
+def ask(database: HistoryDatabase, by: By = By.USER, since: float = 0, until: float = 10, **given: Any) -> Statistics:
     """Return the statistics from *since* to *until* hours after noon."""
-    return book.statistics(by=by, since=at(since), until=at(until), **given)
+    return database.statistics(by=by, since=at(since), until=at(until), **given)
 
 
 def of(statistics: Statistics, name: str) -> dict[str, Any]:
@@ -97,20 +97,20 @@ def of(statistics: Statistics, name: str) -> dict[str, Any]:
     return {group.label: getattr(group.figures, name) for group in statistics.groups}
 
 
-def test_an_empty_book_has_no_groups_and_knows_no_rates(book: Book) -> None:
+def test_an_empty_book_has_no_groups_and_knows_no_rates(database: HistoryDatabase) -> None:
     """An empty history has no groups, amounts of 0 and unknown rates."""
-    told = ask(book)
+    reported = ask(database)
 
-    assert ((), Figures()) == (told.groups, told.total)
+    assert ((), Figures()) == (reported.groups, reported.total)
     assert (None, None, None, None) == (
-        told.total.failure_rate,
-        told.total.used,
-        told.total.wait_median_s,
-        told.total.utilisation,
+        reported.total.failure_rate,
+        reported.total.used,
+        reported.total.wait_median_s,
+        reported.total.utilisation,
     )
 
 
-def test_a_run_counts_on_each_of_its_devices_and_once_as_a_run(book: Book, diary: Diary) -> None:
+def test_a_run_counts_on_each_of_its_devices_and_once_as_a_run(database: HistoryDatabase, diary: Diary) -> None:
     """A run counts once as a run and on each of its devices.
 
     Two cards for two hours are four GPU-hours of one run, and two hours on each card.
@@ -118,7 +118,7 @@ def test_a_run_counts_on_each_of_its_devices_and_once_as_a_run(book: Book, diary
     diary.run(1, ADA, 0, 1, 3, on="GPU-a,GPU-b")
     diary.record()
 
-    by_user, by_device = ask(book), ask(book, By.DEVICE)
+    by_user, by_device = ask(database), ask(database, By.DEVICE)
 
     assert {"ada": 4 * HOUR} == pytest.approx(of(by_user, "gpu_s"))
     assert ({"ada": 1}, {"ada": 1}) == (of(by_user, "runs"), of(by_user, "jobs"))
@@ -126,7 +126,7 @@ def test_a_run_counts_on_each_of_its_devices_and_once_as_a_run(book: Book, diary
     assert (1, 4 * HOUR) == (by_device.total.runs, pytest.approx(by_device.total.gpu_s))
 
 
-def test_asked_against_used_is_weighted_by_time(book: Book, diary: Diary) -> None:
+def test_asked_against_used_is_weighted_by_time(database: HistoryDatabase, diary: Diary) -> None:
     """The ratio of used to requested memory is weighted by time.
 
     Three hours at 2 of 24 GiB count more than one at 10 of 12. Unmeasured time is left out and reported.
@@ -137,15 +137,15 @@ def test_asked_against_used_is_weighted_by_time(book: Book, diary: Diary) -> Non
     diary.run(4, BOB, 5, 5, 6, lease=6 * GIB, peak=None)
     diary.record()
 
-    told = ask(book)
+    reported = ask(database)
 
-    assert {"ada": 16 / 84, "bob": None} == pytest.approx(of(told, "used"))
-    assert {"ada": 90 / 5 * GIB, "bob": 6 * GIB} == pytest.approx(of(told, "asked_bytes"))
-    assert {"ada": 4 * GIB, "bob": None} == pytest.approx(of(told, "peak_bytes"))
-    assert {"ada": 4 / 5, "bob": 0.0} == pytest.approx(of(told, "measured"))
+    assert {"ada": 16 / 84, "bob": None} == pytest.approx(of(reported, "used"))
+    assert {"ada": 90 / 5 * GIB, "bob": 6 * GIB} == pytest.approx(of(reported, "asked_bytes"))
+    assert {"ada": 4 * GIB, "bob": None} == pytest.approx(of(reported, "peak_bytes"))
+    assert {"ada": 4 / 5, "bob": 0.0} == pytest.approx(of(reported, "measured"))
 
 
-def test_only_what_lies_in_the_period_counts(book: Book, diary: Diary) -> None:
+def test_only_what_lies_in_the_period_counts(database: HistoryDatabase, diary: Diary) -> None:
     """Runs are cut to the period: those that start before it, end after it or have not ended."""
     diary.run(1, ADA, -3, -2, 1)
     diary.run(2, ADA, 8, 9, 20)
@@ -154,15 +154,15 @@ def test_only_what_lies_in_the_period_counts(book: Book, diary: Diary) -> None:
     diary.run(5, ADA, 11, 12, 13)
     diary.record()
 
-    told = ask(book)
+    reported = ask(database)
 
-    assert {"ada": 2 * HOUR, "bob": 3 * HOUR} == pytest.approx(of(told, "gpu_s"))
-    assert ({"ada": 2, "bob": 1}, {"ada": 1, "bob": 0}) == (of(told, "runs"), of(told, "ended"))
-    assert {"ada": 1, "bob": 1} == of(told, "waits")
-    assert {"ada": HOUR, "bob": HOUR} == pytest.approx(of(told, "wait_max_s"))
+    assert {"ada": 2 * HOUR, "bob": 3 * HOUR} == pytest.approx(of(reported, "gpu_s"))
+    assert ({"ada": 2, "bob": 1}, {"ada": 1, "bob": 0}) == (of(reported, "runs"), of(reported, "ended"))
+    assert {"ada": 1, "bob": 1} == of(reported, "waits")
+    assert {"ada": HOUR, "bob": HOUR} == pytest.approx(of(reported, "wait_max_s"))
 
 
-def test_waits_are_ranked_and_only_the_first_claim_ends_one(book: Book, diary: Diary) -> None:
+def test_waits_are_ranked_and_only_the_first_claim_ends_one(database: HistoryDatabase, diary: Diary) -> None:
     """Median and 95th percentile are actual waits, and only the first claim of a job ends a wait.
 
     A run after a loss is no second wait.
@@ -173,14 +173,14 @@ def test_waits_are_ranked_and_only_the_first_claim_ends_one(book: Book, diary: D
     diary.when(4, 1, Act.CLAIM, JobState.STARTING, attempt=2, token="2.1", host="h", worker="w", devices="G", lease="1")
     diary.record()
 
-    figures = ask(book).total
+    figures = ask(database).total
 
     assert (20, HOUR, 1.9 * HOUR, 2 * HOUR) == pytest.approx(
         (figures.waits, figures.wait_median_s, figures.wait_p95_s, figures.wait_max_s), abs=0.01
     )
 
 
-def test_rates_are_of_the_runs_that_ended(book: Book, diary: Diary) -> None:
+def test_rates_are_of_the_runs_that_ended(database: HistoryDatabase, diary: Diary) -> None:
     """Rates refer to ended runs. A cancelled run is no failure, and an exit code other than 0 is one."""
     endings = [
         Ending.from_status(0),
@@ -194,7 +194,7 @@ def test_rates_are_of_the_runs_that_ended(book: Book, diary: Diary) -> None:
     diary.run(9, ADA, 0, 1)
     diary.record()
 
-    figures = ask(book).total
+    figures = ask(database).total
 
     assert (6, 5, 1, 1, 1, 1, 3) == (
         figures.runs,
@@ -208,17 +208,17 @@ def test_rates_are_of_the_runs_that_ended(book: Book, diary: Diary) -> None:
     assert (0.6, 0.2) == (figures.failure_rate, figures.out_of_memory_rate)
 
 
-def test_a_device_is_found_by_the_name_that_lists_give_it(book: Book, diary: Diary) -> None:
+def test_a_device_is_found_by_the_name_that_lists_give_it(database: HistoryDatabase, diary: Diary) -> None:
     """A device is found by its listed name. Regression: only the UUID worked, which no list shows."""
     diary.run(1, ADA, 0, 0, 1)
     diary.run(2, ADA, 0, 1, 2, on="GPU-b", host="nodeB")
     diary.record()
 
-    assert [2] == [record.job.id for record in book.history(HistoryQuery(device="nodeB:0"))]
-    assert [] == book.history(HistoryQuery(device="nodeB:1"))
+    assert [2] == [record.job.id for record in database.history(HistoryQuery(device="nodeB:0"))]
+    assert [] == database.history(HistoryQuery(device="nodeB:1"))
 
 
-def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(book: Book, diary: Diary) -> None:
+def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(database: HistoryDatabase, diary: Diary) -> None:
     """CPU hours are separate from GPU hours, and utilisation is weighted by the time for which it is known."""
     diary.run(1, ADA, 0, 0, 1, kind=DeviceKind.CPU, on="cpu-x", busy=None)
     diary.run(2, ADA, 0, 1, 4, busy=0.2)
@@ -226,12 +226,12 @@ def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(book: Book, diary: Diary) -
     diary.run(4, BOB, 0, 5, 6, on="GPU-b", host="nodeB")
     diary.record()
 
-    total = ask(book).total
+    total = ask(database).total
     assert (5 * HOUR, HOUR) == (pytest.approx(total.gpu_s), pytest.approx(total.cpu_s))
     assert (0.2 * 3 + 1.0 + 0.5) / 5 == pytest.approx(total.utilisation)
-    assert {"nodeA": 4 * HOUR, "nodeB": HOUR} == pytest.approx(of(ask(book, By.HOST), "gpu_s"))
-    assert ["nodeA:cpu", "nodeA:0", "nodeB:0"] == [group.label for group in ask(book, By.DEVICE).groups]
-    assert {"bob": HOUR} == pytest.approx(of(ask(book, user="bob"), "gpu_s"))
+    assert {"nodeA": 4 * HOUR, "nodeB": HOUR} == pytest.approx(of(ask(database, By.HOST), "gpu_s"))
+    assert ["nodeA:cpu", "nodeA:0", "nodeB:0"] == [group.label for group in ask(database, By.DEVICE).groups]
+    assert {"bob": HOUR} == pytest.approx(of(ask(database, user="bob"), "gpu_s"))
 
 
 @pytest.fixture
@@ -245,16 +245,16 @@ def berlin(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.usefixtures("berlin")
-def test_a_run_over_midnight_counts_in_both_days(book: Book, diary: Diary) -> None:
+def test_a_run_over_midnight_counts_in_both_days(database: HistoryDatabase, diary: Diary) -> None:
     """A run over midnight counts in both local days, with its hours in each. A day without runs has 0."""
     diary.run(1, ADA, 0, 9, 13)  # 22:00 to 02:00 in Berlin
     diary.record()
 
-    told = ask(book, By.DAY, 0, 36)
+    reported = ask(database, By.DAY, 0, 36)
 
-    assert {"2026-11-03": 2 * HOUR, "2026-11-04": 2 * HOUR, "2026-11-05": 0.0} == pytest.approx(of(told, "gpu_s"))
-    assert {"2026-11-03": 0, "2026-11-04": 1, "2026-11-05": 0} == of(told, "ended")
-    assert (1, 4 * HOUR) == (told.total.runs, pytest.approx(told.total.gpu_s))
+    assert {"2026-11-03": 2 * HOUR, "2026-11-04": 2 * HOUR, "2026-11-05": 0.0} == pytest.approx(of(reported, "gpu_s"))
+    assert {"2026-11-03": 0, "2026-11-04": 1, "2026-11-05": 0} == of(reported, "ended")
+    assert (1, 4 * HOUR) == (reported.total.runs, pytest.approx(reported.total.gpu_s))
 
 
 @pytest.mark.usefixtures("berlin")
@@ -267,12 +267,12 @@ def test_a_day_has_the_hours_that_the_clock_on_the_wall_gives_it() -> None:
     assert [10, 25, 13] == [(end - start).total_seconds() / HOUR for start, end in steps]
 
 
-def test_a_course_has_each_step_of_each_device(book: Book, diary: Diary) -> None:
+def test_a_course_has_each_step_of_each_device(database: HistoryDatabase, diary: Diary) -> None:
     """A run counts in each step that it overlaps. Devices are in the order of their indexes."""
     diary.run(1, ADA, 0, 0, 3, on="GPU-a,GPU-b", busy=0.25)
     diary.record()
 
-    course = book.course(since=at(0), until=at(4), count=2)
+    course = database.course(since=at(0), until=at(4), count=2)
 
     assert (at(0), at(2), at(4)) == course.bounds
     assert [4 * HOUR, 2 * HOUR] == pytest.approx([step.gpu_s for step in course.steps])

@@ -14,7 +14,7 @@ from factories import make_spec
 from outbox import Outbox
 
 from gpuqueue.history.connect import writing
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.statistics import local_days
 from gpuqueue.history.tables import jobs, run_devices, runs
 from gpuqueue.model.statistics import By, Figures, figures_to_plain
@@ -30,7 +30,7 @@ def at(hours: float) -> datetime:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Delivery:
     """A run as it is stored, with the required fields of its job."""
 
     job: int
@@ -50,13 +50,13 @@ class Told:
         return "succeeded" if (self.ending, self.code) == ("exited", 0) else self.ending
 
 
-def made(seed: int) -> list[Told]:
+def made(seed: int) -> list[Delivery]:
     """Return the runs of sixty jobs, at full hours.
 
     Some jobs run more than once, on two devices or on none, and some runs have not ended.
     """
     chance = random.Random(seed)  # noqa: S311 - the same runs each time
-    told = []
+    reported = []
     for job in range(1, 61):
         user, submitted = chance.choice(("ada", "bob", "eve")), chance.randrange(120)
         claimed = submitted + chance.randrange(-1, 6)  # negative if the clock was set back
@@ -79,8 +79,8 @@ def made(seed: int) -> list[Told]:
                 for position, uuid in enumerate(uuids)
                 for peak in [chance.choice((None, GIB, 3 * GIB))]
             )
-            told.append(
-                Told(
+            reported.append(
+                Delivery(
                     job=job,
                     attempt=attempt,
                     user=user,
@@ -94,17 +94,17 @@ def made(seed: int) -> list[Told]:
                 )
             )
             claimed = (ended if ended is not None else claimed) + 1
-    return told
+    return reported
 
 
-def write(book: Book, told: Sequence[Told]) -> None:
+def write(database: HistoryDatabase, reported: Sequence[Delivery]) -> None:
     """Write the runs directly into the tables."""
-    outbox = Outbox(book)
-    for job in sorted({run.job for run in told}):
+    outbox = Outbox(database)
+    for job in sorted({run.job for run in reported}):
         outbox.submit(job, make_spec())
     outbox.record()
-    with writing(book._engine) as connection:
-        for run in told:
+    with writing(database._engine) as connection:
+        for run in reported:
             its_job = jobs.update().where(jobs.c.id == run.job)
             connection.execute(its_job.values(user_name=run.user, submitted_at=run.submitted))
             key = {"job_id": run.job, "attempt": run.attempt}
@@ -116,10 +116,12 @@ def write(book: Book, told: Sequence[Told]) -> None:
                 connection.execute(run_devices.insert().values(**key, **device, samples=1, na_samples=0))
 
 
-def expected(told: Sequence[Told], start: datetime, end: datetime, on: str | None = None) -> Figures:
-    """Return the figures of *told* from *start* to *end*, on the device *on* or on all devices."""
+def expected(reported: Sequence[Delivery], start: datetime, end: datetime, on: str | None = None) -> Figures:
+    """Return the figures of *reported* from *start* to *end*, on the device *on* or on all devices."""
     here = [
-        run for run in told if run.claimed < end and (run.ended is None or run.ended > start or run.claimed >= start)
+        run
+        for run in reported
+        if run.claimed < end and (run.ended is None or run.ended > start or run.claimed >= start)
     ]
     ended = [run.way for run in here if run.ended is not None and start <= run.ended < end]
     held = [
@@ -161,23 +163,25 @@ def same(figures: Figures, other: Figures) -> bool:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("user", [None, "ada"])
-def test_each_group_and_all_of_it_are_what_the_runs_come_to(book: Book, seed: int, user: str | None) -> None:
+def test_each_group_and_all_of_it_are_what_the_runs_come_to(
+    database: HistoryDatabase, seed: int, user: str | None
+) -> None:
     """Groups by user, host, device and day and the totals match the runs.
 
     Some runs exceed the period, and times are at full hours, where an off-by-one error would show.
     """
-    told = made(seed)
-    write(book, told)
+    reported = made(seed)
+    write(database, reported)
     start, end = at(SINCE), at(UNTIL)
-    within = [run for run in told if (run.ended is None or run.ended >= start) and run.claimed < end]
+    within = [run for run in reported if (run.ended is None or run.ended >= start) and run.claimed < end]
     mine = [run for run in within if user in (None, run.user)]
-    keys: dict[By, Callable[[Told], set[str]]] = {
+    keys: dict[By, Callable[[Delivery], set[str]]] = {
         By.USER: lambda run: {run.user},
         By.HOST: lambda run: {run.host},
         By.DEVICE: lambda run: {device["device_uuid"] for device in run.devices},
     }
     for by, key in keys.items():
-        found = book.statistics(by=by, since=start, until=end, user=user)
+        found = database.statistics(by=by, since=start, until=end, user=user)
         groups = {group.key: group.figures for group in found.groups}
 
         assert same(expected(mine, start, end), found.total)
@@ -187,18 +191,18 @@ def test_each_group_and_all_of_it_are_what_the_runs_come_to(book: Book, seed: in
             there = expected(runs_there, start, end, name if by is By.DEVICE else None)
             assert same(there, groups.get(name, Figures())), (by, name)
 
-    days = book.statistics(by=By.DAY, since=start, until=end, user=user)
+    days = database.statistics(by=By.DAY, since=start, until=end, user=user)
     assert same(expected(mine, start, end), days.total)
     for (day, night), group in zip(local_days(start, end), days.groups, strict=True):
         assert same(expected(mine, day, night), group.figures), group.key
 
 
-def test_each_step_of_a_course_is_what_the_runs_come_to(book: Book) -> None:
+def test_each_step_of_a_course_is_what_the_runs_come_to(database: HistoryDatabase) -> None:
     """Each step of a course matches the runs, in total and by device."""
-    told = made(4)
-    write(book, told)
-    within = [run for run in told if (run.ended is None or run.ended >= at(SINCE)) and run.claimed < at(UNTIL)]
-    course = book.course(since=at(SINCE), until=at(UNTIL), count=6)
+    reported = made(4)
+    write(database, reported)
+    within = [run for run in reported if (run.ended is None or run.ended >= at(SINCE)) and run.claimed < at(UNTIL)]
+    course = database.course(since=at(SINCE), until=at(UNTIL), count=6)
     bounds = list(zip(course.bounds, course.bounds[1:], strict=False))
 
     for (start, end), step in zip(bounds, course.steps, strict=True):

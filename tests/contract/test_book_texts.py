@@ -17,7 +17,7 @@ from private_postgres import Server
 from gpuqueue.codec import encode_spec
 from gpuqueue.history import filters, migrate, text_index, text_search
 from gpuqueue.history.connect import open_engine, reading, writing
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery, Sort
@@ -68,43 +68,43 @@ def near(monkeypatch: pytest.MonkeyPatch) -> None:
 def without(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return a query function that uses no index."""
 
-    def ask(book: Book, **query: Any) -> list[int]:
+    def ask(database: HistoryDatabase, **query: Any) -> list[int]:
         with monkeypatch.context() as patch:
             patch.setattr(text_index, "is_there", lambda _connection: False)
-            return ids(book, **query)
+            return ids(database, **query)
 
     return ask
 
 
-def is_there(book: Book) -> bool:
-    with reading(book._engine) as connection:
+def is_there(database: HistoryDatabase) -> bool:
+    with reading(database._engine) as connection:
         return text_index.is_there(connection)
 
 
-def named(book: Book, text: str) -> list[int]:
+def named(database: HistoryDatabase, text: str) -> list[int]:
     """Return the jobs that the index gives for *text*, newest first."""
-    with reading(book._engine) as connection:
+    with reading(database._engine) as connection:
         return sorted(text_search._named(connection, HistoryQuery(text=text), None, 99), reverse=True)
 
 
 def note(outbox: Outbox, job_id: int, text: str) -> None:
-    outbox.tell(job_id, Act.MARK, JobState.QUEUED, attempt=0, note=text)
+    outbox.report(job_id, Act.MARK, JobState.QUEUED, attempt=0, note=text)
 
 
 @pytest.fixture
-def furnished(book: Book, outbox: Outbox) -> Book:
+def furnished(database: HistoryDatabase, outbox: Outbox) -> HistoryDatabase:
     """Return a history with twelve jobs, two or more for each command, of two users, and some notes."""
-    if not is_there(book):
+    if not is_there(database):
         pytest.skip("this database cannot have the index")
     for job_id in range(1, 13):
         outbox.submit(job_id, make_spec(account=(ADA, BOB)[job_id % 2], argv=("x",)))
     for job_id, text in ((3, "100% of it"), (4, "like the Train of job 3"), (9, "")):
         note(outbox, job_id, text)
     outbox.record()
-    with writing(book._engine) as connection:  # these texts are odder than a submitted command could be
+    with writing(database._engine) as connection:  # these texts are odder than a submitted command could be
         for job_id in range(1, 13):
             connection.execute(jobs.update().where(jobs.c.id == job_id).values(command=COMMANDS[job_id % 5]))
-    return book
+    return database
 
 
 #: Any part of a command in the history.
@@ -126,7 +126,7 @@ queries = st.fixed_dictionaries(
 @gate
 @given(query=queries)
 def test_an_index_changes_no_answer(
-    furnished: Book, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
+    furnished: HistoryDatabase, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
 ) -> None:
     """The index changes no result, for special characters of LIKE and FTS5 and other signs, in each order.
 
@@ -141,7 +141,7 @@ def test_an_index_changes_no_answer(
 @pytest.mark.parametrize("few", [0, filters.FEW])
 @pytest.mark.parametrize("which", range(len(COMMANDS)))
 def test_each_part_of_a_command_is_found(
-    furnished: Book, monkeypatch: pytest.MonkeyPatch, few: int, which: int
+    furnished: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, few: int, which: int
 ) -> None:
     """Each part of a command is found, whatever its characters."""
     monkeypatch.setattr(filters, "FEW", few)
@@ -172,7 +172,7 @@ def test_each_part_of_a_command_is_found(
     ],
 )
 def test_beside_other_filters_an_index_changes_no_answer(
-    furnished: Book, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
+    furnished: HistoryDatabase, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
 ) -> None:
     """The index changes no result together with other filters, also on later pages."""
     monkeypatch.setattr(filters, "FEW", few)
@@ -181,13 +181,13 @@ def test_beside_other_filters_an_index_changes_no_answer(
 
 
 @pytest.mark.usefixtures("near")
-def test_the_index_follows_each_change(furnished: Book, outbox: Outbox) -> None:
+def test_the_index_follows_each_change(furnished: HistoryDatabase, outbox: Outbox) -> None:
     """The index follows each change.
 
     A job that is edited, annotated, submitted again or deleted is found by its current text only.
     """
     assert [4] == named(furnished, "the train of")
-    outbox.tell(5, Act.EDIT, JobState.QUEUED, attempt=0, spec=encode_spec(make_spec(argv=("python", "edited.py"))))
+    outbox.report(5, Act.EDIT, JobState.QUEUED, attempt=0, spec=encode_spec(make_spec(argv=("python", "edited.py"))))
     note(outbox, 3, "")
     note(outbox, 4, "quite another")
     note(outbox, 5, "noted twice")
@@ -209,7 +209,7 @@ def test_the_index_follows_each_change(furnished: Book, outbox: Outbox) -> None:
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 def test_without_fts5_jobs_are_written_and_found_all_the_same(
-    furnished: Book, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    furnished: HistoryDatabase, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without FTS5 jobs are still written and found.
 
@@ -230,15 +230,15 @@ def test_without_fts5_jobs_are_written_and_found_all_the_same(
     assert [10, 5, 4] == named(furnished, "train")  # job 4 by its note
 
 
-def test_jobs_from_before_are_in_the_index(furnished: Book, book_url: str) -> None:
+def test_jobs_from_before_are_in_the_index(furnished: HistoryDatabase, history_url: str) -> None:
     """Jobs from before the index are in it after an upgrade.
 
     A history that goes back to revision 0006 accepts changes as it did.
     """
-    migrate.downgrade(book_url, "0006")
+    migrate.downgrade(history_url, "0006")
     with writing(furnished._engine) as connection:
         connection.execute(jobs.update().where(jobs.c.id == 2).values(command="back at 0006"))
-    migrate.upgrade(book_url)
+    migrate.upgrade(history_url)
 
     assert [2] == named(furnished, "back at 0006")
     assert [10, 5] == named(furnished, "train.py")
@@ -256,18 +256,18 @@ def test_without_the_extension_texts_are_found_by_reading(postgres_server: Serve
             theirs = sa.make_url(url).set(username=name, password="x").render_as_string(hide_password=False)
             run_sql(url, f"GRANT ALL ON SCHEMA public TO {name}")
             migrate.upgrade(theirs)
-            book = Book(theirs)
-            outbox = Outbox(book)
+            database = HistoryDatabase(theirs)
+            outbox = Outbox(database)
             outbox.submit(1, make_spec(argv=("python", "train.py")))
             outbox.record()
-            assert (False, [1]) == (is_there(book), ids(book, text="TRAIN"))
+            assert (False, [1]) == (is_there(database), ids(database, text="TRAIN"))
             try:
                 run_sql(url, "CREATE EXTENSION pg_trgm")
             except Exception as error:  # noqa: BLE001 - it is not installed with this server
                 pytest.skip(str(error))
             migrate.upgrade(theirs)
-            assert (True, [1]) == (is_there(book), ids(book, text="TRAIN"))
-            book.close()
+            assert (True, [1]) == (is_there(database), ids(database, text="TRAIN"))
+            database.close()
     finally:
         postgres_server.run(f"DROP ROLE {name}")
 
@@ -279,9 +279,9 @@ def run_sql(url: str, statement: str) -> None:
     engine.dispose()
 
 
-def plans(book: Book, **query: Any) -> list[str]:
+def plans(database: HistoryDatabase, **query: Any) -> list[str]:
     """Return the query plan for a page of jobs, step by step."""
-    engine = book._engine
+    engine = database._engine
     asked: list[tuple[str, Any]] = []
 
     def listen(*call: Any) -> None:
@@ -298,7 +298,7 @@ def plans(book: Book, **query: Any) -> list[str]:
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 @pytest.mark.usefixtures("near")
-def test_sqlite_looks_a_rare_text_up(furnished: Book) -> None:
+def test_sqlite_looks_a_rare_text_up(furnished: HistoryDatabase) -> None:
     """SQLite finds a rare text by the index. Regression: it scanned all jobs for a text that is missing."""
     for query in ({"sort": Sort.ID}, {"sort": Sort.PEAK}, {"user": "ada"}):
         steps = plans(furnished, text="100% of", **query)
@@ -309,14 +309,14 @@ def test_sqlite_looks_a_rare_text_up(furnished: Book) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-def test_a_common_text_needs_no_index(furnished: Book) -> None:
+def test_a_common_text_needs_no_index(furnished: HistoryDatabase) -> None:
     """A common text needs no index: the newest jobs have enough matches for a page."""
     assert not any("VIRTUAL TABLE" in step for step in plans(furnished, text="train", limit=1))
     assert not any("VIRTUAL TABLE" in step for step in plans(furnished, text="tr"))
 
 
 @pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
-def test_postgresql_chooses_by_how_common_a_text_is(furnished: Book) -> None:
+def test_postgresql_chooses_by_how_common_a_text_is(furnished: HistoryDatabase) -> None:
     """PostgreSQL uses the index for a rare text and the order of ids for a common one."""
     columns = [column.name for column in jobs.columns if column.name not in ("id", "command")]
     as_it_is = ", ".join(columns)

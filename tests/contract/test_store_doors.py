@@ -26,7 +26,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import Connect, connect, connect_at_once, translated
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.resp.client import Door
+from gpuqueue.queue.resp.client import RespClient
 from gpuqueue.queue.wakeup import Doorbell
 
 BY: dict[str, Connect] = {"library": connect, "small": connect_at_once}
@@ -54,7 +54,7 @@ def relayed(start_store: StartStore) -> Iterator[Callable[..., tuple[Relay, str]
 
 
 @pytest.fixture
-def door(by: Connect, start_store: StartStore) -> Iterator[Any]:
+def resp_client(by: Connect, start_store: StartStore) -> Iterator[Any]:
     """Return a connection to a private store."""
     opened = by(start_store())
     yield opened
@@ -151,13 +151,13 @@ def test_a_job_goes_its_way(by: Connect, address: str) -> None:
     claim = queue.claim(offer, worker="w", lease_s=30, nonce="n")
     assert claim is not None
     state = queue.started(claim.job_id, claim.token, lease_s=30, log_path="/l", devices=())
-    with Doorbell(address, keys.END, by=by) as bell:
-        assert bell.wait(0.01) is None
+    with Doorbell(address, keys.END, by=by) as wakeups:
+        assert wakeups.wait(0.01) is None
         assert JobState.CANCELLED is queue.cancel(second.id)
-        ring = until(lambda: bell.wait(1.0))
+        wake = until(lambda: wakeups.wait(1.0))
 
     assert JobState.RUNNING is state
-    assert second.id == ring.job_id
+    assert second.id == wake.job_id
     assert spec == claim.spec
     assert [first.id] == [job.id for job in queue.live() if not job.state.is_end]
     assert queue.get(99) is None
@@ -172,10 +172,10 @@ def test_a_job_goes_its_way(by: Connect, address: str) -> None:
 
 def test_the_small_door_is_taken_wherever_it_can_be(address: str) -> None:
     """The small client is used wherever possible. Otherwise this suite would test the same client twice."""
-    door = connect_at_once(address)
+    resp_client = connect_at_once(address)
 
-    assert isinstance(door, Door)
-    assert not isinstance(connect(address), Door)
+    assert isinstance(resp_client, RespClient)
+    assert not isinstance(connect(address), RespClient)
 
 
 # ---- one command -----------------------------------------------------------------------------------------------------
@@ -191,23 +191,42 @@ def test_each_command_gives_what_the_library_gives(start_store: StartStore) -> N
     admin.xadd("s", {"f": "v", "g": ""}, id="1-1")
     admin.set("k", "")
     asked: dict[str, Callable[[Any], Any]] = {
-        "exists": lambda door: (door.exists("k"), door.exists("none"), door.exists("k", "h")),
-        "get": lambda door: (door.get("k"), door.get("none")),
-        "hget": lambda door: (door.hget("h", "b"), door.hget("h", "none"), door.hget("none", "x")),
-        "hmget": lambda door: door.hmget("h", "a", "none", "b"),
-        "hgetall": lambda door: (door.hgetall("h"), door.hgetall("none")),
-        "hvals": lambda door: (door.hvals("h"), door.hvals("none")),
-        "hkeys": lambda door: door.hkeys("h"),
-        "hlen": lambda door: door.hlen("h"),
-        "hset": lambda door: (door.hset("new", "f", 1.5), door.hset("new", "f", "x"), door.hdel("new", "f", "g")),
-        "smembers": lambda door: (door.smembers("m"), door.smembers("none")),
-        "zcard": lambda door: door.zcard("z"),
-        "zrange": lambda door: (door.zrange("z", 0, -1), door.zrange("z", "(1", "+inf", byscore=True, offset=0, num=1)),
-        "xlen": lambda door: door.xlen("s"),
-        "xrange": lambda door: (door.xrange("s"), door.xrange("s", min="(1-1", count=1), door.xrange("none")),
-        "xread": lambda door: [
-            list(dict(door.xread({"s": "0"}, count=5) or {}).values()),
-            door.xread({"s": "9"}, block=1) or None,
+        "exists": lambda resp_client: (
+            resp_client.exists("k"),
+            resp_client.exists("none"),
+            resp_client.exists("k", "h"),
+        ),
+        "get": lambda resp_client: (resp_client.get("k"), resp_client.get("none")),
+        "hget": lambda resp_client: (
+            resp_client.hget("h", "b"),
+            resp_client.hget("h", "none"),
+            resp_client.hget("none", "x"),
+        ),
+        "hmget": lambda resp_client: resp_client.hmget("h", "a", "none", "b"),
+        "hgetall": lambda resp_client: (resp_client.hgetall("h"), resp_client.hgetall("none")),
+        "hvals": lambda resp_client: (resp_client.hvals("h"), resp_client.hvals("none")),
+        "hkeys": lambda resp_client: resp_client.hkeys("h"),
+        "hlen": lambda resp_client: resp_client.hlen("h"),
+        "hset": lambda resp_client: (
+            resp_client.hset("new", "f", 1.5),
+            resp_client.hset("new", "f", "x"),
+            resp_client.hdel("new", "f", "g"),
+        ),
+        "smembers": lambda resp_client: (resp_client.smembers("m"), resp_client.smembers("none")),
+        "zcard": lambda resp_client: resp_client.zcard("z"),
+        "zrange": lambda resp_client: (
+            resp_client.zrange("z", 0, -1),
+            resp_client.zrange("z", "(1", "+inf", byscore=True, offset=0, num=1),
+        ),
+        "xlen": lambda resp_client: resp_client.xlen("s"),
+        "xrange": lambda resp_client: (
+            resp_client.xrange("s"),
+            resp_client.xrange("s", min="(1-1", count=1),
+            resp_client.xrange("none"),
+        ),
+        "xread": lambda resp_client: [
+            list(dict(resp_client.xread({"s": "0"}, count=5) or {}).values()),
+            resp_client.xread({"s": "9"}, block=1) or None,
         ],
     }
     library, small = connect(url), connect_at_once(url)
@@ -231,20 +250,20 @@ def _plain(answer: Any) -> Any:
     return answer
 
 
-def test_answers_of_every_kind(door: Any) -> None:
+def test_answers_of_every_kind(resp_client: Any) -> None:
     """Both clients read every kind of answer: nil, numbers, texts, nested lists and status replies."""
     script = "return {1, false, 'x', '', {2, {}, {'y', {'z'}}}, redis.status_reply('FINE')}"
 
-    answer = door.register_script(script)()
+    answer = resp_client.register_script(script)()
 
     assert [1, None, "x", "", [2, [], ["y", ["z"]]], "FINE"] == answer
 
 
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 2**20])
-def test_long_words_come_back_whole(door: Any, size: int) -> None:
+def test_long_words_come_back_whole(resp_client: Any, size: int) -> None:
     """Texts longer than any buffer on the way arrive completely."""
     word = "é" * (size // 2) + "\r\n"[: size % 2]
-    echo = door.register_script("return {ARGV[1], KEYS[1]}")
+    echo = resp_client.register_script("return {ARGV[1], KEYS[1]}")
 
     assert [word, "k"] == echo(keys=["k"], args=[word])
 
@@ -262,24 +281,26 @@ def test_answers_in_pieces(by: Connect, relayed: Callable[..., tuple[Relay, str]
     queue.close()
 
 
-def test_a_script_is_known_again_after_the_store_forgot_it(door: Any) -> None:
+def test_a_script_is_known_again_after_the_store_forgot_it(resp_client: Any) -> None:
     """A script is loaded again without an error after the store lost it, by a restart or a script flush."""
-    script = door.register_script("return ARGV[1]")
+    script = resp_client.register_script("return ARGV[1]")
     assert ["1", "2"] == [script(args=["1"]), script(args=["2"])]
 
-    door.execute_command("SCRIPT", "FLUSH")
+    resp_client.execute_command("SCRIPT", "FLUSH")
 
     assert ["3", "4"] == [script(args=["3"]), script(args=["4"])]
 
 
-def test_many_runs_of_a_script_are_sent_together(door: Any) -> None:
+def test_many_runs_of_a_script_are_sent_together(resp_client: Any) -> None:
     """Several runs of a script are sent together. A refused run keeps its place and does not affect the others.
 
     It is done twice, because the store may lose the script in between.
     """
-    script = door.register_script("if ARGV[1] == '2' then return redis.error_reply('BADARGS two') end return ARGV[1]")
+    script = resp_client.register_script(
+        "if ARGV[1] == '2' then return redis.error_reply('BADARGS two') end return ARGV[1]"
+    )
     for _ in range(2):
-        pipe = door.pipeline(transaction=False)
+        pipe = resp_client.pipeline(transaction=False)
         for each in ("1", "2", "3"):
             script(args=[each], client=pipe)
 
@@ -288,23 +309,23 @@ def test_many_runs_of_a_script_are_sent_together(door: Any) -> None:
         assert ("1", "3") == (first, third)
         assert isinstance(second, Exception)
         assert "BADARGS" in str(second)
-        door.execute_command("SCRIPT", "FLUSH")
+        resp_client.execute_command("SCRIPT", "FLUSH")
 
 
 def test_what_fails_in_a_pipeline_is_raised(by: Connect, start_store: StartStore) -> None:
     """A failed command in a pipeline, with or without a transaction, is raised, and later answers are right."""
     url = start_store()
-    door = by(url)
-    door.hset("h", "f", "v")
+    resp_client = by(url)
+    resp_client.hset("h", "f", "v")
     for transaction in (True, False):
-        pipe = door.pipeline(transaction=transaction)
+        pipe = resp_client.pipeline(transaction=transaction)
         pipe.hlen("h")
         pipe.zcard("h")
         pipe.hlen("h")
         with pytest.raises(Unreadable, match=r"WRONGTYPE|wrong kind of value"), translated(url):
             pipe.execute()
-        assert "v" == door.hget("h", "f")
-    door.close()
+        assert "v" == resp_client.hget("h", "f")
+    resp_client.close()
 
 
 # ---- errors of the store ---------------------------------------------------------------------------------------------
@@ -335,9 +356,9 @@ def test_what_fails_in_a_pipeline_is_raised(by: Connect, start_store: StartStore
         ("BADARGS argument 3 is no end", Unreadable, "argument 3 is no end"),
     ],
 )
-def test_an_error_of_the_store_means_the_same(door: Any, said: str, kind: type[Exception], words: str) -> None:
+def test_an_error_of_the_store_means_the_same(resp_client: Any, said: str, kind: type[Exception], words: str) -> None:
     """Both clients map store errors to the same class, which decides the worker's reaction, and to the same message."""
-    script = door.register_script("return redis.error_reply(ARGV[1])")
+    script = resp_client.register_script("return redis.error_reply(ARGV[1])")
 
     with pytest.raises(kind, match=words) as caught, translated("unix:///x"):
         script(args=[said])
@@ -427,8 +448,8 @@ def test_a_connection_that_breaks_within_an_answer(
     The next command gets its own answer.
     """
     relay, url = relayed()
-    door = by(url)
-    echo = door.register_script("return ARGV[1]")
+    resp_client = by(url)
+    echo = resp_client.register_script("return ARGV[1]")
     assert ["warm", "warmer"] == [echo(args=["warm"]), echo(args=["warmer"])]
     relay.left = passed
     with pytest.raises(StoreUnreachable), translated(url):
@@ -437,27 +458,27 @@ def test_a_connection_that_breaks_within_an_answer(
     relay.left = None
 
     assert "again" == echo(args=["again"])
-    door.close()
+    resp_client.close()
 
 
 def test_a_store_that_says_nothing(by: Connect, monkeypatch: pytest.MonkeyPatch, start_store: StartStore) -> None:
     """A store that takes a command and hangs is unreachable, and its late answer does not go to the next command."""
     monkeypatch.setattr("gpuqueue.queue.connect.COMMAND_TIMEOUT_S", 0.3)
     url = start_store()
-    door = by(url)
-    door.execute_command("CLIENT", "PAUSE", "1000", "ALL")
+    resp_client = by(url)
+    resp_client.execute_command("CLIENT", "PAUSE", "1000", "ALL")
     with pytest.raises(StoreUnreachable), translated(url):
-        door.get("x")
+        resp_client.get("x")
 
-    assert "late" == until(lambda: _patiently(door, url), what="the store's next answer")
+    assert "late" == until(lambda: _patiently(resp_client, url), what="the store's next answer")
 
-    door.close()
+    resp_client.close()
 
 
-def _patiently(door: Any, url: str) -> str | None:
+def _patiently(resp_client: Any, url: str) -> str | None:
     try:
         with translated(url):
-            return str(door.register_script("return 'late'")())
+            return str(resp_client.register_script("return 'late'")())
     except StoreUnreachable:
         return None
 
@@ -503,14 +524,14 @@ def test_a_store_that_was_started_anew_is_not_noticed(by: Connect, own_store: Ow
 
 def test_a_bell_that_breaks_says_so(by: Connect, own_store: OwnStore) -> None:
     """A broken subscription raises an error, as its reader would wait for ever. So does one that cannot connect."""
-    bell = Doorbell(own_store.url, keys.END, by=by)
-    assert bell.wait(0.01) is None
+    wakeups = Doorbell(own_store.url, keys.END, by=by)
+    assert wakeups.wait(0.01) is None
     own_store.kill()
 
     with pytest.raises(StoreUnreachable):
-        until(lambda: bell.wait(0.1))
+        until(lambda: wakeups.wait(0.1))
 
-    bell.close()
+    wakeups.close()
     with pytest.raises(StoreUnreachable):
         Doorbell(own_store.url, by=by).wait(0.1)
 
@@ -518,9 +539,9 @@ def test_a_bell_that_breaks_says_so(by: Connect, own_store: OwnStore) -> None:
 # ---- shared connections ----------------------------------------------------------------------------------------------
 
 
-def test_threads_share_a_door(door: Any) -> None:
+def test_threads_share_a_door(resp_client: Any) -> None:
     """Threads share a connection, and each gets its own answers."""
-    echo = door.register_script("return ARGV[1]")
+    echo = resp_client.register_script("return ARGV[1]")
     wrong: list[str] = []
 
     def ask(name: str) -> None:
@@ -541,9 +562,9 @@ def test_threads_share_a_door(door: Any) -> None:
     assert [] == wrong
 
 
-def test_a_child_does_not_talk_on_its_parents_line(door: Any) -> None:
+def test_a_child_does_not_talk_on_its_parents_line(resp_client: Any) -> None:
     """A forked child does not use its parent's connection, as both would read each other's answers."""
-    echo = door.register_script("return ARGV[1]")
+    echo = resp_client.register_script("return ARGV[1]")
     echo(args=["warm"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn about a fork with threads
@@ -619,7 +640,7 @@ def test_the_library_has_what_the_small_door_does_not_know(start_store: StartSto
 
     for more in ("?ssl_min_version=TLSv1_3", "?db=x", "?db=1&db=2", "?username=ann"):
         try:
-            assert not isinstance(connect_at_once(url.replace("unix://", "rediss://h") + more), Door), more
+            assert not isinstance(connect_at_once(url.replace("unix://", "rediss://h") + more), RespClient), more
         except StoreUnreachable:
             continue
 

@@ -11,7 +11,7 @@ from factories import make_spec
 from private_postgres import Server
 from site_of_one import Site
 
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.model.job import JobState
 from gpuqueue.text.units import MIB
 
@@ -51,21 +51,21 @@ def test_a_database_lost_under_a_running_recorder(robbed: tuple[Site, Callable[[
     gate = tmp_path / "gate"
     script = f"while [ ! -e {gate} ]; do sleep 0.05; done; exit 4"
     runs_on = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB)).id
-    until(lambda: site.client.book.get(runs_on) is not None, what="the book knows the job")
+    until(lambda: site.client.database.get(runs_on) is not None, what="the book knows the job")
 
     rob()
     ends_meanwhile = site.queue.submit(make_spec(argv=("sh", "-c", "exit 9"), mem_bytes=MIB)).id
     site.until_state_in_queue(ends_meanwhile, JobState.FAILED)
     lost = ("has no tables yet: run gpuqueue up, or gpuqueue db upgrade", "is not there yet: run gpuqueue up")
     until(lambda: any(words in site.log() for words in lost), what="it is said")
-    with pytest.raises(BookUnreachable, match="gpuqueue db upgrade"):
-        site.client.book.get(before)
+    with pytest.raises(HistoryUnreachable, match="gpuqueue db upgrade"):
+        site.client.database.get(before)
     site.make_tables()
 
     assert "exit 9" == str(site.until_recorded(ends_meanwhile).runs[-1].ending)
-    assert JobState.RUNNING is site.client.book.get(runs_on).job.state  # type: ignore[union-attr]
+    assert JobState.RUNNING is site.client.database.get(runs_on).job.state  # type: ignore[union-attr]
     gate.touch()
     assert "exit 4" == str(site.until_recorded(runs_on).runs[-1].ending)
-    assert site.client.book.get(before) is None
+    assert site.client.database.get(before) is None
     assert 1 == site.log().count("the book lost its history: ")
     assert site.queue.submit(make_spec()).id == ends_meanwhile + 1

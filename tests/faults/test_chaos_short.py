@@ -26,11 +26,11 @@ def test_everything_is_killed_and_nothing_is_lost_doubled_orphaned_or_wrong() ->
     command = [sys.executable, "-m", "benchmarks.chaos", "--short", "--seed", "7", "--json"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
-            out, told = process.communicate(timeout=MOST_S)
+            out, reported = process.communicate(timeout=MOST_S)
         finally:
             process.terminate()  # not SIGKILL: the process must end its own children
 
-    assert 0 == process.returncode, told
+    assert 0 == process.returncode, reported
     result = json.loads(out)
     assert {0} == set(result["faults"].values())
     assert 40 == result["acknowledged"]

@@ -54,16 +54,16 @@ def start(site: Site, tmp_path: Path) -> tuple[int, ProcessIdentity, Path]:
     return job.id, identity, gate
 
 
-def vouched_until(site: Site, job_id: int) -> float:
+def renewed_until(site: Site, job_id: int) -> float:
     """Return the deadline, in seconds of the monotonic clock, up to which heartbeats cover the job's run."""
-    (beat,) = site.settings.runs_dir.glob(f"{job_id}/*/beat")
-    return float(beat.read_text())
+    (heartbeat,) = site.settings.runs_dir.glob(f"{job_id}/*/beat")
+    return float(heartbeat.read_text())
 
 
 def outlive_the_grace(site: Site, job_id: int) -> None:
     """Wait until the run's deadline has moved past the end of its current grace."""
-    end = vouched_until(site, job_id) + site.settings.shim_grace_s
-    until(lambda: vouched_until(site, job_id) > end, what="somebody vouches for it")
+    end = renewed_until(site, job_id) + site.settings.shim_grace_s
+    until(lambda: renewed_until(site, job_id) > end, what="somebody vouches for it")
 
 
 @pytest.mark.full
@@ -102,8 +102,8 @@ def test_a_host_that_died_under_a_clock_that_was_ahead_is_found_out(
     clock.set(YEAR_S)
     worker = moved.start_worker()
     job_id, process, _ = start(moved, tmp_path)
-    end = vouched_until(moved, job_id)
-    until(lambda: vouched_until(moved, job_id) > end, what="a beat")
+    end = renewed_until(moved, job_id)
+    until(lambda: renewed_until(moved, job_id) > end, what="a beat")
     (pid_file,) = moved.settings.runs_dir.glob("[0-9]*/*/pid")
     moved.end(worker, signal.SIGKILL)
     os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)

@@ -28,7 +28,7 @@ from short_host import fill, own_disk
 from site_of_one import Site
 
 from gpuqueue.client import Client
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import migrate
 from gpuqueue.history.connect import open_engine, writing
 from gpuqueue.model.event import Act
@@ -71,7 +71,7 @@ def run_sql(url: str, statement: str) -> None:
     engine.dispose()
 
 
-def told(site: Site) -> list[str]:
+def reported(site: Site) -> list[str]:
     """Return the recorder's warnings without their timestamps."""
     return re.findall(r"WARNING workers\.recorder: (.*)", site.log())
 
@@ -81,7 +81,7 @@ def refused(client: Client, words: str) -> bool:
 
     The helper fails if the history is not refused at all.
     """
-    with pytest.raises(BookUnreachable) as caught:
+    with pytest.raises(HistoryUnreachable) as caught:
         client.history()
     return re.search(words, str(caught.value)) is not None
 
@@ -93,12 +93,12 @@ def go_through(site: Site, faults: list[Fault]) -> None:
     jobs = [life(site.queue)]
     until(lambda: site.queue.backlog() == (0, None), what="a book that is well")
     for name, broken, words, readable in faults:
-        before = len(told(site))
+        before = len(reported(site))
         with broken():
 
             def said(words: str = words, before: int = before) -> bool:
                 jobs.append(life(site.queue))
-                return any(re.search(words, line) for line in told(site)[before:])
+                return any(re.search(words, line) for line in reported(site)[before:])
 
             until(said, what=f"{name}: {words}")
             assert site.queue.backlog()[0] >= 4
@@ -108,14 +108,14 @@ def go_through(site: Site, faults: list[Fault]) -> None:
                 else:
                     until(lambda client=client, words=words: refused(client, words), what=f"{name} for a reader")
         until(lambda: site.queue.backlog() == (0, None), what=f"{name} mended")
-        until(lambda: told(site)[-1] == "the history is recorded again", what=f"{name}: a word that it is well")
-        lines = told(site)[before:]
+        until(lambda: reported(site)[-1] == "the history is recorded again", what=f"{name}: a word that it is well")
+        lines = reported(site)[before:]
         assert len(lines) == len(set(lines)), lines
-    book = site.client.book
+    database = site.client.database
     assert jobs == [record.job.id for record in reversed(site.client.history(limit=10_000))]
     for job_id in jobs:
-        assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.FINISH] == [event.act for event in book.events(job_id)]
-        record = book.get(job_id)
+        assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.FINISH] == [event.act for event in database.events(job_id)]
+        record = database.get(job_id)
         assert record is not None
         assert (JobState.SUCCEEDED, [Ending.from_status(0)]) == (record.job.state, [run.ending for run in record.runs])
 

@@ -85,13 +85,13 @@ def test_a_store_that_never_was_there_is_told_at_once() -> None:
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that does not come back is reported once at the start, and raises in the end."""
     monkeypatch.setattr(patience, "BEAR_S", 0.0)
-    monkeypatch.setattr(patience, "LOOK_S", 0.0)
-    told: list[str] = []
-    patient = patience.Patience(lambda error: told.append(str(error)))
+    monkeypatch.setattr(patience, "POLL_S", 0.0)
+    reported: list[str] = []
+    patient = patience.Patience(lambda error: reported.append(str(error)))
     patient.answered()
 
     with pytest.raises(StoreUnreachable):
         for _ in range(1000):
             patient.bear(StoreUnreachable("it does not answer"))
 
-    assert ["it does not answer"] == told
+    assert ["it does not answer"] == reported

@@ -34,15 +34,15 @@ def trouble(site: Site) -> str:
     return device.trouble or ""
 
 
-def vouched_until(site: Site, job_id: int) -> float:
+def renewed_until(site: Site, job_id: int) -> float:
     """Return the deadline, in seconds of the monotonic clock, up to which heartbeats cover the job's only run."""
-    (beat,) = site.settings.runs_dir.glob(f"{job_id}/*/beat")
-    return float(beat.read_text())
+    (heartbeat,) = site.settings.runs_dir.glob(f"{job_id}/*/beat")
+    return float(heartbeat.read_text())
 
 
 def outlive_the_grace(site: Site, job_id: int) -> None:
     """Wait until the run's current deadline has passed. Without further heartbeats its shim would end it by then."""
-    end = vouched_until(site, job_id)
+    end = renewed_until(site, job_id)
     until(lambda: time.monotonic() > end + 0.5, what="the grace is over")
 
 
@@ -226,7 +226,7 @@ def test_a_worker_that_can_start_nothing_gives_back_and_recovers(
     with no_processes(worker.pid):
         jobs = [site.queue.submit(make_spec(mem_bytes=MIB)).id for _ in range(5)]
         until(lambda: trouble(site).startswith("no run can begin"), what="the device says why")
-        until(lambda: any(Act.GIVEBACK in _acts(site, each) for each in jobs), what="it tried, and said so")
+        until(lambda: any(Act.RELEASE_CLAIM in _acts(site, each) for each in jobs), what="it tried, and said so")
         until(lambda: {JobState.QUEUED} == {site.client.get(each).state for each in jobs}, what="all that it had taken")
         assert {(0, 0)} == {_counts(site, each) for each in jobs}
         gate.touch()
@@ -253,7 +253,7 @@ def test_a_shim_that_cannot_fork_blames_the_host_and_not_the_job(site: Site) -> 
     with no_processes(worker.pid, but=1):  # the one process is the shim
         job = site.queue.submit(make_spec(mem_bytes=MIB))
         until(lambda: f"cannot make a process: {NO_PROCESS}" in trouble(site), what="the device says why")
-        until(lambda: Act.GIVEBACK in _acts(site, job.id), what="it tried, and said so")
+        until(lambda: Act.RELEASE_CLAIM in _acts(site, job.id), what="it tried, and said so")
 
     record = site.until_recorded(job.id)
     assert ("exit 0", 0) == (str(record.runs[-1].ending), record.job.losses)

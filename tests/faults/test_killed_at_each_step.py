@@ -25,7 +25,7 @@ STEPS = {
     "workers.shim.client:Shims._reply": 1,  # the shim is requested, the answer is not read
     "workers.runner:Runner._follow_child": 1,  # the shim is alive
     "workers.runner:Runner._settle": 1,  # the job has ended and is not reported
-    "workers.run.directory:RunDir.tell": 1,  # the queue has the report, the directory does not say so yet
+    "workers.run.directory:RunDir.report": 1,  # the queue has the report, the directory does not say so yet
     "workers.run.directory:RunDir.settle": 1,  # the history has the end, the directory is not settled
 }
 
@@ -48,7 +48,7 @@ def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, t
     assert (STEPS[step], STEPS[step] - 1) == (len(record.runs), record.job.losses)
     assert ["run"] == effects.read_text().split()
     until(lambda: not list(site.settings.runs_dir.glob("[0-9]*/*/claim")), what="every run directory is settled")
-    assert 0 == site.queue.devices()[0].promised_bytes
+    assert 0 == site.queue.devices()[0].allocated_bytes
 
 
 @pytest.mark.full
@@ -84,10 +84,10 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
         "workers.shim.client:Shims._reply",
         "workers.runner:Runner._follow_child",
         "workers.runner:Runner._settle",
-        "workers.run.directory:RunDir.tell",
+        "workers.run.directory:RunDir.report",
         "workers.run.directory:RunDir.settle",
         "workers.runner:Runner._judged",
-        "workers.run.directory:RunDir.vouch",
+        "workers.run.directory:RunDir.renew",
         "workers.run.directory:RunDir.keep_meters",
     ],
 )
@@ -98,8 +98,8 @@ def test_a_moment_of_trouble_at_any_step_ends_no_job(site: Site, tmp_path: Path,
     """
     site.start_recorder()
     effects = tmp_path / "effects"
-    beat = "until [ -e $GPUQUEUE_RUN_DIR/meters ]; do sleep 0.05; done"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; {beat}; exit 3"), mem_bytes=MIB))
+    heartbeat = "until [ -e $GPUQUEUE_RUN_DIR/meters ]; do sleep 0.05; done"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; {heartbeat}; exit 3"), mem_bytes=MIB))
 
     site.spawn_command([sys.executable, str(DIE_AT), "fail", step, "run", "--device", "0", "--plain"])
 

@@ -90,8 +90,8 @@ def test_a_training_makes_place_and_goes_on_where_it_was(crowded: Site, tmp_path
     shown = crowded.cli("show", str(training)).stdout
     assert f"asked to make place for job {urgent}, in " in shown
     assert f"preempted: made place for job {urgent}" in shown
-    told = json.loads(crowded.cli("history", "--json").stdout)
-    endings = [run["ending"]["kind"] for job in told if job["id"] == training for run in job["runs"]]
+    reported = json.loads(crowded.cli("history", "--json").stdout)
+    endings = [run["ending"]["kind"] for job in reported if job["id"] == training for run in job["runs"]]
     assert ["preempted", "exited"] == endings
     assert not list(crowded.settings.runs_dir.glob("[0-9]*/*/preempt.json"))
 

@@ -48,9 +48,9 @@ def recorder(site: Site, *constants: str) -> subprocess.Popen[bytes]:
     return site.spawn_command([sys.executable, str(WITH_CONSTANT), *constants, "record"])
 
 
-def end_one(site: Site, **notices: Any) -> int:
-    """Submit a job with *notices* and end it."""
-    job = site.client.submit(["true"], mem="64M", **notices).id
+def end_one(site: Site, **notifications: Any) -> int:
+    """Submit a job with *notifications* and end it."""
+    job = site.client.submit(["true"], mem="64M", **notifications).id
     claimed = must_claim(site.queue)
     ending = Ending.from_status(0)
     site.queue.finish(
@@ -59,7 +59,7 @@ def end_one(site: Site, **notices: Any) -> int:
     return job
 
 
-def told(site: Site, job: int) -> list[dict[str, Any]]:
+def reported(site: Site, job: int) -> list[dict[str, Any]]:
     """Return the outcomes of the notifications of a job."""
     found: list[dict[str, Any]] = json.loads(site.cli("show", str(job), "--json").stdout)["told"]
     return found
@@ -70,7 +70,7 @@ def outcome(site: Site, job: int) -> str | None:
 
     None means that it is not sent yet, or that the history does not have the job's end.
     """
-    found = [each["outcome"] for each in told(site, job)]
+    found = [each["outcome"] for each in reported(site, job)]
     return found[0] if found else None
 
 
@@ -85,10 +85,10 @@ def test_what_is_refused_is_tried_again_and_given_up_at_last(open_site: Site, ho
 
     until(lambda: outcome(open_site, job), timeout_s=60, what=f"an outcome\n{open_site.log()}")
 
-    (one,) = told(open_site, job)
+    (one,) = reported(open_site, job)
     assert ("given_up", 5) == (one["outcome"], one["tries"])
     assert "500" in one["trouble"]
-    assert 5 == len(hook.told("refuse"))
+    assert 5 == len(hook.reported("refuse"))
     assert JobState.SUCCEEDED is open_site.client.get(job).state
     assert "on end     json://…: given up after 5 tries: " in open_site.cli("show", str(job)).stdout
     doctor = open_site.cli("doctor", check=False).stdout
@@ -101,7 +101,7 @@ def test_what_is_refused_once_is_sent_the_next_time(open_site: Site, hook: Hook)
     recorder(open_site, *HASTY)
     job = end_one(open_site, on_end=hook.url("refuse"))
 
-    until(lambda: hook.told("refuse"), what=f"a post\n{open_site.log()}")
+    until(lambda: hook.reported("refuse"), what=f"a post\n{open_site.log()}")
     hook.refuses = False
 
     until(lambda: outcome(open_site, job) == "sent", what=f"it was sent\n{open_site.log()}")
@@ -116,18 +116,18 @@ def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_si
     """
     recorder(open_site, "workers.services.sender:LIMIT_S=2")
     hanging = [end_one(open_site, on_end=hook.url("hang")) for _ in range(12)]
-    until(lambda: len(hook.told("hang")) >= 4, what=f"four that hang\n{open_site.log()}")
+    until(lambda: len(hook.reported("hang")) >= 4, what=f"four that hang\n{open_site.log()}")
 
     began_s = time.monotonic()
     many = [end_one(open_site) for _ in range(100)]
     open_site.until_recorded(many[-1], timeout_s=10)
     recorded_s = time.monotonic() - began_s
     last = end_one(open_site, on_end=hook.url("fine"))
-    until(lambda: hook.told("fine"), timeout_s=30, what=f"another target\n{open_site.log()}")
+    until(lambda: hook.reported("fine"), timeout_s=30, what=f"another target\n{open_site.log()}")
 
     assert recorded_s < 8
     until(lambda: outcome(open_site, last) == "sent", what="that it was sent")
-    troubles = {told(open_site, job)[0]["trouble"] for job in hanging}
+    troubles = {reported(open_site, job)[0]["trouble"] for job in hanging}
     assert "it took longer than 2 s" in troubles
     assert all(JobState.SUCCEEDED is open_site.client.get(job).state for job in hanging)
 
@@ -142,15 +142,15 @@ def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: 
     noted = end_one(open_site, on_end=hook.url("fine"))
     until(lambda: outcome(open_site, noted), what=f"an outcome\n{open_site.log()}")
     job = end_one(open_site, on_end=hook.url("hang"))
-    until(lambda: hook.told("hang"), what=f"a post\n{open_site.log()}")
+    until(lambda: hook.reported("hang"), what=f"a post\n{open_site.log()}")
 
     open_site.end(first, signal.SIGKILL)  # received by the hook, not recorded as sent
     hook.released.set()
     recorder(open_site, "workers.services.sender:LIMIT_S=2")
 
     until(lambda: outcome(open_site, job) == "sent", timeout_s=30, what=f"it was sent\n{open_site.log()}")
-    assert (2, 2) == (len(hook.told("hang")), told(open_site, job)[0]["tries"])
-    assert 1 == len(hook.told("fine"))
+    assert (2, 2) == (len(hook.reported("hang")), reported(open_site, job)[0]["tries"])
+    assert 1 == len(hook.reported("fine"))
 
 
 @pytest.mark.full
@@ -162,7 +162,7 @@ def test_two_senders_send_each_message_once(open_site: Site, hook: Hook) -> None
 
     until(lambda: all(outcome(open_site, job) for job in jobs), timeout_s=60, what="all outcomes")
 
-    assert 12 == len(hook.told("fine"))
+    assert 12 == len(hook.reported("fine"))
 
 
 @pytest.mark.full
@@ -170,7 +170,7 @@ def test_a_recorder_that_leaves_lets_what_is_on_its_way_arrive(open_site: Site, 
     """A recorder that is stopped waits for deliveries in progress, and records them."""
     process = recorder(open_site)
     job = end_one(open_site, on_end=hook.url("hang"))
-    until(lambda: hook.told("hang"), what=f"a post\n{open_site.log()}")
+    until(lambda: hook.reported("hang"), what=f"a post\n{open_site.log()}")
 
     process.send_signal(signal.SIGTERM)
     hook.released.set()
@@ -207,7 +207,7 @@ def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, ho
     assert f"Apprise is not installed on {host}: nobody is told anything" in said.stderr
     site.until_recorded(int(said.stdout))
     site.end(without)
-    assert [] == hook.told("fine")
+    assert [] == hook.reported("fine")
     site.environ.pop("PYTHONPATH")
     recorder(site)
-    until(lambda: hook.told("fine"), what=f"a post\n{site.log()}")
+    until(lambda: hook.reported("fine"), what=f"a post\n{site.log()}")

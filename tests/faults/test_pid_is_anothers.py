@@ -85,7 +85,7 @@ def abandoned(site: Site, job_id: int, uuid: str, shim: ProcessIdentity) -> RunD
     """Leave a run in the state in which a killed worker and a killed *shim* leave it."""
     offer = make_offer(uuid, host=site.settings.host)
     site.queue.announce(offer, worker="dead", pid=1, boot_id="x")
-    site.queue.beat(offer, [], lease_s=300)
+    site.queue.heartbeat(offer, [], lease_s=300)
     claimed = site.queue.claim(offer, worker="dead", lease_s=300, nonce="dead")
     assert claimed is not None
     assert job_id == claimed.job_id

@@ -19,13 +19,13 @@ from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import MIB
 
 
-def start_job(site: Site, told: Path, *, requeue: bool) -> tuple[int, Path, ProcessIdentity, ProcessIdentity]:
-    """Run a job that writes its pid to *told*; return its id, its directory, its first process and its shim."""
-    script = f"echo $$ >> {told}; sleep 100"
+def start_job(site: Site, reported: Path, *, requeue: bool) -> tuple[int, Path, ProcessIdentity, ProcessIdentity]:
+    """Run a job that writes its pid to *reported*; return its id, its directory, its first process and its shim."""
+    script = f"echo $$ >> {reported}; sleep 100"
     job_id = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=requeue)).id
     site.until_state(job_id, JobState.RUNNING)
     (directory,) = (site.settings.runs_dir / str(job_id)).iterdir()
-    until(told.exists, what="its first word")
+    until(reported.exists, what="its first word")
     until(lambda: len((directory / "pid").read_text().splitlines()) > 1, what="its process")
     lines = (directory / "pid").read_text().splitlines()
     shim, process = (ProcessIdentity.parse(line) for line in lines)
@@ -60,7 +60,7 @@ def test_a_job_that_deletes_its_own_directory_ends(site: Site) -> None:
     job_id = site.queue.submit(make_spec(argv=argv, mem_bytes=MIB, requeue=False)).id
 
     assert JobState.LOST is site.until_recorded(job_id).job.state
-    assert 0 == site.queue.devices()[0].promised_bytes
+    assert 0 == site.queue.devices()[0].allocated_bytes
 
 
 @pytest.mark.full
@@ -73,8 +73,8 @@ def test_it_is_gone_before_another_worker_runs_it_again(site: Site, tmp_path: Pa
     """
     site.start_recorder()
     worker = site.start_worker()
-    told = tmp_path / "told"
-    job_id, directory, process, shim = start_job(site, told, requeue=True)
+    reported = tmp_path / "told"
+    job_id, directory, process, shim = start_job(site, reported, requeue=True)
     if frozen:
         shim.send(signal.SIGSTOP)  # the shim cannot notice the deletion itself
     site.end(worker, signal.SIGKILL)
@@ -82,7 +82,7 @@ def test_it_is_gone_before_another_worker_runs_it_again(site: Site, tmp_path: Pa
 
     site.start_worker()
 
-    until(lambda: len(told.read_text().split()) > 1, what="the second run")
+    until(lambda: len(reported.read_text().split()) > 1, what="the second run")
     assert not process.alive(), "two copies"
     shim.send(signal.SIGKILL)
     site.queue.cancel(job_id)

@@ -15,7 +15,7 @@ from workers.run.values import Held
 @pytest.mark.parametrize(
     "write",
     [
-        lambda directory: directory.vouch(1.0),
+        lambda directory: directory.renew(1.0),
         lambda directory: directory.keep_meters({}),
         lambda directory: directory.ask_end(EndingKind.LOST),
     ],

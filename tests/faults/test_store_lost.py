@@ -55,7 +55,7 @@ def until_in_book(site: Site, job_id: int, state: JobState) -> None:
     """Wait until the history has the job in *state*."""
 
     def there() -> bool:
-        record = site.client.book.get(job_id)
+        record = site.client.database.get(job_id)
         return record is not None and record.job.state is state
 
     until(there, what=f"job {job_id} {state} in the book")
@@ -121,7 +121,7 @@ def test_everything_goes_on_where_it_was(
     held = site.queue.submit(make_spec(argv=("sh", "-c", f"echo held >> {effects}"), mem_bytes=8 * GIB)).id
     site.queue.hold(held)
     until_in_book(site, held, JobState.HELD)
-    tokens = [site.client.book.get(patient.job.id).runs[0].token for patient in patients]  # type: ignore[union-attr]
+    tokens = [site.client.database.get(patient.job.id).runs[0].token for patient in patients]  # type: ignore[union-attr]
 
     if worker_dies:
         site.end(worker, signal.SIGKILL)
@@ -154,10 +154,10 @@ MISSED = {"the job": 0, "the claim": 1, "the start": 2, "the end": 3}
 
 def record_steps(site: Site, job_id: int, steps: int) -> None:
     """Record what a recorder would have recorded that died right after the first *steps* steps of a job."""
-    told = site.queue.events("0-0", most=1000)
-    places = [place for place, event in enumerate(told) if event.job_id == job_id]
-    assert site.client.book.apply(
-        told[: places[steps]], expected=site.client.book.cursor(), epoch=site.queue.epoch() or ""
+    reported = site.queue.events("0-0", most=1000)
+    places = [place for place, event in enumerate(reported) if event.job_id == job_id]
+    assert site.client.database.apply(
+        reported[: places[steps]], expected=site.client.database.cursor(), epoch=site.queue.epoch() or ""
     )
 
 

@@ -22,10 +22,10 @@ from factories import make_spec, must_claim, serve
 from private_postgres import NoPostgres
 from site_of_one import Site
 
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import migrate
 from gpuqueue.history.connect import open_engine, reading
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import metadata
 from gpuqueue.model.event import Cursor, Event
 from gpuqueue.model.job import JobState
@@ -49,7 +49,7 @@ def live(queue: JobQueue, count: int) -> None:
             queue.cancel(job_id)
             continue
         if number % 5 == 3:
-            assert queue.giveback(job_id, must_claim(queue).token, "no room")
+            assert queue.release_claim(job_id, must_claim(queue).token, "no room")
         if number % 5 == 2:
             queue.lose(job_id, must_claim(queue).token, loss_limit=3, detail="gone")
         token = must_claim(queue).token
@@ -84,9 +84,9 @@ def rows(url: str) -> dict[str, list[dict[str, Any]]]:
 def written_by_one(events: list[Event], epoch: str, url: str) -> dict[str, list[dict[str, Any]]]:
     """Return all rows of a history that one recorder writes without any disturbance."""
     migrate.upgrade(url)
-    book = Book(url)
-    assert book.apply(events, expected=None, epoch=epoch)
-    book.close()
+    database = HistoryDatabase(url)
+    assert database.apply(events, expected=None, epoch=epoch)
+    database.close()
     return rows(url)
 
 
@@ -131,11 +131,11 @@ def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: py
     events, epoch = all_events(site.queue), site.queue.epoch()
     assert epoch is not None
     words = [f"workers.services.recorder:BATCH={BATCH}", "workers.services.recorder:PAUSE_S=0.02", "record"]
-    book = Book(url)
+    database = HistoryDatabase(url)
 
     def passed(event: Event) -> bool:
-        with suppress(BookUnreachable):
-            cursor = book.cursor()
+        with suppress(HistoryUnreachable):
+            cursor = database.cursor()
             return cursor is not None and _place(cursor.last_id) >= _place(event.id)
         return False
 
@@ -160,7 +160,7 @@ def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: py
         assert passed(events[-1])
         assert all(recorder.poll() is None for recorder in recorders), site.log()
     finally:
-        book.close()
+        database.close()
         site.stop()
 
     assert written_by_one(events, epoch, f"sqlite:///{tmp_path / 'one.db'}") == rows(url)
@@ -173,7 +173,7 @@ def _place(event_id: str) -> tuple[int, int]:
 
 @pytest.mark.parametrize("committed", [True, False], ids=["answer lost", "never done"])
 def test_nobody_knows_whether_it_was_committed(
-    queue: JobQueue, book: Book, book_url: str, tmp_path: Path, *, committed: bool
+    queue: JobQueue, database: HistoryDatabase, history_url: str, tmp_path: Path, *, committed: bool
 ) -> None:
     """The recorder continues correctly after the database dies during a commit.
 
@@ -182,7 +182,7 @@ def test_nobody_knows_whether_it_was_committed(
     live(queue, 5)
     events, epoch = all_events(queue), queue.epoch()
     assert epoch is not None
-    recorder = Recorder(Settings.load({}), queue, book)
+    recorder = Recorder(Settings.load({}), queue, database)
     deaths = []
 
     def die(connection: sa.Connection) -> None:
@@ -192,19 +192,19 @@ def test_nobody_knows_whether_it_was_committed(
                 connection.connection.driver_connection.execute("COMMIT")
             raise sa.exc.OperationalError("COMMIT", {}, ConnectionError("server closed the connection"))
 
-    sa.event.listen(book._engine, "commit", die)
-    with pytest.raises(BookUnreachable, match="server closed the connection"):
+    sa.event.listen(database._engine, "commit", die)
+    with pytest.raises(HistoryUnreachable, match="server closed the connection"):
         recorder.record(0)
-    assert (len(events) if not committed else 0, committed) == (_left(queue, book), book.cursor() is not None)
+    assert (len(events) if not committed else 0, committed) == (_left(queue, database), database.cursor() is not None)
 
     while recorder.record(0):
         pass
 
     assert (0, None) == queue.backlog()
-    assert Cursor(epoch=epoch, last_id=events[-1].id) == book.cursor()
-    assert written_by_one(events, epoch, f"sqlite:///{tmp_path / 'one.db'}") == rows(book_url)
+    assert Cursor(epoch=epoch, last_id=events[-1].id) == database.cursor()
+    assert written_by_one(events, epoch, f"sqlite:///{tmp_path / 'one.db'}") == rows(history_url)
 
 
-def _left(queue: JobQueue, book: Book) -> int:
-    cursor = book.cursor()
+def _left(queue: JobQueue, database: HistoryDatabase) -> int:
+    cursor = database.cursor()
     return len(queue.events("0-0" if cursor is None else cursor.last_id))

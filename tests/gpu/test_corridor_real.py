@@ -80,10 +80,10 @@ def samples(site: Site, job: int, device: Device) -> int:
 
 def seen(site: Site, *options: str) -> dict[str, object]:
     """Run sees.py through the queue and return what it printed."""
-    told: dict[str, object] = json.loads(
+    reported: dict[str, object] = json.loads(
         site.cli("run", "--mem", "64M", *options, "--", sys.executable, str(SEES)).stdout
     )
-    return told
+    return reported
 
 
 def digits(uuid: str) -> str:
@@ -97,11 +97,11 @@ def test_a_job_sees_its_one_device_and_no_other(gpu_site: Site, machine: Machine
     for device in machine.backend.devices()[:MOST_DEVICES]:
         worker = gpu_site.start_worker(str(device.index))
 
-        told = seen(gpu_site)
+        reported = seen(gpu_site)
 
         gpu_site.end(worker)
         ours = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPUQUEUE_DEVICES": device.uuid}
-        assert {"uuids": [digits(device.uuid)], **ours} == told
+        assert {"uuids": [digits(device.uuid)], **ours} == reported
 
 
 @pytest.mark.full
@@ -111,11 +111,11 @@ def test_a_job_on_two_devices_sees_both_in_the_order_it_is_told(gpu_site: Site, 
     for card in cards:
         gpu_site.start_worker(str(card.index))
 
-    told = seen(gpu_site, "--gpus", "2")
+    reported = seen(gpu_site, "--gpus", "2")
 
-    names = str(told["GPUQUEUE_DEVICES"]).split(",")
+    names = str(reported["GPUQUEUE_DEVICES"]).split(",")
     assert {card.uuid for card in cards} == set(names)
-    assert [digits(name) for name in names] == told["uuids"]
+    assert [digits(name) for name in names] == reported["uuids"]
 
 
 @pytest.mark.full
@@ -181,11 +181,11 @@ def test_what_nvml_and_a_look_cost(machine: Machine, tmp_path: Path) -> None:
         timeout=100,
         check=True,
     )
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
 
-    for name, cost_us in told["cost_us"].items():
+    for name, cost_us in reported["cost_us"].items():
         print(f"{name:24} {cost_us:9.1f} µs")
-    assert 5 == len(told["cost_us"])
-    assert all(cost_us > 0 for cost_us in told["cost_us"].values())
-    assert told["samples"] > 1
-    assert told["used_bytes"] >= 64 * MIB
+    assert 5 == len(reported["cost_us"])
+    assert all(cost_us > 0 for cost_us in reported["cost_us"].values())
+    assert reported["samples"] > 1
+    assert reported["used_bytes"] >= 64 * MIB

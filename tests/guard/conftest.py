@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from own_store import OwnStore
 
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.queue.jobqueue import JobQueue
 
 from guard.one_life import OneLife  # isort: skip
@@ -20,8 +20,8 @@ def life(own_store: OwnStore, migrated_sqlite: Path, tmp_path: Path) -> Iterator
     """Return a store and a history of their own, through which three jobs have passed."""
     path = tmp_path / "book.db"
     shutil.copy(migrated_sqlite, path)
-    made = OneLife(store=own_store, queue=JobQueue(own_store.url), book=Book(f"sqlite:///{path}"))
+    made = OneLife(store=own_store, queue=JobQueue(own_store.url), database=HistoryDatabase(f"sqlite:///{path}"))
     yield made
     made.admin.close()
     made.queue.close()
-    made.book.close()
+    made.database.close()

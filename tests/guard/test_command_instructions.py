@@ -16,7 +16,7 @@ from guard.bounds import Bound
 from guard.one_life import uncovered
 from own_store import OwnStore
 
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
@@ -59,8 +59,8 @@ def ended(queue: JobQueue, store: OwnStore) -> list[str]:
         ending = Ending.from_status(0)
         state = JobState.SUCCEEDED
         queue.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1.0, devices=(device,))
-    with closing(Book(store.settings.database_url)) as book:
-        recorder = Recorder(store.settings, queue, book)
+    with closing(HistoryDatabase(store.settings.database_url)) as database:
+        recorder = Recorder(store.settings, queue, database)
         recorder.mend()
         while recorder.record(0):
             pass

@@ -13,8 +13,8 @@ from workers.run.directory import LIVE
 from workers.shim.client import Shims
 
 #: The directories of the job and of the token; the claim, which is also the lock and the link; the spec, later the
-#: exit; the heartbeat, the pid file and the log. A claim that embeds no spec makes one more. There used to be five
-#: more: a lock, a link, an exit, and two files that were written whole again to add a line.
+#: exit; the heartbeat, the pid file and the log. A claim with the job's spec beside it makes one more. There used to be
+#: five more: a lock, a link, an exit, and two files that were written whole again to add a line.
 NEW = 7
 
 

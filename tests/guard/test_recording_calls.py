@@ -39,9 +39,9 @@ def test_a_step_takes_as_many_calls_as_agreed(outbox: Outbox) -> None:
     """A job whose four steps are in four batches, as long jobs have it, takes no more calls than agreed."""
 
     def step_by_step() -> None:
-        told = outbox.told
+        reported = outbox.reported
         for act in (Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.FINISH):
-            outbox.told = [event for event in told if event.act is act]
+            outbox.reported = [event for event in reported if event.act is act]
             outbox.record()
 
     STEP_BY_STEP.hold(each_takes(outbox, lives, step_by_step), "calls for a job's life in four batches")
@@ -64,13 +64,13 @@ def lives(outbox: Outbox, first: int, jobs: int) -> None:
     """Put the lives of *jobs* successful jobs, from the id *first* on, into the outbox."""
     payload = encode_spec(make_spec(env=ENVIRONMENT))
     for job_id in range(first, first + jobs):
-        outbox.tell(job_id, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=payload)
+        outbox.report(job_id, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=payload)
         outbox.claim(job_id)
         outbox.started(job_id)
         outbox.finish(job_id, Ending.from_status(0), JobState.SUCCEEDED)
 
 
-def each_takes(outbox: Outbox, tell: Callable[[Outbox, int, int], None], record: Callable[[], None]) -> float:
+def each_takes(outbox: Outbox, report: Callable[[Outbox, int, int], None], record: Callable[[], None]) -> float:
     """Return the calls that each further job in a batch takes.
 
     The calls of the batch itself do not count.
@@ -78,7 +78,7 @@ def each_takes(outbox: Outbox, tell: Callable[[Outbox, int, int], None], record:
     found = []
     first = 10
     for jobs in (1, JOBS, 2 * JOBS):  # the first batch fills the caches
-        tell(outbox, first, jobs)
+        report(outbox, first, jobs)
         found.append(calls(record))
         first += jobs
     return (found[2] - found[1]) / JOBS

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from guard.one_life import OneLife
 from own_store import OwnStore
 
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.queue.jobqueue import JobQueue
 
 #: Transactions of one turn of the recorder with a batch. The recorder reads the history's position twice, once to see
@@ -34,13 +34,13 @@ FEW, MANY = 1, 40
 
 
 @pytest.fixture
-def life(own_store: OwnStore, book_url: str) -> Iterator[OneLife]:
+def life(own_store: OwnStore, history_url: str) -> Iterator[OneLife]:
     """Return a life of jobs whose history is in SQLite, and then one whose history is in PostgreSQL."""
-    made = OneLife(store=own_store, queue=JobQueue(own_store.url), book=Book(book_url))
+    made = OneLife(store=own_store, queue=JobQueue(own_store.url), database=HistoryDatabase(history_url))
     yield made
     made.admin.close()
     made.queue.close()
-    made.book.close()
+    made.database.close()
 
 
 @contextmanager

@@ -76,7 +76,7 @@ def test_a_claim_costs_the_same_however_many_shapes_wait(life: OneLife, fit: int
         life.queue.submit(make_spec(mem_bytes=size))
     found, claims = [], list[Claim]()
     for _ in range(2):  # the first claim stores from which shape on there is room
-        found.append(life.counted(lambda: claims.append(must_claim(life.queue, foreign_bytes=20 * GIB))))
+        found.append(life.counted(lambda: claims.append(must_claim(life.queue, external_bytes=20 * GIB))))
         assert life.queue.finish(
             claims[-1].job_id,
             claims[-1].token,

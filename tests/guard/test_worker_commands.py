@@ -26,7 +26,7 @@ from site_of_one import Site
 
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.scripts import ACTS, whole
-from gpuqueue.settings.settings import LONGEST_BEAT_S
+from gpuqueue.settings.settings import LONGEST_HEARTBEAT_S
 from gpuqueue.text.units import MIB
 
 #: The jobs run one after the other: the next is submitted when the history has the last.
@@ -52,7 +52,7 @@ BATCHES = Bound(JOBS - 1, 4 * JOBS + 1)
 A_TURN = {"get": 3, "hget": 1, "settle": 1}
 #: Settings that make periodic work rare during the test: at most one heartbeat and one tick, and no claim attempt
 #: without a message.
-SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_BEAT_S:g}s", "GPUQUEUE_LEASE": "10h", "GPUQUEUE_POLL": "1h"}
+SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_HEARTBEAT_S:g}s", "GPUQUEUE_LEASE": "10h", "GPUQUEUE_POLL": "1h"}
 #: What a heartbeat and a tick ask for. Usually there is one of them, or none. One more question for each job would be
 #: forty.
 A_BEAT = {"beat": 1, "age": 1, "reap": 1, "reserve": 1, "get": 2, "hget": 1, "multi": 1, "exec": 1}
@@ -85,8 +85,8 @@ def named(command: str) -> str:
         return DIGESTS.get(words[1], "celery's script")
     if words[0].lower() == "fcall":
         return words[1].split("_")[1]
-    told = re.match(r"/\d+\.celeryev/(\w+)\.", words[1]) if words[0].lower() == "publish" else None
-    return f"celery's {told[1]}" if told is not None else words[0].lower()
+    reported = re.match(r"/\d+\.celeryev/(\w+)\.", words[1]) if words[0].lower() == "publish" else None
+    return f"celery's {reported[1]}" if reported is not None else words[0].lower()
 
 
 def through(site: Site, jobs: int) -> None:
@@ -120,12 +120,12 @@ def listen(store: OwnStore, site: Site, act: Callable[[], object]) -> Heard:
 
 def asks_for_beats_alone(worker: Counter[str]) -> int:
     """Fail if there is more than heartbeats and ticks; return how many there may have been."""
-    beats = worker["beat"] + 1  # one may have begun before, or end after the monitor
-    assert worker.pop("hmget", 0) <= ENDED + beats
+    heartbeats = worker["beat"] + 1  # one may have begun before, or end after the monitor
+    assert worker.pop("hmget", 0) <= ENDED + heartbeats
     assert set(worker) <= set(A_BEAT)
     for name, asked in worker.items():
-        assert asked <= A_BEAT[name] * beats, f"{name}: {asked} in {beats} beats"
-    return beats
+        assert asked <= A_BEAT[name] * heartbeats, f"{name}: {asked} in {heartbeats} beats"
+    return heartbeats
 
 
 @pytest.mark.full
@@ -151,7 +151,7 @@ def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_pat
         for name in CELERYS:
             worker.pop(name, None)
     assert [JOBS, JOBS] == [worker.pop("started"), worker.pop("finish")]
-    beats = asks_for_beats_alone(worker)
+    heartbeats = asks_for_beats_alone(worker)
 
     assert JOBS == others.pop("submit")
     BATCHES.hold(others["settle"], f"batches of {JOBS} jobs")
@@ -159,8 +159,8 @@ def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_pat
     for sender in ("time", "hset"):  # the sender of notifications registers itself by the clock
         others.pop(sender, None)
     for name in ("age", "reap", "reserve"):  # the recorder ticks as well
-        assert others.pop(name, 0) <= beats + 1
-    turns += beats  # a tick asks for the epoch once
+        assert others.pop(name, 0) <= heartbeats + 1
+    turns += heartbeats  # a tick asks for the epoch once
     assert set(others) == set(A_TURN)
     for name, usual in A_TURN.items():
         assert others[name] <= usual * turns, f"{name}: {others[name]} in {turns} turns of the recorder"

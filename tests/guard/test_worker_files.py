@@ -18,7 +18,7 @@ from guard.traced import NEEDS_STRACE, OPENS, SYNCS, attached, calls
 from own_store import OwnStore
 from site_of_one import Site
 
-from gpuqueue.settings.settings import LONGEST_BEAT_S
+from gpuqueue.settings.settings import LONGEST_HEARTBEAT_S
 from gpuqueue.text.units import MIB
 
 pytestmark = NEEDS_STRACE
@@ -38,7 +38,7 @@ PERHAPS = {".meters": Bound(0, 2 * JOBS + 2)}
 #: has the state.
 WAITS = 0
 #: Settings that make periodic work rare during the test. It creates only measurement files.
-SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_BEAT_S:g}s", "GPUQUEUE_LEASE": "10h", "GPUQUEUE_POLL": "1h"}
+SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_HEARTBEAT_S:g}s", "GPUQUEUE_LEASE": "10h", "GPUQUEUE_POLL": "1h"}
 
 
 def through(site: Site, jobs: int) -> None:

@@ -12,7 +12,7 @@ from private_postgres import NoPostgres, Server, any_server
 from template_history import template
 
 from gpuqueue.history import migrate, sqlite_reader
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def empty_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> I
 
 
 @pytest.fixture
-def book_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Iterator[str]:
+def history_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Iterator[str]:
     """Return the URL of a new database with gpuqueue's tables."""
     if backend == "sqlite":
         shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
@@ -85,7 +85,7 @@ def book_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> It
         yield url
 
 
-class BothDoors(Book):
+class BothReaders(HistoryDatabase):
     """A history that reads each job of a SQLite file with both readers, which must agree."""
 
     def __init__(self, url: str) -> None:
@@ -101,14 +101,14 @@ class BothDoors(Book):
 
 
 @pytest.fixture
-def book(book_url: str) -> Iterator[Book]:
+def database(history_url: str) -> Iterator[HistoryDatabase]:
     """Return an empty history."""
-    opened = BothDoors(book_url)
+    opened = BothReaders(history_url)
     yield opened
     opened.close()
 
 
 @pytest.fixture
-def outbox(book: Book) -> Outbox:
+def outbox(database: HistoryDatabase) -> Outbox:
     """Return an empty outbox for the empty history."""
-    return Outbox(book)
+    return Outbox(database)

@@ -69,7 +69,7 @@ class Ran:
                 umask=0o022,
             )
         )
-        self.directory.vouch(time.monotonic() + 60)
+        self.directory.renew(time.monotonic() + 60)
         by = Shims()
         shim = by.start(self.directory.path, lock)
         os.close(lock)
@@ -86,6 +86,6 @@ class Ran:
         self.log = self.directory.log.read_text()
         self.report = read_reports(self.directory.path)
 
-    def told(self) -> list[dict[str, Any]]:
+    def reported(self) -> list[dict[str, Any]]:
         """Return the report of each process."""
         return [json.loads(path.read_text()) for path in sorted(self.directory.path.glob("inside/*"))]

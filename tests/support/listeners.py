@@ -30,7 +30,7 @@ class Hook:
         """Return the URL to which Apprise posts JSON."""
         return f"json://localhost:{self.port}/{path}"
 
-    def told(self, path: str = "secret") -> list[dict[str, Any]]:
+    def reported(self, path: str = "secret") -> list[dict[str, Any]]:
         """Return the posts at *path*, in order."""
         return [body for where, body in list(self.posts) if where == f"/{path}"]
 

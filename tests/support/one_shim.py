@@ -109,7 +109,7 @@ class Shim:
         if by is None:
             plain = json.loads((self.directory.path / "spec").read_text())
             (self.directory.path / "spec").write_text(json.dumps({**plain, "lock_fd": lock}))
-        self.directory.vouch(time.monotonic() + vouch_s)
+        self.directory.renew(time.monotonic() + vouch_s)
         before()
         path = self.directory.path
         self.process = OldProcess(path, lock) if by is None else Process(by.start(path, lock))

@@ -16,7 +16,7 @@ from gpuqueue.model.run import Ending, Record, RunDevice
 from gpuqueue.text.units import GIB
 
 if TYPE_CHECKING:
-    from gpuqueue.history.database import Book
+    from gpuqueue.history.database import HistoryDatabase
 
 T0 = datetime(2026, 11, 1, 12, 0, 0, 123000, tzinfo=timezone.utc)
 #: The token of a job's first run.
@@ -27,45 +27,45 @@ PEAK = Peak(bytes=3 * GIB, source=PeakSource.NVML_SAMPLED, samples=9, na_samples
 class Outbox:
     """Makes events with growing ids and times, and keeps them until the history has them."""
 
-    def __init__(self, book: Book) -> None:
-        self.book = book
-        self.told: list[Event] = []
+    def __init__(self, database: HistoryDatabase) -> None:
+        self.database = database
+        self.reported: list[Event] = []
         self.number = 0
         self.cursor: Cursor | None = None
 
-    def tell(self, job_id: int, act: Act, state: JobState, **given: Any) -> None:
+    def report(self, job_id: int, act: Act, state: JobState, **given: Any) -> None:
         """Add one event; arguments that are no column of an event become its fields."""
         self.number += 1
         columns: dict[str, Any] = {name: given.pop(name) for name in ("attempt", "losses", "reason") if name in given}
         event: dict[str, Any] = {"attempt": 1, **columns, "job_id": job_id, "act": act, "state": state, "fields": given}
-        self.told.append(Event(id=f"1700-{self.number}", at=T0 + timedelta(seconds=self.number), **event))
+        self.reported.append(Event(id=f"1700-{self.number}", at=T0 + timedelta(seconds=self.number), **event))
 
     def submit(self, job_id: int, spec: JobSpec | None = None) -> None:
         """Add the submit of a job."""
         payload = encode_spec(spec or make_spec())
-        self.tell(job_id, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=payload)
+        self.report(job_id, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=payload)
 
     def claim(self, job_id: int, token: str = RUN, devices: str = "GPU-0", **given: Any) -> None:
         """Add the claim of a job."""
         fields = {"token": token, "host": "nodeA", "worker": "w0", "devices": devices, "lease": str(GIB)}
-        self.tell(job_id, Act.CLAIM, JobState.STARTING, **fields, **given)
+        self.report(job_id, Act.CLAIM, JobState.STARTING, **fields, **given)
 
     def started(self, job_id: int, token: str = RUN, devices: str = "GPU-0", **given: Any) -> None:
         """Add the start of a job's process."""
         payload = encode_started(log_path="/log", devices=facts(devices, Peak.unknown()))
-        self.tell(job_id, Act.STARTED, JobState.RUNNING, token=token, started=payload, **given)
+        self.report(job_id, Act.STARTED, JobState.RUNNING, token=token, started=payload, **given)
 
     def finish(self, job_id: int, ending: Ending, state: JobState, devices: str = "GPU-0", **given: Any) -> None:
         """Add the end of a job's run."""
         payload = encode_ended(ending=ending, duration_s=1.5, devices=facts(devices, PEAK))
-        self.tell(job_id, Act.FINISH, state, token=given.pop("token", RUN), ended=payload, **given)
+        self.report(job_id, Act.FINISH, state, token=given.pop("token", RUN), ended=payload, **given)
 
     def record(self, batch: int | None = None) -> None:
         """Write all events into the history, *batch* events at a time."""
-        size = batch or len(self.told)
-        while self.told:
-            events, self.told = self.told[:size], self.told[size:]
-            assert self.book.apply(events, expected=self.cursor, epoch="e1")
+        size = batch or len(self.reported)
+        while self.reported:
+            events, self.reported = self.reported[:size], self.reported[size:]
+            assert self.database.apply(events, expected=self.cursor, epoch="e1")
             self.cursor = Cursor(epoch="e1", last_id=events[-1].id)
 
 
@@ -77,16 +77,16 @@ def facts(uuids: str, peak: Peak) -> tuple[RunDevice, ...]:
     )
 
 
-def known(book: Book, job_id: int) -> Record:
+def known(database: HistoryDatabase, job_id: int) -> Record:
     """Return the record of a job that must be in the history."""
-    record = book.get(job_id)
+    record = database.get(job_id)
     assert record is not None
     return record
 
 
-def ids(book: Book, **query: Any) -> list[int]:
+def ids(database: HistoryDatabase, **query: Any) -> list[int]:
     """Return the ids of the jobs that match."""
-    return [record.job.id for record in book.history(HistoryQuery(**query))]
+    return [record.job.id for record in database.history(HistoryQuery(**query))]
 
 
 def second(number: int) -> datetime:

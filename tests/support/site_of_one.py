@@ -117,7 +117,7 @@ class Site:
         """Wait until the history has the end of a job."""
 
         def there() -> Record | None:
-            record = self.client.book.get(job_id)
+            record = self.client.database.get(job_id)
             return record if record is not None and record.job.state.is_end else None
 
         record = until(there, timeout_s=timeout_s, what=f"job {job_id} in the book\n{self.log()[-3000:]}")

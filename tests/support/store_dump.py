@@ -121,9 +121,9 @@ def faults(store: Dump) -> list[str]:
     found += _compare("ended", set(_members(store, "ended")), ended)
     active = {job_id for job_id, job in jobs.items() if JobState(job["st"]).is_active and "rm" not in job}
     found += _compare("leases", set(_members(store, "leases")), active)
-    promised = {(uuid, job_id) for job_id in active for uuid in jobs[job_id]["devs"].split(",")}
+    allocated = {(uuid, job_id) for job_id in active for uuid in jobs[job_id]["devs"].split(",")}
     leased = {(key.partition(":dl:")[2], job_id) for key, held in store.items() if ":dl:" in key for job_id in held}
-    found += _compare("leases on devices", leased, promised)
+    found += _compare("leases on devices", leased, allocated)
     used = {(jobs[job_id]["u"], job_id) for job_id in active if "u" in jobs[job_id]}
     counted = {(key.partition(":run:")[2], job_id) for key, held in store.items() if ":run:" in key for job_id in held}
     found += _compare("what counts against limits", counted, used)

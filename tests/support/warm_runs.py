@@ -22,7 +22,7 @@ from workers.run.directory import RunDir
 from workers.run.environment import TOKEN, environment
 from workers.run.values import Held, ShimSpec
 from workers.shim.client import Shim, Shims
-from workers.warm.pool import Spares, image_of
+from workers.warm.pool import WarmPool, image_of
 
 CARD = RunDevice(uuid="sim-here-0", lease_bytes=1)
 
@@ -46,7 +46,7 @@ class WarmRuns:
         environ = {"GPUQUEUE_STATE_DIR": str(place), "GPUQUEUE_WARM_MODULES": modules, **settings}
         self.settings = Settings.load(environ)
         self.shims = Shims()
-        self.spares = Spares(self.settings, self.shims, SystemClock())
+        self.warm_interpreters = WarmPool(self.settings, self.shims, SystemClock())
         self._numbers = count(1)
         self._tokens: list[str] = []
 
@@ -73,7 +73,7 @@ class WarmRuns:
         """Let a warm interpreter become the job, and return its run and its shim."""
         self.spare_for(spec)
         directory, lock, env = self.ready(spec)
-        shim, why = self.spares.start(spec, env, directory.path, lock)
+        shim, why = self.warm_interpreters.start(spec, env, directory.path, lock)
         os.close(lock)
         assert shim is not None, why
         return directory, shim
@@ -81,22 +81,22 @@ class WarmRuns:
     def spare_for(self, spec: JobSpec) -> None:
         """Wait until there is a warm interpreter that could become *spec*."""
         env = environment(0, "1.none", spec, (CARD,), self.place)
-        with self.spares._lock:
-            why = self.spares._wish(image_of(spec, env), env)  # type: ignore[arg-type]
+        with self.warm_interpreters._lock:
+            why = self.warm_interpreters._device_filter(image_of(spec, env), env)  # type: ignore[arg-type]
         assert why is None, why
 
         def ready() -> bool:
-            self.spares.tidy()
-            (spare,) = self.spares._spares or [None]
-            assert spare is not None, self.spares._unfit
-            return spare.ready
+            self.warm_interpreters.tidy()
+            (warm_interpreter,) = self.warm_interpreters._warm_pool or [None]
+            assert warm_interpreter is not None, self.warm_interpreters._unfit
+            return warm_interpreter.ready
 
         until(ready, timeout_s=100, what="a spare")
 
     def refusal(self, spec: JobSpec) -> str:
         """Return why no warm interpreter becomes *spec*."""
         env = environment(0, "1.none", spec, (CARD,), self.place)
-        shim, why = self.spares.start(spec, env, self.place / "nowhere", -1)
+        shim, why = self.warm_interpreters.start(spec, env, self.place / "nowhere", -1)
         assert shim is None
         return why
 
@@ -118,7 +118,7 @@ class WarmRuns:
                 umask=spec.umask,
             )
         )
-        directory.vouch(time.monotonic() + 100)
+        directory.renew(time.monotonic() + 100)
         directory.close()
         lock = directory.try_lock()
         assert lock is not None
@@ -137,7 +137,7 @@ class WarmRuns:
 
     def close(self) -> None:
         """End all processes that are left."""
-        self.spares.close()
+        self.warm_interpreters.close()
         self.shims.close()
         for token in self._tokens:
             process_tree.sweep(TOKEN, token)

@@ -65,7 +65,7 @@ class Refusal(DeviceTrouble):
         self.code = code
 
 
-def _door(call: Callable[..., _Answer], *args: object) -> _Answer:
+def _resp(call: Callable[..., _Answer], *args: object) -> _Answer:
     """Make one NVML call, and translate its error.
 
     Raises:
@@ -107,9 +107,9 @@ class Session:
                 return
             if self._opened_by is not None:
                 with contextlib.suppress(Refusal):
-                    _door(pynvml.nvmlShutdown)
+                    _resp(pynvml.nvmlShutdown)
             self._opened_by = None
-            _door(pynvml.nvmlInit)
+            _resp(pynvml.nvmlInit)
             self._handles = {}
             # The driver may have been upgraded since the last session.
             self.memory_v2 = True
@@ -126,7 +126,7 @@ class Session:
         """
         self.open()
         try:
-            return _door(call, *args)
+            return _resp(call, *args)
         except Refusal as refusal:
             self._note(refusal)
             raise
@@ -146,7 +146,7 @@ class Session:
         if call is None:  # this pynvml is too old for the call
             return None
         try:
-            return _door(call, *args)
+            return _resp(call, *args)
         except Refusal as refusal:
             if refusal.code not in _NEVER_FORGIVEN if forgive is None else refusal.code in forgive:
                 return None

@@ -18,7 +18,7 @@ from workers.doctor.driver_environment import look_around
 T = TypeVar("T")
 
 #: Time limits for opening the driver, for a card, for all devices, and for any other group of checks, in seconds.
-DRIVER_S, CARD_S, DEVICES_S, LOOK_S = 8.0, 4.0, 12.0, 8.0
+DRIVER_S, CARD_S, DEVICES_S, POLL_S = 8.0, 4.0, 12.0, 8.0
 
 #: The checks of each section (``room``) of the findings.
 ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
@@ -32,10 +32,10 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
     """Yield all findings of this machine. The checks that do not depend on the driver come first."""
     session = Session()
     opening = Look(lambda: driver_facts(session), DRIVER_S)
-    live = Look(lambda: runs.facts_of(settings), LOOK_S)
-    outlived = Look(lambda: orphans.facts_of(settings), LOOK_S)
-    yield from _told("runs", live, runs.CHECKS)
-    yield from _told("runs", outlived, orphans.CHECKS)
+    live = Look(lambda: runs.facts_of(settings), POLL_S)
+    outlived = Look(lambda: orphans.facts_of(settings), POLL_S)
+    yield from _reported("runs", live, runs.CHECKS)
+    yield from _reported("runs", outlived, orphans.CHECKS)
     try:
         facts = _with_cards(session, opening.seen())
     except Unseen as why:
@@ -47,8 +47,8 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
         facts = DriverFacts(state=DriverState.BROKEN, words=str(why))
     else:
         yield from _host(settings, environ, facts)
-    python_s = LOOK_S + (python.DEEP_S if deep else 0.0)
-    yield from _told("python", Look(lambda: python.facts_of(environ, facts, deep=deep), python_s), python.CHECKS)
+    python_s = POLL_S + (python.DEEP_S if deep else 0.0)
+    yield from _reported("python", Look(lambda: python.facts_of(environ, facts, deep=deep), python_s), python.CHECKS)
 
 
 def _with_cards(session: Session, facts: DriverFacts) -> DriverFacts:
@@ -67,12 +67,12 @@ def _host(settings: Settings, environ: Mapping[str, str], facts: DriverFacts) ->
     around = look_around(visible=environ.get("NVIDIA_VISIBLE_DEVICES"))
     yield from examined("host", driver.Facts(settings=settings, driver=facts, around=around), driver.CHECKS)
     served = Look(lambda: cards.facts_of(settings, facts), DEVICES_S)
-    yield from _told("host", served, cards.CHECKS)
+    yield from _reported("host", served, cards.CHECKS)
     seen = Look(lambda: visibility.facts_of(served.seen().devices, settings.state_dir, environ), DEVICES_S)
-    yield from _told("host", seen, visibility.CHECKS)
+    yield from _reported("host", seen, visibility.CHECKS)
 
 
-def _told(room: str, look: Look[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:
+def _reported(room: str, look: Look[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:
     try:
         yield from examined(room, look.seen(), checks)
     except Unseen as why:

@@ -84,7 +84,7 @@ def facts_of(environ: Mapping[str, str], driver: DriverFacts, *, deep: bool) -> 
     try:
         found = _ask(path, ASK, travelling(environ), ASK_S)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return Facts(path=path, driver=driver, failure=_told(error))
+        return Facts(path=path, driver=driver, failure=_reported(error))
     facts = Facts(path=path, driver=driver, python=found["python"], torch=found.get("torch"), cuda=found.get("cuda"))
     return _tried(facts, environ) if deep and facts.torch is not None else facts
 
@@ -95,7 +95,7 @@ def _tried(facts: Facts, environ: Mapping[str, str]) -> Facts:
     try:
         return replace(facts, trial=_ask(facts.path, TRY, env, DEEP_S))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        return replace(facts, trial_failure=_told(error))
+        return replace(facts, trial_failure=_reported(error))
 
 
 def _ask(python: str, code: str, env: Mapping[str, str], limit_s: float) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _ask(python: str, code: str, env: Mapping[str, str], limit_s: float) -> dict
     return answer
 
 
-def _told(error: Exception) -> str:
+def _reported(error: Exception) -> str:
     if isinstance(error, subprocess.TimeoutExpired):
         return f"no answer within {error.timeout:g} s"
     if isinstance(error, subprocess.CalledProcessError):

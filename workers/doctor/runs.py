@@ -37,7 +37,7 @@ class RunFacts:
     device: str | None
     #: Whether a shim or a worker holds the run's lock, and for how many more seconds the heartbeat is valid.
     attended: bool
-    vouched_s: float
+    renewed_s: float
     #: Whether the run is certainly over: the store does not know the token, and the history has the end.
     over: bool
 
@@ -120,13 +120,13 @@ def tokens_over(settings: Settings, names: Iterable[tuple[int, str]]) -> frozens
     unknown_there = [(job_id, token) for job_id, token in pairs if job_id not in known or known[job_id].token != token]
     if not unknown_there:
         return frozenset()
-    from gpuqueue.history.database import Book  # noqa: PLC0415 - slow import, not needed on a healthy machine
+    from gpuqueue.history.database import HistoryDatabase  # noqa: PLC0415 - slow import, not needed on a healthy machine
 
-    book = Book(settings.database_url)
+    database = HistoryDatabase(settings.database_url)
     try:
-        return frozenset(token for job_id, token in unknown_there if _is_over(book.get(job_id), token))
+        return frozenset(token for job_id, token in unknown_there if _is_over(database.get(job_id), token))
     finally:
-        book.close()
+        database.close()
 
 
 def _is_over(record: Record | None, token: str) -> bool:
@@ -134,8 +134,8 @@ def _is_over(record: Record | None, token: str) -> bool:
     if record is None:
         return False
     attempt = int(token.partition(".")[0])
-    told = any(run.token == token and run.ending is not None for run in record.runs)
-    return told or record.job.state.is_end or any(run.attempt > attempt for run in record.runs)
+    reported = any(run.token == token and run.ending is not None for run in record.runs)
+    return reported or record.job.state.is_end or any(run.attempt > attempt for run in record.runs)
 
 
 def _look(runs: Path, job_id: int, token: str, *, over: bool) -> RunFacts:
@@ -150,7 +150,7 @@ def _look(runs: Path, job_id: int, token: str, *, over: bool) -> RunFacts:
         young=_age_s(directory.path) < YOUNG_S,
         device=None if held is None else held.devices[0].uuid,
         attended=is_locked(directory.path / "lock"),
-        vouched_s=_vouched_until_s(directory.path) - time.monotonic(),
+        renewed_s=_renewed_until_s(directory.path) - time.monotonic(),
         over=over,
     )
 
@@ -163,7 +163,7 @@ def _age_s(path: Path) -> float:
         return float("inf")
 
 
-def _vouched_until_s(path: Path) -> float:
+def _renewed_until_s(path: Path) -> float:
     try:
         return float((path / "beat").read_text(encoding="ascii"))
     except (OSError, ValueError):
@@ -186,11 +186,11 @@ def without_a_worker(facts: Facts) -> Iterator[Finding]:
     """Report live runs whose device has no worker to send heartbeats."""
     alone = [run for run in facts.runs if run.there and run.attended and run.device not in facts.served]
     for run in alone:
-        if run.vouched_s <= 0:
+        if run.renewed_s <= 0:
             yield problem("its shim ends it now: nobody has vouched for it in time", "gpuqueue up", about=run.name)
             continue
-        seen = f"it runs without a worker, and is ended in {format_duration(run.vouched_s)} unless one comes"
-        if run.vouched_s > facts.settings.shim_grace_s:
+        seen = f"it runs without a worker, and is ended in {format_duration(run.renewed_s)} unless one comes"
+        if run.renewed_s > facts.settings.shim_grace_s:
             yield note(
                 seen, "it was left alone (gpuqueue down --leave-jobs); gpuqueue up takes it over", about=run.name
             )

@@ -33,7 +33,7 @@ class Facts:
     #: The pids on the GPUs, and whether /proc has each of them.
     pids: Mapping[int, bool]
     #: The pids whose memory the driver does not report.
-    untold: tuple[int, ...]
+    unreported: tuple[int, ...]
     #: Whether this process is in a separate pid namespace, and whether /proc hides the processes of other accounts.
     apart: bool
     hidden: bool
@@ -52,7 +52,7 @@ def facts_of(seen: tuple[Seen, ...], state_dir: Path, environ: Mapping[str, str]
     return Facts(
         gpus=len(gpus),
         pids={pid: Path(f"/proc/{pid}").exists() for pid in held},
-        untold=tuple(sorted(pid for pid, used in held.items() if used is None)),
+        unreported=tuple(sorted(pid for pid, used in held.items() if used is None)),
         apart=has_own_pids(),
         hidden=os.getuid() != 0 and _hides(Path("/proc/self/mounts")),
         rivals=tuple(_rivals({each.device.uuid for each in seen}, state_dir)),
@@ -130,8 +130,8 @@ def pids(facts: Facts) -> Findings:
     if blind and len(blind) == len(facts.pids):
         seen = f"the driver names {len(blind)} processes, and /proc knows none: it counts in another pid namespace"
         return warning(seen, PID_HOST)
-    if facts.untold:
-        seen = f"the driver does not tell what {len(facts.untold)} of {len(facts.pids)} processes on the GPUs hold"
+    if facts.unreported:
+        seen = f"the driver does not tell what {len(facts.unreported)} of {len(facts.pids)} processes on the GPUs hold"
         return note(seen, "their memory is counted by the device; jobs get no peak from the driver (WSL, vGPU)")
     return ok(f"{len(facts.pids)} processes on the GPUs, {len(facts.pids) - len(blind)} of them known here")
 

@@ -360,25 +360,25 @@ def wait_for_a_job() -> None:
     message, ancillary, _, _ = shim.recvmsg(MOST_BYTES, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
     if not message:
         os._exit(0)
-    log, told = (int.from_bytes(ancillary[0][2][at : at + 4], sys.byteorder) for at in (0, 4))
+    log, reported = (int.from_bytes(ancillary[0][2][at : at + 4], sys.byteorder) for at in (0, 4))
     try:
         take_over(json.loads(message.decode()), log, before, helpers, seen)
-        os.write(told, b"ok")
+        os.write(reported, b"ok")
     except Unstartable as error:
-        leave(told, f"{error.number} {error}")
+        leave(reported, f"{error.number} {error}")
     except Cold as cold:
-        leave(told, f"cold: {cold}")
+        leave(reported, f"cold: {cold}")
     except OSError as error:
-        leave(told, "cold: %s" % (error.strerror or error))
+        leave(reported, "cold: %s" % (error.strerror or error))
     except Exception as error:  # noqa: BLE001 - a cold start does not run this code
-        leave(told, f"cold: {error}")
-    os.close(told)
+        leave(reported, f"cold: {error}")
+    os.close(reported)
     shim.close()
 
 
-def leave(told: int, words: str) -> None:
+def leave(reported: int, words: str) -> None:
     """Write the reason for the refusal into the pipe *told*, and end without cleanup."""
-    os.write(told, words.encode(errors="replace")[:MOST_BYTES])
+    os.write(reported, words.encode(errors="replace")[:MOST_BYTES])
     os._exit(127)
 
 

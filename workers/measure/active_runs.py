@@ -41,7 +41,7 @@ class LiveRun:
     #: Messages for the job's owner, sent with the next heartbeat.
     notes: deque[str] = field(default_factory=deque)
     #: Whether a warm interpreter was asked to become the run, and the shim has not yet written the result.
-    spare_asked: bool = False
+    warm_asked: bool = False
     neighbours: Neighbours = field(init=False)
     _shim: ProcessIdentity | None = None
     #: Guards the meters. The sampler, the claimer and the heartbeats record samples in separate threads.
@@ -103,9 +103,9 @@ class LiveRun:
     def hear_start(self) -> None:
         """Add a note on whether a warm interpreter became the run, once the shim has written that."""
         with self._noting:
-            start = self.directory.start() if self.spare_asked else None
+            start = self.directory.start() if self.warm_asked else None
             if start is not None:
-                self.spare_asked = False
+                self.warm_asked = False
                 self.notes.append(f"started {start}")
 
     def taken_notes(self) -> Iterator[str]:
@@ -155,7 +155,7 @@ class LiveRuns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[str, LiveRun] = {}
-        self._told: dict[str, LiveRun] = {}
+        self._reported: dict[str, LiveRun] = {}
         self._added = SteadyEvent()
 
     def add(self, run: LiveRun) -> None:
@@ -180,21 +180,21 @@ class LiveRuns:
         with self._lock:
             self._runs.pop(token, None)
 
-    def tell(self, run: LiveRun) -> None:
+    def report(self, run: LiveRun) -> None:
         """Keep *run*, whose end was reported to the store, until the history has that end."""
         run.spec = None  # if the end must be reported again, the run must not be started again
         with self._lock:
-            self._told[run.held.token] = run
+            self._reported[run.held.token] = run
 
-    def told(self) -> list[LiveRun]:
+    def reported(self) -> list[LiveRun]:
         """Return the runs whose end was reported to the store and may not be in the history yet."""
         with self._lock:
-            return list(self._told.values())
+            return list(self._reported.values())
 
     def forget(self, token: str) -> None:
         """Drop the run with this token from the runs whose end was reported."""
         with self._lock:
-            self._told.pop(token, None)
+            self._reported.pop(token, None)
 
     def get(self, token: str) -> LiveRun | None:
         """Return the run with this token, or None."""

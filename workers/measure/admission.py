@@ -13,13 +13,13 @@ from pathlib import Path
 from gpuqueue.clock import Clock
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import Device, DeviceKind, Reading, trouble_of
-from gpuqueue.queue.lease import Offer, Stranger
+from gpuqueue.queue.lease import ExternalProcess, Offer
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.attribution import pids_by_run
-from workers.measure.external_processes import Strangers, foreign_bytes
+from workers.measure.external_processes import ExternalProcesses, external_bytes
 from workers.run.directory import RunDir, unsettled
 from workers.run.start_health import Ground, in_words
 from workers.run.values import Held
@@ -45,7 +45,7 @@ class _Here:
     lease_bytes: int
 
 
-class Gate:
+class AdmissionCheck:
     """Reads one device for admission. The claim script in the store adds up the leases."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Gate:
         self._clock = clock
         #: Records failed starts. While it reports trouble, the device takes no job.
         self.ground = Ground(settings.runs_dir, clock)
-        self._strangers = Strangers()
+        self._external_processes = ExternalProcesses()
         #: Guards :meth:`look`. The claimer, the heartbeats and the sampler call it in separate threads.
         self._looking = threading.Lock()
         #: The time at which the last reading began, and the reading.
@@ -103,20 +103,20 @@ class Gate:
         here = self._here(self._device.uuid)
         pids = pids_by_run(self._device, reading, {run.token: run.shim for run in here})
         ours = frozenset[int]().union(*pids.values())
-        strangers = self._strangers.note(reading.processes, ours, self._clock.monotonic_s())
-        untold = {pid: None for pid, held in reading.processes.items() if held is None and pid not in ours}
-        described = tuple(_stranger(pid, held) for pid, held in sorted({**untold, **strangers}.items()))
+        external_processes = self._external_processes.note(reading.processes, ours, self._clock.monotonic_s())
+        unreported = {pid: None for pid, held in reading.processes.items() if held is None and pid not in ours}
+        described = tuple(_external(pid, held) for pid, held in sorted({**unreported, **external_processes}.items()))
         observed = self._observed(reading, here, pids)
         self._note_neighbours(reading, here, pids.keys(), observed, described)
         return Offer(
             device=self._device,
             host=self._settings.host,
             headroom_bytes=self._headroom_bytes,
-            foreign_bytes=self._foreign_bytes(self._device, reading, here, pids, strangers),
+            external_bytes=self._external_bytes(self._device, reading, here, pids, external_processes),
             slots=self._settings.slots_for(self._device),
             pool=self._settings.pool,
             observed=observed,
-            strangers=described,
+            external_processes=described,
         )
 
     def _observed(self, reading: Reading, here: Sequence[_Here], pids: Mapping[str, frozenset[int]]) -> dict[int, int]:
@@ -142,7 +142,7 @@ class Gate:
         here: Sequence[_Here],
         seen: Collection[str],
         observed: Mapping[int, int],
-        strangers: Sequence[Stranger],
+        external_processes: Sequence[ExternalProcess],
     ) -> None:
         """Record the neighbours of each run of this worker, for the detail of a possible out-of-memory ending."""
         held: dict[int, int | None] = {}
@@ -152,26 +152,26 @@ class Gate:
             elif run.shim is not None and run.shim.alive():
                 held[run.job_id] = 0  # the run is alive but uses no memory of the device
         for own in self._runs.all():
-            own.neighbours.seen(self._device, reading, held, strangers)
+            own.neighbours.seen(self._device, reading, held, external_processes)
 
-    def _foreign_bytes(
+    def _external_bytes(
         self,
         device: Device,
         reading: Reading,
         here: Sequence[_Here],
         pids: Mapping[str, frozenset[int]],
-        strangers: Mapping[int, int],
+        external_processes: Mapping[int, int],
     ) -> int:
         ours = frozenset[int]().union(*pids.values())
         if device.kind is DeviceKind.CPU:  # a CPU reading lists no processes; those of runs are measured one by one
             return max(0, reading.used_bytes - (self._backend.used_by(reading, ours) or 0))
-        untold = [run for run in here if any(reading.processes[pid] is None for pid in pids.get(run.token, ()))]
-        return foreign_bytes(
+        unreported = [run for run in here if any(reading.processes[pid] is None for pid in pids.get(run.token, ()))]
+        return external_bytes(
             used=reading.used_bytes,
             processes=reading.processes,
             ours=ours,
-            strangers=strangers,
-            leased=sum(run.lease_bytes for run in untold),
+            external_processes=external_processes,
+            leased=sum(run.lease_bytes for run in unreported),
         )
 
     def _here(self, uuid: str) -> list[_Here]:
@@ -245,7 +245,7 @@ class Gate:
             device=self._device,
             host=self._settings.host,
             headroom_bytes=self._headroom_bytes,
-            foreign_bytes=None,
+            external_bytes=None,
             slots=0,
             pool=self._settings.pool,
             trouble=trouble,
@@ -285,9 +285,9 @@ class Gate:
         return None
 
     def _missing_bytes(self, device: Device, reading: Reading) -> int:
-        return self.promised_bytes(device, reading) - reading.total_bytes
+        return self.allocated_bytes(device, reading) - reading.total_bytes
 
-    def promised_bytes(self, device: Device, reading: Reading) -> int:
+    def allocated_bytes(self, device: Device, reading: Reading) -> int:
         """Return the bytes of *device* that are in use by external processes or allocated to runs, as of *reading*.
 
         Each run on this host, of any worker, counts with its lease or its use, whichever is larger. If the sum exceeds
@@ -296,15 +296,17 @@ class Gate:
         here = self._here(device.uuid)
         pids = pids_by_run(device, reading, {run.token: run.shim for run in here})
         ours = frozenset[int]().union(*pids.values())
-        strangers = {pid: held for pid, held in reading.processes.items() if pid not in ours and held is not None}
-        promised = self._foreign_bytes(device, reading, here, pids, strangers)
+        external_processes = {
+            pid: held for pid, held in reading.processes.items() if pid not in ours and held is not None
+        }
+        allocated = self._external_bytes(device, reading, here, pids, external_processes)
         for run in here:
             its = pids.get(run.token, frozenset())
-            promised += max(run.lease_bytes, (self._backend.used_by(reading, its) or 0) if its else 0)
-        return promised
+            allocated += max(run.lease_bytes, (self._backend.used_by(reading, its) or 0) if its else 0)
+        return allocated
 
 
-def _stranger(pid: int, held: int | None) -> Stranger:
+def _external(pid: int, held: int | None) -> ExternalProcess:
     """Return the external process *pid*. User and command are None if it has ended or is in another pid namespace."""
     process = Path(f"/proc/{pid}")
     try:
@@ -316,4 +318,4 @@ def _stranger(pid: int, held: int | None) -> Stranger:
         command = b" ".join(words).decode(errors="replace")[:200] or None
     except OSError:
         command = None
-    return Stranger(pid=pid, held_bytes=held, user=user, command=command)
+    return ExternalProcess(pid=pid, held_bytes=held, user=user, command=command)

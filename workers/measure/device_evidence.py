@@ -9,7 +9,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import NO_EVIDENCE, Evidence
 from workers.measure.active_runs import LiveRun
-from workers.measure.admission import Gate
+from workers.measure.admission import AdmissionCheck
 from workers.run.failure_cause import QUICK_S, blame, speaks_well
 
 log = logging.getLogger(__name__)
@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 class Witness:
     """Collects evidence for one worker. Exceptions are caught, so that a bug cannot prevent the report of an end."""
 
-    def __init__(self, gate: Gate, clock: Clock) -> None:
-        self._gate = gate
+    def __init__(self, admission: AdmissionCheck, clock: Clock) -> None:
+        self._admission = admission
         self._clock = clock
 
     def ended(self, run: LiveRun, ending: Ending, duration_s: float | None, log_tail: bytes) -> Evidence:
@@ -46,7 +46,7 @@ class Witness:
             if reason is None:
                 return NO_EVIDENCE
             uuids = [device.uuid for device in run.held.devices]
-            troubled = self._gate.in_trouble(uuids)
+            troubled = self._admission.in_trouble(uuids)
             return Evidence(against=tuple(uuid for uuid in uuids if uuid not in troubled), why=reason)
         except Exception:
             log.exception("%s: what its end says of its devices could not be told", run)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 REMEMBER_S = 300.0
 
 
-class Strangers:
+class ExternalProcesses:
     """Remembers the recent peak of each external process on one device, for as long as the process lives."""
 
     def __init__(self, remember_s: float = REMEMBER_S) -> None:
@@ -38,12 +38,12 @@ class Strangers:
         return looks
 
 
-def foreign_bytes(
+def external_bytes(
     *,
     used: int,
     processes: Mapping[int, int | None],
     ours: Collection[int],
-    strangers: Mapping[int, int],
+    external_processes: Mapping[int, int],
     leased: int,
 ) -> int:
     """Return the bytes of a device that anything but this host's runs uses now or used recently.
@@ -52,14 +52,14 @@ def foreign_bytes(
         used: Bytes that are not free, as the device reports them.
         processes: Bytes used by each process on the device; None where the driver does not report them.
         ours: The pids of the runs of this host, of all its workers.
-        strangers: The recent peak of each external process (:meth:`Strangers.note`).
+        external_processes: The recent peak of each external process (:meth:`ExternalProcesses.note`).
         leased: The sum of the leases of the runs whose memory the driver does not report.
 
     """
     known = sum(held for held in processes.values() if held is not None)
     unnamed = max(0, used - known)  # the driver's own memory, contexts of dead processes, and unreported processes
-    untold = {pid for pid, held in processes.items() if held is None}
-    if untold and untold <= set(ours):
+    unreported = {pid for pid, held in processes.items() if held is None}
+    if unreported and unreported <= set(ours):
         unnamed = max(0, unnamed - leased)  # the leases are counted elsewhere, and this memory belongs to them
     # If an external process is unreported too, the memory cannot be divided, so all of it counts as external.
-    return unnamed + sum(strangers.values())
+    return unnamed + sum(external_processes.values())

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import Device, Reading
-from gpuqueue.queue.lease import Stranger
+from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import format_bytes
 
@@ -64,7 +64,7 @@ class Neighbours:
         device: Device,
         reading: Reading,
         ours_by_job: Mapping[int, int | None],
-        strangers: Sequence[Stranger],
+        external_processes: Sequence[ExternalProcess],
     ) -> None:
         """Record a snapshot of *device* from one reading.
 
@@ -75,7 +75,7 @@ class Neighbours:
             device: One of the run's devices.
             reading: The reading. The memory of external processes is taken from it, not from their recent peaks.
             ours_by_job: Bytes used there by each live job of this host; None where the driver does not report them.
-            strangers: The external processes there.
+            external_processes: The external processes there.
 
         """
         if self._job_id not in ours_by_job:
@@ -86,7 +86,7 @@ class Neighbours:
             return
         jobs = {job_id: held for job_id, held in ours_by_job.items() if job_id != self._job_id and held != 0}
         beside = [Neighbour(who=f"job {job_id}", held_bytes=held) for job_id, held in jobs.items()]
-        beside += _described(reading, strangers)
+        beside += _described(reading, external_processes)
         self._looks[device.uuid] = Look(
             device=device,
             free_bytes=reading.free_bytes,
@@ -100,11 +100,11 @@ class Neighbours:
         return min(looks, key=lambda look: look.free_bytes, default=None)
 
 
-def _described(reading: Reading, strangers: Sequence[Stranger]) -> Iterator[Neighbour]:
-    for stranger in strangers:
-        user = f" of {short(stranger.user)}" if stranger.user else ""
+def _described(reading: Reading, external_processes: Sequence[ExternalProcess]) -> Iterator[Neighbour]:
+    for external in external_processes:
+        user = f" of {short(external.user)}" if external.user else ""
         yield Neighbour(
-            who=f"pid {stranger.pid}{user}",
-            held_bytes=reading.processes.get(stranger.pid, stranger.held_bytes),
-            command=short(stranger.command, COMMAND_WIDTH) if stranger.command else None,
+            who=f"pid {external.pid}{user}",
+            held_bytes=reading.processes.get(external.pid, external.held_bytes),
+            command=short(external.command, COMMAND_WIDTH) if external.command else None,
         )

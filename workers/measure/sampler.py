@@ -145,7 +145,7 @@ class Sampler:
 
     # ---- report --------------------------------------------------------------------------------------------------
 
-    def told(self, run: LiveRun, max_rss_bytes: int | None, report: InsideReport | None) -> tuple[RunDevice, ...]:
+    def reported(self, run: LiveRun, max_rss_bytes: int | None, report: InsideReport | None) -> tuple[RunDevice, ...]:
         """Return the devices of an ended run, each with its peak, activity and timeline.
 
         *max_rss_bytes* is the kernel's maximum for the run's largest process. *report* has the figures of torch's

@@ -43,11 +43,11 @@ def limit_bytes(lease_bytes: int) -> int:
     return lease_bytes + max(TOLERANCE_BYTES, round(TOLERANCE * lease_bytes))
 
 
-def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, promised_bytes: int) -> Excess:
-    """Return the excess of a job that uses *used_bytes*; *promised_bytes* are allocated to jobs and not used yet."""
+def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, allocated_bytes: int) -> Excess:
+    """Return the excess of a job that uses *used_bytes*; *allocated_bytes* are allocated to jobs and not used yet."""
     if used_bytes <= lease_bytes:
         return Excess.NONE
-    if used_bytes > limit_bytes(lease_bytes) or free_bytes < promised_bytes:
+    if used_bytes > limit_bytes(lease_bytes) or free_bytes < allocated_bytes:
         return Excess.END
     return Excess.WARN
 
@@ -55,12 +55,12 @@ def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, promised_bytes
 class Watchdog:
     """Watches the runs of one worker on GPUs. Host memory is left to the kernel.
 
-    *promised_bytes* returns the bytes in use on or allocated from a device, for the runs of all workers
-    (:meth:`workers.measure.admission.Gate.promised_bytes`). It is called only if a run exceeds its lease.
+    *allocated_bytes* returns the bytes in use on or allocated from a device, for the runs of all workers
+    (:meth:`workers.measure.admission.AdmissionCheck.allocated_bytes`). It is called only if a run exceeds its lease.
     """
 
-    def __init__(self, promised_bytes: Callable[[Device, Reading], int]) -> None:
-        self._promised_bytes = promised_bytes
+    def __init__(self, allocated_bytes: Callable[[Device, Reading], int]) -> None:
+        self._allocated_bytes = allocated_bytes
 
     def look(self, run: LiveRun, device: Device, used_bytes: int | None, reading: Reading) -> None:
         """Check one sample of a run on a device, and warn or end the run if it uses too much."""
@@ -70,14 +70,14 @@ class Watchdog:
         found = Excess.NONE
         if used_bytes > lease_bytes:
             not_taken = self._not_taken_bytes(device, reading)
-            found = excess(used_bytes, lease_bytes, free_bytes=reading.free_bytes, promised_bytes=not_taken)
+            found = excess(used_bytes, lease_bytes, free_bytes=reading.free_bytes, allocated_bytes=not_taken)
         meter = run.meter(device.uuid)
         # One high sample alone may be a process that is exiting. The score also catches a job that goes up and down.
         meter.excess = meter.excess + 2 if found is Excess.END else max(0, meter.excess - 1)
         if found is not Excess.NONE and not meter.warned:
             meter.warned = True
             limit = format_bytes(limit_bytes(lease_bytes))
-            self._tell(run, f"it holds {format_bytes(used_bytes)} on {device.uuid}, more than the "
+            self._report(run, f"it holds {format_bytes(used_bytes)} on {device.uuid}, more than the "
                             f"{format_bytes(lease_bytes)} it asked for; above {limit} it is ended")  # fmt: skip
         if meter.excess >= ENOUGH and not meter.ended:
             try:
@@ -86,18 +86,18 @@ class Watchdog:
                 log.warning("%s: its end cannot be asked for, it is tried again: %s", run, error)
                 return
             meter.ended = True
-            self._tell(run, f"ended: it holds {format_bytes(used_bytes)} on {device.uuid} and asked for "
+            self._report(run, f"ended: it holds {format_bytes(used_bytes)} on {device.uuid} and asked for "
                             f"{format_bytes(lease_bytes)}; give it more with --mem")  # fmt: skip
 
     def _not_taken_bytes(self, device: Device, reading: Reading) -> int:
         """Return the bytes that are allocated to runs and not used yet; 0 if the host cannot measure that now."""
         try:
-            return self._promised_bytes(device, reading) - reading.used_bytes
+            return self._allocated_bytes(device, reading) - reading.used_bytes
         except OSError as error:
             log.warning("%s is not judged by what others were promised: %s", device.uuid, error)
             return 0
 
-    def _tell(self, run: LiveRun, words: str) -> None:
+    def _report(self, run: LiveRun, words: str) -> None:
         """Write *words* to the job's log, to its notes and to the worker's log."""
         log.warning("%s: %s", run, words)
         run.notes.append(words)

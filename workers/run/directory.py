@@ -30,7 +30,7 @@ from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import in_one_line
 from workers.run.files import is_ours, put, read, read_fields
 from workers.run.values import Exit, Held, ShimSpec
-from workers.shim.preempt_notice import NAME as NOTICE
+from workers.shim.preempt_notice import NAME as NOTIFICATION
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 #: made a symbolic link to the run's directory.
 LIVE = "live"
 #: Folder below the runs with a link for each run whose end was reported to the store and is not in the history yet.
-TOLD = "told"
+REPORTED = "told"
 
 #: Error numbers of a file system that does not support, or does not allow, a second name for a file.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
@@ -49,8 +49,8 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._beat: int | None = None
-        self._beat_lock = threading.Lock()
+        self._heartbeat: int | None = None
+        self._heartbeat_lock = threading.Lock()
 
     @classmethod
     def create(cls, runs: Path, held: Held, payload: str = "") -> RunDir:
@@ -168,7 +168,7 @@ class RunDir:
         plain = spec.plain() if figures is None else {**spec.plain(), "meters": figures}
         put(self.path / "spec", json.dumps(plain, default=dict))
 
-    def vouch(self, until_s: float) -> None:
+    def renew(self, until_s: float) -> None:
         """Write a heartbeat for the shim, valid until *until_s* on the host's monotonic clock, in seconds.
 
         The file is written in place with a fixed length, so that this works on a full disk. The file stays open, so
@@ -180,20 +180,20 @@ class RunDir:
         """
         if not self.claimed:
             return  # the run was settled meanwhile
-        with self._beat_lock:
-            if self._beat is None:
+        with self._heartbeat_lock:
+            if self._heartbeat is None:
                 # Non-blocking, because a job may have put a pipe there, and one run must not delay all heartbeats.
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-                self._beat = os.open(self._at("beat"), flags, 0o600)
-            os.pwrite(self._beat, f"{until_s:020.3f}\n".encode("ascii"), 0)
+                self._heartbeat = os.open(self._at("beat"), flags, 0o600)
+            os.pwrite(self._heartbeat, f"{until_s:020.3f}\n".encode("ascii"), 0)
         self._not_after_settlement("beat")
 
     def close(self) -> None:
-        """Close the file that :meth:`vouch` keeps open."""
-        with self._beat_lock:
-            if self._beat is not None:
-                os.close(self._beat)
-                self._beat = None
+        """Close the file that :meth:`renew` keeps open."""
+        with self._heartbeat_lock:
+            if self._heartbeat is not None:
+                os.close(self._heartbeat)
+                self._heartbeat = None
 
     def ask_end(self, kind: EndingKind) -> None:
         """Ask the shim to end the run for the reason *kind*. The first reason is kept.
@@ -223,8 +223,8 @@ class RunDir:
             OSError: The request cannot be written.
 
         """
-        notice = self.path / NOTICE
-        if not self.claimed or os.path.lexists(notice):
+        notification = self.path / NOTIFICATION
+        if not self.claimed or os.path.lexists(notification):
             return False
         plain = {
             "reason": f"job {by} of a higher level takes its place",
@@ -232,8 +232,8 @@ class RunDir:
             "deadline": time.time() + left_s,
             "until_s": time.monotonic() + left_s,
         }
-        put(notice, json.dumps(plain))
-        self._not_after_settlement(NOTICE)
+        put(notification, json.dumps(plain))
+        self._not_after_settlement(NOTIFICATION)
         self._call_shim()
         return True
 
@@ -286,8 +286,8 @@ class RunDir:
             kept = spec.below("meters", "the figures of a run") if spec is not None and "meters" in spec else None
         return kept or Fields({}, "the figures of a run")
 
-    def tell(self) -> None:
-        """Move the run's link from ``LIVE`` to ``TOLD``: its end was reported to the store.
+    def report(self) -> None:
+        """Move the run's link from ``LIVE`` to ``REPORTED``: its end was reported to the store.
 
         The files stay until the history has the end, because the store may still lose it.
 
@@ -295,9 +295,9 @@ class RunDir:
             OSError: The link cannot be moved.
 
         """
-        runs, told = self.path.parent.parent, self.path.parent.parent / TOLD
+        runs, reported = self.path.parent.parent, self.path.parent.parent / REPORTED
         with contextlib.suppress(FileNotFoundError):  # the link was moved before
-            _within(told, lambda: os.rename(f"{runs}/{LIVE}/{self._name}", f"{told}/{self._name}"))  # noqa: PTH104 - _at
+            _within(reported, lambda: os.rename(f"{runs}/{LIVE}/{self._name}", f"{reported}/{self._name}"))  # noqa: PTH104 - _at
 
     @property
     def _name(self) -> str:
@@ -323,7 +323,7 @@ class RunDir:
                 _unlink(self._at(name))
         if "inside" in names:
             shutil.rmtree(self._at("inside"), ignore_errors=True)
-        for links in (LIVE, TOLD):
+        for links in (LIVE, REPORTED):
             _unlink(f"{self.path.parent.parent}/{links}/{self._name}")
 
     def _not_after_settlement(self, name: str) -> None:
@@ -395,9 +395,9 @@ def unsettled(runs: Path, but: Collection[str] = ()) -> Iterator[RunDir]:
     yield from _linked(runs, LIVE, but)
 
 
-def told(runs: Path) -> Iterator[RunDir]:
+def reported(runs: Path) -> Iterator[RunDir]:
     """Yield the directories of runs whose end was reported to the store and may not be in the history yet."""
-    yield from _linked(runs, TOLD)
+    yield from _linked(runs, REPORTED)
 
 
 def _linked(runs: Path, links: str, but: Collection[str] = ()) -> Iterator[RunDir]:

@@ -22,7 +22,7 @@ TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
 INSIDE = Path(__file__).parent.parent / "inside" / "site"
 #: How long to search for a job's interpreter and ask it for its torch version, in seconds. The interpreter may be on a
 #: file server that is down, and the run must not block on it. The hook caps torch of any version.
-LOOK_S = ASK_S + 2
+POLL_S = ASK_S + 2
 #: The control pipe of NVIDIA's MPS daemon, unless an environment variable names another directory.
 MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's default path; its existence is checked
 
@@ -43,7 +43,7 @@ def environment(
         "GPUQUEUE_ATTEMPT": token.split(".", 1)[0],
         TOKEN: token,
         "GPUQUEUE_RUN_DIR": str(run_dir),
-        "GPUQUEUE_MEM_BYTES": str(_promised_bytes(spec, devices)),
+        "GPUQUEUE_MEM_BYTES": str(_allocated_bytes(spec, devices)),
         "GPUQUEUE_DEVICES": ",".join(device.uuid for device in devices),
         "PWD": spec.cwd,
     }
@@ -66,9 +66,9 @@ def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool) ->
     if not gpus:
         return {}
     totals = [device.total_bytes for device in gpus if device.total_bytes is not None]
-    torch = in_time(lambda: _torch_of(spec), LOOK_S) if cap else None
+    torch = in_time(lambda: _torch_of(spec), POLL_S) if cap else None
     caps = cap_environment(
-        _promised_bytes(spec, devices),
+        _allocated_bytes(spec, devices),
         min(totals) if len(totals) == len(gpus) else None,
         spec.env,
         on=cap,
@@ -79,7 +79,7 @@ def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool) ->
     return {**_hook(spec.env), **caps}
 
 
-def _promised_bytes(spec: JobSpec, devices: tuple[RunDevice, ...]) -> int:
+def _allocated_bytes(spec: JobSpec, devices: tuple[RunDevice, ...]) -> int:
     """Return the bytes that a run may use on each device: its request, or the lease if its devices are exclusive."""
     if spec.placement.exclusive:
         return min((device.lease_bytes for device in devices), default=spec.mem_bytes)

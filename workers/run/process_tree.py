@@ -12,7 +12,7 @@ from pathlib import Path
 PROC = Path("/proc")
 #: Number of polls of a process in the middle of exec(), and the time between two polls in seconds.
 EXEC_LOOKS = 50
-EXEC_LOOK_S = 0.001
+EXEC_POLL_S = 0.001
 
 
 def below(root: int) -> list[int]:
@@ -67,7 +67,7 @@ def _carries(pid: int, wanted: bytes) -> bool:
             environ = (PROC / str(pid) / "environ").read_bytes()
             if environ or not _in_exec(pid):
                 return wanted in environ.split(b"\0")
-            time.sleep(EXEC_LOOK_S)
+            time.sleep(EXEC_POLL_S)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         pass
     return False

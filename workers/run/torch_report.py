@@ -60,7 +60,7 @@ class _OnDevice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Told:
+class _Delivery:
     """The report of one process."""
 
     out_of_memory: bool
@@ -69,24 +69,24 @@ class _Told:
 
 def read_reports(run_dir: Path) -> InsideReport | None:
     """Return the combined report of the run's processes, or None if no process has written a valid report."""
-    told = [each for path in _files(run_dir / "inside") if (each := _read(path)) is not None]
-    if not told:
+    reported = [each for path in _files(run_dir / "inside") if (each := _read(path)) is not None]
+    if not reported:
         return None
-    devices = [device for each in told for device in each.devices]
+    devices = [device for each in reported for device in each.devices]
     places = {device.place for device in devices}
     return InsideReport(
-        torch_allocated_bytes=max(sum(device.allocated for device in each.devices) for each in told),
-        torch_reserved_bytes=max(sum(device.reserved for device in each.devices) for each in told),
+        torch_allocated_bytes=max(sum(device.allocated for device in each.devices) for each in reported),
+        torch_reserved_bytes=max(sum(device.reserved for device in each.devices) for each in reported),
         ooms=sum(device.ooms for device in devices),
         alloc_retries=sum(device.retries for device in devices),
-        out_of_memory=any(each.out_of_memory for each in told),
-        reserved_on={place: max(_reserved(each, place) for each in told) for place in places},
+        out_of_memory=any(each.out_of_memory for each in reported),
+        reserved_on={place: max(_reserved(each, place) for each in reported) for place in places},
         ooms_on={place: sum(device.ooms for device in devices if device.place == place) for place in places},
     )
 
 
-def _reserved(told: _Told, place: str | int) -> int:
-    return sum(device.reserved for device in told.devices if device.place == place)
+def _reserved(reported: _Delivery, place: str | int) -> int:
+    return sum(device.reserved for device in reported.devices if device.place == place)
 
 
 def _files(inside: Path) -> list[Path]:
@@ -99,10 +99,10 @@ def _files(inside: Path) -> list[Path]:
         return []
 
 
-def _read(path: Path) -> _Told | None:
+def _read(path: Path) -> _Delivery | None:
     try:
         fields = loaded(read_small(path, _MOST_BYTES), "a report from inside")
-        return _Told(
+        return _Delivery(
             out_of_memory=fields.plain("out_of_memory") is True,
             devices=tuple(_on_device(each) for each in fields.each("devices")),
         )

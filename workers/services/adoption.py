@@ -50,7 +50,7 @@ class Adoption:
             # A run that has not asked for its start yet will ask, and learn then whether its claim is still valid.
             if run.directory.may_have_started():
                 self._offer_anyhow(run)
-        for run in self._runs.told():
+        for run in self._runs.reported():
             self._deal_with(run, self._offer_anyhow(run))
 
     def _offer_anyhow(self, run: LiveRun) -> JobState | None:
@@ -87,10 +87,12 @@ class Adoption:
             Unreachable: The store does not answer.
 
         """
-        told = self._runs.told()[:MOST]  # the ends are recorded in the order of their reports
-        states = self._queue.unrecorded(epoch, {run.held.job_id: run.held.token for run in told}) if told else None
+        reported = self._runs.reported()[:MOST]  # the ends are recorded in the order of their reports
+        states = (
+            self._queue.unrecorded(epoch, {run.held.job_id: run.held.token for run in reported}) if reported else None
+        )
         if states is not None:
-            for run in told:
+            for run in reported:
                 self._deal_with(run, states.get(run.held.token))
 
     def _deal_with(self, run: LiveRun, state: JobState | None) -> None:

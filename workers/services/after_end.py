@@ -21,7 +21,7 @@ from gpuqueue.codec import decode_spec
 from gpuqueue.errors import GpuQueueError, Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobSpec, JobState
-from gpuqueue.model.notification import NoticeKind, Outcome, Told
+from gpuqueue.model.notification import Delivery, NotificationKind, Outcome
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.jobqueue import JobQueue
 from workers.measure.active_runs import LiveRun
@@ -58,7 +58,7 @@ class _Command:
     umask: int
     directory: RunDir
     #: What is told of it when it is over.
-    tell: Callable[[Outcome, str], None]
+    report: Callable[[Outcome, str], None]
 
 
 class AfterEnd:
@@ -79,15 +79,17 @@ class AfterEnd:
             if spec is None:
                 return
             wanted: list[int] = []
-            for number, notice in enumerate(spec.notices):
-                if notice.kind is NoticeKind.COMMAND and notice.follows(succeeded=state is JobState.SUCCEEDED):
+            for number, notification in enumerate(spec.notifications):
+                if notification.kind is NotificationKind.COMMAND and notification.follows(
+                    succeeded=state is JobState.SUCCEEDED
+                ):
                     wanted.append(number)
-                elif notice.kind is NoticeKind.COMMAND:
-                    self._tell(run, state, number, Outcome.NOT_NEEDED, "")
+                elif notification.kind is NotificationKind.COMMAND:
+                    self._report(run, state, number, Outcome.NOT_NEEDED, "")
             if not wanted or not self._begin(run, state, wanted):
                 return
             for number in wanted:
-                told = {
+                reported = {
                     MARK: f"{run.held.token}.{number}",
                     "GPUQUEUE_JOB_NAME": spec.name,
                     "GPUQUEUE_JOB_STATE": state.value,
@@ -95,7 +97,9 @@ class AfterEnd:
                     "GPUQUEUE_EXIT_CODE": str(ending.shell_code),
                     "GPUQUEUE_LOG": str(run.directory.log),
                 }
-                self._put(run, spec, spec.notices[number].command, told, partial(self._tell, run, state, number))
+                self._put(
+                    run, spec, spec.notifications[number].command, reported, partial(self._report, run, state, number)
+                )
         except Exception:
             log.exception("%s: what is to run at its end does not", run)
 
@@ -112,19 +116,19 @@ class AfterEnd:
             words = f"not run: its run directory cannot be written: {error.strerror}"
             log.warning("%s: its command at the end is %s", run, words)
             for number in wanted:
-                self._tell(run, state, number, Outcome.GIVEN_UP, words)
+                self._report(run, state, number, Outcome.GIVEN_UP, words)
         return False
 
-    def _tell(self, run: LiveRun, state: JobState, number: int, outcome: Outcome, trouble: str) -> None:
+    def _report(self, run: LiveRun, state: JobState, number: int, outcome: Outcome, trouble: str) -> None:
         """Let the job's owner know what became of a command. A store that is away hears nothing of it."""
-        what = Told(number=number, outcome=outcome, trouble=trouble or None)
+        what = Delivery(number=number, outcome=outcome, trouble=trouble or None)
         try:
-            self._jobs.told(run.held.job_id, state=state, attempt=int(run.held.token.partition(".")[0]), what=what)
+            self._jobs.reported(run.held.job_id, state=state, attempt=int(run.held.token.partition(".")[0]), what=what)
         except (GpuQueueError, ValueError) as error:
             log.warning("%s: what became of its command at the end cannot be told: %s", run, error)
 
     def _put(
-        self, run: LiveRun, spec: JobSpec, words: str, told: dict[str, str], tell: Callable[[Outcome, str], None]
+        self, run: LiveRun, spec: JobSpec, words: str, reported: dict[str, str], report: Callable[[Outcome, str], None]
     ) -> None:
         held, directory = run.held, run.directory
         env = environment(held.job_id, held.token, spec, held.devices, directory.path, cap=False)
@@ -133,17 +137,17 @@ class AfterEnd:
         command = _Command(
             run=str(run),
             words=words,
-            env={**env, **told},
+            env={**env, **reported},
             cwd=spec.cwd,
             umask=spec.umask,
             directory=directory,
-            tell=tell,
+            report=report,
         )
         try:
             self._waiting.put_nowait(command)
         except queue.Full:
             log.warning("%s: too much is to be run already, left out at its end: %s", run, words)
-            tell(Outcome.GIVEN_UP, "left out: too much was to be run already")
+            report(Outcome.GIVEN_UP, "left out: too much was to be run already")
             return
         if len(self._lanes) < LANES:
             thread = threading.Thread(target=self._lane, name="gpuqueue-after-end", daemon=True)
@@ -157,7 +161,7 @@ class AfterEnd:
                 _run(command)
             except Exception as error:  # noqa: BLE001 - whatever a person's command, directory or log can do to us
                 log.warning("%s: its command at the end could not be run: %s", command.run, error)
-                command.tell(Outcome.GIVEN_UP, f"could not be run: {getattr(error, 'strerror', None) or error}")
+                command.report(Outcome.GIVEN_UP, f"could not be run: {getattr(error, 'strerror', None) or error}")
 
 
 def _spec_of(directory: RunDir) -> JobSpec | None:
@@ -226,7 +230,7 @@ def _run(command: _Command) -> None:
         how = f"took longer than {LIMIT_S} s" if done.returncode == _LATE else f"failed with {done.returncode}"
     if how:
         log.warning("%s: its command at the end %s: %s", command.run, how, command.words)
-    command.tell(Outcome.GIVEN_UP if done.returncode else Outcome.SENT, how)
+    command.report(Outcome.GIVEN_UP if done.returncode else Outcome.SENT, how)
 
 
 def _appended(directory: RunDir) -> int | None:

@@ -16,24 +16,30 @@ from gpuqueue.settings.parsers import OnPartition
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_duration
 from workers.measure.active_runs import LiveRun, LiveRuns
-from workers.measure.admission import Gate
+from workers.measure.admission import AdmissionCheck
 from workers.services.adoption import Adoption
 
 log = logging.getLogger(__name__)
 
 
-class Beats:
+class Heartbeats:
     """Renews the leases in the store, and passes each verdict on to the shim of its run."""
 
     def __init__(
-        self, settings: Settings, queue: JobQueue, gate: Gate, runs: LiveRuns, clock: Clock, adoption: Adoption
+        self,
+        settings: Settings,
+        queue: JobQueue,
+        admission: AdmissionCheck,
+        runs: LiveRuns,
+        clock: Clock,
+        adoption: Adoption,
     ) -> None:
         self._settings = settings
         self._adoption = adoption
         self._epoch: str | None = None
         self._clock = clock
         self._queue = queue
-        self._gate = gate
+        self._admission = admission
         self._runs = runs
         self._drains: tuple[Drain, ...] = ()
         # A store behind a unix socket is on this host. While it is down it serves no other worker, and after its
@@ -47,16 +53,16 @@ class Beats:
         while not stopping.wait(self._settings.beat_s):
             asked_s = self._clock.monotonic_s()
             try:
-                self.beat()
+                self.heartbeat()
             except StoreNotOpen as error:
                 # A store that is not open grants no claims. After it opens, claims wait for one lease, so the runs are
                 # safe until then.
                 log.warning("the runs go on: %s", error)
-                self.vouch_for_all(asked_s)
+                self.renew_all(asked_s)
             except Unreachable as error:
                 log.warning("no answer to the beat: %s", error)
 
-    def beat(self) -> Verdicts:
+    def heartbeat(self) -> Verdicts:
         """Send one heartbeat. If the store has a new epoch, announce the worker first, because it knows no run.
 
         Raises:
@@ -66,8 +72,8 @@ class Beats:
         while True:
             asked_s = self._clock.monotonic_s()  # the lease counts from here at the earliest, so the grace does too
             runs = self._runs.all()
-            offer = self._gate.look()
-            verdicts = self._queue.beat(offer, [_alive(run) for run in runs], lease_s=self._settings.lease_s)
+            offer = self._admission.look()
+            verdicts = self._queue.heartbeat(offer, [_alive(run) for run in runs], lease_s=self._settings.lease_s)
             if verdicts.epoch == self._epoch:
                 break
             self._adoption.introduce(offer)
@@ -105,7 +111,7 @@ class Beats:
                 log.warning("%s is no longer ours: its processes are ended", run)
                 run.directory.ask_end(EndingKind.LOST)
                 return
-            run.directory.vouch(until_s)
+            run.directory.renew(until_s)
             if run.held.token in verdicts.cancelled:
                 run.directory.ask_end(EndingKind.CANCELLED)
             elif run.held.token in verdicts.places:
@@ -144,14 +150,14 @@ class Beats:
         """
         while not stopping.wait(self._settings.beat_s):
             if self._keeps_runs:
-                self.vouch_for_all(self._clock.monotonic_s())
+                self.renew_all(self._clock.monotonic_s())
 
-    def vouch_for_all(self, asked_s: float) -> None:
+    def renew_all(self, asked_s: float) -> None:
         """Write a heartbeat for every run, valid for the shim's grace from *asked_s*, the time of the request."""
         until_s = asked_s + self._settings.shim_grace_s
         for run in self._runs.all():
             with contextlib.suppress(OSError):
-                run.directory.vouch(until_s)
+                run.directory.renew(until_s)
 
 
 def _alive(run: LiveRun) -> Alive:

@@ -15,7 +15,7 @@ from gpuqueue.errors import StoreNotOpen
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import SILENT_BEATS
+from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import installed
 from workers.devices.backend import DeviceBackend
@@ -30,7 +30,7 @@ LIVED_WELL_S = 60.0
 GRACE_SHARE = 1 / 7
 #: How long a process may take to exit before it is killed, in seconds.
 LEAVE_S = 15.0
-LOOK_S = 0.1
+POLL_S = 0.1
 
 
 @dataclass(slots=True)
@@ -69,7 +69,7 @@ class Host:
         while not stopping.is_set():
             for child in children:
                 self._look_after(child)
-            stopping.wait(LOOK_S)
+            stopping.wait(POLL_S)
         # The recorder ends last, because it still has to record the last events of the workers.
         for group in (self._workers, self._recorder):
             _leave(group)
@@ -79,7 +79,7 @@ class Host:
         queue = JobQueue(self._settings.redis_url)
         here = {device.uuid for device in self._devices}
         for status in queue.devices(self._settings.host):
-            silent = status.seen_s_ago > SILENT_BEATS * self._settings.beat_s
+            silent = status.seen_s_ago > SILENT_HEARTBEATS * self._settings.beat_s
             if status.device.uuid in here or not silent or status.jobs:
                 continue
             if self._fell_back and status.device.kind is DeviceKind.GPU:

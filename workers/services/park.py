@@ -27,19 +27,19 @@ def park(settings: Settings, for_s: float) -> int:
         if held is None or held.devices[0].uuid not in statuses:
             continue
         lead = statuses[held.devices[0].uuid]
-        nothing_to_promise = Offer(
+        nothing_to_allocate = Offer(
             device=lead.device,
             host=lead.host,
             headroom_bytes=lead.headroom_bytes,
-            foreign_bytes=lead.device.total_bytes,
+            external_bytes=lead.device.total_bytes,
             slots=lead.slots,
             pool=lead.pool,
         )
         observed = {device.uuid: 0 for device in held.devices}
         alive = Alive(job_id=held.job_id, token=held.token, observed=observed)
-        queue.beat(nothing_to_promise, [alive], lease_s=settings.lease_s)
+        queue.heartbeat(nothing_to_allocate, [alive], lease_s=settings.lease_s)
         if queue.park(held.job_id, held.token, lease_s=for_s / SHIM_SHARE):
-            directory.vouch(time.monotonic() + for_s)
+            directory.renew(time.monotonic() + for_s)
             directory.close()
             parked += 1
     queue.close()

@@ -12,7 +12,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable
 from gpuqueue.model.preemption import parse_preempt
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.site_policy import tell_rules
+from gpuqueue.queue.site_policy import send_rules
 from gpuqueue.settings.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Reaper:
         self._queue = queue
         self._clock = clock
         self._last_s: float | None = None
-        self._told_epoch: str | None = None
+        self._reported_epoch: str | None = None
         self._reserved: dict[int, tuple[str, ...]] = {}
 
     def loop(self, stopping: threading.Event) -> None:
@@ -52,10 +52,10 @@ class Reaper:
     def keep_to_policy(self) -> None:
         """Send the site's policy and limits to the store, once per epoch of the store."""
         epoch = self._queue.epoch()
-        if epoch is None or epoch == self._told_epoch:
+        if epoch is None or epoch == self._reported_epoch:
             return
-        tell_rules(self._queue, self._settings)
-        self._told_epoch = epoch
+        send_rules(self._queue, self._settings)
+        self._reported_epoch = epoch
 
     def reap(self) -> None:
         """Reclaim the expired leases, and log what became of their jobs."""
@@ -74,9 +74,9 @@ class Reaper:
         """Promote jobs that have waited long, preempt jobs, and reserve devices for jobs that fit nowhere."""
         settings = self._settings
         if settings.age_after_s is not None:
-            lifted = self._queue.age(after_s=settings.age_after_s)
-            if lifted:
-                log.info("%s jobs waited long and were lifted by a level", lifted)
+            promoted = self._queue.age(after_s=settings.age_after_s)
+            if promoted:
+                log.info("%s jobs waited long and were lifted by a level", promoted)
         self.make_place()
         after_s, most = settings.reserve_after_s, settings.reservations
         standing = self._queue.reserve(after_s=after_s or 0.0, most=0 if after_s is None else most)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from gpuqueue.errors import Unreachable
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.error_text import reason
 from gpuqueue.history.writer import NOT_OF_THE_ROW
 from gpuqueue.model.event import Cursor, Event
@@ -33,12 +33,12 @@ GATHER_S = 0.04
 class Recorder:
     """Records events. Any number of recorders may run: the history holds the cursor, and moves it with each batch."""
 
-    def __init__(self, settings: Settings, queue: JobQueue, book: Book) -> None:
+    def __init__(self, settings: Settings, queue: JobQueue, database: HistoryDatabase) -> None:
         self._settings = settings
         self._queue = queue
-        self._book = book
+        self._database = database
         self._settled: Cursor | None = None
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def loop(self, stopping: threading.Event) -> None:
         """Record until *stopping* is set, and then until the outbox is empty."""
@@ -49,10 +49,10 @@ class Recorder:
                 if not waiting:
                     self.record(WAIT_S)
             except Unreachable as error:
-                self._tell(str(error))
+                self._report(str(error))
                 stopping.wait(PAUSE_S)
             else:
-                self._tell(None)
+                self._report(None)
                 if 0 < waiting < BATCH:
                     stopping.wait(GATHER_S)
         try:
@@ -61,15 +61,15 @@ class Recorder:
         except Unreachable as error:
             log.warning("the outbox waits for the next recorder: %s", error)
 
-    def _tell(self, trouble: str | None) -> None:
+    def _report(self, trouble: str | None) -> None:
         """Log each kind of trouble once per outage, since it may recur with every attempt, and log the end once."""
         if trouble is None:
-            if self._told:
+            if self._reported:
                 log.warning("the history is recorded again")
-            self._told.clear()
-        elif trouble not in self._told:
+            self._reported.clear()
+        elif trouble not in self._reported:
             log.warning("nothing is recorded for now, the outbox waits: %s", trouble)
-            self._told.add(trouble)
+            self._reported.add(trouble)
 
     def mend(self) -> None:
         """Open the store unless it is open, and restore the data that the store or the history lost.
@@ -78,14 +78,14 @@ class Recorder:
             Unreachable: The store or the history does not answer. The next call continues.
 
         """
-        opened = open_queue(self._queue, self._book, lease_s=self._settings.lease_s, settings=self._settings)
+        opened = open_queue(self._queue, self._database, lease_s=self._settings.lease_s, settings=self._settings)
         if opened is not None and opened.lost_data:
             log.warning(
                 "the store lost its data: %d jobs are back from the book, claims begin again in %.0f s",
                 opened.jobs,
                 opened.pause_s,
             )
-        back = catch_up(self._queue, self._book)
+        back = catch_up(self._queue, self._database)
         if back is not None:
             log.warning(
                 "the book lost its history: %d jobs that the store still knows are written down again, "
@@ -103,7 +103,7 @@ class Recorder:
         epoch = self._queue.epoch()
         if epoch is None:
             return 0
-        known = self._book.cursor()
+        known = self._database.cursor()
         here = known if known is not None and known.epoch == epoch else Cursor(epoch=epoch)
         if here != self._settled and here == known:
             self._settle(here)  # an earlier recorder may have died between writing the batch and settling it
@@ -119,7 +119,7 @@ class Recorder:
     def _apply(self, events: Sequence[Event], known: Cursor | None, epoch: str) -> bool:
         """Write a batch to the history. If that fails, write the events one by one, and set aside those that fail."""
         try:
-            return self._book.apply(events, expected=known, epoch=epoch)
+            return self._database.apply(events, expected=known, epoch=epoch)
         except NOT_OF_THE_ROW:
             raise
         except Exception as error:  # noqa: BLE001 - a driver may raise anything for a bad row
@@ -128,13 +128,13 @@ class Recorder:
             )
         for event in events:
             try:
-                written = self._book.apply([event], expected=known, epoch=epoch)
+                written = self._database.apply([event], expected=known, epoch=epoch)
             except NOT_OF_THE_ROW:
                 raise
             except Exception as error:  # noqa: BLE001 - as above
                 why = reason(error)
                 log.warning("event %s of job %s cannot be written, it is set aside: %s", event.id, event.job_id, why)
-                written = self._book.set_aside(event, why, expected=known, epoch=epoch)
+                written = self._database.set_aside(event, why, expected=known, epoch=epoch)
             if not written:
                 return False
             known = Cursor(epoch=epoch, last_id=event.id)

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 
 from gpuqueue.errors import GpuQueueError, Unreachable
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.notifications import Due
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import Notice, Outcome
+from gpuqueue.model.notification import Notification, Outcome
 from gpuqueue.model.run import Record
 from gpuqueue.notify import sending
 from gpuqueue.notify.message import message_of
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 #: The number of notifications that are sent at the same time.
 LANES = 4
 #: How often the history is polled for due notifications, in seconds.
-LOOK_S = 1.0
+POLL_S = 1.0
 #: How long the whole delivery of one notification may take, in seconds. Some mail servers delay unknown senders.
 LIMIT_S = sending.LIMIT_S
 #: The pause after the first failed attempt, in seconds; the factor between successive pauses; and the number of
@@ -46,10 +46,10 @@ LEAVE_S = 5.0
 class Sender:
     """Sends notifications. Any number of senders may run, since each takes a notification in the history first."""
 
-    def __init__(self, settings: Settings, queue: JobQueue, book: Book) -> None:
+    def __init__(self, settings: Settings, queue: JobQueue, database: HistoryDatabase) -> None:
         self._settings = settings
         self._queue = queue
-        self._book = book
+        self._database = database
         self._on_the_way: dict[tuple[int, int], subprocess.Popen[bytes] | None] = {}
         self._lock = threading.Lock()
         self._free = SteadyEvent()
@@ -59,7 +59,7 @@ class Sender:
         self._resting: dict[str, float] = {}
         self._schemes: tuple[str, ...] = ()
         self._announced_s = -ANNOUNCE_S
-        self._told: str | None = None
+        self._reported: str | None = None
 
     def loop(self, stopping: threading.Event) -> None:
         """Start the delivery of due notifications until *stopping* is set."""
@@ -68,12 +68,12 @@ class Sender:
                 self.announce()
                 self.turn()
             except Unreachable as error:
-                self._tell(f"no message is sent for now: {error}")
+                self._report(f"no message is sent for now: {error}")
             except Exception:  # an error here must not affect the recorder in the same process
                 log.exception("the messages that are due could not be looked at")
             else:
-                self._tell(None)
-            self._free.wait(LOOK_S)
+                self._report(None)
+            self._free.wait(POLL_S)
             self._free.clear()
 
     def leave(self) -> None:
@@ -110,13 +110,13 @@ class Sender:
         """Pass due notifications to the free lanes, and return how many were passed.
 
         Raises:
-            BookUnreachable: The history does not answer.
+            HistoryUnreachable: The history does not answer.
 
         """
         free = LANES - len(self._on_the_way)
         if free <= 0 or not sending.is_there():
             return 0
-        due = self._book.due_notices(now=_now(), most=2 * LANES)
+        due = self._database.due_notifications(now=_now(), most=2 * LANES)
         ready = [each for each in due if (each.job_id, each.number) not in self._on_the_way and not self._rests(each)]
         for each in ready[:free]:
             with self._lock:
@@ -141,21 +141,23 @@ class Sender:
     def _deal_with(self, due: Due) -> None:
         """Take one notification, send it, and record the outcome."""
         # No other sender tries a taken notification. If this sender dies, another one tries it after the time below.
-        if not self._book.take_notice(due, until=_now() + timedelta(seconds=2 * LIMIT_S)):
+        if not self._database.take_notification(due, until=_now() + timedelta(seconds=2 * LIMIT_S)):
             return
-        record = self._book.get(due.job_id)
-        notice = _notice(record, due)
-        if record is None or notice is None:
-            self._book.settle_notice(due, Outcome.GIVEN_UP, at=_now(), trouble="its job's request cannot be read")
-        elif not notice.follows(succeeded=record.job.state is JobState.SUCCEEDED):
-            self._book.settle_notice(due, Outcome.NOT_NEEDED, at=_now())
+        record = self._database.get(due.job_id)
+        notification = _notification(record, due)
+        if record is None or notification is None:
+            self._database.settle_notification(
+                due, Outcome.GIVEN_UP, at=_now(), trouble="its job's request cannot be read"
+            )
+        elif not notification.follows(succeeded=record.job.state is JobState.SUCCEEDED):
+            self._database.settle_notification(due, Outcome.NOT_NEEDED, at=_now())
         else:
-            self._settle(due, notice, self._sent(record, notice, due))
+            self._settle(due, notification, self._sent(record, notification, due))
 
-    def _sent(self, record: Record, notice: Notice, due: Due) -> str | None:
+    def _sent(self, record: Record, notification: Notification, due: Due) -> str | None:
         """Send one notification, and return the reason of a failure, or None if it was sent."""
         try:
-            url = url_of(notice, self._settings)
+            url = url_of(notification, self._settings)
         except GpuQueueError as error:
             return str(error)
         message = message_of(record, host=self._settings.host)
@@ -163,7 +165,7 @@ class Sender:
         trouble = sending.send(url, message, limit_s=LIMIT_S, started=self._noting(due))
         if trouble is not None and time.monotonic() - began_s >= LIMIT_S:
             with self._lock:
-                self._resting[notice.to] = time.monotonic() + PAUSE_S
+                self._resting[notification.to] = time.monotonic() + PAUSE_S
         return trouble
 
     def _noting(self, due: Due) -> Callable[[subprocess.Popen[bytes]], None]:
@@ -173,19 +175,19 @@ class Sender:
 
         return note
 
-    def _settle(self, due: Due, notice: Notice, trouble: str | None) -> None:
+    def _settle(self, due: Due, notification: Notification, trouble: str | None) -> None:
         if trouble is None:
-            self._book.settle_notice(due, Outcome.SENT, at=_now())
-            log.info("job %s: %s was told of its end", due.job_id, notice.shown)
+            self._database.settle_notification(due, Outcome.SENT, at=_now())
+            log.info("job %s: %s was told of its end", due.job_id, notification.shown)
         elif self._left.is_set():
-            self._book.put_off_notice(due, until=_now(), trouble="its sender left")
+            self._database.put_off_notification(due, until=_now(), trouble="its sender left")
         elif due.tries + 1 < MOST_TRIES:
             until = _now() + timedelta(seconds=PAUSE_S * PAUSE_FACTOR**due.tries)
-            log.warning("job %s: %s cannot be told, it is tried again: %s", due.job_id, notice.shown, trouble)
-            self._book.put_off_notice(due, until=until, trouble=trouble)
+            log.warning("job %s: %s cannot be told, it is tried again: %s", due.job_id, notification.shown, trouble)
+            self._database.put_off_notification(due, until=until, trouble=trouble)
         else:
-            log.warning("job %s: %s cannot be told, it is given up: %s", due.job_id, notice.shown, trouble)
-            self._book.settle_notice(due, Outcome.GIVEN_UP, at=_now(), trouble=trouble)
+            log.warning("job %s: %s cannot be told, it is given up: %s", due.job_id, notification.shown, trouble)
+            self._database.settle_notification(due, Outcome.GIVEN_UP, at=_now(), trouble=trouble)
 
     def _rests(self, due: Due) -> bool:
         """Return whether the target of *due* is resting after a timeout. If so, put the notification off."""
@@ -193,23 +195,23 @@ class Sender:
         with self._lock:
             self._resting = {to: until_s for to, until_s in self._resting.items() if until_s > now_s}
             resting = dict(self._resting)
-        notice = _notice(self._book.get(due.job_id), due) if resting else None
-        if notice is None or notice.to not in resting:
+        notification = _notification(self._database.get(due.job_id), due) if resting else None
+        if notification is None or notification.to not in resting:
             return False
-        until = _now() + timedelta(seconds=resting[notice.to] - now_s)
-        self._book.put_off_notice(due, until=until, trouble="its target did not answer in time a moment ago")
+        until = _now() + timedelta(seconds=resting[notification.to] - now_s)
+        self._database.put_off_notification(due, until=until, trouble="its target did not answer in time a moment ago")
         return True
 
-    def _tell(self, trouble: str | None) -> None:
+    def _report(self, trouble: str | None) -> None:
         """Log each trouble once while it lasts."""
-        if trouble is not None and trouble != self._told:
+        if trouble is not None and trouble != self._reported:
             log.warning("%s", trouble)
-        self._told = trouble
+        self._reported = trouble
 
 
-def _notice(record: Record | None, due: Due) -> Notice | None:
-    notices = record.job.spec.notices if record is not None else ()
-    return notices[due.number] if due.number < len(notices) else None
+def _notification(record: Record | None, due: Due) -> Notification | None:
+    notifications = record.job.spec.notifications if record is not None else ()
+    return notifications[due.number] if due.number < len(notifications) else None
 
 
 def _now() -> datetime:

@@ -54,9 +54,9 @@ class TypedTerminal(Terminal):
         os.set_blocking(self._ours, False)
         with contextlib.suppress(OSError):
             os.unlink(SOCKET)
-        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._door.bind(SOCKET)  # a relative name: the path in a socket address is limited to about 100 bytes
-        self._door.listen(MOST_SEATS)
+        self._resp = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._resp.bind(SOCKET)  # a relative name: the path in a socket address is limited to about 100 bytes
+        self._resp.listen(MOST_SEATS)
         self._seats: dict[int, tuple[socket.socket, bytearray]] = {}
         self._typed = bytearray()
 
@@ -67,7 +67,7 @@ class TypedTerminal(Terminal):
 
     def _copy(self) -> None:
         poll = select.poll()
-        poll.register(self._door, select.POLLIN)
+        poll.register(self._resp, select.POLLIN)
         while True:
             poll.register(self._ours, select.POLLIN | (select.POLLOUT if self._typed else 0))
             hears = select.POLLIN if len(self._typed) < MOST_TYPED_BYTES else 0  # backpressure for a large paste
@@ -78,8 +78,8 @@ class TypedTerminal(Terminal):
                     if not self._pass_on():
                         self._leave()
                         return
-                elif fd == self._door.fileno():
-                    self._seat(poll)
+                elif fd == self._resp.fileno():
+                    self._attached_terminal(poll)
                 elif not self._hear(fd):
                     poll.unregister(fd)
                     self._seats.pop(fd)[0].close()
@@ -96,26 +96,26 @@ class TypedTerminal(Terminal):
             return False
         if some:
             self._keep(some)
-            for seat, _ in self._seats.values():
+            for attached_terminal, _ in self._seats.values():
                 with contextlib.suppress(OSError):  # the client is gone, or its socket buffer is full
-                    seat.send(b".", socket.MSG_DONTWAIT)
+                    attached_terminal.send(b".", socket.MSG_DONTWAIT)
         return bool(some)
 
-    def _seat(self, poll: select.poll) -> None:
+    def _attached_terminal(self, poll: select.poll) -> None:
         with contextlib.suppress(OSError):
-            seat, _ = self._door.accept()
+            attached_terminal, _ = self._resp.accept()
             if len(self._seats) >= MOST_SEATS:
-                seat.close()
+                attached_terminal.close()
                 return
-            seat.setblocking(False)
-            self._seats[seat.fileno()] = (seat, bytearray())
-            poll.register(seat, select.POLLIN)
+            attached_terminal.setblocking(False)
+            self._seats[attached_terminal.fileno()] = (attached_terminal, bytearray())
+            poll.register(attached_terminal, select.POLLIN)
 
     def _hear(self, fd: int) -> bool:
         """Read frames from the client on *fd*; return False if the client left or sent an invalid frame."""
-        seat, frames = self._seats[fd]
+        attached_terminal, frames = self._seats[fd]
         try:
-            some = seat.recv(CHUNK_BYTES)
+            some = attached_terminal.recv(CHUNK_BYTES)
         except BlockingIOError:
             return True
         except OSError:
@@ -146,7 +146,7 @@ class TypedTerminal(Terminal):
         """Remove the socket, disconnect all clients and close the log."""
         with contextlib.suppress(OSError):
             os.unlink(SOCKET)
-        self._door.close()
-        for seat, _ in self._seats.values():
-            seat.close()
+        self._resp.close()
+        for attached_terminal, _ in self._seats.values():
+            attached_terminal.close()
         os.close(self.log)

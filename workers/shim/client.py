@@ -31,22 +31,22 @@ class Unanswered(Exception):
 class Shim:
     """A shim that this worker started. The worker is not its parent, so it waits on the pidfd *handle*."""
 
-    def __init__(self, pid: int, handle: int, told: int) -> None:
+    def __init__(self, pid: int, handle: int, reported: int) -> None:
         self.pid = pid
         #: The shim's pidfd, readable once the shim has ended. The code that waits on it closes it.
         self.handle = handle
-        self._told = told
+        self._reported = reported
 
     def code(self) -> int | None:
         """Return the exit code of a shim that has ended, or None if it was killed before it could write one."""
         poll = select.poll()
-        poll.register(self._told, select.POLLIN)
-        said = os.read(self._told, 1) if poll.poll(SAID_S * 1000) else b""
+        poll.register(self._reported, select.POLLIN)
+        said = os.read(self._reported, 1) if poll.poll(SAID_S * 1000) else b""
         return said[0] if said else None
 
     def close(self) -> None:
         """Close the pipe that carries the exit code."""
-        os.close(self._told)
+        os.close(self._reported)
 
 
 class Shims:
@@ -84,15 +84,15 @@ class Shims:
 
     def _started(self, request: bytes, given: int) -> Shim:
         with self._lock:
-            told, tell = os.pipe()
+            reported, report = os.pipe()
             try:
-                pid, handle = self._ask(request, [given, tell])
+                pid, handle = self._ask(request, [given, report])
             except BaseException:
-                os.close(told)
+                os.close(reported)
                 raise
             finally:
-                os.close(tell)
-            return Shim(pid, handle, told)
+                os.close(report)
+            return Shim(pid, handle, reported)
 
     def close(self) -> None:
         """End the fork server. The shims keep running."""

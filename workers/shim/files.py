@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 #: Most bytes of a file that are read. The largest file is the spec: 1 MiB of JSON and the fields the worker adds.
 MOST_READ = 64 * 1024 * 1024
 #: Longest time between two checks of ``beat`` and ``cancel``, in seconds. Signals wake the shim at once.
-LOOK_S = 1.0
+POLL_S = 1.0
 #: The error numbers of a file system that is full.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 
@@ -44,7 +44,7 @@ def put_at_last(name: str, text: str) -> None:
             with contextlib.suppress(OSError):  # on a full disk the spec's blocks make room
                 os.unlink("spec")
                 continue
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         else:
             return
 
@@ -122,7 +122,7 @@ def move_away(name: str) -> None:
             os.rename(name, f"{name}.{time.monotonic_ns()}")
 
 
-def vouched_until(known: float) -> float:
+def renewed_until(known: float) -> float:
     """Return when the worker's heartbeat for the run expires, on the host's monotonic clock, in seconds.
 
     Returns *known*, the last known value, if the file cannot be read now: a shortage on the host must not end a run.

@@ -75,14 +75,14 @@ def forked(worker: socket.socket, message: bytes, fds: list[int]) -> tuple[int, 
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
-def become_shim(message: bytes, given: int, told: int) -> None:  # pragma: no cover - in a fork
+def become_shim(message: bytes, given: int, reported: int) -> None:  # pragma: no cover - in a fork
     """Run as the shim that *message* requests, and never return. The shim holds the run's lock until it ends."""
     code = 1
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.set_inheritable(given, False)
-        os.set_inheritable(told, False)
+        os.set_inheritable(reported, False)
         if message == IN_WAITING:
             wait_for_a_run(given)
         else:
@@ -92,7 +92,7 @@ def become_shim(message: bytes, given: int, told: int) -> None:  # pragma: no co
         code = leaving.code if isinstance(leaving.code, int) else 1
     finally:
         try:
-            os.write(told, bytes([code]))
+            os.write(reported, bytes([code]))
         finally:  # the write fails if the worker is gone
             os._exit(code)
 
@@ -105,8 +105,8 @@ def wait_for_a_run(fd: int) -> None:  # pragma: no cover - in a fork
     if found is None:
         # Not 0: the worker may have sent a run that was never read, and 0 would count it as started and lost.
         sys.exit(NO_RUN)
-    run_dir, _lock, spare = found
-    supervisor.main(run_dir, spare)
+    run_dir, _lock, warm_interpreter = found
+    supervisor.main(run_dir, warm_interpreter)
 
 
 def collect(_number: int, _frame: Any) -> None:

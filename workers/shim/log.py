@@ -19,7 +19,7 @@ import time
 
 PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # linux/falloc.h
 #: Time between two checks of a log, in seconds. ``SOON_S`` applies to a log that may soon be over its limit.
-LOOK_S = 1.0
+POLL_S = 1.0
 SOON_S = 0.1
 #: Size of the end of a log that is kept if the file system cannot punch holes, in bytes.
 END_BYTES = 1024 * 1024
@@ -65,7 +65,7 @@ class LogTimes:
             size = os.stat(self._name).st_size
             if size != self._size:
                 self._size = size
-                self._due_s = now_s + (SELDOM_S if self._note(size) > MANY_BYTES else LOOK_S)
+                self._due_s = now_s + (SELDOM_S if self._note(size) > MANY_BYTES else POLL_S)
         except OSError:  # no free descriptor or a full disk; the log is readable without its times
             return
 
@@ -98,11 +98,11 @@ class LogLimit:
     def look(self) -> float:
         """Cut the log if it is over its limit; return in how many seconds to check again. Raises nothing."""
         if self._limit is None:
-            return LOOK_S
+            return POLL_S
         try:
             return self._look(self._limit)
         except OSError:  # no free descriptor or a disk error; the next check tries again
-            return LOOK_S
+            return POLL_S
 
     def _look(self, limit: int) -> float:
         if self._fd is None:
@@ -117,11 +117,13 @@ class LogLimit:
             end = _down(size - limit // 2, stat.st_blksize)
             self._punches = self._punches and hole > 0 and _punch(self._fd, hole_end, end - hole_end)
             if self._punches:
-                notice = self._notice(end - hole, limit)
-                os.pwrite(self._fd, notice, hole - len(notice))  # ends at the hole, so no NUL is left between
+                notification = self._notification(end - hole, limit)
+                os.pwrite(
+                    self._fd, notification, hole - len(notification)
+                )  # ends at the hole, so no NUL is left between
             else:
                 self._cut_back(self._fd, size, limit)
-        return SOON_S if kept + grown > limit else LOOK_S
+        return SOON_S if kept + grown > limit else POLL_S
 
     def _cut_back(self, fd: int, size: int, limit: int) -> None:
         """Keep the beginning and a small part of the end. Bytes that the job writes meanwhile can be lost."""
@@ -131,11 +133,11 @@ class LogLimit:
         self._gone += size - limit // 4 - len(end)
         os.ftruncate(fd, limit // 4)
         with open(self._name, "ab", buffering=0) as log:
-            log.write(self._notice(self._gone, limit) + end)
+            log.write(self._notification(self._gone, limit) + end)
         self._size = limit // 4 + len(end)
 
     @staticmethod
-    def _notice(missing: int, limit: int) -> bytes:
+    def _notification(missing: int, limit: int) -> bytes:
         return f"\ngpuqueue: {missing} bytes are left out here: the log passed its limit of {limit} bytes\n".encode()
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 NAME = "preempt.json"
 
 
-class Notice:
+class Notification:
     """A preemption request.
 
     ``until_s`` is when the run must have ended, on the host's monotonic clock, in seconds; None while there is no
@@ -25,7 +25,7 @@ class Notice:
         self.until_s: float | None = None
         self.by: str = ""
         #: Whether SIGTERM was sent to all of the job's processes.
-        self.told = False
+        self.reported = False
 
     def look(self, read: Callable[[str], str | None]) -> bool:
         """Return whether the run is being preempted; *read* returns the text of a file, None if it is missing."""

@@ -12,7 +12,7 @@ import select
 import signal
 import time
 
-from workers.shim.files import LOOK_S, asked_end, put, vouched_until
+from workers.shim.files import POLL_S, asked_end, put, renewed_until
 from workers.shim.tree import PR_SET_PDEATHSIG, RESET, prctl
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from workers.shim.pseudo_terminal import Terminal
-    from workers.shim.warm import Spare
+    from workers.shim.warm import WarmInterpreter
 
 #: Why a run must not start after ``start_before``: another worker may hold the claim by then.
 TOO_LATE = "started too late: the claim may be another's"
@@ -106,7 +106,7 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
     if time.monotonic() >= spec["start_before"]:
         raise NotStarted("lost", TOO_LATE)
     try:
-        word, told = os.pipe()  # a successful exec closes it; otherwise it carries the reason
+        word, reported = os.pipe()  # a successful exec closes it; otherwise it carries the reason
         me = os.getpid()
         pid = os.fork()
     except OSError as error:
@@ -127,17 +127,17 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
             step = f"cannot enter the working directory {spec['cwd']}"
             os.chdir(spec["cwd"])  # can block for ever on a dead file server
             if time.monotonic() >= spec["start_before"]:
-                os.write(told, f"0 {TOO_LATE}".encode())
+                os.write(reported, f"0 {TOO_LATE}".encode())
                 os._exit(127)
             program = spec["argv"][0]
             step = f"cannot start {program}"
             os.execvpe(program, spec["argv"], spec["env"])  # noqa: S606 - no shell on purpose
         except Exception as error:  # noqa: BLE001 - the shim reports any error
             words = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, program)}"
-            os.write(told, words.encode(errors="replace"))
+            os.write(reported, words.encode(errors="replace"))
         finally:
             os._exit(127)
-    os.close(told)
+    os.close(reported)
     output.begin()
     with os.fdopen(word, "rb") as reader:
         await_word(word, pid, spec["start_before"])
@@ -154,7 +154,7 @@ def no_start(number: int, reason: str) -> NotStarted:
     return NotStarted("lost" if shortage or number == 0 else "refused", reason, hosts_fault=shortage)
 
 
-def become(spare: Spare, spec: dict[str, Any], output: LogFile | Terminal) -> int | None:
+def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogFile | Terminal) -> int | None:
     """Turn the warm interpreter *spare* into the job's first process and return its pid.
 
     Returns None if the warm interpreter cannot become the job. In that case no code of the job has run.
@@ -164,31 +164,31 @@ def become(spare: Spare, spec: dict[str, Any], output: LogFile | Terminal) -> in
 
     """
     try:
-        word, told = os.pipe()
+        word, reported = os.pipe()
     except OSError as error:
-        spare.end()
-        tell_start(f"cold: {error.strerror}")
+        warm_interpreter.end()
+        report_start(f"cold: {error.strerror}")
         return None
     try:
-        spare.ask(os.getcwd(), output.log, told)
+        warm_interpreter.ask(os.getcwd(), output.log, reported)
     finally:
-        os.close(told)
+        os.close(reported)
     with os.fdopen(word, "rb") as reader:
-        await_word(word, spare.pid, spec["start_before"])
+        await_word(word, warm_interpreter.pid, spec["start_before"])
         said = reader.read().decode(errors="replace")
     began = said == "ok"
     if not began:
-        spare.end()
+        warm_interpreter.end()
     number, _, reason = said.partition(" ")
     if number.isdigit():  # an errno: a cold start would fail too
         raise no_start(int(number), reason)
-    tell_start("warm" if began else said or "cold: the spare has ended")
+    report_start("warm" if began else said or "cold: the spare has ended")
     if began:
         output.begin()
-    return spare.pid if began else None
+    return warm_interpreter.pid if began else None
 
 
-def tell_start(words: str) -> None:
+def report_start(words: str) -> None:
     """Record in the file ``start`` whether the run started warm, or why not. Ignore write errors."""
     with contextlib.suppress(OSError):
         put("start", words, sync=False)
@@ -203,8 +203,8 @@ def await_word(word: int, pid: int, until: float) -> None:
     """
     poll = select.poll()
     poll.register(word, select.POLLIN)
-    while not poll.poll(LOOK_S * 1000):
-        until = vouched_until(until)
+    while not poll.poll(POLL_S * 1000):
+        until = renewed_until(until)
         kind = asked_end() or ("lost" if time.monotonic() >= until else None)
         if kind is not None:
             os.kill(pid, signal.SIGKILL)

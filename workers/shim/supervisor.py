@@ -50,13 +50,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from workers.shim.warm import Spare
+    from workers.shim.warm import WarmInterpreter
 if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard library is on the path, and stays first
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from workers.shim.files import LOOK_S, add, asked_end, deleted, put, put_at_last, read, vouched_until  # noqa: E402
+from workers.shim.files import POLL_S, add, asked_end, deleted, put, put_at_last, read, renewed_until  # noqa: E402
 from workers.shim.log import KeptLog  # noqa: E402
-from workers.shim.preempt_notice import Notice  # noqa: E402
+from workers.shim.preempt_notice import Notification  # noqa: E402
 from workers.shim.start import NotStarted, become, output_of, spawn  # noqa: E402
 from workers.shim.tree import WAKE, Tree, prctl, signal_all, slurp, start_ticks  # noqa: E402
 
@@ -74,7 +74,7 @@ def boot_id() -> str:
     return slurp("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
-def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float], notice: Notice) -> str:
+def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float], notification: Notification) -> str:
     """Wait until the first process ends or must end; return the kind of ending.
 
     The conditions are checked in this order: the first process has ended, a cancel request, the time limit, the signal
@@ -97,15 +97,15 @@ def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float], no
         if warned_at is not None and now >= warned_at:
             os.kill(tree.pid, number)  # not reaped yet, so the pid is still its own
             warned_at = None
-        if notice.look(read) and not notice.told:
-            notice.told = signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT)
-        if notice.is_over(now):
+        if notification.look(read) and not notification.reported:
+            notification.reported = signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT)
+        if notification.is_over(now):
             return "preempted"
-        until = vouched_until(until)
+        until = renewed_until(until)
         if now >= until or deleted():
             return "lost"
-        soonest = min(warned_at or out_of_time or until, notice.until_s or until, until)
-        next_look = min(now + min(LOOK_S, look_at_log()), soonest)
+        soonest = min(warned_at or out_of_time or until, notification.until_s or until, until)
+        next_look = min(now + min(POLL_S, look_at_log()), soonest)
         signal.sigtimedwait(WAKE, max(0.0, next_look - now))
 
 
@@ -115,7 +115,7 @@ def early_signal(spec: dict[str, Any], out_of_time: float | None) -> tuple[int, 
     return number, out_of_time - before_s if number and out_of_time is not None else None
 
 
-def grace_of(kind: str, spec: dict[str, Any], notice: Notice) -> float:
+def grace_of(kind: str, spec: dict[str, Any], notification: Notification) -> float:
     """Return the seconds between TERM and KILL.
 
     A preempted run has until the time in the preemption request, even if a cancel arrives meanwhile, because the
@@ -123,24 +123,24 @@ def grace_of(kind: str, spec: dict[str, Any], notice: Notice) -> float:
     worker claims the job. A run that used too much memory has very little time, because it harms other jobs.
     """
     if kind == "preempted":
-        return notice.left_s()
+        return notification.left_s()
     grace_s: float = LEFTOVER_GRACE_S if kind == "exited" else spec["kill_grace_s"]
     if kind == "out_of_memory":
         grace_s = min(EXCESS_GRACE_S, grace_s)
     fence_s: float | None = spec.get("fence_grace_s")  # a spec of an older worker lacks it
     if kind == "lost" and fence_s is not None:
         grace_s = min(grace_s, fence_s)
-    return grace_s if notice.until_s is None else min(grace_s, notice.left_s())
+    return grace_s if notification.until_s is None else min(grace_s, notification.left_s())
 
 
-def detail_of(kind: str, notice: Notice) -> str:
+def detail_of(kind: str, notification: Notification) -> str:
     """Return the detail text of an ending."""
-    if kind == "preempted" and notice.by:
-        return f"made place for job {notice.by}"
+    if kind == "preempted" and notification.by:
+        return f"made place for job {notification.by}"
     return "no worker vouched for it in time" if kind == "lost" else ""
 
 
-def main(run_dir: str, spare: Spare | None = None) -> None:
+def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:
     """Run the job of *run_dir* and write how it ended. Its first process may be the warm interpreter *spare*."""
     os.chdir(run_dir)
     os.umask(0o077)
@@ -158,7 +158,7 @@ def main(run_dir: str, spare: Spare | None = None) -> None:
     started = time.monotonic()  # the host's clock, so that worker times are comparable
     try:
         output = output_of(spec)
-        pid = become(spare, spec, output) if spare is not None else None
+        pid = become(warm_interpreter, spec, output) if warm_interpreter is not None else None
         tree = Tree(spawn(spec, output) if pid is None else pid)
     except NotStarted as no:
         words = {"kind": no.kind, "status": None, "detail": str(no), "hosts_fault": no.hosts_fault}
@@ -173,14 +173,14 @@ def main(run_dir: str, spare: Spare | None = None) -> None:
     with contextlib.suppress(OSError):
         # Not synced, as above. The block allocated for the first line has space for the second.
         add("pid", f"{tree.pid} {start_ticks(tree.pid)} {boot}\n")
-    notice = Notice(spec["kill_grace_s"])
-    kind = watch(tree, spec, look_at_logs, notice)
+    notification = Notification(spec["kill_grace_s"])
+    kind = watch(tree, spec, look_at_logs, notification)
     duration_s = time.monotonic() - started
-    if kind == "exited" and notice.told and tree.status != 0:
+    if kind == "exited" and notification.reported and tree.status != 0:
         kind = "preempted"  # it ended on SIGTERM; its other processes may still be saving
-    notice.look(read)  # the request may have arrived together with a cancel
-    told = kind == "preempted" and notice.told
-    tree.end(grace_of(kind, spec, notice), look_at_logs, told=told)
+    notification.look(read)  # the request may have arrived together with a cancel
+    reported = kind == "preempted" and notification.reported
+    tree.end(grace_of(kind, spec, notification), look_at_logs, reported=reported)
     output.drain()
     for log in logs:
         log.last_look()
@@ -193,7 +193,7 @@ def main(run_dir: str, spare: Spare | None = None) -> None:
             {
                 "kind": kind,
                 "status": tree.status,
-                "detail": detail_of(kind, notice),
+                "detail": detail_of(kind, notification),
                 "duration_s": duration_s if kind == "exited" else time.monotonic() - started,
                 "max_rss_bytes": usage.ru_maxrss * 1024 if usage.ru_maxrss > ours else None,
                 "cpu_s": usage.ru_utime + usage.ru_stime,

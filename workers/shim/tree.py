@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 #: Longest time between two checks during the grace between TERM and KILL, in seconds.
-LOOK_S = 1.0
+POLL_S = 1.0
 #: Time between two SIGKILLs, in seconds. A process that is stuck in the driver can outlive SIGKILL.
 KILL_STEP_S = 0.05
 #: prctl(2): sets the signal that a process gets when its parent ends.
@@ -114,7 +114,7 @@ class Tree:
             if pid == self.pid:
                 self.status = os.waitstatus_to_exitcode(status)
 
-    def end(self, grace_s: float, meanwhile: Callable[[], object], *, told: bool = False) -> None:
+    def end(self, grace_s: float, meanwhile: Callable[[], object], *, reported: bool = False) -> None:
         """End every process: send TERM, wait *grace_s* seconds, then send KILL until no process is left.
 
         *meanwhile* is called at every check during the grace. With *told* TERM was sent before and is not sent again,
@@ -124,11 +124,11 @@ class Tree:
             return
         deadline = time.monotonic() + grace_s
         while True:
-            told = told or (signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT))  # CONT: for stopped ones
+            reported = reported or (signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT))  # CONT: for stopped ones
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
-            signal.sigtimedwait(WAKE, min(LOOK_S, left_s))
+            signal.sigtimedwait(WAKE, min(POLL_S, left_s))
             if not self.reap():
                 return
             meanwhile()

@@ -34,17 +34,17 @@ SPARE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WARM = "warm"
 
 
-class Spare:
+class WarmInterpreter:
     """A warm interpreter: its *pid*, and the socket to it."""
 
     def __init__(self, pid: int, to: socket.socket) -> None:
         self.pid = pid
         self._to = to
 
-    def ask(self, run_dir: str, log: int, told: int) -> None:
+    def ask(self, run_dir: str, log: int, reported: int) -> None:
         """Ask the interpreter to become the job of *run_dir*. It writes its answer into the pipe *told*."""
         with contextlib.suppress(OSError):  # it has ended, and the pipe stays empty
-            socket.send_fds(self._to, [json.dumps({"run_dir": run_dir}).encode()], [log, told])
+            socket.send_fds(self._to, [json.dumps({"run_dir": run_dir}).encode()], [log, reported])
         self._to.close()
 
     def end(self) -> None:
@@ -55,7 +55,7 @@ class Spare:
             os.waitpid(self.pid, 0)
 
 
-def hold(worker: socket.socket) -> tuple[str, int, Spare] | None:
+def hold(worker: socket.socket) -> tuple[str, int, WarmInterpreter] | None:
     """Start the warm interpreter that the worker wants, and wait for a run.
 
     Returns the run directory, the run's lock and the interpreter; None if no run arrives.
@@ -65,7 +65,7 @@ def hold(worker: socket.socket) -> tuple[str, int, Spare] | None:
         return None
     to, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     wanted = json.loads(plan)
-    spare = Spare(start(wanted, theirs.fileno()), to)
+    warm_interpreter = WarmInterpreter(start(wanted, theirs.fileno()), to)
     theirs.close()
     while True:
         poll = select.poll()
@@ -74,9 +74,9 @@ def hold(worker: socket.socket) -> tuple[str, int, Spare] | None:
         ready = {fd for fd, _ in poll.poll()}
         if worker.fileno() in ready:
             message, fds = order(worker)
-            return (os.fsdecode(message), fds[0], spare) if message and fds else None
+            return (os.fsdecode(message), fds[0], warm_interpreter) if message and fds else None
         said = to.recv(MOST_BYTES)
-        if said == b"ready" and not runs(spare.pid, os.path.join(wanted["cwd"], wanted["program"])):
+        if said == b"ready" and not runs(warm_interpreter.pid, os.path.join(wanted["cwd"], wanted["program"])):
             said = os.fsencode("unfit: {} is a wrapper: which Python it starts only it knows".format(wanted["program"]))
         if said != b"ready":  # it is unusable or has ended
             with contextlib.suppress(OSError):

@@ -113,6 +113,6 @@ def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None
     return next((name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)), None)
 
 
-def for_spare(env: Mapping[str, str]) -> dict[str, str]:
+def for_warm_interpreter(env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for a warm interpreter: the job's *env* without the variables of that one run."""
     return {name: value for name, value in env.items() if name not in LIVE and not name.startswith(OWN)}

@@ -27,7 +27,7 @@ from gpuqueue.settings.settings import Settings
 from workers.shim.client import Shim, Shims, Unanswered
 from workers.shim.warm import MOST_BYTES
 from workers.threads.timeout import in_time
-from workers.warm.latched_variables import chooses_allocator, difference, for_spare, latched
+from workers.warm.latched_variables import chooses_allocator, difference, for_warm_interpreter, latched
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ UNFIT_S = 600.0
 #: Time between two checks for idle warm interpreters, in seconds.
 TIDY_S = 10.0
 #: Time limit for finding a job's Python executable, in seconds.
-LOOK_S = 5.0
+POLL_S = 5.0
 #: Smallest number of words in a command that can start warm: an interpreter and a script.
 WORDS = 2
 
@@ -100,7 +100,7 @@ def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
     )
 
 
-class Spare:
+class WarmInterpreter:
     """A waiting shim, and the state of its warm interpreter."""
 
     def __init__(self, image: Image, shim: Shim, channel: socket.socket, since_s: float) -> None:
@@ -146,7 +146,7 @@ class Spare:
             self._shim.close()
 
 
-class Spares:
+class WarmPool:
     """The warm interpreters of one worker. Shared by the worker's threads."""
 
     def __init__(self, settings: Settings, shims: Shims, clock: Clock) -> None:
@@ -156,7 +156,7 @@ class Spares:
         self._shims = shims
         self._clock = clock
         self._lock = threading.Lock()
-        self._spares: list[Spare] = []
+        self._warm_pool: list[WarmInterpreter] = []
         #: Images whose interpreters are unusable, each with the reason and the time of the next attempt.
         self._unfit: list[tuple[Image, str, float]] = []
 
@@ -168,13 +168,13 @@ class Spares:
         if self._most == 0:
             return None, "this site keeps no spares"
         # There is no shim yet that could react to a cancel, so a dead file server must not block this call.
-        image = in_time(lambda: image_of(spec, env), LOOK_S) or "its interpreter does not answer"
+        image = in_time(lambda: image_of(spec, env), POLL_S) or "its interpreter does not answer"
         if isinstance(image, str):
             return None, image
         with self._lock:
             shim, why = self._take(image, run_dir, lock)
             try:
-                trouble = self._wish(image, env)
+                trouble = self._device_filter(image, env)
             except OSError as error:  # the host lacks a resource; a shim taken above stays valid
                 trouble = f"no spare can be started: {error.strerror}"
             return shim, why if trouble is None or shim is not None else trouble
@@ -183,35 +183,35 @@ class Spares:
         """End the warm interpreters that are unusable or have been idle for too long."""
         now_s = self._clock.monotonic_s()
         with self._lock:
-            for spare in list(self._spares):
-                spare.look()
-                if spare.unfit is not None or now_s - spare.since_s >= self._idle_s:
-                    self._drop(spare)
+            for warm_interpreter in list(self._warm_pool):
+                warm_interpreter.look()
+                if warm_interpreter.unfit is not None or now_s - warm_interpreter.since_s >= self._idle_s:
+                    self._drop(warm_interpreter)
 
     def close(self) -> None:
         """End all warm interpreters."""
         with self._lock:
-            for spare in list(self._spares):
-                self._drop(spare)
+            for warm_interpreter in list(self._warm_pool):
+                self._drop(warm_interpreter)
 
     def _take(self, image: Image, run_dir: Path, lock: int) -> tuple[Shim | None, str]:
         why = "no spare is ready yet"
-        for spare in list(self._spares):
-            spare.look()
-            unlike = image.unlike(spare.image)
-            if spare.unfit is not None:
-                self._drop(spare)
+        for warm_interpreter in list(self._warm_pool):
+            warm_interpreter.look()
+            unlike = image.unlike(warm_interpreter.image)
+            if warm_interpreter.unfit is not None:
+                self._drop(warm_interpreter)
             elif unlike is not None:
                 why = unlike
-            elif spare.ready:
-                self._spares.remove(spare)
-                shim = spare.become(run_dir, lock)
+            elif warm_interpreter.ready:
+                self._warm_pool.remove(warm_interpreter)
+                shim = warm_interpreter.become(run_dir, lock)
                 if shim is not None:
                     return shim, "warm"
-                spare.let_go()
+                warm_interpreter.let_go()
         return None, why
 
-    def _wish(self, image: Image, env: Mapping[str, str]) -> str | None:
+    def _device_filter(self, image: Image, env: Mapping[str, str]) -> str | None:
         """Start a warm interpreter with *image* if there is room for one; return in words why none can be started.
 
         Interpreters with other images are ended to make room, the least recently requested one first.
@@ -221,15 +221,17 @@ class Spares:
         for unfit, why, _ in self._unfit:
             if image.unlike(unfit) is None:
                 return why
-        alike = [spare for spare in self._spares if image.unlike(spare.image) is None]
-        for spare in alike:
-            spare.since_s = now_s
+        alike = [
+            warm_interpreter for warm_interpreter in self._warm_pool if image.unlike(warm_interpreter.image) is None
+        ]
+        for warm_interpreter in alike:
+            warm_interpreter.since_s = now_s
         if len(alike) >= self._most:
             return None
         if _available_bytes() < ROOM_BYTES:
             return "the host has too little memory for a spare"
-        while len(self._spares) >= self._most:
-            self._drop(min(self._spares, key=lambda spare: spare.since_s))
+        while len(self._warm_pool) >= self._most:
+            self._drop(min(self._warm_pool, key=lambda warm_interpreter: warm_interpreter.since_s))
         return self._make(image, env, now_s)
 
     def _make(self, image: Image, env: Mapping[str, str], now_s: float) -> str | None:
@@ -237,7 +239,7 @@ class Spares:
             "python": image.python,
             "program": image.program,
             "cwd": image.cwd or "/",  # not the job's: its file server may die and block other jobs
-            "env": for_spare(env),
+            "env": for_warm_interpreter(env),
             "modules": self._modules,
         }
         text = json.dumps(plan).encode()
@@ -252,15 +254,15 @@ class Spares:
             return f"no spare can be started: {error}"
         finally:
             theirs.close()
-        self._spares.append(Spare(image, shim, ours, now_s))
+        self._warm_pool.append(WarmInterpreter(image, shim, ours, now_s))
         return None
 
-    def _drop(self, spare: Spare) -> None:
-        self._spares.remove(spare)
-        spare.let_go()
-        if spare.unfit is not None:
-            log.warning("a spare interpreter is good for nothing: %s", spare.unfit)
-            self._unfit.append((spare.image, spare.unfit, self._clock.monotonic_s() + UNFIT_S))
+    def _drop(self, warm_interpreter: WarmInterpreter) -> None:
+        self._warm_pool.remove(warm_interpreter)
+        warm_interpreter.let_go()
+        if warm_interpreter.unfit is not None:
+            log.warning("a spare interpreter is good for nothing: %s", warm_interpreter.unfit)
+            self._unfit.append((warm_interpreter.image, warm_interpreter.unfit, self._clock.monotonic_s() + UNFIT_S))
 
 
 def _available_bytes() -> int:

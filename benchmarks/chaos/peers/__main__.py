@@ -1,11 +1,11 @@
-"""The same procedure for Celery, RQ and gpuqueue: kill workers at random, then look at what the jobs have written.
+"""The same procedure for Celery, RQ and gpuqueue: kills workers at random, then reads what the jobs have written.
 
 python -m benchmarks.chaos.peers [celery rq gpuqueue] [--jobs 200] [--kills 30] [--seed 7] [--sweep]
 
-A task runs a script with ``subprocess.run``. Only workers are killed here, no store. A worker that is gone is
-started again at once; with --sweep all its processes are ended before, as systemd does by default. RQ is installed
-into an environment of its own, below a temporary directory, unless --rq names one that has it.
-docs/internals/reliability.md lists the settings.
+A task runs a script with ``subprocess.run``. Only workers are killed here, not the store. A dead worker is started
+again at once; with --sweep all its processes are ended first, as systemd does by default. RQ is installed into an
+environment of its own, below a temporary directory, unless --rq names one that has it. docs/internals/reliability.md
+lists the settings.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.chaos.effects import Trace, read_effects
 from benchmarks.chaos.peers.crew import Crew
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.history import migrate
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.recovery.reopen import open_queue
 from gpuqueue.settings.settings import Settings
@@ -36,21 +36,21 @@ from gpuqueue.settings.settings import Settings
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "benchmarks" / "chaos" / "job.py"
 BIN = Path(sys.executable).parent
-LOOK_S = 0.25
-#: Time between two submits, in seconds: a little less than four processes can work off.
+POLL_S = 0.25
+#: Time between two submits, in seconds: slightly too short for four processes to keep up.
 PACE_S = 0.9
-#: How long a job may live on without anybody above it before it is an orphan, in seconds: who sweeps needs a moment.
-#: One that came to its own end like that is an orphan all the same.
+#: How long a job may live without a parent before it is an orphan, in seconds: a sweep takes a moment. A job that ends
+#: without a parent is an orphan in any case.
 SWEPT_S = 1.0
 SECONDS = ("none", "child")
-#: Longest wait for the last job, in seconds, and when everybody is restarted meanwhile: RQ cleans up at a start.
+#: Longest wait for the last job, in seconds, and when all workers are restarted meanwhile: RQ cleans up at a start.
 PATIENCE_S = 360.0
 RESTART_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What came out for one peer."""
+    """The result for one peer."""
 
     acknowledged: int
     lost: int
@@ -114,7 +114,7 @@ def _measure(name: str, place: Path, options: argparse.Namespace) -> Row:
 
 
 def _version(python: str, name: str) -> str:
-    """Return which release of a peer is measured."""
+    """Return the measured release of a peer."""
     asked = f"from importlib.metadata import version; print(version({_DISTRIBUTIONS.get(name, name)!r}))"
     return subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout.strip()
 
@@ -123,13 +123,13 @@ Peer = Callable[[Path, dict[str, str]], tuple[str, Sequence[Sequence[str]]]]
 
 
 def _celery(_home: Path, _environ: dict[str, str]) -> tuple[str, Sequence[Sequence[str]]]:
-    """Two workers with two processes each."""
+    """Return two workers with two processes each."""
     base = [str(BIN / "celery"), "-A", "benchmarks.chaos.peers.celery_app", "worker", "--concurrency", "2"]
     return sys.executable, [[*base, "-n", f"w{number}@chaos"] for number in (1, 2)]
 
 
 def _rq(home: Path, environ: dict[str, str]) -> tuple[str, Sequence[Sequence[str]]]:
-    """Four workers with a work horse each; RQ is installed in *home* where there is nothing yet."""
+    """Return four workers with a work horse each; RQ is installed in *home* unless it exists."""
     if not home.exists():
         venv.create(home, with_pip=True)
         subprocess.run([home / "bin" / "python", "-m", "pip", "install", "-q", "rq"], check=True, stdout=sys.stderr)
@@ -137,22 +137,22 @@ def _rq(home: Path, environ: dict[str, str]) -> tuple[str, Sequence[Sequence[str
 
 
 def _gpuqueue(_home: Path, environ: dict[str, str]) -> tuple[str, Sequence[Sequence[str]]]:
-    """Two devices with two slots each, and the recorder."""
+    """Return workers of two devices with two slots each, and the recorder."""
     settings = Settings.load(environ)
     migrate.upgrade(settings.database_url)
-    open_queue(JobQueue(settings.redis_url), Book(settings.database_url), lease_s=settings.lease_s)
+    open_queue(JobQueue(settings.redis_url), HistoryDatabase(settings.database_url), lease_s=settings.lease_s)
     worker = [str(BIN / "gpuqueue-worker"), "run", "--device"]
     return sys.executable, [[str(BIN / "gpuqueue-worker"), "record"], [*worker, "0"], [*worker, "1"]]
 
 
-#: What a peer is called on the package index, where that is not its own name.
+#: The name of a peer on the package index, where it differs.
 _DISTRIBUTIONS = {"gpuqueue": "gpuqueue-server"}
 _PEERS: dict[str, Peer] = {"celery": _celery, "rq": _rq, "gpuqueue": _gpuqueue}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Script:
-    """What one job is to run: for how long, and with which second process."""
+    """The script of one job: its duration, and its second process."""
 
     effects: Path
     duration_s: float
@@ -193,13 +193,13 @@ def _run(crew: Crew, submit: list[str], options: argparse.Namespace) -> Row:
 def _drive(
     crew: Crew, submitter: subprocess.Popen[str], scripts: list[Script], turns: list[float], rng: random.Random
 ) -> list[str]:
-    """Submit and kill, then wait for the last job; return the names of the jobs that were acknowledged."""
+    """Submit and kill, then wait for the last job; return the names of the acknowledged jobs."""
     acknowledged: list[str] = []
     due = time.monotonic()
     for script in scripts:
         while time.monotonic() < due:
             crew.look_after()
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
         due += PACE_S
         if _acknowledged(submitter, script):
             acknowledged.append(script.effects.name)
@@ -216,7 +216,7 @@ def _drive(
         if not restarted and time.monotonic() > submitted + RESTART_S:
             restarted = True
             crew.restart()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     return acknowledged
 
 

@@ -1,4 +1,4 @@
-"""Celery as its documentation recommends it where no task may get lost (redis, acks late)."""
+"""Celery as its documentation recommends where no task may be lost (redis, acks late)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from celery import Celery
 
 from benchmarks.chaos.peers import tasks
 
-#: The documentation wants it longer than the longest task; its default is an hour. Our longest task takes 6 s.
+#: The visibility timeout, in seconds. The documentation requires more than the longest task, which takes 6 s here; the
+#: default is an hour.
 VISIBILITY_S = 30
 
 app = Celery("chaos", broker=os.environ["CHAOS_BROKER"])

@@ -1,4 +1,4 @@
-"""The workers of one peer: started, killed, and started again at once."""
+"""The workers of one peer: started, killed, and restarted at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MARK = "CHAOS_CREW"
 
 @dataclass(kw_only=True)
 class Crew:
-    """Keeps *commands* running. With *sweep* all that a dead worker left is ended before it is started again.
+    """Keeps *commands* running. With *sweep* everything that a dead worker left is ended before its restart.
 
     The first *spared* commands are no workers and are not killed.
     """
@@ -28,7 +28,7 @@ class Crew:
     sweep: bool
     spared: int = 0
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    #: When a run was first seen alive without anybody of ours above it, in monotonic seconds, by the token.
+    #: When a run was first seen alive without a parent of this crew, in monotonic seconds, by token.
     alone_since: dict[str, float] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -36,7 +36,7 @@ class Crew:
         self.workers = [self._spawn(number) for number in range(len(self.commands))]
 
     def look_after(self) -> None:
-        """Note who is alive without a parent of ours, and start again who is gone."""
+        """Record runs that are alive without a parent of this crew, and restart dead workers."""
         for pid, token in self._jobs():
             if not self._is_ours(_parent(pid)):
                 self.alone_since.setdefault(token, time.monotonic())
@@ -47,7 +47,7 @@ class Crew:
                 self.workers[number] = self._spawn(number)
 
     def kill(self, rng: random.Random) -> str:
-        """Kill a worker, or one of the processes with which it works; return in words what was done."""
+        """Kill a worker, or one of its child processes; return in words what was done."""
         worker = rng.choice(self.workers[self.spared :])
         how = rng.choices(("main SIGKILL", "child SIGKILL", "main SIGTERM"), weights=(5, 3, 2))[0]
         below = [pid for pid, _ in self._marked() if _parent(pid) == worker.pid]
@@ -59,7 +59,7 @@ class Crew:
         return how
 
     def restart(self) -> None:
-        """Stop every worker as a person would, and start it again."""
+        """Stop every worker as an operator would, and start it again."""
         for worker in self.workers:
             worker.terminate()
         for worker in self.workers:
@@ -67,7 +67,7 @@ class Crew:
         self.look_after()
 
     def end(self) -> None:
-        """End everything."""
+        """End all processes."""
         place = f"CHAOS_PLACE={self.place}".encode()
         for _ in range(20):
             if not _kill_all(pid for pid, environ in _environs() if place in environ):
@@ -83,7 +83,7 @@ class Crew:
             return subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
 
     def _marked(self) -> Iterator[tuple[int, str]]:
-        """Yield every process of ours with the number of its worker."""
+        """Yield every process of this crew with the number of its worker."""
         mark = f"{MARK}={self.place}:".encode()
         for pid, environ in _environs():
             for entry in environ:
@@ -99,7 +99,7 @@ class Crew:
 
     def _is_ours(self, pid: int | None) -> bool:
         if pid is None:
-            return True  # it ended meanwhile
+            return True  # the process has ended meanwhile
         with contextlib.suppress(OSError):
             return str(self.place).encode() in Path(f"/proc/{pid}/environ").read_bytes()
         return False

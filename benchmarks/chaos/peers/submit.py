@@ -1,4 +1,4 @@
-"""Submits the commands on its standard input, one JSON list a line; says ok for each that was acknowledged.
+"""Submits the commands on its standard input, one JSON list a line; prints ok for each acknowledged one.
 
 python -m benchmarks.chaos.peers.submit celery|rq|gpuqueue
 """
@@ -15,7 +15,7 @@ Submit = Callable[[list[str]], Any]
 
 
 def to_celery() -> Submit:
-    """Return what hands a command to Celery."""
+    """Return a function that submits a command to Celery."""
     from benchmarks.chaos.peers.celery_app import run  # noqa: PLC0415 - each is installed somewhere else
 
     submit: Submit = run.delay
@@ -23,7 +23,7 @@ def to_celery() -> Submit:
 
 
 def to_rq() -> Submit:
-    """Return what hands a command to RQ, with the retries that its documentation offers."""
+    """Return a function that submits a command to RQ, with the retries that its documentation offers."""
     from redis import Redis  # noqa: PLC0415 - as above
     from rq import Queue, Retry  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - as above
 
@@ -32,7 +32,7 @@ def to_rq() -> Submit:
 
 
 def to_gpuqueue() -> Submit:
-    """Return what hands a command to us."""
+    """Return a function that submits a command to gpuqueue."""
     from gpuqueue import Client  # noqa: PLC0415 - as above
 
     client = Client()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuqueue.cli.output.machine import tell
+from gpuqueue.cli.output.machine import report
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.settings.settings import Settings
 
@@ -28,4 +28,4 @@ def upgrade() -> None:
       gpuqueue db upgrade
       GPUQUEUE_DATABASE_URL=postgresql://db/gpuqueue gpuqueue db upgrade
     """  # noqa: D301 - \b is click's mark for lines to keep
-    tell("history", "ready", f"tables at revision {Machine(Settings.load()).prepare_book()}")
+    report("history", "ready", f"tables at revision {Machine(Settings.load()).prepare_history()}")

@@ -53,16 +53,16 @@ def doctor(*, deep: bool, fix: bool, quiet: bool, as_json: bool) -> None:
     screen = _Screen()
     repairs = list(repair(os.environ)) if fix else None
     if not as_json:
-        screen.tell_repairs(repairs)
+        screen.report_repairs(repairs)
     found: list[Finding] = []
     for room, findings in examine(os.environ, deep=deep):
         found += findings
         if not as_json:
-            screen.tell_room(room, [each for each in findings if not (quiet and each.grade.is_well)])
+            screen.report_section(room, [each for each in findings if not (quiet and each.grade.is_well)])
     worst = max((each.grade for each in found), key=list(Grade).index, default=Grade.OK)
     if as_json:
-        told = [each for each in found if not (quiet and each.grade.is_well)]
-        screen.say(json.dumps(_plain(told, worst, repairs), indent=2))
+        reported = [each for each in found if not (quiet and each.grade.is_well)]
+        screen.say(json.dumps(_plain(reported, worst, repairs), indent=2))
     elif not quiet:
         screen.say(f"\n{_summary(found)}")
     sys.exit(EXIT_CODES[worst])
@@ -110,14 +110,14 @@ class _Screen:
         """Print *text*; a character that the encoding lacks becomes a question mark."""
         click.echo(text.encode(self._encoding, "replace").decode(self._encoding))
 
-    def tell_repairs(self, repairs: Sequence[str] | None) -> None:
+    def report_repairs(self, repairs: Sequence[str] | None) -> None:
         """Print the repairs that were made; None prints nothing."""
         for each in repairs or ():
             self.say(f"repair: {plain(each)}")
         if repairs is not None:
             self.say("\n" if repairs else "repair: there was nothing to mend\n")
 
-    def tell_room(self, room: str, found: Sequence[Finding]) -> None:
+    def report_section(self, room: str, found: Sequence[Finding]) -> None:
         """Print the findings of one section, or nothing if there are none."""
         if not found:
             return

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import click
 
-from gpuqueue.cli.output.machine import interrupt, tell
+from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.console import say
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import BadRequest, Refused, Unreachable
@@ -35,7 +35,7 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
         signal.signal(number, interrupt)  # a closed terminal must not leave the devices drained
     with machine.alone():
         _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
-        tell("workers", "stopped" if machine.stop_host() else "were down", "")
+        report("workers", "stopped" if machine.stop_host() else "were down", "")
         if cancel_jobs:
             machine.end_left_jobs()
         left = machine.left_jobs()
@@ -44,7 +44,7 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
         elif not left:
             _forget(machine)
         not_ours = "was down" if machine.settings.embedded else "left alone"
-        tell("store", "stopped" if machine.stop_store() else not_ours, machine.status().store)
+        report("store", "stopped" if machine.stop_store() else not_ours, machine.status().store)
     if left and not leave_jobs:
         raise Refused(f"{left} without a worker: gpuqueue up takes over, gpuqueue down --cancel-jobs ends it")
 
@@ -68,13 +68,13 @@ def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:
 
 def _drain(machine: Machine) -> None:
     """Wait until no job holds a device of this machine, and print the jobs that still do."""
-    told: Sequence[int] = ()
+    reported: Sequence[int] = ()
     while running := machine.running_jobs():
-        if running != told:
+        if running != reported:
             called = machine.queue.called(running)
             jobs = ", ".join(called.get(job_id, str(job_id)) for job_id in running)
             click.echo(f"waiting for job {jobs} to end (Ctrl-C stops waiting; --leave-jobs, --cancel-jobs)", err=True)
-            told = running
+            reported = running
         time.sleep(0.2)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuqueue.cli.follow.status_line import tell_again, tell_away, tell_held
+from gpuqueue.cli.follow.status_line import report_again, report_away, report_held
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.job_id import job_id
 from gpuqueue.cli.options.period import EXAMPLES, moment
@@ -55,7 +55,9 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
         if begin is not None and not tail.skip_to_time(begin):
             say("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
         chunks = (
-            client.follow(job_id, tail, held=tell_held, again=tell_again, away=tell_away) if follow else tail.rest()
+            client.follow(job_id, tail, held=report_held, again=report_again, away=report_away)
+            if follow
+            else tail.rest()
         )
         for chunk in chunks:  # not sanitized: programs read logs too
             put(chunk)

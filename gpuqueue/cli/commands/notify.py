@@ -17,7 +17,7 @@ from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.console import say, sentence
 from gpuqueue.errors import BadRequest, GpuQueueError
-from gpuqueue.model.notification import MAIL, Notice, NoticeKind, masked
+from gpuqueue.model.notification import MAIL, Notification, NotificationKind, masked
 from gpuqueue.text.sanitize import plain
 
 #: Columns of the table of targets, from left to right; a row is a target as ``--json`` prints it.
@@ -45,13 +45,13 @@ def notify(to: str | None, *, as_json: bool) -> None:
     if to is not None:
         if as_json:
             raise BadRequest("--test and --json exclude each other: choose one")
-        sys.exit(_test(Notice(to)))
+        sys.exit(_test(Notification(to)))
     with Client() as client:
         senders = client.queue.senders()
         here, own = client.settings.host, client.settings.notify
     rows = [target_to_plain(name, each.host, sends=bool(each.schemes)) for each in senders for name in each.targets]
-    told = {row["target"] for row in rows if row["host"] == here}
-    rows += [target_to_plain(name, here, sends=False) for name in sorted(own) if name not in told]
+    reported = {row["target"] for row in rows if row["host"] == here}
+    rows += [target_to_plain(name, here, sends=False) for name in sorted(own) if name not in reported]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
@@ -85,25 +85,25 @@ def _refuse_if_others_know(client: Client, target: str) -> None:
         )
 
 
-def _test(notice: Notice) -> int:
+def _test(notification: Notification) -> int:
     """Send a test message and return the exit code."""
     from gpuqueue.notify import sending  # noqa: PLC0415 - only for a test message
     from gpuqueue.notify.message import Message  # noqa: PLC0415 - as above
     from gpuqueue.notify.targets import url_of  # noqa: PLC0415 - as above
 
-    if notice.kind is NoticeKind.COMMAND:
+    if notification.kind is NotificationKind.COMMAND:
         raise BadRequest("a command runs where a job ran: try it in a shell")
     with Client() as client:
         settings = client.settings
-        target = MAIL if notice.kind is NoticeKind.ADDRESS else notice.to
-        if notice.kind is not NoticeKind.URL and target not in settings.notify:
+        target = MAIL if notification.kind is NotificationKind.ADDRESS else notification.to
+        if notification.kind is not NotificationKind.URL and target not in settings.notify:
             _refuse_if_others_know(client, target)
-    url = url_of(notice, settings)
-    body = f"If you can read this, {notice.shown} can be told of the ends of jobs.\n\ngpuqueue notify --test"
+    url = url_of(notification, settings)
+    body = f"If you can read this, {notification.shown} can be told of the ends of jobs.\n\ngpuqueue notify --test"
     message = Message(title=f"a test from gpuqueue on {settings.host}", body=body, good=True)
     began_s = time.monotonic()
     trouble = sending.send(url, message)
-    where = notice.shown if notice.kind is NoticeKind.URL else f"{notice.shown} ({masked(url)})"
+    where = notification.shown if notification.kind is NotificationKind.URL else f"{notification.shown} ({masked(url)})"
     if trouble == sending.NO_SCHEME:
         raise BadRequest(f"nothing can be sent to {where}: {trouble}")
     if trouble is not None:

@@ -7,7 +7,7 @@ import sys
 import click
 
 from gpuqueue.cli.completion.candidates import ended_ids
-from gpuqueue.cli.options.dependencies import tell_found
+from gpuqueue.cli.options.dependencies import report_found
 from gpuqueue.cli.options.job_selection import on_each
 from gpuqueue.client.choosing import Which
 from gpuqueue.client.retrying import Retrying
@@ -36,7 +36,7 @@ def retry(ids: tuple[str, ...], mem: str | None, time_limit: str | None, priorit
     level = None if priority is None else Level[priority.upper()]
 
     def again(client: Retrying, name: str) -> str:
-        return str(client.retry(name, mem=mem, time_limit=time_limit, level=level, found=tell_found).id)
+        return str(client.retry(name, mem=mem, time_limit=time_limit, level=level, found=report_found).id)
 
     with Retrying() as client:
         sys.exit(on_each(client, ids, again, which=Which.FAILED))

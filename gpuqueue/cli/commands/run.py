@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options.dependencies import tell_if_past
+from gpuqueue.cli.options.dependencies import report_if_past
 from gpuqueue.cli.options.job_request import WithRest, job_options, submit_job
 from gpuqueue.cli.options.notification import warn_if_nobody_sends
 from gpuqueue.cli.options.placement import warn_if_alone
@@ -44,15 +44,15 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         options["pty"] = Window.ours(typed=True)
     from gpuqueue.cli.follow.attach import Attendance  # noqa: PLC0415 - lazy import for startup time
     from gpuqueue.cli.follow.ctrl_c import CtrlC  # noqa: PLC0415 - as above
-    from gpuqueue.cli.follow.unread_stdin import tell_unread  # noqa: PLC0415 - as above
+    from gpuqueue.cli.follow.unread_stdin import report_unread  # noqa: PLC0415 - as above
     from gpuqueue.client import Client  # noqa: PLC0415 - as above
 
     begin = options["begin"]
     with Client() as client, CtrlC() as ctrl_c:  # Ctrl-C must not leave a job whose id was not printed
         job = submit_job(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
-        tell_unread()
-        tell_if_past(begin, job)
+        report_unread()
+        report_if_past(begin, job)
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
         sys.exit(Attendance(client, job.id, ctrl_c, ours=True).to_the_end())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuqueue.cli.follow.status_line import tell_the_book
+from gpuqueue.cli.follow.status_line import report_history_away
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.cli.plots import image_file
@@ -50,7 +50,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
     if plot is not None:
         image_file.check()
     with Watching() as client:
-        record = client.show(job_id, away=tell_the_book)
+        record = client.show(job_id, away=report_history_away)
         is_text = not as_json and plot is None
         log = client.log_of(record) if is_text else None
         now = live_run.look(client, record.job) if is_text else None

@@ -96,15 +96,15 @@ def simulate(
     settings = _settings(knobs, jobs.groups)
     site = Site.parse(devices, slots=settings.slots, headroom_bytes=settings.headroom_bytes)
     signal.signal(signal.SIGTERM, _leave)
-    told = compare(jobs.requests, site, _knobs(settings), seed=seed)
-    for line in _left_out(jobs, told):
+    reported = compare(jobs.requests, site, _knobs(settings), seed=seed)
+    for line in _left_out(jobs, reported):
         click.echo(line, err=True)
     if plot is not None:
-        _plot(told, devices, plot)
+        _plot(reported, devices, plot)
     if as_json:
-        click.echo(json.dumps(simulation_to_plain(told, jobs), indent=2))
+        click.echo(json.dumps(simulation_to_plain(reported, jobs), indent=2))
     else:
-        click.echo(_text(told, devices))
+        click.echo(_text(reported, devices))
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
@@ -164,12 +164,12 @@ def _read(file: str) -> Trace:
         raise BadRequest(f"cannot read {brief(file)}: {error.strerror}: {remedy}") from error
 
 
-def _left_out(jobs: Trace, told: Comparison) -> list[str]:
+def _left_out(jobs: Trace, reported: Comparison) -> list[str]:
     said = (
         (jobs.never_ran, "never ran"),
         (jobs.on_cpu, "ran on a CPU"),
-        (told.too_large.count, f"fit no device of this site{_in_line(told.too_large)}"),
-        (told.over_limit.count, f"beyond a limit by what they ask for alone{_in_line(told.over_limit)}"),
+        (reported.too_large.count, f"fit no device of this site{_in_line(reported.too_large)}"),
+        (reported.over_limit.count, f"beyond a limit by what they ask for alone{_in_line(reported.over_limit)}"),
     )
     return [f"{_counted(count, 'job')} left out: {why}" for count, why in said if count]
 
@@ -184,33 +184,33 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def simulation_to_plain(told: Comparison, jobs: Trace) -> dict[str, Any]:
+def simulation_to_plain(reported: Comparison, jobs: Trace) -> dict[str, Any]:
     """Return *told* as the plain values of ``simulate --json``; docs/reference/json.md explains them."""
     return {
-        "jobs": told.outcomes[0].all.jobs,
-        "gpu_s": told.outcomes[0].all.gpu_s,
-        "devices": len(told.site.cards),
+        "jobs": reported.outcomes[0].all.jobs,
+        "gpu_s": reported.outcomes[0].all.gpu_s,
+        "devices": len(reported.site.cards),
         "never_ran": jobs.never_ran,
         "on_cpu": jobs.on_cpu,
-        "too_large": told.too_large.count,
-        "over_limit": told.over_limit.count,
-        "jobs_per_s": told.outcomes[0].all.jobs / told.took_s,
-        "policies": [outcome_to_plain(outcome) for outcome in told.outcomes],
+        "too_large": reported.too_large.count,
+        "over_limit": reported.over_limit.count,
+        "jobs_per_s": reported.outcomes[0].all.jobs / reported.took_s,
+        "policies": [outcome_to_plain(outcome) for outcome in reported.outcomes],
     }
 
 
 # ---- text output -------------------------------------------------------------------------------------------------
 
 
-def _text(told: Comparison, devices: str) -> str:
+def _text(reported: Comparison, devices: str) -> str:
     """Return a table of policies, a table of users under our policy, and a legend, for 80 columns."""
-    ours = told.outcomes[0]
-    speed = ours.all.jobs / told.took_s
+    ours = reported.outcomes[0]
+    speed = ours.all.jobs / reported.took_s
     of_users = f"{_counted(ours.all.jobs, 'job')} of {_counted(len(ours.users), 'user')}"
     lines = [
         f"{of_users}, {render.hours(ours.all.gpu_s)} GPU-hours, on {short(devices, 36)}",
         "",
-        _policies(told.outcomes),
+        _policies(reported.outcomes),
         "",
         f"under {OURS}:",
         _users(ours),
@@ -263,13 +263,13 @@ def _users(outcome: Outcome) -> str:
 
 
 def _starts(outcome: Outcome) -> str:
-    told = ", ".join(f"{outcome.starts.get(kind, 0)} {kind}" for kind in ("immediate", "backfill", "reserved"))
-    return f'Starts: {told} (see "Who goes first").'
+    reported = ", ".join(f"{outcome.starts.get(kind, 0)} {kind}" for kind in ("immediate", "backfill", "reserved"))
+    return f'Starts: {reported} (see "Who goes first").'
 
 
-def _plot(told: Comparison, devices: str, path: str) -> None:
+def _plot(reported: Comparison, devices: str, path: str) -> None:
     from gpuqueue.cli.plots import simulation  # noqa: PLC0415 - only for --plot
 
-    ours = told.outcomes[0]
+    ours = reported.outcomes[0]
     title = f"{ours.all.jobs} jobs on {short(devices, 40)}"
-    image_file.write(path, title, simulation.overview(told, title), _text(told, devices))
+    image_file.write(path, title, simulation.overview(reported, title), _text(reported, devices))

@@ -89,36 +89,36 @@ def stats(
     with Client() as client:
         if plot is not None:
             image_file.check()
-        told = client.stats(by, **period, user=user)
+        reported = client.stats(by, **period, user=user)
         if plot is not None:
-            if not told.total.runs:
+            if not reported.total.runs:
                 raise Refused(f"no job{f' of {user}' if user else ''} ran in this time: there is nothing to draw")
-            _plot(client, told, plot, user)
+            _plot(client, reported, plot, user)
             return
     if as_json:
-        click.echo(json.dumps(statistics_to_plain(told), indent=2))
+        click.echo(json.dumps(statistics_to_plain(reported), indent=2))
     elif as_csv:
-        click.echo(_csv(told), nl=False)
-    elif told.total.runs:
-        click.echo(_table(told, terminal_width.terminal_width()))
+        click.echo(_csv(reported), nl=False)
+    elif reported.total.runs:
+        click.echo(_table(reported, terminal_width.terminal_width()))
     else:
         click.echo("nothing ran in this time", err=True)
 
 
-def _plot(client: Client, told: Statistics, path: str, user: str | None) -> None:
-    people = client.stats(By.USER, since=told.since, until=told.until, user=user)
-    course = course_of(client, told, user)
-    title = f"gpuqueue, {render.when(told.since)[:16]} to {render.when(told.until)[:16]}" + (
+def _plot(client: Client, reported: Statistics, path: str, user: str | None) -> None:
+    people = client.stats(By.USER, since=reported.since, until=reported.until, user=user)
+    course = course_of(client, reported, user)
+    title = f"gpuqueue, {render.when(reported.since)[:16]} to {render.when(reported.until)[:16]}" + (
         f", {user}" if user else ""
     )
-    image_file.write(path, title, charts.overview(people, course, title), _table(told))
+    image_file.write(path, title, charts.overview(people, course, title), _table(reported))
 
 
-def course_of(client: Client, told: Statistics, user: str | None) -> Course:
+def course_of(client: Client, reported: Statistics, user: str | None) -> Course:
     """Return usage over time, from shortly before the first run, so that an empty period takes no space."""
-    since = told.since
+    since = reported.since
     for _ in range(CLOSER):
-        course = client.course(since=since, until=told.until, steps=STEPS, user=user)
+        course = client.course(since=since, until=reported.until, steps=STEPS, user=user)
         first = next((place for place, step in enumerate(course.steps) if step.runs), 0)
         if first <= STEPS // 2:
             break
@@ -126,8 +126,8 @@ def course_of(client: Client, told: Statistics, user: str | None) -> Course:
     return course
 
 
-def _csv(told: Statistics) -> str:
-    plain = statistics_to_plain(told)
+def _csv(reported: Statistics) -> str:
+    plain = statistics_to_plain(reported)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     rows = plain["groups"]
@@ -137,14 +137,14 @@ def _csv(told: Statistics) -> str:
     return out.getvalue()
 
 
-def _columns(told: Statistics) -> list[terminal_width.Column[_Line]]:
+def _columns(reported: Statistics) -> list[terminal_width.Column[_Line]]:
     label: terminal_width.Column[_Line] = terminal_width.Column(
-        head=str(told.by).upper(), cell=lambda line, _: line[0], least=8, narrows=1
+        head=str(reported.by).upper(), cell=lambda line, _: line[0], least=8, narrows=1
     )
     figures = [
         terminal_width.Column[_Line](head=head, cell=_cell_of(shown), right=True, keep=keep)
         for head, keep, shown in _COLUMNS
-        if head != "CPU H" or told.total.cpu_s
+        if head != "CPU H" or reported.total.cpu_s
     ]
     return [label, *figures]
 
@@ -153,16 +153,16 @@ def _cell_of(shown: Callable[[Figures], str]) -> Callable[[_Line, int], str]:
     return lambda line, _: shown(line[1])
 
 
-def _table(told: Statistics, width: int | None = None) -> str:
+def _table(reported: Statistics, width: int | None = None) -> str:
     """Return the groups as a table with the total in the last line, and notes below it.
 
     *width* is that of the terminal in columns; None means a pipe, and nothing is omitted.
     """
     # Groups without runs are omitted: many rows of dashes would hide the others.
-    lines = [(short(group.label), group.figures) for group in told.groups if group.figures.runs]
+    lines = [(short(group.label), group.figures) for group in reported.groups if group.figures.runs]
     if len(lines) > 1:
-        lines.append(("all", told.total))
-    columns = _columns(told)
+        lines.append(("all", reported.total))
+    columns = _columns(reported)
     columns, widths = terminal_width.fit(columns, lines, terminal_width.NO_LIMIT if width is None else width)
     rows = [
         [short(column.cell(line, widths[column.head]), widths[column.head]) for column in columns] for line in lines
@@ -170,12 +170,12 @@ def _table(told: Statistics, width: int | None = None) -> str:
     table = render.table(
         [short(column.head, widths[column.head]) for column in columns], rows, right=range(1, len(columns))
     )
-    return "\n".join([table, "", *(row for note in _notes(told) for row in terminal_width.hanging(note, width))])
+    return "\n".join([table, "", *(row for note in _notes(reported) for row in terminal_width.hanging(note, width))])
 
 
-def _notes(told: Statistics) -> list[str]:
-    total: Any = told.total
-    period = f"{render.when(told.since)} to {render.when(told.until)}"
+def _notes(reported: Statistics) -> list[str]:
+    total: Any = reported.total
+    period = f"{render.when(reported.since)} to {render.when(reported.until)}"
     notes = [f"{period}.", "ASKED and PEAK are means of a device over time; USED is their share."]
     if total.measured is not None and total.measured < 0.995:  # noqa: PLR2004 - rounds to 100 %
         notes.append(

@@ -9,7 +9,7 @@ import click
 
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output.devices import device_plain, device_rows
-from gpuqueue.cli.output.machine import tell
+from gpuqueue.cli.output.machine import report
 from gpuqueue.embedded.machine import Machine, MachineStatus
 from gpuqueue.errors import Unreachable
 from gpuqueue.model.event import BEHIND_S
@@ -43,15 +43,15 @@ def status(*, as_json: bool) -> None:
         }
         click.echo(json.dumps(plain, indent=2))
     else:
-        tell("store", "answers" if found.store_answers else "silent", found.store)
-        tell(
+        report("store", "answers" if found.store_answers else "silent", found.store)
+        report(
             "workers",
             "up" if found.host_pid else "down",
             f"pid {found.host_pid}" if found.host_pid else "start: gpuqueue up",
         )
         if found.store_answers:
-            tell("jobs", f"{found.active} active", f"{found.waiting} waiting")
-            tell("history", *_how_far(found))
+            report("jobs", f"{found.active} active", f"{found.waiting} waiting")
+            report("history", *_how_far(found))
         if found.devices:
             click.echo(device_rows(found.devices, settings, machine.queue))
     sys.exit(0 if found.store_answers else Unreachable.exit_code)

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options.dependencies import tell_if_past
+from gpuqueue.cli.options.dependencies import report_if_past
 from gpuqueue.cli.options.job_request import WithRest, job_options, submit_job
 from gpuqueue.cli.options.notification import warn_if_nobody_sends
 from gpuqueue.cli.options.placement import warn_if_alone
-from gpuqueue.cli.output.arrays import array_options, tell_unknown
+from gpuqueue.cli.output.arrays import array_options, report_unknown
 from gpuqueue.client.submitting import Submitting
 
 
@@ -41,7 +41,7 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
         except OSError:
             click.echo(f"gpuqueue: job {job.id} is queued, but its id could not be printed", err=True)
             raise
-        tell_unknown(job)
-        tell_if_past(begin, job)
+        report_unknown(job)
+        report_if_past(begin, job)
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)

@@ -43,5 +43,5 @@ def _changed(words: tuple[str, ...], before: tuple[str, ...], *, remove: bool) -
     """Return in words which tags changed and which did not; *before* are the job's earlier tags."""
     new = [word for word in words if (word in before) is remove]
     old = [word for word in words if word not in new]
-    told = [f"{'no longer tagged' if remove else 'tagged'} {' '.join(new)}"] if new else []
-    return ", ".join([*told, *([f"{'never' if remove else 'already'} tagged {' '.join(old)}"] if old else [])])
+    reported = [f"{'no longer tagged' if remove else 'tagged'} {' '.join(new)}"] if new else []
+    return ", ".join([*reported, *([f"{'never' if remove else 'already'} tagged {' '.join(old)}"] if old else [])])

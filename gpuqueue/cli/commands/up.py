@@ -11,10 +11,10 @@ import click
 
 from gpuqueue.cli.completion.candidates import listed, one_of
 from gpuqueue.cli.output.devices import device_rows
-from gpuqueue.cli.output.machine import interrupt, tell
+from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.console import say
 from gpuqueue.embedded.machine import Machine
-from gpuqueue.errors import BadRequest, BookUnreachable, Refused
+from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity
 from gpuqueue.text.units import format_duration
@@ -75,7 +75,7 @@ def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
         wanted = machine.find_devices(spec)
         store = machine.start_store()
         try:
-            tell("store", store, machine.status().store)
+            report("store", store, machine.status().store)
             return _start_host(machine, spec, wanted)
         except BaseException:  # also KeyboardInterrupt: undo a partial start
             machine.stop_host()
@@ -85,32 +85,32 @@ def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
 
 
 def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedProcess:
-    _prepare_book(machine)
+    _prepare_history(machine)
     _open_queue(machine)
     since_ms = machine.queue.now_ms()
     host = machine.start_host(spec)
     ready = machine.wait_ready(host, wanted, since_ms)
-    tell("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
+    report("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
     with contextlib.suppress(BrokenPipeError):
         click.echo(device_rows(ready, machine.settings, machine.queue))
     return host
 
 
-def _prepare_book(machine: Machine) -> None:
+def _prepare_history(machine: Machine) -> None:
     """Create or upgrade the tables of the history.
 
     An unreachable history is an error only for a new store, which needs the highest job id from it.
     """
     try:
-        tell("history", "ready", f"tables at revision {machine.prepare_book()}")
-    except BookUnreachable as error:
+        report("history", "ready", f"tables at revision {machine.prepare_history()}")
+    except HistoryUnreachable as error:
         if machine.queue.epoch() is None:
             raise
-        _tell_away(error)
+        _report_away(error)
 
 
-def _tell_away(error: BookUnreachable) -> None:
-    tell("history", "away", "it waits in the store; when the book is back, run gpuqueue db upgrade")
+def _report_away(error: HistoryUnreachable) -> None:
+    report("history", "away", "it waits in the store; when the book is back, run gpuqueue db upgrade")
     say("gpuqueue", str(error))
 
 
@@ -120,18 +120,18 @@ def _open_queue(machine: Machine) -> None:
     if pause_s:
         back = f"{opened.jobs} jobs are back" if opened is not None else "its jobs are back"
         pause = format_duration(pause_s)
-        tell("queue", "rebuilt", f"the store had lost its data: {back}, those that wait start in {pause}")
+        report("queue", "rebuilt", f"the store had lost its data: {back}, those that wait start in {pause}")
 
 
 def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> None:
     """Repair a running machine: the store may have died, or an interrupted `down` may have drained the devices."""
     if machine.start_store() == "started":
-        tell("store", "restarted", machine.status().store)
+        report("store", "restarted", machine.status().store)
     try:
-        if not machine.has_book():
-            tell("history", "made anew", f"tables at revision {machine.prepare_book()}")
-    except BookUnreachable as error:
-        _tell_away(error)
+        if not machine.has_history():
+            report("history", "made anew", f"tables at revision {machine.prepare_history()}")
+    except HistoryUnreachable as error:
+        _report_away(error)
     _open_queue(machine)
     machine.resume()
     if devices is not None and devices != machine.served(host):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuqueue.cli.completion.candidates import live_ids
-from gpuqueue.cli.follow.status_line import tell_away, tell_held
+from gpuqueue.cli.follow.status_line import report_away, report_held
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output.arrays import JobNameType, first_bad_code
 from gpuqueue.console import say
@@ -60,7 +60,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
         meant = [name for word in ids for name in client.named(word, which=Which.ANY)]
         words = [list(JobName.parse(name).each()) for name in meant]
         names = [one for each in words for one in each]
-        for name, job in client.ends(names, timeout_s=timeout_s, held=tell_held, away=tell_away):
+        for name, job in client.ends(names, timeout_s=timeout_s, held=report_held, away=report_away):
             ended[name] = job
             if job.because:
                 say("gpuqueue", f"job {name} {job.state} ({job.because})")

@@ -46,8 +46,8 @@ def complete(group: click.Group, program: str) -> int:
         try:
             from gpuqueue.cli.completion.shells import KINDS  # noqa: PLC0415 - as in _seen
 
-            shell, _, wish = os.environ.get(VARIABLE, "").partition("_")
-            if shell not in KINDS or wish != "complete":
+            shell, _, device_filter = os.environ.get(VARIABLE, "").partition("_")
+            if shell not in KINDS or device_filter != "complete":
                 return 1
             click.echo(KINDS[shell](group, {}, program, VARIABLE).complete().encode())
         except Exception:  # noqa: BLE001 - an error must not disturb the user's input
@@ -189,7 +189,7 @@ def _ended() -> list[Job]:
     from gpuqueue.model.job import JobState  # noqa: PLC0415 - as in _seen
 
     badly = (JobState.FAILED, JobState.LOST, JobState.CANCELLED)
-    records = _seen(lambda client: client.history(states=badly, limit=MOST_ENDED), of_book=True)
+    records = _seen(lambda client: client.history(states=badly, limit=MOST_ENDED), of_database=True)
     return [record.job for record in records or ()]
 
 
@@ -197,14 +197,14 @@ def _devices() -> list[DeviceStatus]:
     return _seen(lambda client: client.devices()) or []
 
 
-def _seen(ask: Callable[[Client], T], *, of_book: bool = False) -> T | None:
+def _seen(ask: Callable[[Client], T], *, of_database: bool = False) -> T | None:
     """Query the store, or the history if *of_book*; return None if there is no answer in time."""
     from gpuqueue.client import Client  # noqa: PLC0415 - completing an option needs no store
     from gpuqueue.errors import GpuQueueError  # noqa: PLC0415 - as above
     from gpuqueue.system.timeout_call import Look  # noqa: PLC0415 - as above
 
     with contextlib.suppress(GpuQueueError), Client() as client:
-        client.book if of_book else client.queue  # noqa: B018 - keep slow imports out of the time limit
+        client.database if of_database else client.queue  # noqa: B018 - keep slow imports out of the time limit
         return Look(lambda: ask(client), LIMIT_S).seen()
     return None
 

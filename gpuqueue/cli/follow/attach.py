@@ -13,7 +13,7 @@ from gpuqueue.cli.completion.candidates import live_ids
 from gpuqueue.cli.follow.ctrl_c import CtrlC
 from gpuqueue.cli.follow.detach import leaving
 from gpuqueue.cli.follow.passthrough import Shown
-from gpuqueue.cli.follow.status_line import tell_again, tell_away, tell_held
+from gpuqueue.cli.follow.status_line import report_again, report_away, report_held
 from gpuqueue.cli.follow.wait_line import WaitLine
 from gpuqueue.cli.output.arrays import JobNameType, worst_code
 from gpuqueue.client import Client
@@ -75,16 +75,16 @@ class Attendance:
         self._line = WaitLine(client)
         self._shown = Shown()
         self._ctrl_c = ctrl_c
-        self._cancelled = self._unreadable = self._apart = self._is_typed = self._may_sit = self._is_told = False
+        self._cancelled = self._unreadable = self._apart = self._is_typed = self._may_sit = self._is_reported = False
         self._job: Job | None = None
         #: Output to show once the terminal is attached; None if there is no terminal to attach.
-        self._at_seat: bytes | None = None
+        self._is_attached: bytes | None = None
         #: Log of the run whose terminal was attached, or could not be.
         self._sat: Path | None = None
 
     def to_the_end(self) -> int:
         """Show the job's output and return its exit code."""
-        with leaving(self._tell_it_runs_on):
+        with leaving(self._report_it_runs_on):
             while True:
                 try:
                     self._sit()
@@ -92,7 +92,7 @@ class Attendance:
                 except KeyboardInterrupt:
                     self._interrupted()
                 except TerminalThere as there:
-                    self._at_seat = there.unshown
+                    self._is_attached = there.unshown
                 finally:
                     self._line.clear()
 
@@ -116,13 +116,13 @@ class Attendance:
                 self._put_errors()
             except Refused as refused:  # no log: the job was cancelled while it waited, or the log is on another host
                 self._unreadable = True
-                self._tell_unreadable(refused)
-        told = None
+                self._report_unreadable(refused)
+        reported = None
         for job in client.watch(job_id, away=self._away):
             self._seen(job)
-            if self._unreadable and not job.state.is_end and job.state is not told:
-                told = job.state
-                self._tell_state(job)
+            if self._unreadable and not job.state.is_end and job.state is not reported:
+                reported = job.state
+                self._report_state(job)
         record = client.wait(job_id, away=self._away)
         self._make_room()
         last = record.last_run
@@ -131,7 +131,7 @@ class Attendance:
         say("gpuqueue", f"job {job_id} {record.job.state}{how}")
         return worst_code(client, record)
 
-    def _tell_unreadable(self, refused: Refused) -> None:
+    def _report_unreadable(self, refused: Refused) -> None:
         """Print why no output is shown, unless the job never ran: then its end says enough."""
         job = self._job
         has_ended = job is not None and job.state.is_end
@@ -143,10 +143,10 @@ class Attendance:
         if self._is_typed and not has_ended:
             say("gpuqueue", f"nobody can type to it from here: gpuqueue attach {self._job_id} on its own host")
 
-    def _tell_state(self, job: Job) -> None:
+    def _report_state(self, job: Job) -> None:
         self._make_room()
         if job.state is JobState.HELD:
-            tell_held(job)
+            report_held(job)
         else:
             where = f" on {job.host}" if job.host else ""
             say("gpuqueue", f"job {self._job_id} {job.state}{where}")
@@ -180,15 +180,15 @@ class Attendance:
             KeyboardInterrupt: Ctrl-C was pressed before the terminal was attached.
 
         """
-        from gpuqueue.cli.follow.terminal import Seat  # noqa: PLC0415 - only for an attached terminal
+        from gpuqueue.cli.follow.terminal import AttachedTerminal  # noqa: PLC0415 - only for an attached terminal
 
-        unshown, self._at_seat = self._at_seat, None
+        unshown, self._is_attached = self._is_attached, None
         if unshown is None:
             return
         path = self._tail.path or Path()
         self._line.clear()
         try:
-            seat = Seat(path)
+            attached_terminal = AttachedTerminal(path)
         except OSError as error:
             self._sat = path
             if not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):  # these mean that it has just ended
@@ -199,15 +199,15 @@ class Attendance:
         def begin() -> None:
             nonlocal unshown
             self._ctrl_c.check()
-            if not self._is_told:  # before any output, so that a prompt of the job stays the last text
-                self._is_told = True
+            if not self._is_reported:  # before any output, so that a prompt of the job stays the last text
+                self._is_reported = True
                 words = f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on"
                 click.echo(f"gpuqueue: {words}\r", err=True)  # raw mode: a newline alone does not return the cursor
             self._shown.put(unshown or b"")
             unshown = b""
 
         try:
-            is_left = seat.sit(self._tail, self._shown.put, begin)
+            is_left = attached_terminal.sit(self._tail, self._shown.put, begin)
         except KeyboardInterrupt:
             self._shown.put(unshown)
             raise
@@ -217,11 +217,11 @@ class Attendance:
 
     def _held(self, job: Job) -> None:
         self._make_room()
-        tell_held(job)
+        report_held(job)
 
     def _away(self, error: Unreachable) -> None:
         self._make_room()
-        tell_away(error)
+        report_away(error)
 
     def _put_errors(self) -> None:
         """Show new output of the job's standard error, if it has a file of its own."""
@@ -233,7 +233,7 @@ class Attendance:
 
     def _again(self, run: Run) -> None:
         self._make_room()
-        tell_again(run)
+        report_again(run)
 
     def _interrupted(self) -> None:
         """Ask what Ctrl-C shall do, and do it; without a prompt, cancel a job that this command submitted."""
@@ -266,7 +266,7 @@ class Attendance:
         self._line.clear()
         self._shown.finish()
 
-    def _tell_it_runs_on(self) -> None:
+    def _report_it_runs_on(self) -> None:
         self._make_room()
         say("gpuqueue", f"job {self._job_id}: it runs on: gpuqueue attach {self._job_id}")
 

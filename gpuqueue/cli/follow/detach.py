@@ -20,7 +20,7 @@ class _Signalled(BaseException):
 
 
 @contextlib.contextmanager
-def leaving(tell: Callable[[], None]) -> Iterator[None]:
+def leaving(report: Callable[[], None]) -> Iterator[None]:
     """Call *tell* before a signal or a closed pipe ends this process; ignored signals stay ignored (nohup)."""
     before = {number: signal.getsignal(number) for number in _ENDS}
     for number, handler in before.items():
@@ -30,10 +30,10 @@ def leaving(tell: Callable[[], None]) -> Iterator[None]:
         yield
     except _Signalled as signalled:
         with contextlib.suppress(OSError):  # the terminal is gone
-            tell()
+            report()
         sys.exit(128 + signalled.number)
     except BrokenPipeError:
-        tell()
+        report()
         raise
     finally:
         for number, handler in before.items():

@@ -11,7 +11,7 @@ from enum import Enum
 import click
 
 #: Time between two checks whether the job has ended, in seconds.
-LOOK_S = 0.3
+POLL_S = 0.3
 #: Most bytes of an answer that are read.
 ANSWER_BYTES = 1024
 STDIN = 0
@@ -56,7 +56,7 @@ def ask(job_id: int | str, has_ended: Callable[[], bool]) -> Choice:
 def _answer(question: str, has_ended: Callable[[], bool]) -> Choice | None:
     """Ask once and return the choice, or None if the answer is not valid."""
     click.echo(question, err=True, nl=False)
-    while not select.select([STDIN], [], [], LOOK_S)[0]:
+    while not select.select([STDIN], [], [], POLL_S)[0]:
         if has_ended():
             click.echo("", err=True)
             return Choice.OVER

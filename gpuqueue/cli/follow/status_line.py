@@ -13,22 +13,22 @@ _WHY = {
 }
 
 
-def tell_held(job: Job) -> None:
+def report_held(job: Job) -> None:
     """Print that *job* is held, and how to release it."""
     why = _WHY.get(job.reason, "") if job.reason is not None else ""
     say("gpuqueue", f"job {job.label} is held{why} and will wait for: gpuqueue release {job.label}")
 
 
-def tell_again(run: Run) -> None:
+def report_again(run: Run) -> None:
     """Print that the following output is from another run."""
     say("gpuqueue", f"job {run.job_id} runs again, attempt {run.attempt}: what follows is of that run")
 
 
-def tell_away(error: Unreachable) -> None:
+def report_away(error: Unreachable) -> None:
     """Print that the command waits for the store, and that the jobs go on."""
     say("gpuqueue", f"{error}. Waiting for it; the jobs go on")
 
 
-def tell_the_book(error: Unreachable) -> None:
+def report_history_away(error: Unreachable) -> None:
     """Print that the following data is from the history, which may be behind."""
     say("gpuqueue", f"{error}. What the history has of it follows")

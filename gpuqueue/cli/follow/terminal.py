@@ -52,7 +52,7 @@ class Leaving:
         return bytes(out), False
 
 
-class Seat:
+class AttachedTerminal:
     """A connection to the terminal of the run whose log is at *log*.
 
     Raises:
@@ -80,7 +80,7 @@ class Seat:
         os.set_blocking(wake, False)
         os.set_blocking(resized, False)
         try:
-            with _raw(), _told(signal.SIGWINCH, wake):
+            with _raw(), _reported(signal.SIGWINCH, wake):
                 begin()
                 return self._sit(tail, show, resized)
         finally:
@@ -137,14 +137,14 @@ def _raw() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _told(number: signal.Signals, wake: int) -> Iterator[None]:
+def _reported(number: signal.Signals, wake: int) -> Iterator[None]:
     """Write a byte to *wake* at each signal *number*."""
 
-    def tell(_number: int, _frame: FrameType | None) -> None:
+    def report(_number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):  # a full pipe wakes the reader too
             os.write(wake, b".")
 
-    before = signal.signal(number, tell)
+    before = signal.signal(number, report)
     try:
         yield
     finally:

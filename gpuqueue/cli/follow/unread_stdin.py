@@ -13,7 +13,7 @@ from gpuqueue.console import say
 STDIN = 0
 
 
-def tell_unread() -> None:
+def report_unread() -> None:
     """Warn if standard input has unread data: the job does not receive it."""
     if _holds_something():
         words = "what is on standard input does not go to the job, which reads nothing there"

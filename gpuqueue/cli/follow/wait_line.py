@@ -55,7 +55,7 @@ class WaitLine:
         self._is_terminal = sys.stderr.isatty() and not is_dumb()
         self._began_s = time.monotonic()
         self._asked_s = self._wrote_s = float("-inf")
-        self._why = self._told = ""
+        self._why = self._reported = ""
         self._stands = False
 
     def seen(self, job: Job) -> None:
@@ -63,7 +63,7 @@ class WaitLine:
         now = time.monotonic()
         if job.state is not JobState.QUEUED:
             self.clear()
-            self._told = ""
+            self._reported = ""
             self._began_s = now
         elif now - self._began_s >= PATIENCE_S and now - self._wrote_s >= WRITE_S:
             self._wrote_s = now
@@ -78,8 +78,8 @@ class WaitLine:
     def _write(self, job: Job, now: float) -> None:
         reason = f"job {job.id} waits {WORDS[job.reason] if job.reason else ''}".rstrip()
         if not self._is_terminal:
-            if reason != self._told:
-                self._told = reason
+            if reason != self._reported:
+                self._reported = reason
                 self._ask(job, now)
                 say("gpuqueue", self._line(reason))
             return

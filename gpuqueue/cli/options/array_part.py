@@ -36,16 +36,16 @@ class Missed:
         if not self._found:
             return job_line(word, state)
         if name.part is None:  # skipped members of a whole array are no error
-            return job_line(word, state) + (f", but {', '.join(self._told(name))}" if verb == "hold" else "")
+            return job_line(word, state) + (f", but {', '.join(self._reported(name))}" if verb == "hold" else "")
         not_these = {index for indexes, _ in self._found for index in indexes}
         done = job_line(_called(name.id, Indexes.of(index for index in name.part if index not in not_these)), state)
-        told = self._told(name)
-        if not told:
+        reported = self._reported(name)
+        if not reported:
             return done
         click.echo(done)
-        raise Refused(f"{', '.join(told)}: there is nothing to {verb}")
+        raise Refused(f"{', '.join(reported)}: there is nothing to {verb}")
 
-    def _told(self, name: JobName) -> list[str]:
+    def _reported(self, name: JobName) -> list[str]:
         """Return phrases about the skipped members, without those that a range may skip."""
         return [
             f"{_called(name.id, indexes)} {_are(stands, len(indexes))}"

@@ -57,12 +57,12 @@ WAIT_OPTIONS: list[Option] = [
 ]
 
 
-def tell_if_past(begin: str | None, job: Job) -> None:
+def report_if_past(begin: str | None, job: Job) -> None:
     """Warn if the time of ``--begin`` is in the past, which may be a typing error."""
     if begin is not None and begin.strip() not in {"now", NONE} and job.spec.waits.begin_at is None:
         say("gpuqueue", f"--begin {plain(begin)} has been: job {job.id} may start at once")
 
 
-def tell_found(job: Job) -> None:
+def report_found(job: Job) -> None:
     """Print that no job was queued, since *job* has the same dedupe key."""
     say("gpuqueue", f"job {job.id} has this dedupe key and is {job.state}: no new job was queued")

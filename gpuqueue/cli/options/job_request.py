@@ -9,8 +9,8 @@ import click
 
 from gpuqueue.cli.completion.candidates import directories, files, pools, tags
 from gpuqueue.cli.options import placement
-from gpuqueue.cli.options.dependencies import WAIT_OPTIONS, tell_found
-from gpuqueue.cli.options.notification import NOTICE_OPTIONS
+from gpuqueue.cli.options.dependencies import WAIT_OPTIONS, report_found
+from gpuqueue.cli.options.notification import NOTIFICATION_OPTIONS
 from gpuqueue.client.submitting import Submitting
 from gpuqueue.console import sentence
 from gpuqueue.errors import BadRequest
@@ -42,12 +42,12 @@ class WithRest(click.Command):
         try:
             return super().parse_args(ctx, words)
         except click.UsageError as error:
-            told = _with_close_ones(error)
-            if ctx.obj is None and ("No such option" in told.message or "extra argument" in told.message):
+            reported = _with_close_ones(error)
+            if ctx.obj is None and ("No such option" in reported.message or "extra argument" in reported.message):
                 raise click.UsageError(
-                    f"{sentence(told.format_message())} What belongs to the script goes after --.", ctx
+                    f"{sentence(reported.format_message())} What belongs to the script goes after --.", ctx
                 ) from None
-            raise told from None
+            raise reported from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[shell_completion.CompletionItem]:
         """Complete files after ``--``, where the job's arguments are."""
@@ -123,7 +123,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         shell_complete=tags,
     ),
     *WAIT_OPTIONS,
-    *NOTICE_OPTIONS,
+    *NOTIFICATION_OPTIONS,
 )
 
 
@@ -160,5 +160,5 @@ def submit_job(client: Submitting, rest: tuple[str, ...] | None, options: dict[s
     if options["name"] == "":
         raise BadRequest("--name is empty: say what to call the job, or leave it out")
     return client.submit(
-        **what, env=env, level=level, requeue=not no_requeue, cap=not no_cap, found=tell_found, **options
+        **what, env=env, level=level, requeue=not no_requeue, cap=not no_cap, found=report_found, **options
     )

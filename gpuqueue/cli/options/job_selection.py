@@ -127,16 +127,16 @@ def on_each(
         try:
             names += client.named(word, which=which)
         except GpuQueueError as error:
-            code = max(code, _told(error))
+            code = max(code, _reported(error))
     for name in reversed(names) if last_first else names:
         try:
             click.echo(act(client, name))
         except GpuQueueError as error:
-            code = max(code, _told(error))
+            code = max(code, _reported(error))
     return code
 
 
-def _told(error: GpuQueueError) -> int:
+def _reported(error: GpuQueueError) -> int:
     """Print the error of one job and return its exit code; raise it if the store does not answer."""
     if isinstance(error, Unreachable):
         raise error

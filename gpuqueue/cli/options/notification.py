@@ -11,7 +11,7 @@ import click
 from gpuqueue.console import say
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.notification import NoticeKind
+from gpuqueue.model.notification import NotificationKind
 
 if TYPE_CHECKING:
     from click import shell_completion
@@ -37,7 +37,7 @@ def _option(name: str, when: str) -> Callable[[Any], Any]:
 
 
 #: Options of ``submit`` and ``run``.
-NOTICE_OPTIONS: list[Callable[[Any], Any]] = [
+NOTIFICATION_OPTIONS: list[Callable[[Any], Any]] = [
     _option("--on-end", "Notify when the job ends: a target, a mail address, a URL, or command:WORDS. Repeatable."),
     _option("--on-fail", "As --on-end, but only if the job does not succeed."),
 ]
@@ -45,7 +45,7 @@ NOTICE_OPTIONS: list[Callable[[Any], Any]] = [
 
 def warn_if_nobody_sends(client: Submitting, job: Job) -> None:
     """Warn if *job* has notifications that no recorder can send."""
-    if all(each.kind is NoticeKind.COMMAND for each in job.spec.notices):
+    if all(each.kind is NotificationKind.COMMAND for each in job.spec.notifications):
         return
     with contextlib.suppress(GpuQueueError):
         trouble = client.nobody_sends()

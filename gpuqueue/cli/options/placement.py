@@ -11,7 +11,7 @@ import click
 from gpuqueue.cli.completion.candidates import models, placements
 from gpuqueue.client.looking import Looking
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, WaitReason
 
 Option = Callable[[Any], Any]
@@ -96,7 +96,7 @@ def warn_if_alone(client: Looking, job: Job) -> None:
     where = f" in pool {job.spec.pool}" if job.spec.pool else ""
     missing = (
         f"no CPU is served{where}: the job waits. Serve one with gpuqueue up --devices auto,cpu, or say --device any"
-        if job.spec.device is DeviceWish.CPU
+        if job.spec.device is DeviceFilter.CPU
         else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or say --device any"
     )
     with contextlib.suppress(GpuQueueError):

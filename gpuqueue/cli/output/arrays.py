@@ -45,7 +45,7 @@ def array_options(command: F) -> F:
     return command
 
 
-def tell_unknown(job: Job) -> None:
+def report_unknown(job: Job) -> None:
     """Warn about unknown names in braces in the command of an array, which may be typing errors."""
     array = job.spec.array
     unknown = [] if array is None else array.unknown(job.spec.argv)
@@ -111,7 +111,7 @@ def worst_code(client: Asking, record: Record) -> int:
     """Return the exit code of an ended job; for an array, the highest of its members.
 
     Raises:
-        BookUnreachable: The job failed, and the history has not recorded its ending yet.
+        HistoryUnreachable: The job failed, and the history has not recorded its ending yet.
 
     """
     if record.job.spec.array is None or record.job.state is JobState.SUCCEEDED:
@@ -135,7 +135,7 @@ def first_bad_code(
     *records* are already known. The history is queried for other jobs only if they did not succeed.
 
     Raises:
-        BookUnreachable: A job failed, and the history has not recorded its ending yet.
+        HistoryUnreachable: A job failed, and the history has not recorded its ending yet.
 
     """
     for names in words:

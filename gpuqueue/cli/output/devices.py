@@ -30,10 +30,10 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, queue: JobQue
 def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
     """Yield a line for each external process, with its user."""
     for each in found:
-        for stranger in each.strangers:
-            who = f"{plain(stranger.user or 'somebody')}, pid {stranger.pid}"
-            what = short(stranger.command or "cannot be seen", 60)
-            held = "unknown" if stranger.held_bytes is None else format_bytes(stranger.held_bytes)
+        for external in each.external_processes:
+            who = f"{plain(external.user or 'somebody')}, pid {external.pid}"
+            what = short(external.command or "cannot be seen", 60)
+            held = "unknown" if external.held_bytes is None else format_bytes(external.held_bytes)
             label = render.device_label(each.device)
             yield f"stranger on {plain(each.host)} device {label}: {held}  {who}  {what}"
 
@@ -45,8 +45,8 @@ def device_plain(each: DeviceStatus) -> dict[str, object]:
         "host": each.host,
         "worker": each.worker,
         "headroom_bytes": each.headroom_bytes,
-        "foreign_bytes": each.foreign_bytes,
-        "promised_bytes": each.promised_bytes,
+        "external_bytes": each.external_bytes,
+        "allocated_bytes": each.allocated_bytes,
         "free_bytes": each.free_bytes,
         "jobs": list(each.jobs),
         "holdings": [asdict(holding) for holding in each.holdings],
@@ -59,5 +59,5 @@ def device_plain(each: DeviceStatus) -> dict[str, object]:
         "drained": each.drained,
         "drains": [drain_plain(said) for said in each.drains],
         "trouble": each.trouble,
-        "strangers": [asdict(stranger) for stranger in each.strangers],
+        "strangers": [asdict(external) for external in each.external_processes],
     }

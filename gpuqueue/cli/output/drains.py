@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuqueue.cli.output import render
 from gpuqueue.queue.drains import Drain
-from gpuqueue.queue.lease import SILENT_BEATS, DeviceStatus
+from gpuqueue.queue.lease import SILENT_HEARTBEATS, DeviceStatus
 from gpuqueue.text.sanitize import plain
 
 
@@ -59,7 +59,7 @@ def condition(device: DeviceStatus, beat_s: float, called: Mapping[int, str] | N
     """Return in a few words whether a device takes jobs; *called* maps job ids to labels."""
     if device.drains:
         return f"drained {plain(str(device.drains[0]))}"
-    if device.seen_s_ago > SILENT_BEATS * beat_s:
+    if device.seen_s_ago > SILENT_HEARTBEATS * beat_s:
         return f"silent for {device.seen_s_ago:.0f}s"
     if device.trouble is not None:
         return f"closed: {plain(device.trouble)}"

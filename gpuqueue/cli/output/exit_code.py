@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuqueue.console import INTERRUPTED
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.model.job import JobState
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ def code_of(record: Record) -> int:
     """Return the exit code for an ended job; 1 if the job has none of its own.
 
     Raises:
-        BookUnreachable: The job failed, and the history has not recorded its ending yet.
+        HistoryUnreachable: The job failed, and the history has not recorded its ending yet.
 
     """
     if record.job.state is JobState.CANCELLED:  # while it waited, for a retry too, or while it ran
@@ -26,5 +26,5 @@ def code_of(record: Record) -> int:
         return last.ending.shell_code
     if record.job.state is JobState.FAILED:
         behind = f"job {record.job.label} failed, and how is not in the history yet"
-        raise BookUnreachable(behind, "gpuqueue status says how far that is behind")
+        raise HistoryUnreachable(behind, "gpuqueue status says how far that is behind")
     return 0 if record.job.state is JobState.SUCCEEDED else 1

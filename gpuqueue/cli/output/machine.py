@@ -14,7 +14,7 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def tell(what: str, how: str, where: str) -> None:
+def report(what: str, how: str, where: str) -> None:
     """Print a line about a service. A closed pipe (`up | head`) does not stop the command."""
     with contextlib.suppress(BrokenPipeError):
         click.echo(f"{what:8} {how:12} {plain(where)}")

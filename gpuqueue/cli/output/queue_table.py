@@ -126,7 +126,7 @@ def _note(line: Line, width: int) -> str:
         return fitted(line.progress, width)
     if line.stands.is_active:
         return ""
-    level = line.job.lifted or line.job.spec.level
+    level = line.job.promoted or line.job.spec.level
     stands_so = line.stands is line.job.state  # False for the held members of an array that is not held
     why = render.waits_for(line.job, line.listing.at) if stands_so else str(line.stands)
     words = (why, "" if line.job.spec.level is level is Level.NORMAL else render.level_of(line.job))

@@ -10,10 +10,10 @@ import click
 
 from gpuqueue.cli.output.arrays import story as array_story
 from gpuqueue.cli.output.terminal_width import TINY, hanging
-from gpuqueue.model.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
+from gpuqueue.model.device import Activity, Device, DeviceFilter, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import Job, JobSpec, JobState, WaitReason
-from gpuqueue.model.notification import Notice, NoticeKind, Outcome, Told
+from gpuqueue.model.notification import Delivery, Notification, NotificationKind, Outcome
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Record, Run, RunDevice
 from gpuqueue.text.sanitize import cells, plain, short, wrapped
@@ -75,7 +75,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
 
 def level_of(job: Job) -> str:
     """Return the priority of the job, and the one that aging has promoted it to: ``level low, lifted to high``."""
-    return f"level {job.spec.level}" + (f", lifted to {job.lifted}" if job.lifted is not None else "")
+    return f"level {job.spec.level}" + (f", lifted to {job.promoted}" if job.promoted is not None else "")
 
 
 def state(job: Job) -> str:
@@ -137,10 +137,10 @@ def put_of(placement: Placement) -> str:
 
 def places_of(spec: JobSpec) -> str:
     """Return the requested number and kind of devices: ``2 GPUs``, ``the CPU``, ``1 device, GPU or CPU``."""
-    if spec.device is DeviceWish.CPU:
+    if spec.device is DeviceFilter.CPU:
         return "the CPU"
-    noun = "GPU" if spec.device is DeviceWish.GPU else "device"
-    either = spec.device is DeviceWish.ANY and not spec.placement.devices  # a named device has one kind
+    noun = "GPU" if spec.device is DeviceFilter.GPU else "device"
+    either = spec.device is DeviceFilter.ANY and not spec.placement.devices  # a named device has one kind
     return f"{spec.gpus} {noun}{'s' if spec.gpus > 1 else ''}" + (", GPU or CPU" if either else "")
 
 
@@ -204,7 +204,7 @@ def _story(record: Record, live: Live | None, width: int | None) -> list[str]:
         *array_story(job),
         *([f"  tags       {' '.join(job.tags)}"] if job.tags else []),
         *_note_lines(job.note),
-        *_notice_lines(record),
+        *_notification_lines(record),
         *([f"  retry of   job {spec.retry_of}"] if spec.retry_of is not None else []),
         f"  submitted  {when(job.submitted_at)}",
         *(f"  note       {when(note.at)} {plain(note.text)}" for note in record.notes if note.attempt not in known),
@@ -258,35 +258,36 @@ def _wait_lines(job: Job) -> list[str]:
     return lines
 
 
-def _notice_lines(record: Record) -> list[str]:
+def _notification_lines(record: Record) -> list[str]:
     """Return the notifications of a job and their outcomes. URLs are masked, since they may hold secrets."""
-    told = {each.number: each for each in record.told}
-    return [
-        f"  {f'on {notice.when}':10} {plain(notice.shown)}{_told(notice, told.get(number)) or _untold(notice, record)}"
-        for number, notice in enumerate(record.job.spec.notices)
-    ]
+    reported = {each.number: each for each in record.reported}
+    lines = []
+    for number, each in enumerate(record.job.spec.notifications):
+        outcome = _reported(each, reported.get(number)) or _unreported(each, record)
+        lines.append(f"  {f'on {each.when}':10} {plain(each.shown)}{outcome}")
+    return lines
 
 
-def _told(notice: Notice, told: Told | None) -> str:
-    if told is None:
+def _reported(notification: Notification, reported: Delivery | None) -> str:
+    if reported is None:
         return ""
-    if notice.kind is NoticeKind.COMMAND and told.outcome is not Outcome.NOT_NEEDED:
-        return f": {plain(told.trouble or 'ran')}, {when(told.at)}"
-    if told.outcome is Outcome.SENT:
-        return f": sent {when(told.at)}"
-    if told.outcome is Outcome.NOT_NEEDED:
+    if notification.kind is NotificationKind.COMMAND and reported.outcome is not Outcome.NOT_NEEDED:
+        return f": {plain(reported.trouble or 'ran')}, {when(reported.at)}"
+    if reported.outcome is Outcome.SENT:
+        return f": sent {when(reported.at)}"
+    if reported.outcome is Outcome.NOT_NEEDED:
         return ": not needed"
-    times = "1 try" if told.tries == 1 else f"{told.tries} tries"
-    why = f" after {times}: {plain(told.trouble)}" if told.trouble else ""
-    return f": {'given up' if told.outcome is Outcome.GIVEN_UP else 'not sent yet'}{why}" if why else ""
+    times = "1 try" if reported.tries == 1 else f"{reported.tries} tries"
+    why = f" after {times}: {plain(reported.trouble)}" if reported.trouble else ""
+    return f": {'given up' if reported.outcome is Outcome.GIVEN_UP else 'not sent yet'}{why}" if why else ""
 
 
-def _untold(notice: Notice, record: Record) -> str:
+def _unreported(notification: Notification, record: Record) -> str:
     """Return a phrase about a command notification without a reported outcome, once the job has ended."""
     state = record.job.state
-    if notice.kind is not NoticeKind.COMMAND or not state.is_end:
+    if notification.kind is not NotificationKind.COMMAND or not state.is_end:
         return ""
-    if not notice.follows(succeeded=state is JobState.SUCCEEDED):
+    if not notification.follows(succeeded=state is JobState.SUCCEEDED):
         return ": not needed"
     if not record.runs:
         return ": not run, as the job never did"
@@ -317,9 +318,9 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
     ]
     for device in run.devices:
         label = device_label(device) if device.name else "?"
-        promised = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
+        allocated = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
         peak = f"peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})"
-        lines.append(f"  device     {promised}, {'its peak is told at the end' if goes_on else peak}")
+        lines.append(f"  device     {allocated}, {'its peak is told at the end' if goes_on else peak}")
         seen = (_activity(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
         lines += [f"             {words}" for words in seen if words]
     return lines
@@ -363,7 +364,7 @@ LINE_WIDTH = 48
 #: Fewest blocks of a memory line.
 LEAST_BLOCKS = 8
 #: Longest time between two consecutive samples of a run, in seconds. A longer time is a gap.
-LOOK_S = 1.5
+POLL_S = 1.5
 
 
 def memory_line(device: RunDevice, duration_s: float | None = None, width: int | None = None) -> str:
@@ -395,7 +396,7 @@ def _between_looks(line: Timeline) -> list[int | None]:
     for place, seen in enumerate(line.bytes):
         if seen is None:
             continue
-        if (place - last) * line.step_s <= LOOK_S:
+        if (place - last) * line.step_s <= POLL_S:
             steps[last:place] = [line.bytes[last]] * (place - last)
         last = place
     return steps

@@ -37,8 +37,8 @@ def picture_option(what: str) -> Callable[[Any], Any]:
             _must_be_writable(Path(path))
         return path
 
-    told = f"Write {what}: .png, .svg or .html."
-    return click.option("--plot", metavar="FILE", callback=judged, help=told, shell_complete=files)
+    reported = f"Write {what}: .png, .svg or .html."
+    return click.option("--plot", metavar="FILE", callback=judged, help=reported, shell_complete=files)
 
 
 def _must_be_writable(path: Path) -> None:

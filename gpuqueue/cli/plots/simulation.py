@@ -30,7 +30,7 @@ _MARKS = ((1, "none"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h
 _DAYS = ((86400, "1 d"), (3 * 86400, "3 d"), (10 * 86400, "10 d"), (30 * 86400, "30 d"), (100 * 86400, "100 d"))
 
 
-def overview(told: Comparison, title: str) -> Figure:
+def overview(reported: Comparison, title: str) -> Figure:
     """Return a figure with two charts: the distribution of waits, and the allocated memory over time."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
 
@@ -38,26 +38,26 @@ def overview(told: Comparison, title: str) -> Figure:
         figure = Figure(figsize=(13, 5.2), layout="constrained", facecolor="white")
         figure.suptitle(title, fontsize=14, fontweight="bold", x=0.01, ha="left")
         left, right = figure.subplots(1, 2)
-        _waits(left, told)
-        _memory(right, told)
+        _waits(left, reported)
+        _memory(right, reported)
         figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=4, frameon=False)
         return figure
 
 
-def _each(told: Comparison) -> list[tuple[str, Sequence[Placement], dict[str, Any]]]:
+def _each(reported: Comparison) -> list[tuple[str, Sequence[Placement], dict[str, Any]]]:
     """Return each policy with its runs and its line style; the first policy is drawn above the others."""
     return [
         (name, placed, {"color": colour, "linewidth": width, "linestyle": line, "zorder": 9 - place})
         for place, ((name, placed), (colour, width, line)) in enumerate(
-            zip(told.placements.items(), LOOKS, strict=True)
+            zip(reported.placements.items(), LOOKS, strict=True)
         )
     ]
 
 
-def _waits(axes: Axes, told: Comparison) -> None:
+def _waits(axes: Axes, reported: Comparison) -> None:
     axes.set_title("Share of the jobs that waited no longer than …")
     longest_s = LEAST_S
-    for name, placed, look in _each(told):
+    for name, placed, look in _each(reported):
         waits = sorted(max(LEAST_S, each.wait_s) for each in placed)
         longest_s = max(longest_s, waits[-1])
         shares = [100 * (place + 1) / len(waits) for place in range(len(waits))]
@@ -72,14 +72,14 @@ def _waits(axes: Axes, told: Comparison) -> None:
     axes.grid(visible=True)
 
 
-def _memory(axes: Axes, told: Comparison) -> None:
+def _memory(axes: Axes, reported: Comparison) -> None:
     """Draw the mean of each step: a line with every start and end would be unreadable."""
     axes.set_title("Memory promised, of all that there is")
-    last_s = max(outcome.makespan_s for outcome in told.outcomes)
+    last_s = max(outcome.makespan_s for outcome in reported.outcomes)
     size_s, unit = (86400, "days") if last_s > 3 * 86400 else (3600, "hours") if last_s > 2 * 3600 else (60, "minutes")
     step_s = last_s / STEPS
-    for name, placed, look in _each(told):
-        means = [100 * share for share in _means(*course(placed, told.site), step_s)]
+    for name, placed, look in _each(reported):
+        means = [100 * share for share in _means(*course(placed, reported.site), step_s)]
         edges = [number * step_s / size_s for number in range(STEPS + 1)]
         axes.stairs(means, edges, baseline=None, label=name, **look)
     axes.set_xlim(0, last_s / size_s)

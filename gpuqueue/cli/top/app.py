@@ -21,7 +21,7 @@ from gpuqueue.cli.output.fitted_table import cell
 from gpuqueue.cli.output.queue_table import STATE, Column, Line, columns_for
 from gpuqueue.cli.output.terminal_width import fit
 from gpuqueue.cli.top import lines
-from gpuqueue.cli.top.job_pane import About, told
+from gpuqueue.cli.top.job_pane import About, reported
 from gpuqueue.cli.top.prompt import Ask
 from gpuqueue.cli.top.snapshot import Snapshot, take
 from gpuqueue.client import Client
@@ -32,8 +32,8 @@ from gpuqueue.text.sanitize import in_one_line, plain, short
 #: Mark in a memory bar -> colour.
 COLOURS = {
     lines.HELD: "green",
-    lines.PROMISED: "cyan",
-    lines.STRANGERS: "red",
+    lines.ALLOCATED: "cyan",
+    lines.EXTERNAL_PROCESSES: "red",
     lines.HEADROOM: "grey50",
     lines.FREE: "grey50",
 }
@@ -93,7 +93,7 @@ class Top(App[None]):
         self._about: About | None = None
         #: Job and content of the pane, its lines, and how many lines it is scrolled from its initial position.
         self._pane_of: tuple[int, About] | None = None
-        self._told: list[str] = []
+        self._reported: list[str] = []
         self._scrolled = 0
         self._heads: dict[DataTable[Text], dict[str, int]] = {}
         self._changing = threading.Lock()
@@ -138,7 +138,7 @@ class Top(App[None]):
             snapshot = take(self._client, user=self._user)
         except GpuQueueError as error:
             if not worker.is_cancelled:
-                self.call_from_thread(self._tell_away, str(error))
+                self.call_from_thread(self._report_away, str(error))
             return
         if not worker.is_cancelled:
             self.call_from_thread(self._show, snapshot)
@@ -201,7 +201,7 @@ class Top(App[None]):
         shown = lines.job_lines(self._snapshot, self._order) if self._snapshot is not None else []
         return next((line for line in shown if _key(line) == chosen), None)
 
-    def _tell_away(self, why: str) -> None:
+    def _report_away(self, why: str) -> None:
         self._away = True
         self._say(f"{why} (shown is what was last seen)" if self._snapshot else why)
 
@@ -257,22 +257,22 @@ class Top(App[None]):
 
     @work(thread=True, exclusive=True, group="pane")
     def _read(self, job_id: int, about: About) -> None:
-        said = told(self._client, job_id, about, self.size.width - PANE_BESIDE)
+        said = reported(self._client, job_id, about, self.size.width - PANE_BESIDE)
         if not get_current_worker().is_cancelled:
             self.call_from_thread(self._write, said, (job_id, about))
 
     def _write(self, said: str, of: tuple[int, About]) -> None:
         if of == self._pane_of:
-            self._told = said.split("\n")
+            self._reported = said.split("\n")
             self._draw_pane()
 
     def _draw_pane(self) -> None:
         """Draw the text at the scroll position: initially the end of a log, or the beginning of other text."""
-        rows, count = max(1, self._pane.content_size.height), len(self._told)
+        rows, count = max(1, self._pane.content_size.height), len(self._reported)
         most = max(0, count - rows)
         self._scrolled = min(self._scrolled, most)
         first = most - self._scrolled if self._about is About.LOG else self._scrolled
-        self._pane.update("\n".join(self._told[first : first + rows]))
+        self._pane.update("\n".join(self._reported[first : first + rows]))
         self._pane.border_title = f"{first + 1} to {first + rows} of {count} lines, PgUp PgDn" if most else ""
 
     def action_cancel(self) -> None:

@@ -26,7 +26,7 @@ class About(str, Enum):
     STORY = "story"
 
 
-def told(client: Client, job_id: int, about: About, width: int | None = None) -> str:
+def reported(client: Client, job_id: int, about: About, width: int | None = None) -> str:
     """Return the text of the pane, wrapped to *width* columns, or the error message if there is none."""
     try:
         if about is About.WHY:

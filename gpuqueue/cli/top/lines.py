@@ -21,8 +21,8 @@ from gpuqueue.text.units import format_bytes
 BAR_WIDTH = 20
 
 #: Marks of a memory bar, which differ without colours too.
-HELD, PROMISED, STRANGERS, HEADROOM, FREE = "█", "▒", "▚", "╌", "·"
-LEGEND = f"{HELD} held  {PROMISED} promised  {STRANGERS} strangers  {HEADROOM} kept free  {FREE} free"
+HELD, ALLOCATED, EXTERNAL_PROCESSES, HEADROOM, FREE = "█", "▒", "▚", "╌", "·"
+LEGEND = f"{HELD} held  {ALLOCATED} promised  {EXTERNAL_PROCESSES} strangers  {HEADROOM} kept free  {FREE} free"
 
 
 class Order(str, Enum):
@@ -47,8 +47,8 @@ def memory_parts(device: DeviceStatus) -> list[tuple[str, int]]:
     held = sum(each.observed_bytes for each in device.holdings)
     for mark, size_bytes in (
         (HELD, held),
-        (PROMISED, device.promised_bytes - held),
-        (STRANGERS, total if device.foreign_bytes is None else device.foreign_bytes),
+        (ALLOCATED, device.allocated_bytes - held),
+        (EXTERNAL_PROCESSES, total if device.external_bytes is None else device.external_bytes),
         (HEADROOM, device.headroom_bytes),
     ):
         taken = max(0, min(size_bytes, left))  # external processes may use allocated memory
@@ -95,7 +95,7 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         head="PROMISED",
-        cell=lambda row, _: f"{format_bytes(row.status.promised_bytes)}/{format_bytes(row.status.device.total_bytes)}",
+        cell=lambda row, _: f"{format_bytes(row.status.allocated_bytes)}/{format_bytes(row.status.device.total_bytes)}",
         right=True,
         keep=3,
     ),
@@ -136,11 +136,11 @@ def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
     """Return the head line: numbers of running and waiting jobs, and the allocated memory."""
     running = sum(job.state.is_active for job in snapshot.jobs)
     waiting = f"{sum(map(_waiting, snapshot.jobs))}{'+' if snapshot.more else ''}"
-    promised = format_bytes(sum(each.promised_bytes for each in snapshot.devices))
+    allocated = format_bytes(sum(each.allocated_bytes for each in snapshot.devices))
     total = format_bytes(sum(each.device.total_bytes for each in snapshot.devices))
     whose = f" of {plain(user)}" if user else ""
     return (
-        f"{running} running, {waiting} waiting{whose} · {promised} of {total} promised · by {order.value}"
+        f"{running} running, {waiting} waiting{whose} · {allocated} of {total} promised · by {order.value}"
         f" · {snapshot.at.astimezone():%H:%M:%S}"
     )
 

@@ -84,7 +84,7 @@ def _verdict_plain(found: Why, verdict: Verdict) -> dict[str, object]:
         "available_bytes": max(0, verdict.available_bytes),
         "total_bytes": verdict.total_bytes,
         "headroom_bytes": status.headroom_bytes if status else None,
-        "foreign_bytes": status.foreign_bytes if status else None,
+        "external_bytes": status.external_bytes if status else None,
         "kept_for": verdict.kept_for,
         "place_made": verdict.place_made,
         "runs": [

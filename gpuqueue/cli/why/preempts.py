@@ -10,7 +10,7 @@ from gpuqueue.cli.why.table import named
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.placement import STRANGERS_SHARE
+from gpuqueue.model.placement import EXTERNAL_SHARE
 from gpuqueue.model.preemption import MOST
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Occupant, Verdict
 from gpuqueue.text.units import format_duration
@@ -45,7 +45,7 @@ def runs_below(found: Why) -> list[tuple[Job, datetime]]:
     explanation = found.explanation
     if explanation is None or found.job.state is not JobState.QUEUED or explanation.limit is not None:
         return []
-    if found.job.lifted is not None or (explanation.start is not None and not explanation.start.blockers):
+    if found.job.promoted is not None or (explanation.start is not None and not explanation.start.blockers):
         return []
     after = timedelta(seconds=found.preempt_after_s)
     ids = {run.job_id for each in _could_have(found, explanation) for run in each.runs if _may_go(found, run)}
@@ -75,7 +75,7 @@ def _may_take(found: Why, device: Verdict) -> bool:
     holder = found.others.get(device.kept_for)
     if holder is None:
         return False
-    return (holder.spec.level if holder.lifted is None else holder.lifted) in found.preempts
+    return (holder.spec.level if holder.promoted is None else holder.promoted) in found.preempts
 
 
 def _stay(found: Why, runs: Sequence[Occupant]) -> list[Occupant]:
@@ -87,7 +87,7 @@ def _fits(found: Why, device: Verdict, stay: Sequence[Occupant]) -> bool:
     spec, status = found.job.spec, found.devices[device.device]
     if spec.placement.exclusive and stay:
         return False
-    if spec.placement.whole and (status.foreign_bytes or 0) * STRANGERS_SHARE > device.total_bytes:
+    if spec.placement.whole and (status.external_bytes or 0) * EXTERNAL_SHARE > device.total_bytes:
         return False  # external processes cannot be preempted
     free_bytes = device.capacity_bytes - sum(run.held_bytes for run in stay)
     return free_bytes >= spec.mem_bytes and len(stay) < status.slots

@@ -98,9 +98,9 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         asked, most = format_apart(spec.mem_bytes, verdict.total_bytes)
         return f"too small: {asked} asked for, and it has {most} less its headroom"
     if verdict.obstacle is Obstacle.EXCLUSIVE:
-        return f"{'; '.join(_takers(found, verdict, strangers=False))}: it has the device for itself"
+        return f"{'; '.join(_takers(found, verdict, external_processes=False))}: it has the device for itself"
     if verdict.obstacle is Obstacle.OCCUPIED:
-        return f"the job wants it for itself: {'; '.join(_takers(found, verdict, strangers=not verdict.runs))}"
+        return f"the job wants it for itself: {'; '.join(_takers(found, verdict, external_processes=not verdict.runs))}"
     status = found.devices.get(verdict.device)
     drained = status.drained if status is not None else None
     silent_s = found.silent_s(verdict.device)
@@ -132,7 +132,7 @@ def _kept(verdict: Verdict) -> str:
     return f"kept for job {verdict.kept_for}, {why}"
 
 
-def _takers(found: Why, verdict: Verdict, *, strangers: bool = True) -> Iterator[str]:
+def _takers(found: Why, verdict: Verdict, *, external_processes: bool = True) -> Iterator[str]:
     """Yield the jobs on a device, largest first, then external processes and headroom unless *strangers* is false."""
     status = found.devices.get(verdict.device)
     if status is not None and status.trouble is not None:
@@ -141,12 +141,14 @@ def _takers(found: Why, verdict: Verdict, *, strangers: bool = True) -> Iterator
     for run in sorted(verdict.runs, key=lambda each: -each.held_bytes):
         until = f" until {clock(run.ends_ms)}" if run.ends_ms is not None else ""
         yield f"{named(found, run.job_id)} {format_bytes(run.held_bytes)}{until}"
-    if status is None or not strangers:
+    if status is None or not external_processes:
         return
-    if status.foreign_bytes is None:
+    if status.external_bytes is None:
         yield "it gives no reading of its memory"
-    elif status.foreign_bytes > 0:
-        who = ", ".join(f"{short(each.user or '?', 12)} {short(each.command or '?')}" for each in status.strangers)
-        yield f"strangers {format_bytes(status.foreign_bytes)}" + (f" ({who})" if who else "")
+    elif status.external_bytes > 0:
+        who = ", ".join(
+            f"{short(each.user or '?', 12)} {short(each.command or '?')}" for each in status.external_processes
+        )
+        yield f"strangers {format_bytes(status.external_bytes)}" + (f" ({who})" if who else "")
     if status.headroom_bytes > 0:
         yield f"headroom {format_bytes(status.headroom_bytes)}"

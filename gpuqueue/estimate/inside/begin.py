@@ -48,8 +48,8 @@ class DryRun:
         self.depth = 0
         self.dtypes: Dict[str, int] = {}
         self.torch: Any = importlib.import_module("torch")
-        self.book: Any = beside("_gpuqueue_ledger")
-        self.ledger: Any = self.book.Ledger()
+        self.database: Any = beside("_gpuqueue_ledger")
+        self.ledger: Any = self.database.Ledger()
 
     def watch(self) -> None:
         """Hook into torch: optimizer steps, forward passes, and the registration of parameters."""
@@ -72,10 +72,10 @@ class DryRun:
         call, apply = module.__call__, module._apply
         modules: Any = importlib.import_module("torch.nn.modules.module")
         modules.register_module_parameter_registration_hook(
-            lambda _, __, tensor: self.ledger.label([tensor], self.book.PARAMETERS)
+            lambda _, __, tensor: self.ledger.label([tensor], self.database.PARAMETERS)
         )
         modules.register_module_buffer_registration_hook(
-            lambda _, __, tensor: self.ledger.label([tensor], self.book.BUFFERS)
+            lambda _, __, tensor: self.ledger.label([tensor], self.database.BUFFERS)
         )
 
         def called(this: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ class DryRun:
 
         def applied(this: Any, *args: Any, **kwargs: Any) -> Any:
             out = apply(this, *args, **kwargs)
-            self.ledger.label(this.buffers(recurse=False), self.book.BUFFERS)
+            self.ledger.label(this.buffers(recurse=False), self.database.BUFFERS)
             self.parameters(this.parameters(recurse=False))
             return out
 
@@ -98,7 +98,7 @@ class DryRun:
     def parameters(self, tensors: Any) -> None:
         """Label *tensors* as parameters in the ledger."""
         found = [each for each in tensors if each is not None]
-        self.ledger.label(found, self.book.PARAMETERS)
+        self.ledger.label(found, self.database.PARAMETERS)
         for each in found:
             self.dtypes[str(each.dtype).replace("torch.", "")] = each.element_size()
 
@@ -106,12 +106,12 @@ class DryRun:
         """Label parameters and gradients in the ledger before a step, when both exist."""
         given = [each for group in optimizer.param_groups for each in group["params"]]
         self.parameters(given)
-        self.ledger.label([each.grad for each in given if each.grad is not None], self.book.GRADIENTS)
+        self.ledger.label([each.grad for each in given if each.grad is not None], self.database.GRADIENTS)
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
         """Label the optimizer's states in the ledger, and end if the optimizers have made enough steps."""
         kept = [each for state in optimizer.state.values() for each in tensors_of(state)]
-        self.ledger.label(kept, self.book.STATES)
+        self.ledger.label(kept, self.database.STATES)
         if type(optimizer).__name__ not in self.optimizers:
             self.optimizers.append(type(optimizer).__name__)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
@@ -130,7 +130,7 @@ class DryRun:
 
     def write(self, ended: str, trace: str = "") -> None:
         """Write the report atomically."""
-        told = {
+        reported = {
             "ended": ended,
             "steps": max(self.steps.values(), default=0),
             "forwards": self.forwards,
@@ -142,7 +142,7 @@ class DryRun:
             "trace": trace,
         }
         with open(self.report + ".new", "w", encoding="utf-8") as file:
-            json.dump(told, file)
+            json.dump(reported, file)
         os.replace(self.report + ".new", self.report)
 
     def leave(self, ended: str, trace: str = "") -> None:
@@ -168,19 +168,19 @@ class DryRun:
         try:
             with open(script, "rb") as file:
                 code = compile(file.read(), script, "exec")
-            with modes.Sending(self.ledger, self.book.SENT, self.book.SENT) as sending:
+            with modes.Sending(self.ledger, self.database.SENT, self.database.SENT) as sending:
                 sending.reach_backward()
-                with modes.Counting(self.ledger, self.book.REST):  # one parenthesized statement needs Python 3.9
+                with modes.Counting(self.ledger, self.database.REST):  # one parenthesized statement needs Python 3.9
                     exec(code, main.__dict__)  # noqa: S102 - the user's own script
         except SystemExit as end:
             good = end.code is None or end.code == 0
             self.leave("finished" if good else "failed", "" if good else "the script ended with {!r}".format(end.code))
         except BaseException:  # noqa: BLE001 - every error goes into the report
-            self.leave("failed", told(sys.exc_info()[2]))
+            self.leave("failed", reported(sys.exc_info()[2]))
         self.leave("finished")
 
 
-def told(trace: Any) -> str:
+def reported(trace: Any) -> str:
     """Return the last lines of the traceback of the current exception, without the frames of this directory."""
     error = sys.exc_info()[1]
     frames = [each for each in traceback.extract_tb(trace) if os.path.dirname(each.filename) != HERE]

@@ -9,13 +9,13 @@ from typing import Any
 from gpuqueue.queue.resp.address import Address
 from gpuqueue.queue.resp.commands import Commands, Shape
 from gpuqueue.queue.resp.connection import Line
-from gpuqueue.queue.resp.errors import DoorError, NoStore
+from gpuqueue.queue.resp.errors import NoStore, RespError
 from gpuqueue.queue.resp.protocol import Word
 from gpuqueue.queue.resp.pubsub import Ear
 from gpuqueue.queue.resp.script import Script
 
 
-class Door(Commands):
+class RespClient(Commands):
     """A client of the store at *address*. Threads may share it, and a child process may use it after a fork.
 
     It never sends a command twice. If there is no answer, only the caller knows whether a retry is safe.
@@ -42,7 +42,7 @@ class Door(Commands):
 
     def _do(self, words: Sequence[Word], shape: Shape) -> Any:
         (answer,) = self.ask([words])
-        if isinstance(answer, DoorError):
+        if isinstance(answer, RespError):
             raise answer
         return shape(answer)
 
@@ -84,8 +84,8 @@ class Door(Commands):
 class Pipeline(Commands):
     """Commands that are sent together."""
 
-    def __init__(self, door: Door, *, transaction: bool) -> None:
-        self._door = door
+    def __init__(self, resp_client: RespClient, *, transaction: bool) -> None:
+        self._resp = resp_client
         self._transaction = transaction
         self._asked: list[tuple[Sequence[Word], Shape]] = []
 
@@ -99,10 +99,10 @@ class Pipeline(Commands):
         if not asked:
             return []
         words = [each for each, _ in asked]
-        answers = self._at_once(words) if self._transaction else self._door.ask(words)
+        answers = self._at_once(words) if self._transaction else self._resp.ask(words)
         found = []
         for answer, (_, shape) in zip(answers, asked, strict=True):
-            if not isinstance(answer, DoorError):
+            if not isinstance(answer, RespError):
                 found.append(shape(answer))
             elif raise_on_error:
                 raise answer
@@ -111,11 +111,11 @@ class Pipeline(Commands):
         return found
 
     def _at_once(self, words: Sequence[Sequence[Word]]) -> list[Any]:
-        *taken, done = self._door.ask([("MULTI",), *words, ("EXEC",)])
+        *taken, done = self._resp.ask([("MULTI",), *words, ("EXEC",)])
         for answer in taken:  # a command that was not queued is the cause of the failure
-            if isinstance(answer, DoorError):
+            if isinstance(answer, RespError):
                 raise answer
-        if isinstance(done, DoorError):
+        if isinstance(done, RespError):
             raise done
         if not isinstance(done, list):
             raise NoStore("a transaction is answered with no list")

@@ -15,7 +15,7 @@ _CHUNK_BYTES = 65536
 
 
 class Line:
-    """A connection to the store at *address*. After any DoorError the only valid call is ``close``.
+    """A connection to the store at *address*. After any RespError the only valid call is ``close``.
 
     *connect_s* is the timeout for the connection, *silent_s* the timeout for an answer, in seconds.
     """

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 
-class DoorError(Exception):
+class RespError(Exception):
     """The base of all client errors. They do not leave the queue package: see ``connect.translated``."""
 
 
-class Gone(DoorError):
+class Gone(RespError):
     """No connection, or no answer in time. It is unknown whether the command has run."""
 
 
-class Said(DoorError):
+class Said(RespError):
     """The store answered with an error. The text begins with the code of the error, such as ``OOM``."""
 
 
@@ -19,5 +19,5 @@ class NotLetIn(Said):
     """Authentication failed."""
 
 
-class NoStore(DoorError):
+class NoStore(RespError):
     """The server does not speak the Redis protocol."""

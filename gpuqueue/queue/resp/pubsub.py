@@ -28,7 +28,7 @@ class Ear:
         """Return the next message, with its ``channel`` and its ``data``; None after *timeout* seconds.
 
         Raises:
-            DoorError: the connection is lost, or the store refuses the subscription.
+            RespError: the connection is lost, or the store refuses the subscription.
 
         """
         if self._line is None:

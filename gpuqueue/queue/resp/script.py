@@ -17,8 +17,8 @@ class Script:
     request would be necessary.
     """
 
-    def __init__(self, door: Commands, text: str) -> None:
-        self._door = door
+    def __init__(self, resp_client: Commands, text: str) -> None:
+        self._resp = resp_client
         self._text = text
         self._digest: str | None = None
         self._is_known = False
@@ -31,11 +31,11 @@ class Script:
             return self._along(client, words)
         if self._is_known:
             try:
-                return self._door.execute_command("EVALSHA", self._sha1(), *words)
+                return self._resp.execute_command("EVALSHA", self._sha1(), *words)
             except Said as error:  # a restarted store knows no script, and has not run this one
                 if not str(error).startswith("NOSCRIPT"):
                     raise
-        answer = self._door.execute_command("EVAL", self._text, *words)
+        answer = self._resp.execute_command("EVAL", self._text, *words)
         self._is_known = True
         return answer
 

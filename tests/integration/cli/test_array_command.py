@@ -137,7 +137,7 @@ def test_members_that_never_began_are_named(site: Site) -> None:
     array = client.submit(["true"], mem="64M", array="0-9").id
     client.cancel(f"{array}_5-6")
     must_claim(site.queue)
-    recorder = Recorder(site.settings, site.queue, client.book)
+    recorder = Recorder(site.settings, site.queue, client.database)
     while recorder.record(0):
         pass
 

@@ -51,8 +51,8 @@ def test_one_bad_word_does_not_keep_the_others_from_it(here: JobQueue) -> None:
     said = speak(["cancel", "1", "99", "xyz", "50-60", "2"])
 
     assert (3, b"job 1: cancelled\njob 2: cancelled\n", 3) == (said.code, said.stdout, said.stderr.count("\n"))
-    for told in ("there is no job 99", "'xyz' is no job: write 17", "no job of 50-60 waits or runs"):
-        assert told in said.stderr
+    for reported in ("there is no job 99", "'xyz' is no job: write 17", "no job of 50-60 waits or runs"):
+        assert reported in said.stderr
     assert {} == states(here)
 
 
@@ -107,8 +107,8 @@ def test_what_never_was_is_not_said_to_be_done(here: JobQueue, verb: str) -> Non
 
     said = speak([verb, f"{array}_2-9"])
 
-    told = f"gpuqueue: {array}_4-9 are no members: there is nothing to {verb}\n"
-    assert (5, f"job {array}_2-3: {state}\n", told) == (said.code, said.stdout.decode(), said.stderr)
+    reported = f"gpuqueue: {array}_4-9 are no members: there is nothing to {verb}\n"
+    assert (5, f"job {array}_2-3: {state}\n", reported) == (said.code, said.stdout.decode(), said.stderr)
     none = speak([verb, f"{array}_7-9"])
     assert (3, b"") == (none.code, none.stdout)
     assert f"there is no job {array}_7-9: the members of {array} are 0-3" in none.stderr

@@ -12,7 +12,7 @@ from site_of_one import BIN, Site
 
 from gpuqueue.cli.main import COMMANDS
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -216,8 +216,8 @@ def test_a_program_says_on_what_it_runs_in_words(site: Site) -> None:
 
     An unknown kind is refused before anything is queued.
     """
-    assert DeviceWish.CPU is site.client.submit(["true"], mem="1G", device="cpu").spec.device
-    assert DeviceWish.ANY is site.client.submit(["true"], mem="1G", device=DeviceWish.ANY).spec.device
+    assert DeviceFilter.CPU is site.client.submit(["true"], mem="1G", device="cpu").spec.device
+    assert DeviceFilter.ANY is site.client.submit(["true"], mem="1G", device=DeviceFilter.ANY).spec.device
     with pytest.raises(BadRequest, match="or say gpu, cpu or any"):
         site.client.submit(["true"], mem="1G", device="tpu")
     assert (2, 0) == site.queue.counts()

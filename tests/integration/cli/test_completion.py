@@ -16,7 +16,7 @@ from terminal import Terminal
 
 from gpuqueue.cli.completion.candidates import LIMIT_S, VARIABLE
 from gpuqueue.history import migrate
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from workers.services.recorder import Recorder
 
 GPUQUEUE = str(BIN / "gpuqueue")
@@ -30,10 +30,10 @@ def asked(site: Site, line: str, shell: str = "bash", **environ: str) -> subproc
         "zsh": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
         "fish": {"COMP_WORDS": " ".join(words[:-1]), "COMP_CWORD": words[-1]},
     }[shell]
-    return tell(site, **said, **{VARIABLE: f"{shell}_complete"}, **environ)
+    return report(site, **said, **{VARIABLE: f"{shell}_complete"}, **environ)
 
 
-def tell(site: Site, **environ: str) -> subprocess.CompletedProcess[str]:
+def report(site: Site, **environ: str) -> subprocess.CompletedProcess[str]:
     """Start gpuqueue with the variables of a shell and no arguments."""
     return subprocess.run(
         [GPUQUEUE],
@@ -128,9 +128,9 @@ def test_retry_is_offered_what_ended_badly(three: Site) -> None:
     assert not any(offered(three, "gpuqueue retry "))  # there is no history yet
     three.queue.cancel(2)
     migrate.upgrade(three.settings.database_url)
-    book = Book(three.settings.database_url)
-    Recorder(three.settings, three.queue, book).record(0)
-    book.close()
+    database = HistoryDatabase(three.settings.database_url)
+    Recorder(three.settings, three.queue, database).record(0)
+    database.close()
 
     assert ["plain,2"] == offered(three, "gpuqueue retry ")
     assert not any(offered(three, "gpuqueue retry 2 "))
@@ -157,7 +157,7 @@ def test_a_bash_with_the_script_of_an_older_version_is_answered(three: Site) -> 
     """The completion script of an older version, which may be in a file, still works. It passes other variables."""
     said = {"COMP_WORDS": "gpuqueue\nhold\n", "COMP_CWORD": "2"}
 
-    assert "plain,2\n" == tell(three, **said, **{VARIABLE: "bash_complete"}).stdout
+    assert "plain,2\n" == report(three, **said, **{VARIABLE: "bash_complete"}).stdout
 
 
 def test_zsh_and_fish_are_told_the_whole_word(three: Site) -> None:

@@ -74,7 +74,7 @@ def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site)
     refused("submit", "--after", str(member), *TRUE)
     refused("edit", str(other), "--after", f"{member}:any")
 
-    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.database)
     while recorder.record(0):
         pass
     assert open_site.queue.get(member) is None, "the queue has forgotten it, and the book knows it"
@@ -86,9 +86,9 @@ def test_why_says_drained_once(open_site: Site) -> None:
     job_id = submit(open_site)
     open_site.queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ann")
 
-    told = open_site.cli("why", str(job_id)).stdout
+    reported = open_site.cli("why", str(job_id)).stdout
 
-    assert "drained: by ann" in told
+    assert "drained: by ann" in reported
 
 
 @pytest.mark.full
@@ -102,7 +102,7 @@ def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
     store.hset(keys.job(job_id), "ts", open_site.queue.now_ms() - 90 * 1000)
     store.close()
     assert [1, 0] == [open_site.queue.age(after_s=60) for _ in range(2)]
-    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.database)
     while recorder.record(0):
         pass
 
@@ -148,7 +148,7 @@ def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Sit
     first = submit(open_site)
     second = submit(open_site, "--after", f"{first}")
     end(open_site, 1)
-    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.database)
     while recorder.record(0):
         pass
 
@@ -156,8 +156,8 @@ def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Sit
     done = open_site.cli("wait", str(second), check=False)
     assert 130 == done.returncode
     assert f"job {second} cancelled (dependency {first} failed)" in done.stderr
-    (told, _) = json.loads(open_site.cli("history", "--json").stdout)
-    assert (f"dependency {first} failed", "dependency") == (told["because"], told["reason"])
+    (reported, _) = json.loads(open_site.cli("history", "--json").stdout)
+    assert (f"dependency {first} failed", "dependency") == (reported["because"], reported["reason"])
     assert f"dependency {first} failed" in open_site.cli("history", "--columns", "id,state,because").stdout
 
 
@@ -167,7 +167,7 @@ def test_what_ended_long_ago_is_looked_up_in_the_history(open_site: Site) -> Non
     first, second = submit(open_site), submit(open_site)
     end(open_site)
     end(open_site, 1)
-    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.database)
     while recorder.record(0):
         pass
     assert open_site.queue.get(first) is None

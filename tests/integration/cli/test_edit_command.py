@@ -8,7 +8,7 @@ from site_of_one import Site
 from store_dump import dump, faults
 
 from gpuqueue import Client
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement, Preference
@@ -40,10 +40,10 @@ def test_where_a_job_goes_can_be_changed(site: Site, client: Client) -> None:
 
     there = client.get(job).spec
     assert Placement(exclusive=True, devices=(uuid,), preference=Preference.PACK) == there.placement
-    assert DeviceWish.ANY is there.device
+    assert DeviceFilter.ANY is there.device
     site.cli("edit", str(job), "--shared", "--device", "gpu", "--no-preference")
     back = client.get(job).spec
-    assert (Placement(), DeviceWish.GPU, 64 * MIB) == (back.placement, back.device, back.mem_bytes)
+    assert (Placement(), DeviceFilter.GPU, 64 * MIB) == (back.placement, back.device, back.mem_bytes)
 
 
 @pytest.mark.full
@@ -251,8 +251,8 @@ def test_a_job_that_comes_to_a_pool_is_held_to_its_time(big: Site, client: Clien
 
     assert (5, "") == (moved.returncode, moved.stdout)
     asked = "2:00:00" if said else "7d 00:00:00"
-    told = f"{asked} of time asked for, and pool big may have 1:00 (limit max_time): ask for less with --time"
-    assert told in moved.stderr
+    reported = f"{asked} of time asked for, and pool big may have 1:00 (limit max_time): ask for less with --time"
+    assert reported in moved.stderr
     assert before == client.get(job).spec
     big.cli("edit", str(job), "--pool", "big", "--time", "50s")
     assert ("big", 50.0) == (client.get(job).spec.pool, client.get(job).spec.time_limit_s)
@@ -332,4 +332,4 @@ def test_who_names_a_device_is_not_said_to_want_either_kind(site: Site, client: 
     assert f"64M on 1 device, only {uuid}" in site.cli("show", str(job)).stdout
     assert f"64M on 1 device, only {uuid}" in site.cli("why", str(job)).stdout
     assert "64M on 1 device, GPU or CPU" in site.cli("show", str(either)).stdout
-    assert DeviceWish.ANY is client.get(job).spec.device
+    assert DeviceFilter.ANY is client.get(job).spec.device

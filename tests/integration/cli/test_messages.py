@@ -17,7 +17,7 @@ SWEEP = ["submit", "--mem", "1G", "--sweep", "lr=1,2", "--", "python", "t.py"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "reported"),
     [
         (["--lrate", "{lrr}"], "{lrr} stays as it is: this array has {index} and {lr}"),
         (["--out", "run-{Lr}-{seed}"], "{Lr}, {seed} stays as it is"),
@@ -25,7 +25,7 @@ SWEEP = ["submit", "--mem", "1G", "--sweep", "lr=1,2", "--", "python", "t.py"]
     ],
     ids=["a typing error", "two of them", "what is none"],
 )
-def test_a_name_that_the_array_does_not_have_is_told(here: JobQueue, words: list[str], told: str) -> None:
+def test_a_name_that_the_array_does_not_have_is_told(here: JobQueue, words: list[str], reported: str) -> None:
     """An unknown placeholder such as ``{lrr}`` gives a warning.
 
     It is not refused, because braces are common in arguments.
@@ -33,8 +33,8 @@ def test_a_name_that_the_array_does_not_have_is_told(here: JobQueue, words: list
     said = speak([*SWEEP, *words])
 
     assert (0, b"1\n") == (said.code, said.stdout)
-    assert told in said.stderr
-    assert bool(told) is bool(said.stderr)
+    assert reported in said.stderr
+    assert bool(reported) is bool(said.stderr)
     assert 1 == len(here.live())
 
 

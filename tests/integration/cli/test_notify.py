@@ -13,7 +13,7 @@ from listeners import Hook, MailBox, mail_server, web_hook
 from site_of_one import Site
 
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import Notice
+from gpuqueue.model.notification import Notification
 from gpuqueue.model.run import Ending
 
 SECRET = "sEcReT-T0ken"  # noqa: S105 - the tests check that it is never shown
@@ -73,7 +73,7 @@ def test_a_failed_job_tells_a_web_hook_and_a_person(told_site: Site, hook: Hook,
     job = submit(told_site, *to, command=("sh", "-c", script))
 
     told_site.until_recorded(job)
-    (post,) = until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
+    (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
     ((sender, recipients, mail),) = until(lambda: box.mails, what=f"a mail\n{told_site.log()}")
     assert post["title"].startswith(f"job {job} (train) failed: exit code 3 after 0 s on {told_site.settings.host}:0")
     assert ("q@site.org", ("bob@example.org",)) == (sender, recipients)
@@ -101,12 +101,12 @@ def test_success_is_no_failure_and_each_is_told_once(told_site: Site, hook: Hook
     end(told_site)
 
     def outcomes() -> list[str]:
-        told = json.loads(told_site.cli("show", str(job), "--json").stdout)["told"]
-        return [each["outcome"] for each in told] if all(each["outcome"] for each in told) else []
+        reported = json.loads(told_site.cli("show", str(job), "--json").stdout)["told"]
+        return [each["outcome"] for each in reported] if all(each["outcome"] for each in reported) else []
 
     assert ["sent", "sent", "not_needed"] == until(outcomes, what=f"three outcomes\n{told_site.log()}")
-    assert f"job {job} (true) succeeded after 3 h 12 min" in hook.told()[0]["title"]
-    assert (1, 0, 1) == (len(hook.told()), len(hook.told(SECRET)), len(box.mails))
+    assert f"job {job} (true) succeeded after 3 h 12 min" in hook.reported()[0]["title"]
+    assert (1, 0, 1) == (len(hook.reported()), len(hook.reported(SECRET)), len(box.mails))
 
 
 @pytest.mark.full
@@ -116,7 +116,7 @@ def test_no_secret_is_shown_anywhere(told_site: Site, hook: Hook) -> None:
     ready(told_site)
     refused = submit(told_site, "--on-end", f"json://ann:{SECRET}@localhost:1/{SECRET}", "--on-end", "team")
     end(told_site)
-    until(lambda: hook.told(SECRET), what="a post")
+    until(lambda: hook.reported(SECRET), what="a post")
     until(lambda: "not sent yet after" in told_site.cli("show", str(refused)).stdout, what=f"a try\n{told_site.log()}")
 
     said = [
@@ -153,7 +153,7 @@ def test_an_end_without_a_run_is_told_as_well(told_site: Site, hook: Hook, how: 
     else:
         end(told_site, 1)
 
-    (post,) = until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
+    (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
     assert f"job {job} (true) cancelled before it ever ran" in post["title"]
 
 
@@ -167,8 +167,8 @@ def test_a_job_that_runs_again_has_not_ended(told_site: Site, hook: Hook) -> Non
     job = submit(told_site, "--on-end", "team", "--retries", "1", command=("sh", "-c", script))
 
     told_site.cli("edit", str(job), "--begin", "now", check=False)
-    until(lambda: hook.told(SECRET), timeout_s=60, what=f"a post\n{told_site.log()}")
-    assert [f"job {job} (sh) succeeded"] == [post["title"].partition(" after")[0] for post in hook.told(SECRET)]
+    until(lambda: hook.reported(SECRET), timeout_s=60, what=f"a post\n{told_site.log()}")
+    assert [f"job {job} (sh) succeeded"] == [post["title"].partition(" after")[0] for post in hook.reported(SECRET)]
     assert 2 == len(told_site.client.show(job).runs)
 
 
@@ -182,7 +182,7 @@ def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
         end(told_site, int(index == 4))
     told_site.client.cancel(f"{array}_9")
 
-    (post,) = until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
+    (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
 
     assert f"array {array} (true) cancelled: 8 succeeded, 1 failed, 1 cancelled" == post["title"]
 
@@ -232,7 +232,7 @@ def test_targets_are_listed_and_tried(told_site: Site, hook: Hook, box: MailBox)
     assert "sent to team (json://…) in " in tried[0].stdout
     assert "sent to bob@example.org (mailto://…) in " in tried[1].stdout
     assert "sent to json://… in " in tried[2].stdout
-    assert f"a test from gpuqueue on {host}" == hook.told(SECRET)[0]["title"] == box.mails[0][2]["Subject"]
+    assert f"a test from gpuqueue on {host}" == hook.reported(SECRET)[0]["title"] == box.mails[0][2]["Subject"]
     assert ("bob@example.org",) == box.mails[0][1]
     assert (1, "") == (dead.returncode, dead.stdout)
     assert dead.stderr.startswith("gpuqueue: nothing was sent to json://…: ")
@@ -253,15 +253,15 @@ def test_a_site_may_take_names_alone(store_url: str, tmp_path: Path, hook: Hook)
     here, there = (
         each.cli("submit", "--mem", "64M", "--on-end", hook.url(), "--", "true", check=False) for each in (site, other)
     )
-    job = site.queue.submit(make_spec(notices=(Notice(hook.url()), Notice("team")))).id
+    job = site.queue.submit(make_spec(notifications=(Notification(hook.url()), Notification("team")))).id
     end(site)
 
     assert [5, 5] == [here.returncode, there.returncode]
     assert "this site takes no URLs of jobs (notify_urls): name one of its targets" in here.stderr
     assert here.stderr == there.stderr
-    until(lambda: hook.told(SECRET), what=f"a post\n{site.log()}")
+    until(lambda: hook.reported(SECRET), what=f"a post\n{site.log()}")
     until(lambda: "takes no URLs of jobs" in site.cli("show", str(job)).stdout, what="why it was not sent")
-    assert [] == hook.told()
+    assert [] == hook.reported()
     site.stop()
     other.stop()
 
@@ -287,6 +287,6 @@ def test_who_submits_from_elsewhere_names_what_the_recorder_announced(
     assert f"{knows} 'team', and this shell's settings, by which a test is sent, do not: set notify" in tried[0].stderr
     assert f"{knows} 'mail'" in tried[1].stderr
     assert "no target is called 'nobody' here" in tried[2].stderr
-    until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
-    assert f"job {job} (true) succeeded" in hook.told(SECRET)[0]["title"]
+    until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
+    assert f"job {job} (true) succeeded" in hook.reported(SECRET)[0]["title"]
     other.stop()

@@ -57,13 +57,13 @@ def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> Non
     assert JobState.SUCCEEDED is site.until_recorded(second).job.state
     assert site.cli("logs", str(first)).stdout == site.cli("logs", str(second)).stdout
     assert site.cli("logs", str(second)).stdout.startswith(f"{tmp_path / 'here'}\nblue ")
-    told = json.loads(site.cli("show", str(second), "--json").stdout)
+    reported = json.loads(site.cli("show", str(second), "--json").stdout)
     assert (first, "try", 128 * MIB, 300, "high") == (
-        told["retry_of"],
-        told["name"],
-        told["mem_bytes"],
-        told["time_limit_s"],
-        told["level"],
+        reported["retry_of"],
+        reported["name"],
+        reported["mem_bytes"],
+        reported["time_limit_s"],
+        reported["level"],
     )
     assert f"  retry of   job {first}\n" in site.cli("show", str(second)).stdout
     assert "retry of" not in site.cli("show", str(first)).stdout

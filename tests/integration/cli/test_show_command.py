@@ -45,8 +45,8 @@ def test_show_tells_the_commit_the_memory_and_the_end_of_the_log(site: Site, cod
     assert memory.startswith("memory: asked 1G, used ")
     assert [f"the end of its log (gpuqueue logs {job_id}):", "  95"] == lines[-9:-7]
     assert ["  100", "  ab", "  100%|###| 10/10"] == lines[-3:]
-    told = json.loads(site.cli("show", "--json", job_id).stdout)["git"]
-    assert ("trunk", 40) == (told["branch"], len(told["commit"]))
+    reported = json.loads(site.cli("show", "--json", job_id).stdout)["git"]
+    assert ("trunk", 40) == (reported["branch"], len(reported["commit"]))
 
 
 @pytest.mark.full

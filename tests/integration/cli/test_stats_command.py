@@ -39,7 +39,7 @@ def recorded(site: Site) -> Site:
     """
     pytest.importorskip("matplotlib")
     site.make_tables()
-    outbox = Outbox(site.client.book)
+    outbox = Outbox(site.client.database)
     outbox.submit(1, make_spec(account=ADA, name=NAME, mem_bytes=2 * GIB, gpus=2))
     outbox.claim(1, devices="GPU-0,GPU-1")
     outbox.started(1, devices="GPU-0,GPU-1")
@@ -47,7 +47,7 @@ def recorded(site: Site) -> Site:
     peak = Peak(bytes=GIB, source=PeakSource.NVML_SAMPLED, samples=4, interval_s=0.5)
     devices = tuple(replace(each, timeline=line) for each in facts("GPU-0,GPU-1", peak))
     ended = encode_ended(ending=Ending.from_status(0), duration_s=2.8, devices=devices)
-    outbox.tell(1, Act.FINISH, JobState.SUCCEEDED, token="1.a", ended=ended)
+    outbox.report(1, Act.FINISH, JobState.SUCCEEDED, token="1.a", ended=ended)
     outbox.submit(2, make_spec(account=BOB, name="short"))
     outbox.claim(2)
     outbox.started(2)

@@ -15,7 +15,7 @@ from store_dump import dump, faults
 from gpuqueue import Client
 from gpuqueue.client import connection
 from gpuqueue.errors import BadRequest, JobNotFound, Refused
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery
@@ -30,9 +30,9 @@ from workers.services.recorder import Recorder
 
 
 @pytest.fixture
-def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
     """Return a function that copies all events from the outbox to the history."""
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
 
     def drain() -> None:
         while recorder.record(0):
@@ -42,26 +42,28 @@ def record(queue: JobQueue, book: Book) -> Callable[[], None]:
 
 
 @pytest.fixture
-def client(queue: JobQueue, book_url: str, store_url: str) -> Iterator[Client]:
+def client(queue: JobQueue, history_url: str, store_url: str) -> Iterator[Client]:
     """Return a client of that store and that history."""
     serve(queue)
-    with Client(Settings.load({"GPUQUEUE_REDIS_URL": store_url, "GPUQUEUE_DATABASE_URL": book_url})) as opened:
+    with Client(Settings.load({"GPUQUEUE_REDIS_URL": store_url, "GPUQUEUE_DATABASE_URL": history_url})) as opened:
         yield opened
 
 
-def known(book: Book, job_id: int) -> Record:
+def known(database: HistoryDatabase, job_id: int) -> Record:
     """Return a job that is in the history."""
-    found = book.get(job_id)
+    found = database.get(job_id)
     assert found is not None
     return found
 
 
-def found_by(book: Book, *tags: str, text: str | None = None) -> list[int]:
+def found_by(database: HistoryDatabase, *tags: str, text: str | None = None) -> list[int]:
     """Return the ids of the jobs in the history that match."""
-    return [each.job.id for each in book.history(HistoryQuery(tags=tags, text=text))]
+    return [each.job.id for each in database.history(HistoryQuery(tags=tags, text=text))]
 
 
-def test_a_job_has_its_tags_from_the_start_to_the_end(client: Client, book: Book, record: Callable[[], None]) -> None:
+def test_a_job_has_its_tags_from_the_start_to_the_end(
+    client: Client, database: HistoryDatabase, record: Callable[[], None]
+) -> None:
     """Tags are set at submit, changed while the job waits and runs, and kept after its end."""
     job = client.submit(["true"], mem="1M", tags=["paper", "baseline"]).id
     assert ("paper", "baseline") == client.get(job).tags
@@ -70,23 +72,27 @@ def test_a_job_has_its_tags_from_the_start_to_the_end(client: Client, book: Book
     claimed = must_claim(client.queue)
     client.tag(job, "paper", remove=True)
     client.note(job, "diverges: naïve \N{GREEK SMALL LETTER LAMDA}")
-    client.queue.giveback(job, claimed.token, detail="busy")
+    client.queue.release_claim(job, claimed.token, detail="busy")
     client.edit(job, mem="2M")
 
     job_now = client.get(job)
     assert (("baseline", "long"), "diverges: naïve \N{GREEK SMALL LETTER LAMDA}") == (job_now.tags, job_now.note)
     record()
-    assert (job_now.tags, job_now.note) == (known(book, job).job.tags, known(book, job).job.note)
+    assert (job_now.tags, job_now.note) == (known(database, job).job.tags, known(database, job).job.note)
     client.cancel(job)
     record()
     assert client.queue.get(job) is None
     assert ("baseline", "long") == client.get(job).tags
-    assert ([job], [job], []) == (found_by(book, "long"), found_by(book, "long", "baseline"), found_by(book, "paper"))
-    assert [job] == found_by(book, text="DIVERGES: na") == found_by(book, text="true")
+    assert ([job], [job], []) == (
+        found_by(database, "long"),
+        found_by(database, "long", "baseline"),
+        found_by(database, "paper"),
+    )
+    assert [job] == found_by(database, text="DIVERGES: na") == found_by(database, text="true")
 
 
 def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
-    client: Client, book: Book, record: Callable[[], None]
+    client: Client, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """Changes to a job in the history go through the outbox, because only the recorder writes to the history.
 
@@ -95,7 +101,7 @@ def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
     job = client.submit(["true"], mem="1M", tags=["a"]).id
     client.cancel(job)
     record()
-    before = known(book, job).job
+    before = known(database, job).job
     assert client.queue.get(job) is None
 
     client.tag(job, "b")
@@ -103,21 +109,21 @@ def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
     client.tag(job, "a", remove=True)
     client.note(job, "first")
     client.note(job, "second")
-    assert before == known(book, job).job
+    assert before == known(database, job).job
     record()
 
-    after = known(book, job).job
+    after = known(database, job).job
     assert (("b", "c"), "second") == (after.tags, after.note)
     assert (before.state, before.ended_at, before.attempt) == (after.state, after.ended_at, after.attempt)
-    marks = [each for each in book.events(job) if each.act is Act.MARK]
+    marks = [each for each in database.events(job) if each.act is Act.MARK]
     assert (5, {JobState.CANCELLED}) == (len(marks), {each.state for each in marks})
     client.note(job, "")
     record()
-    assert None is known(book, job).job.note
+    assert None is known(database, job).job.note
     assert client.queue.get(job) is None
 
 
-def test_arrays_and_members(client: Client, book: Book, record: Callable[[], None]) -> None:
+def test_arrays_and_members(client: Client, database: HistoryDatabase, record: Callable[[], None]) -> None:
     """A member has the tags of its array's submit and its own later ones."""
     array = client.submit(["true"], mem="1M", array="0-2", tags=["sweep"]).id
     member = must_claim(client.queue).job_id
@@ -131,8 +137,8 @@ def test_arrays_and_members(client: Client, book: Book, record: Callable[[], Non
         client.get(f"{array}_1").tags,
     )
     record()
-    assert {"sweep", "best"} == set(known(book, member).job.tags)
-    assert [member, array] == found_by(book, "sweep")
+    assert {"sweep", "best"} == set(known(database, member).job.tags)
+    assert [member, array] == found_by(database, "sweep")
     with pytest.raises(BadRequest, match=f"{array}_1 has no story of its own yet: say it of all of {array}"):
         client.tag(f"{array}_1", "x")
 
@@ -173,7 +179,9 @@ def test_only_the_owner_says_something(
     client.tag(ended, "seen")
 
 
-def test_a_rebuilt_store_knows_them(client: Client, book: Book, record: Callable[[], None], store_url: str) -> None:
+def test_a_rebuilt_store_knows_them(
+    client: Client, database: HistoryDatabase, record: Callable[[], None], store_url: str
+) -> None:
     """A store rebuilt from the history has the tags and notes, and no tag that was removed."""
     both = client.submit(["true"], mem="1M", tags=["a"]).id
     none = client.submit(["true"], mem="1M", tags=["a"]).id
@@ -184,7 +192,7 @@ def test_a_rebuilt_store_knows_them(client: Client, book: Book, record: Callable
     store = connect(store_url)
     store.flushall()
 
-    assert open_queue(client.queue, book, lease_s=300) is not None
+    assert open_queue(client.queue, database, lease_s=300) is not None
 
     assert (("a", "b"), "text with spaces, commas: 100 %") == (client.get(both).tags, client.get(both).note)
     assert () == client.get(none).tags
@@ -193,23 +201,23 @@ def test_a_rebuilt_store_knows_them(client: Client, book: Book, record: Callable
 
 
 def test_a_book_that_lost_its_history_hears_of_them_again(
-    client: Client, book: Book, record: Callable[[], None]
+    client: Client, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """A history that lost its events gets the current tags of live jobs again, and forgets older ones."""
     job = client.submit(["true"], mem="1M", tags=["a", "b"]).id
     client.tag(job, "c")
     client.note(job, "text")
     record()
-    with book._engine.begin() as connection_:
+    with database._engine.begin() as connection_:
         connection_.exec_driver_sql("DELETE FROM outbox_cursor")
         connection_.exec_driver_sql("DELETE FROM job_events")
         connection_.exec_driver_sql(f"INSERT INTO job_tags (job_id, tag) VALUES ({job}, 'old')")
     client.queue.mark(job, Mark(remove=("b",)))
 
-    assert 1 == catch_up(client.queue, book)
+    assert 1 == catch_up(client.queue, database)
     record()
 
-    assert (("a", "c"), "text") == (known(book, job).job.tags, known(book, job).job.note)
+    assert (("a", "c"), "text") == (known(database, job).job.tags, known(database, job).job.note)
 
 
 def test_another_try_has_them_too(client: Client) -> None:
@@ -250,10 +258,10 @@ def test_as_people_use_them(site: Site) -> None:
     assert 3 == len(table.splitlines())
     rows = list(csv.DictReader(io.StringIO(site.cli("history", "--csv", "-c", "TOO SLOW").stdout)))
     assert [("best exp1 paper", "'=too slow")] == [(row["tags"], row["note"]) for row in rows]
-    told = json.loads(site.cli("history", "--tag", "exp1", "--json").stdout)
-    assert [["best", "exp1", "paper"], ["best", "exp1"]] == [each["tags"] for each in told if each["id"] in jobs[:2]][
-        ::-1
-    ]
+    reported = json.loads(site.cli("history", "--tag", "exp1", "--json").stdout)
+    assert [["best", "exp1", "paper"], ["best", "exp1"]] == [
+        each["tags"] for each in reported if each["id"] in jobs[:2]
+    ][::-1]
     assert "no job in the history matches" in site.cli("history", "--tag", "nothing").stderr
     bad = site.cli("tag", str(jobs[0]), "two words", check=False)
     line = "gpuqueue: 'two words' is no tag: letters, digits and _ . @ + - only, at most 64 of them\n"

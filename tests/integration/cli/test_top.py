@@ -152,13 +152,13 @@ def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -
 def test_memory_and_strangers_are_drawn(site: Site) -> None:
     """Used, allocated and external memory have different marks, also without colour."""
     host = site.settings.host
-    offer = make_offer(host=host, foreign_bytes=6 * GIB)
+    offer = make_offer(host=host, external_bytes=6 * GIB)
     serve(site.queue, offer)
     site.queue.submit(make_spec(mem_bytes=12 * GIB, account=BOB))
-    claim = must_claim(site.queue, host=host, foreign_bytes=6 * GIB)
+    claim = must_claim(site.queue, host=host, external_bytes=6 * GIB)
     site.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
     alive = Alive(job_id=claim.job_id, token=claim.token, observed={"GPU-0": 6 * GIB})
-    site.queue.beat(offer, [alive], lease_s=300)
+    site.queue.heartbeat(offer, [alive], lease_s=300)
 
     once = site.cli("top", "--once").stdout
 

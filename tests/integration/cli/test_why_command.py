@@ -137,11 +137,11 @@ def test_the_members_before_it_go_before_a_member(site: Site) -> None:
     array = site.cli("submit", "--mem", "20G", "--time", "10m", "--array", "0-9", "--", "true").stdout.strip()
     must_claim(site.queue)  # the first member
 
-    told = {index: json.loads(site.cli("why", f"{array}_{index}", "--json").stdout) for index in (1, 2, 9)}
-    assert {1: 0, 2: 1, 9: 8} == {index: each["order"]["own_before"] for index, each in told.items()}
-    assert {1: 0, 2: 1, 9: 8} == {index: each["start"]["rivals"] for index, each in told.items()}
-    assert told[1]["start"]["at"] is not None, "when the run must have ended that is in its way"
-    assert told[9]["start"]["at"] is None, "who knows"
+    reported = {index: json.loads(site.cli("why", f"{array}_{index}", "--json").stdout) for index in (1, 2, 9)}
+    assert {1: 0, 2: 1, 9: 8} == {index: each["order"]["own_before"] for index, each in reported.items()}
+    assert {1: 0, 2: 1, 9: 8} == {index: each["start"]["rivals"] for index, each in reported.items()}
+    assert reported[1]["start"]["at"] is not None, "when the run must have ended that is in its way"
+    assert reported[9]["start"]["at"] is None, "who knows"
     assert "8 of" in site.cli("why", f"{array}_9").stdout
 
 
@@ -160,13 +160,13 @@ def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> N
     assert holder == standing.job_id
 
     said = site.cli("why", str(next_one)).stdout
-    told = json.loads(site.cli("why", str(next_one), "--json").stdout)["kept_for_others"]
+    reported = json.loads(site.cli("why", str(next_one), "--json").stdout)["kept_for_others"]
 
     rule = "nothing is kept for this job yet: a host keeps devices for 1 job at a time (setting reservations)"
     kept = rf"^kept   on nodeA for job {holder} \(ada\) since 20[-0-9]+ [:0-9]+; {re.escape(rule)}$"
     assert len(re.findall(kept, said, re.MULTILINE)) == 1
-    assert [("nodeA", holder)] == [(each["host"], each["job_id"]) for each in told]
-    assert told[0]["since"].startswith("20")
+    assert [("nodeA", holder)] == [(each["host"], each["job_id"]) for each in reported]
+    assert reported[0]["since"].startswith("20")
     own = site.cli("why", str(holder))
     assert "kept   on" not in own.stdout
     site.environ["GPUQUEUE_RESERVATIONS"] = "2"
@@ -190,7 +190,7 @@ def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
     connect(site.environ["GPUQUEUE_REDIS_URL"]).hset(keys.KEPT, "GPU-9", "damaged")
 
     shown = site.cli("gpus").stdout.splitlines()
-    told = {each["uuid"]: each for each in json.loads(site.cli("gpus", "--json").stdout)}
+    reported = {each["uuid"]: each for each in json.loads(site.cli("gpus", "--json").stdout)}
 
     (kept,) = standing.devices
     (other,) = {"GPU-0", "GPU-1"} - {kept}
@@ -200,9 +200,9 @@ def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
     (below,) = [line for line in shown if line.startswith("kept: ")]
     assert below.startswith(f"kept: nodeA device {place - 1} since 20")
     assert below.endswith(f"for job {holder}, see gpuqueue why {holder}")
-    assert (holder, None) == (told[kept]["kept_for"], told[other]["kept_for"])
-    assert told[kept]["kept_since"].startswith("20")
-    assert told[other]["kept_since"] is None
+    assert (holder, None) == (reported[kept]["kept_for"], reported[other]["kept_for"])
+    assert reported[kept]["kept_since"].startswith("20")
+    assert reported[other]["kept_since"] is None
 
 
 def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
@@ -226,9 +226,9 @@ def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
     assert f"start  not before job {parent} has succeeded: it is held" == starts[1]
     assert re.fullmatch(r"start  not before \S+ \S+", starts[2])
     for each in (job, parent, f"{array}_1"):
-        told = site.cli("why", each).stdout
-        assert "it has room, but the job may not start yet" in told
-        assert "it starts there" not in told
+        reported = site.cli("why", each).stdout
+        assert "it has room, but the job may not start yet" in reported
+        assert "it starts there" not in reported
 
 
 def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site) -> None:
@@ -278,13 +278,13 @@ def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> 
 
 
 @pytest.mark.parametrize(
-    ("code", "told", "in_queue"),
+    ("code", "reported", "in_queue"),
     [
         (75, "(its last run asked to be run again, with exit code 75)", r"again in \d+(\.\d)?s"),
         (1, "(a retry)", r"retry in \d+(\.\d)?s"),
     ],
 )
-def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, told: str, in_queue: str) -> None:
+def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, reported: str, in_queue: str) -> None:
     """A run that ends with 75 is shown as a requested repetition. It is no failure and uses no retry."""
     serve(site.queue)
     job_id = site.queue.submit(make_spec(retries=Retries(times=1))).id
@@ -292,7 +292,7 @@ def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, told:
     ended = {"state": JobState.FAILED, "ending": Ending.from_status(code), "devices": ()}
     site.queue.finish(job_id, run.token, duration_s=1.0, **ended)  # type: ignore[arg-type]
 
-    assert told in site.cli("why", str(job_id)).stdout
+    assert reported in site.cli("why", str(job_id)).stdout
     assert re.search(in_queue, site.cli("queue").stdout)
     reason = json.loads(site.cli("queue", "--json").stdout)[0]["reason"]
     assert reason == ("requeue" if code == 75 else "retry")
@@ -372,8 +372,8 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     assert {run.job_id: urgent} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=600)
     asked = site.cli("why", str(run.job_id)).stdout
     assert re.search(rf"^place  it makes place for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
-    told = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["making_place"]
-    assert (urgent, 1) == (told["for"], told["times"])
+    reported = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["making_place"]
+    assert (urgent, 1) == (reported["for"], reported["times"])
     assert "asked to again" not in asked
     connect(queue.url).hset(keys.job(run.job_id), "pn", 5)
     assert "place  it has made place 5 times: it is not asked to again" in site.cli("why", str(run.job_id)).stdout
@@ -462,11 +462,11 @@ def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
 
 def may_preempt(site: Site, job_id: int) -> list[int]:
     """Return the jobs that *job_id* may preempt. Check that the text names the same ones."""
-    told = [each["job_id"] for each in json.loads(site.cli("why", str(job_id), "--json").stdout)["may_preempt"]]
+    reported = [each["job_id"] for each in json.loads(site.cli("why", str(job_id), "--json").stdout)["may_preempt"]]
     said = site.cli("why", str(job_id)).stdout
-    assert bool(told) == ("take the place" in said)
-    assert all(f"job {each} " in said.partition("take the place")[2] for each in told)
-    return told
+    assert bool(reported) == ("take the place" in said)
+    assert all(f"job {each} " in said.partition("take the place")[2] for each in reported)
+    return reported
 
 
 @pytest.mark.full

@@ -147,8 +147,8 @@ def test_broken_settings_are_told_one_by_one(home: Home, tmp_path: Path) -> None
 
     found = [each for each in home.findings(**wrong) if each["room"] == "settings"]
 
-    told = " ".join(each["seen"] for each in found if each["grade"] == "problem")
-    assert all(word in told for word in ("setting beat", "setting slots", "'leese' is no setting"))
+    reported = " ".join(each["seen"] for each in found if each["grade"] == "problem")
+    assert all(word in reported for word in ("setting beat", "setting slots", "'leese' is no setting"))
     assert "GPUQUEUE_SLOT is no setting" in next(each["seen"] for each in found if each["check"] == "variables")
     assert "a (file" in next(each["seen"] for each in found if each["about"] == "pool")
     assert "nothing was repaired" in home.run("doctor", "--fix", **wrong).stdout
@@ -195,7 +195,7 @@ def test_settings_that_hang_are_told_and_nothing_else(tmp_path: Path, monkeypatc
 
     Without the settings doctor does not know where anything else is.
     """
-    monkeypatch.setattr(examination, "LOOK_S", 0.2)
+    monkeypatch.setattr(examination, "POLL_S", 0.2)
     config = tmp_path / "config.toml"
     os.mkfifo(config)
 
@@ -246,10 +246,10 @@ def test_a_recorder_that_is_gone_is_told(up: Home) -> None:
             if b"record" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
                 os.kill(int(child), signal.SIGKILL)
 
-        def told() -> bool:
+        def reported() -> bool:
             return up.the("processes", "recorder")["grade"] == "note"
 
-        until(told, what="a recorder that is missed")
+        until(reported, what="a recorder that is missed")
     finally:
         host.send(signal.SIGCONT)
 

@@ -19,11 +19,11 @@ from gpuqueue.doctor import history as room
 from gpuqueue.doctor.history import facts_of
 from gpuqueue.history import diagnostics as book_facts_module
 from gpuqueue.history.connect import open_engine, writing
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.event import Act
 from gpuqueue.model.finding import Finding, Grade, examined
 from gpuqueue.model.job import JobState, WaitReason
-from gpuqueue.model.notification import Notice, Outcome
+from gpuqueue.model.notification import Notification, Outcome
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timeout_call import Look, Unseen
 
@@ -53,47 +53,49 @@ def run_sql(url: str, statement: str) -> None:
     engine.dispose()
 
 
-def test_a_book_that_is_well_needs_nothing(book_url: str) -> None:
+def test_a_book_that_is_well_needs_nothing(history_url: str) -> None:
     """A healthy history has no bad findings on either database.
 
     Integrity and disk are checked only for a SQLite file.
     """
-    found = of(book_url)
+    found = of(history_url)
 
-    of_a_file = {"integrity", "disk"} if book_url.startswith("sqlite") else set()
+    of_a_file = {"integrity", "disk"} if history_url.startswith("sqlite") else set()
     assert {"answers", "tables", "writing", "lost jobs", "events", "messages", "texts"} | of_a_file == set(found)
     assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
 
 
-def test_messages_that_are_late_or_were_given_up_are_told(book: Book, book_url: str, outbox: Outbox) -> None:
+def test_messages_that_are_late_or_were_given_up_are_told(
+    database: HistoryDatabase, history_url: str, outbox: Outbox
+) -> None:
     """Late and given-up notifications are reported with the job and the reason. Sent ones and old failures are not."""
     for job_id in (1, 2, 3):
-        outbox.submit(job_id, make_spec(notices=(Notice("team"),)))
-        outbox.tell(job_id, Act.CANCEL, JobState.CANCELLED, attempt=0)
+        outbox.submit(job_id, make_spec(notifications=(Notification("team"),)))
+        outbox.report(job_id, Act.CANCEL, JobState.CANCELLED, attempt=0)
     outbox.record()
     now = datetime.now(timezone.utc)
-    due = book.due_notices(now=now, most=9)
-    assert all(book.take_notice(each, until=now) for each in due)
+    due = database.due_notifications(now=now, most=9)
+    assert all(database.take_notification(each, until=now) for each in due)
     first, second, third = due
 
-    assert "3 messages are still to be sent, the first about job 1" == of(book_url)["messages"].seen
-    book.settle_notice(first, Outcome.SENT, at=now)
-    book.put_off_notice(second, until=now, trouble="HTTP 500")
-    assert "2 messages are still to be sent, the first about job 2: HTTP 500" == of(book_url)["messages"].seen
-    book.settle_notice(second, Outcome.GIVEN_UP, at=now, trouble="HTTP 500")
-    assert "1 message is still to be sent, the first about job 3" == of(book_url)["messages"].seen
-    book.settle_notice(third, Outcome.GIVEN_UP, at=now - timedelta(days=8), trouble="HTTP 404")
-    found = of(book_url)["messages"]
+    assert "3 messages are still to be sent, the first about job 1" == of(history_url)["messages"].seen
+    database.settle_notification(first, Outcome.SENT, at=now)
+    database.put_off_notification(second, until=now, trouble="HTTP 500")
+    assert "2 messages are still to be sent, the first about job 2: HTTP 500" == of(history_url)["messages"].seen
+    database.settle_notification(second, Outcome.GIVEN_UP, at=now, trouble="HTTP 500")
+    assert "1 message is still to be sent, the first about job 3" == of(history_url)["messages"].seen
+    database.settle_notification(third, Outcome.GIVEN_UP, at=now - timedelta(days=8), trouble="HTTP 404")
+    found = of(history_url)["messages"]
     assert "1 message was given up this week, the last about job 2: HTTP 500" == found.seen
     assert (Grade.WARNING, "gpuqueue notify --test WHAT") == (found.grade, found.remedy.partition(",")[0])
 
 
 @pytest.mark.parametrize(("revision", "remedy"), [("0000", "gpuqueue db upgrade"), ("9999", "upgrade gpuqueue here")])
-def test_tables_of_another_version_are_told_with_what_to_type(book_url: str, revision: str, remedy: str) -> None:
+def test_tables_of_another_version_are_told_with_what_to_type(history_url: str, revision: str, remedy: str) -> None:
     """Older and newer tables are problems with opposite remedies. Nothing is read from tables of another version."""
-    run_sql(book_url, f"UPDATE alembic_version SET version_num = '{revision}'")
+    run_sql(history_url, f"UPDATE alembic_version SET version_num = '{revision}'")
 
-    found = of(book_url)
+    found = of(history_url)
 
     assert (Grade.PROBLEM, remedy) == (found["tables"].grade, found["tables"].remedy)
     assert Grade.UNKNOWN is found["lost jobs"].grade
@@ -146,64 +148,64 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-def test_a_damaged_file_is_found(book_url: str, outbox: Outbox) -> None:
+def test_a_damaged_file_is_found(history_url: str, outbox: Outbox) -> None:
     """Overwritten pages in the middle of the file are found, although most queries may still succeed."""
     for job_id in range(1, 400):
         outbox.submit(job_id)
     outbox.record()
-    outbox.book.close()
-    path = Path(book_url.removeprefix("sqlite:///"))
+    outbox.database.close()
+    path = Path(history_url.removeprefix("sqlite:///"))
     pages = path.stat().st_size // 4096
     with path.open("r+b") as file:
         for page in range(pages // 2, pages):
             file.seek(page * 4096 + 200)
             file.write(b"\xff" * 400)
 
-    found = of(book_url)["integrity"]
+    found = of(history_url)["integrity"]
 
     assert Grade.PROBLEM is found.grade
     assert ".recover" in found.remedy
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-def test_a_file_too_large_for_now_is_left_for_a_deep_look(book_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_too_large_for_now_is_left_for_a_deep_look(history_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the integrity check takes too long, a note recommends ``--deep``. The check has to read the whole file."""
     monkeypatch.setattr(book_facts_module, "_STEPS", 1)
 
-    found = of(book_url, integrity_s=-1)["integrity"]
+    found = of(history_url, integrity_s=-1)["integrity"]
 
     assert Grade.NOTE is found.grade
     assert "--deep" in found.remedy
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-def test_a_writer_that_never_ends_is_found(book_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_never_ends_is_found(history_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction that holds the write lock is a problem, as when a user has opened the file by hand.
 
     The recorder cannot write.
     """
     monkeypatch.setattr(book_facts_module, "_LOCKED_S", 0.05)
-    other = sqlite3.connect(book_url.removeprefix("sqlite:///"), isolation_level=None)
+    other = sqlite3.connect(history_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
-    locked = of(book_url)["writing"]
+    locked = of(history_url)["writing"]
     other.close()
 
     assert Grade.PROBLEM is locked.grade
     assert "database is locked" in locked.seen
-    assert Grade.OK is of(book_url)["writing"].grade
+    assert Grade.OK is of(history_url)["writing"].grade
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another account")
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-def test_a_directory_that_may_not_be_written_is_found(book_url: str) -> None:
+def test_a_directory_that_may_not_be_written_is_found(history_url: str) -> None:
     """A directory without write permission is found.
 
     SQLite creates files beside the database, so access to the file is not enough.
     """
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
-        shutil.copy(book_url.removeprefix("sqlite:///"), f"{directory}/book.db")
+        shutil.copy(history_url.removeprefix("sqlite:///"), f"{directory}/book.db")
         Path(directory, "book.db").chmod(0o666)
         os.setresuid(65534, 65534, 0)
         try:
@@ -249,16 +251,16 @@ def test_an_account_without_rights_is_found(postgres_server: Server, request: py
     assert "may not write" in found["writing"].seen
 
 
-def test_jobs_that_were_lost_too_often_are_named(book_url: str, outbox: Outbox) -> None:
+def test_jobs_that_were_lost_too_often_are_named(history_url: str, outbox: Outbox) -> None:
     """Jobs that are held because they were lost too often are named. They wait until a user releases them."""
     for job_id in (3, 4):
         outbox.submit(job_id)
         outbox.claim(job_id)
     lost = {"token": RUN, "detail": "its shim vanished", "losses": 3}
-    outbox.tell(3, Act.LOSE, JobState.HELD, reason=WaitReason.LOST_TOO_OFTEN, **lost)
+    outbox.report(3, Act.LOSE, JobState.HELD, reason=WaitReason.LOST_TOO_OFTEN, **lost)
     outbox.record()
 
-    found = of(book_url)["lost jobs"]
+    found = of(history_url)["lost jobs"]
 
     assert Grade.WARNING is found.grade
     assert found.remedy.endswith("gpuqueue release 3")

@@ -177,13 +177,13 @@ def test_health_is_told_card_by_card(fake: FakeGpus, doctor: Doctor) -> None:
     found = [each for each in doctor() if each.check == "health"]
 
     assert {Grade.WARNING} == {each.grade for each in found}
-    told = sorted(f"{each.about}: {each.seen.partition(':')[0]}" for each in found)
+    reported = sorted(f"{each.about}: {each.seen.partition(':')[0]}" for each in found)
     assert [
         "device 0: it is hot",
         "device 1: 3 memory errors that could not be corrected, since the driver started",
         "device 1: it is too hot to run at full speed",
         "device 1: something slows it down",
-    ] == told
+    ] == reported
 
 
 def test_compute_modes_are_told_with_the_command_that_mends_them(fake: FakeGpus, doctor: Doctor) -> None:

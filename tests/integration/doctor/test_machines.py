@@ -11,7 +11,7 @@ import pytest
 from gpuqueue.doctor import machines
 from gpuqueue.model.finding import Grade, ok, to_plain
 
-TOLD = json.dumps({**to_plain(ok("as it should be")), "room": "host", "check": "driver"})
+REPORTED = json.dumps({**to_plain(ok("as it should be")), "room": "host", "check": "driver"})
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(path: Path, *lines: str) -> None:
-    path.write_text("\n".join(("#!/bin/sh", f"echo '{TOLD}'", *lines, "")))
+    path.write_text("\n".join(("#!/bin/sh", f"echo '{REPORTED}'", *lines, "")))
     path.chmod(0o755)
 
 

@@ -30,7 +30,7 @@ LOG = "what the job said\n"
 
 
 @pytest.fixture(autouse=True)
-def _book(site: Site, request: pytest.FixtureRequest) -> None:
+def _database(site: Site, request: pytest.FixtureRequest) -> None:
     """Give the site a history with tables and no entries."""
     shutil.copy(request.getfixturevalue("migrated_sqlite"), site.settings.state_dir / "book.db")
 
@@ -98,7 +98,7 @@ def mended(site: Site) -> list[str]:
 
 def record(site: Site) -> None:
     """Copy all events from the outbox to the history, as a recorder does."""
-    recorder = Recorder(site.settings, site.queue, site.client.book)
+    recorder = Recorder(site.settings, site.queue, site.client.database)
     while recorder.record(0):
         pass
 
@@ -208,8 +208,8 @@ def test_a_young_run_is_left_alone(site: Site, stale: RunDir) -> None:
 @pytest.mark.full
 def test_nothing_is_tidied_up_while_the_book_is_away(site: Site, stale: RunDir) -> None:
     """Nothing is removed while the history does not answer, because the end of the run is then not certain."""
-    book = site.settings.state_dir / "book.db"
-    book.rename(book.with_suffix(".away"))
+    database = site.settings.state_dir / "book.db"
+    database.rename(database.with_suffix(".away"))
     (site.settings.state_dir / "book.db").mkdir()
     before = everything(site)
 

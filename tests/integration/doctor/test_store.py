@@ -492,8 +492,8 @@ def test_workers_tell_their_version_and_their_clock(queue: JobQueue) -> None:
     assert 5 > abs(device.clock_ahead_s)  # both clocks are this machine's
 
     admin = connect(queue.url)
-    told = {**json.loads(str(admin.hget(keys.FACTS, "GPU-0"))), "version": "9.9", "clock_ahead_s": 1000.5}
-    admin.hset(keys.FACTS, "GPU-0", json.dumps(told))
+    reported = {**json.loads(str(admin.hget(keys.FACTS, "GPU-0"))), "version": "9.9", "clock_ahead_s": 1000.5}
+    admin.hset(keys.FACTS, "GPU-0", json.dumps(reported))
     found = of_queue(queue.url)
 
     assert (Grade.WARNING, True) == (the(found, "versions").grade, "9.9 on nodeA" in the(found, "versions").seen)
@@ -534,7 +534,7 @@ def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "used_bytes", "preloaded", "grade", "seen"),
+    ("reported", "used_bytes", "preloaded", "grade", "seen"),
     [
         ("jemalloc-5.3.0", 2**30, None, Grade.OK, "jemalloc-5.3.0"),
         ("libc", 2**20, None, Grade.OK, "some ten thousand jobs"),
@@ -543,10 +543,10 @@ def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
     ],
 )
 def test_a_large_store_on_the_c_librarys_allocator_is_told(
-    store_url: str, told: str, used_bytes: int, preloaded: Path | None, grade: Grade, seen: str
+    store_url: str, reported: str, used_bytes: int, preloaded: Path | None, grade: Grade, seen: str
 ) -> None:
     """A large store with the C library's allocator gets a note: its claims take half as long again."""
-    server = dataclasses.replace(server_facts(store_url), allocator=told, used_bytes=used_bytes)
+    server = dataclasses.replace(server_facts(store_url), allocator=reported, used_bytes=used_bytes)
     facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None, preloaded=preloaded)
 
     (found,) = examined("store", facts, [store_room.allocator])

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from factories import claim, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.array import Array, Axis, Indexes, Member
 from gpuqueue.model.dependencies import Dependency, Waits
@@ -33,9 +33,9 @@ SWEEP = Array.sweep([Axis.parse("lr=1e-3,1e-4"), Axis.parse("seed=0..4")], at_on
 
 
 @pytest.fixture
-def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
     """Return a function that records the whole outbox in the history."""
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
 
     def drain() -> None:
         while recorder.record(0):
@@ -66,11 +66,11 @@ def stand(queue: JobQueue, job_id: int) -> Job:
     return job
 
 
-def lose_data(queue: JobQueue, book: Book) -> None:
+def lose_data(queue: JobQueue, database: HistoryDatabase) -> None:
     """Delete all data in the store and rebuild it from the history, with claims allowed at once."""
     client = connect(queue.url)
     client.flushall()
-    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    assert open_queue(queue, database, lease_s=LEASE_S) is not None
     client.hset(keys.META, "claims", 0)
     assert [] == faults(dump(client))
     client.close()
@@ -91,7 +91,9 @@ def stray_of(missed: Claim) -> Stray:
     )
 
 
-def test_each_member_is_in_the_history(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+def test_each_member_is_in_the_history(
+    queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
+) -> None:
     """Each member is in the history with its own command, under its array, without a copy of the common request."""
     record()
     one, two = must_claim(queue), must_claim(queue)
@@ -99,39 +101,41 @@ def test_each_member_is_in_the_history(queue: JobQueue, book: Book, first: int, 
     end(queue, two, code=3)
     record()
 
-    found = book.history(HistoryQuery(array_id=first, sort=HistoryQuery().sort, reverse=True))
+    found = database.history(HistoryQuery(array_id=first, sort=HistoryQuery().sort, reverse=True))
 
     assert [Member(first, 0), Member(first, 1)] == [each.job.member for each in found]
     assert ["train --lr=1e-3 --seed=0", "train --lr=1e-3 --seed=1"] == [each.job.spec.command for each in found]
     assert [one.spec, two.spec] == [each.job.spec for each in found]
     assert [0, 3] == [each.last_run.ending.exit_code for each in found if each.last_run and each.last_run.ending]
-    array = book.get(first)
+    array = database.get(first)
     assert array is not None
     assert array.job.tally == stand(queue, first).tally
     assert array.job.submitted_at == found[0].job.submitted_at
     assert array.job.started_at is not None
-    assert "train --lr=1e-3 --seed=1" == book.history(HistoryQuery(text="seed=1"))[0].job.spec.command
+    assert "train --lr=1e-3 --seed=1" == database.history(HistoryQuery(text="seed=1"))[0].job.spec.command
 
 
-def test_an_array_that_has_ended_says_so(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+def test_an_array_that_has_ended_says_so(
+    queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
+) -> None:
     """An ended array has the counts of its members' endings, including members that never began."""
     run = must_claim(queue)
     queue.cancel(first)
     end(queue, run)
     record()
 
-    found = book.get(first)
+    found = database.get(first)
 
     assert found is not None
     assert found.job.tally is not None
     assert JobState.CANCELLED is found.job.state
     assert {"succeeded": 1, "failed": 0, "cancelled": 9, "lost": 0} == found.job.tally.ended
     assert queue.get(first) is None
-    assert [Act.SUBMIT, Act.ARRAY, Act.CANCEL, Act.ARRAY] == [event.act for event in book.events(first)]
+    assert [Act.SUBMIT, Act.ARRAY, Act.CANCEL, Act.ARRAY] == [event.act for event in database.events(first)]
 
 
 def test_it_comes_back_as_far_as_it_had_come(
-    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """An array is restored with its progress: ended, running, cancelled and held members.
 
@@ -145,7 +149,7 @@ def test_it_comes_back_as_far_as_it_had_come(
     before = [stand(queue, each) for each in (first, running.job_id, starting.job_id)]
     record()
 
-    lose_data(queue, book)
+    lose_data(queue, database)
 
     assert before == [stand(queue, each) for each in (first, running.job_id, starting.job_id)]
     tally = stand(queue, first).tally
@@ -159,14 +163,16 @@ def test_it_comes_back_as_far_as_it_had_come(
     queue.cancel(first)
     assert claim(queue, nonce="late") is not None, "what was submitted after it"
     record()
-    told = book.get(first)
-    assert told is not None
-    assert JobState.CANCELLED is told.job.state
-    assert told.job.tally is not None
-    assert {"succeeded": 3, "failed": 1, "cancelled": 6, "lost": 0} == told.job.tally.ended
+    reported = database.get(first)
+    assert reported is not None
+    assert JobState.CANCELLED is reported.job.state
+    assert reported.job.tally is not None
+    assert {"succeeded": 3, "failed": 1, "cancelled": 6, "lost": 0} == reported.job.tally.ended
 
 
-def test_all_members_taken_is_no_array_to_start_again(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
+def test_all_members_taken_is_no_array_to_start_again(
+    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
+) -> None:
     """An array whose last member runs is restored as running."""
     serve(queue, make_offer(slots=100))
     first = queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-1"))).id
@@ -174,7 +180,7 @@ def test_all_members_taken_is_no_array_to_start_again(queue: JobQueue, book: Boo
     end(queue, one)
     record()
 
-    lose_data(queue, book)
+    lose_data(queue, database)
 
     assert claim(queue) is None
     assert JobState.RUNNING is stand(queue, first).state
@@ -183,7 +189,7 @@ def test_all_members_taken_is_no_array_to_start_again(queue: JobQueue, book: Boo
 
 
 def test_a_run_that_the_book_missed_is_no_member_to_start_again(
-    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """A member whose claim is missing in the history is adopted and not started again.
 
@@ -193,7 +199,7 @@ def test_a_run_that_the_book_missed_is_no_member_to_start_again(
     record()
     missed = must_claim(queue)
 
-    lose_data(queue, book)
+    lose_data(queue, database)
     stray = stray_of(missed)
     assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
 
@@ -205,14 +211,14 @@ def test_a_run_that_the_book_missed_is_no_member_to_start_again(
     assert later > missed.job_id
     end(queue, missed)
     record()
-    told = book.get(missed.job_id)
-    assert told is not None
-    assert (JobState.SUCCEEDED, Member(first, 0)) == (told.job.state, told.job.member)
+    reported = database.get(missed.job_id)
+    assert reported is not None
+    assert (JobState.SUCCEEDED, Member(first, 0)) == (reported.job.state, reported.job.member)
     assert queue.adopt(stray, lease_s=LEASE_S) is None, "it has ended, and is forgotten"
 
 
 def test_a_second_run_that_the_book_missed_is_taken_back(
-    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """A member's second run that is missing in the history is adopted.
 
@@ -225,7 +231,7 @@ def test_a_second_run_that_the_book_missed_is_taken_back(
     missed = must_claim(queue)
     assert (lost.job_id, 2) == (missed.job_id, missed.attempt)
 
-    lose_data(queue, book)
+    lose_data(queue, database)
     stray = stray_of(missed)
     assert JobState.QUEUED is stand(queue, missed.job_id).state
 
@@ -235,7 +241,9 @@ def test_a_second_run_that_the_book_missed_is_taken_back(
     client.close()
 
 
-def test_a_lost_book_is_written_again(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+def test_a_lost_book_is_written_again(
+    queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
+) -> None:
     """A lost history gets the array's current progress and its live members."""
     must_claim(queue)
     record()
@@ -243,27 +251,29 @@ def test_a_lost_book_is_written_again(queue: JobQueue, book: Book, first: int, r
     client.hset(keys.META, "recorded", "9999999999999-0")  # the history is behind the recorded position: it is a copy
     client.close()
 
-    assert 2 == catch_up(queue, book)
+    assert 2 == catch_up(queue, database)
 
-    array, member = book.get(first), book.get(first + 1)
+    array, member = database.get(first), database.get(first + 1)
     assert array is not None
     assert member is not None
     assert array.job.tally == stand(queue, first).tally
     assert (Member(first, 0), "train --lr=1e-3 --seed=0") == (member.job.member, member.job.spec.command)
 
 
-def test_the_ids_of_members_count_as_seen(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+def test_the_ids_of_members_count_as_seen(
+    queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
+) -> None:
     """The ids of members count for the highest id, by the array's row or by a member's row."""
     record()
-    assert first + 10 == book.max_job_id()
+    assert first + 10 == database.max_job_id()
     must_claim(queue)
     record()
-    assert first + 10 == book.max_job_id()
-    assert isinstance(book.cursor(), Cursor)
+    assert first + 10 == database.max_job_id()
+    assert isinstance(database.cursor(), Cursor)
 
 
 def test_an_array_that_was_born_held_is_held_after_a_loss(
-    queue: JobQueue, book: Book, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """An array that was submitted held is held after a rebuild.
 
@@ -274,7 +284,7 @@ def test_an_array_that_was_born_held_is_held_after_a_loss(
     array = queue.submit(make_spec(array=Array.parse("0-1"), waits=waits)).id
     record()
 
-    lose_data(queue, book)
+    lose_data(queue, database)
 
     after = stand(queue, array)
     assert (JobState.HELD, WaitReason.HELD) == (after.state, after.reason)
@@ -283,7 +293,7 @@ def test_an_array_that_was_born_held_is_held_after_a_loss(
 
 
 def test_an_array_began_with_its_first_member(
-    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """An array's start is that of its first member, whatever waits or is held or changes later."""
     assert None is stand(queue, first).started_at
@@ -297,13 +307,13 @@ def test_an_array_began_with_its_first_member(
     queue.hold(first)
     record()
 
-    kept = book.get(first)
+    kept = database.get(first)
     assert kept is not None
     assert (JobState.HELD, began, began) == (kept.job.state, kept.job.started_at, stand(queue, first).started_at)
 
 
 def test_the_book_tells_which_members_never_began(
-    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """The history reports the members that never began, which have no rows of their own.
 
@@ -311,20 +321,20 @@ def test_the_book_tells_which_members_never_began(
     """
     one, _ = must_claim(queue), must_claim(queue)
     record()
-    assert Indexes() == book.never_began(first)
+    assert Indexes() == database.never_began(first)
 
     queue.part(first, "cancel", Indexes.parse("0,3-4,7"))
     queue.part(first, "hold", Indexes.parse("9"))
     record()
 
-    assert "3-4,7" == str(book.never_began(first))
-    assert Indexes() == book.never_began(one.job_id)
-    assert Indexes() == book.never_began(999)
+    assert "3-4,7" == str(database.never_began(first))
+    assert Indexes() == database.never_began(one.job_id)
+    assert Indexes() == database.never_began(999)
 
 
 @pytest.mark.parametrize("hold", ["", "1", "0-2"])
 def test_what_an_array_waited_for_never_came(
-    queue: JobQueue, book: Book, record: Callable[[], None], hold: str
+    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None], hold: str
 ) -> None:
     """The members of an array with a failed dependency are cancelled.
 
@@ -340,31 +350,31 @@ def test_what_an_array_waited_for_never_came(
     assert claim(queue) is None
     record()
 
-    kept = book.get(array)
+    kept = database.get(array)
     assert kept is not None
     assert kept.job.tally is not None
     assert (JobState.CANCELLED, 3) == (kept.job.state, kept.job.tally.ended["cancelled"])
-    assert "0-2" == str(book.never_began(array))
-    with book._engine.connect() as connection:
+    assert "0-2" == str(database.never_began(array))
+    with database._engine.connect() as connection:
         row = connection.execute(sa.select(jobs.c.array_left, jobs.c.array_held).where(jobs.c.id == array)).one()
     assert ("", "") == tuple(row)
 
-    lose_data(queue, book)
+    lose_data(queue, database)
     assert None is queue.get(array)
-    assert "0-2" == str(book.never_began(array))
+    assert "0-2" == str(database.never_began(array))
 
 
 def test_an_array_that_was_left_waiting_in_the_book_waits_no_more(
-    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """An ended array has no waiting members, even if a history of an older version says so."""
     queue.part(first, "cancel")
     record()
-    with book._engine.begin() as connection:
+    with database._engine.begin() as connection:
         connection.execute(sa.update(jobs).where(jobs.c.id == first).values(array_left="0-8", array_held="9"))
 
-    kept = book.get(first)
+    kept = database.get(first)
     assert kept is not None
     assert kept.job.tally is not None
     assert ("", "", 10) == (str(kept.job.tally.left), str(kept.job.tally.held), kept.job.tally.ended["cancelled"])
-    assert "0-9" == str(book.never_began(first))
+    assert "0-9" == str(database.never_began(first))

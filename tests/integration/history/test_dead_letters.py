@@ -16,7 +16,7 @@ from gpuqueue.codec import encode_ended, encode_spec
 from gpuqueue.doctor import history as room
 from gpuqueue.doctor.history import facts_of
 from gpuqueue.history.connect import open_engine, reading
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.queries import HistoryQuery
 from gpuqueue.model.finding import Grade, examined
 from gpuqueue.model.job import JobState
@@ -56,7 +56,7 @@ POISON = (
 
 
 def test_what_no_table_takes_is_set_aside_whole(
-    store_url: str, book: Book, book_url: str, caplog: pytest.LogCaptureFixture
+    store_url: str, database: HistoryDatabase, history_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Events that a table refuses become dead letters completely, and valid events around them are recorded.
 
@@ -68,14 +68,14 @@ def test_what_no_table_takes_is_set_aside_whole(
     for each in POISON:
         client.xadd(keys.OUTBOX, each)
     last = queue.submit(make_spec(name="last", env={"TOKEN": "hunter2"})).id
-    recorder = Recorder(Settings.load({}), queue, book)
+    recorder = Recorder(Settings.load({}), queue, database)
 
     while recorder.record(0):
         pass
 
     assert (0, None) == queue.backlog()
-    assert {first, last} <= {record.job.id for record in book.history(HistoryQuery())}
-    kept = unwritten(book_url)
+    assert {first, last} <= {record.job.id for record in database.history(HistoryQuery())}
+    kept = unwritten(history_url)
     assert kept
     for each in kept:
         whole = json.loads(each["fields"])
@@ -91,7 +91,7 @@ def test_what_no_table_takes_is_set_aside_whole(
 
 @pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
 def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
-    queue: JobQueue, book: Book, book_url: str
+    queue: JobQueue, database: HistoryDatabase, history_url: str
 ) -> None:
     """A refused end report still ends its job.
 
@@ -100,7 +100,7 @@ def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
     serve(queue)
     bad, good = (queue.submit(make_spec()).id for _ in range(2))
     claimed = must_claim(queue)
-    recorder = Recorder(Settings.load({}), queue, book)
+    recorder = Recorder(Settings.load({}), queue, database)
     recorder.record(0)
     client = redis.Redis.from_url(queue.url)
     finished = entry("finish", bad, state="failed", attempt=1, token=claimed.token, ended=_ended())
@@ -113,7 +113,7 @@ def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
     while recorder.record(0):
         pass
 
-    record, other = book.get(bad), book.get(good)
+    record, other = database.get(bad), database.get(good)
     assert record is not None
     assert other is not None
     assert (JobState.FAILED, JobState.CANCELLED) == (record.job.state, other.job.state)
@@ -121,26 +121,26 @@ def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
     assert record.last_run.ending is not None
     assert EndingKind.LOST is record.last_run.ending.kind
     assert "the book could not take the report of its end: " in record.last_run.ending.detail
-    report, claim = unwritten(book_url)
+    report, claim = unwritten(history_url)
     assert (_ended(), ENDLESS) == (json.loads(report["fields"])["ended"], json.loads(claim["fields"])["devices"])
-    found = _examined(book_url)
+    found = _examined(history_url)
     assert Grade.WARNING is found.grade
     assert f"it could not take 2 events, the first of job {bad}: " in found.seen
     assert "unwritten_events" in found.remedy
 
 
-def test_a_book_that_took_everything_is_well(book: Book, book_url: str) -> None:
+def test_a_book_that_took_everything_is_well(database: HistoryDatabase, history_url: str) -> None:
     """The doctor reports a history without dead letters as OK."""
-    assert book.cursor() is None
-    assert Grade.OK is _examined(book_url).grade
+    assert database.cursor() is None
+    assert Grade.OK is _examined(history_url).grade
 
 
 def test_a_database_that_fails_is_no_fault_of_the_event(
-    queue: JobQueue, book: Book, book_url: str, monkeypatch: pytest.MonkeyPatch
+    queue: JobQueue, database: HistoryDatabase, history_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lack of memory or file descriptors makes no dead letter: the event is written later."""
     queue.submit(make_spec())
-    recorder = Recorder(Settings.load({}), queue, book)
+    recorder = Recorder(Settings.load({}), queue, database)
     for error in (MemoryError(), OSError(24, "Too many open files")):
 
         def fail(*_: object, error: Exception = error, **__: object) -> bool:
@@ -152,17 +152,17 @@ def test_a_database_that_fails_is_no_fault_of_the_event(
                 recorder.record(0)
 
     assert 1 == recorder.record(0)
-    assert [] == unwritten(book_url)
+    assert [] == unwritten(history_url)
 
 
 def test_no_secret_is_told_of_a_row_that_is_refused(
-    queue: JobQueue, book: Book, book_url: str, caplog: pytest.LogCaptureFixture
+    queue: JobQueue, database: HistoryDatabase, history_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log and the reason of a dead letter contain no secrets.
 
     A site added its own constraint, and the server quotes the whole row, with the job's environment.
     """
-    engine = open_engine(book_url)
+    engine = open_engine(history_url)
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.exec_driver_sql("ALTER TABLE jobs ADD CONSTRAINT ours CHECK (name <> 'nobody')")
@@ -176,10 +176,10 @@ def test_no_secret_is_told_of_a_row_that_is_refused(
     queue.submit(make_spec(name="somebody"))
 
     with caplog.at_level(logging.DEBUG, "workers"):
-        Recorder(Settings.load({}), queue, book).record(0)
+        Recorder(Settings.load({}), queue, database).record(0)
 
-    assert ["somebody"] == [record.job.spec.name for record in book.history(HistoryQuery())]
-    (kept,) = unwritten(book_url)
+    assert ["somebody"] == [record.job.spec.name for record in database.history(HistoryQuery())]
+    (kept,) = unwritten(history_url)
     assert "ours" in kept["why"]
     assert "hunter2" in kept["fields"]
     assert "hunter2" not in caplog.text + kept["why"]

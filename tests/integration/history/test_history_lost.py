@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from factories import make_offer, make_spec, must_claim, serve
 
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import migrate
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.refill import GONE
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.event import Act, Cursor
@@ -33,9 +33,9 @@ DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB, index=0, name="A10", total_byt
 
 
 @pytest.fixture
-def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
     """Return a function that does all of the recorder's work."""
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
 
     def all_of_it() -> None:
         recorder.mend()
@@ -65,15 +65,15 @@ def finish(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
     assert queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=(DEVICE,))
 
 
-def known(book: Book, job_id: int) -> Record:
+def known(database: HistoryDatabase, job_id: int) -> Record:
     """Return the record of a job that must be in the history."""
-    record = book.get(job_id)
+    record = database.get(job_id)
     assert record is not None
     return record
 
 
 def test_what_lives_is_written_down_again(
-    queue: JobQueue, book: Book, book_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, history_url: str, record: Callable[[], None]
 ) -> None:
     """Live jobs are recorded again, in each state, with their runs.
 
@@ -87,28 +87,31 @@ def test_what_lives_is_written_down_again(
     queue.lose(lost, must_claim(queue).token, loss_limit=1, detail="gone")
     queue.hold(held)
     record()
-    before = {job_id: known(book, job_id) for job_id in (running, starting, held, queued)}
-    assert known(book, ended)
+    before = {job_id: known(database, job_id) for job_id in (running, starting, held, queued)}
+    assert known(database, ended)
 
-    empty(book_url)
+    empty(history_url)
     record()
 
-    assert book.get(ended) is None
-    assert before == {job_id: known(book, job_id) for job_id in before}
-    assert [token] == [each.token for each in known(book, starting).runs]
-    again = known(book, lost)
+    assert database.get(ended) is None
+    assert before == {job_id: known(database, job_id) for job_id in before}
+    assert [token] == [each.token for each in known(database, starting).runs]
+    again = known(database, lost)
     assert (JobState.HELD, 1, 1, ()) == (again.job.state, again.job.attempt, again.job.losses, again.runs)
-    assert [Act.RESTORE] == [event.act for event in book.events(running)]
+    assert [Act.RESTORE] == [event.act for event in database.events(running)]
     finish(queue, run, 3)
     record()
-    assert (JobState.FAILED, "exit 3") == (known(book, running).job.state, str(known(book, running).runs[0].ending))
-    assert [Act.RESTORE, Act.FINISH] == [event.act for event in book.events(running)]
+    assert (JobState.FAILED, "exit 3") == (
+        known(database, running).job.state,
+        str(known(database, running).runs[0].ending),
+    )
+    assert [Act.RESTORE, Act.FINISH] == [event.act for event in database.events(running)]
     assert queue.get(running) is None, "the queue forgets what the book has"
     assert queued + 1 == queue.submit(make_spec()).id
 
 
 def test_what_ends_while_the_book_is_away_is_recorded_whole(
-    queue: JobQueue, book: Book, book_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, history_url: str, record: Callable[[], None]
 ) -> None:
     """A job that ends while the history is lost is recorded completely.
 
@@ -123,31 +126,33 @@ def test_what_ends_while_the_book_is_away_is_recorded_whole(
     finish(queue, start(queue), 8)
     waiting = queue.submit(make_spec()).id
 
-    empty(book_url)
+    empty(history_url)
     record()
 
-    assert ["exit 7", "exit 8"] == [str(known(book, each).runs[-1].ending) for each in (1, 2)]
-    assert ["/runs/log"] * 2 == [known(book, each).runs[-1].log_path for each in (1, 2)]
-    assert JobState.QUEUED is known(book, waiting).job.state
+    assert ["exit 7", "exit 8"] == [str(known(database, each).runs[-1].ending) for each in (1, 2)]
+    assert ["/runs/log"] * 2 == [known(database, each).runs[-1].log_path for each in (1, 2)]
+    assert JobState.QUEUED is known(database, waiting).job.state
     assert [waiting] == [job.id for job in queue.live()]
 
 
-def test_a_book_that_lost_nothing_is_left_alone(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
+def test_a_book_that_lost_nothing_is_left_alone(
+    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
+) -> None:
     """A complete history is left unchanged: a new one, one in use, and one whose recorder died before it settled."""
     queue.submit(make_spec())
-    assert catch_up(queue, book) is None
+    assert catch_up(queue, database) is None
     record()
-    assert catch_up(queue, book) is None
+    assert catch_up(queue, database) is None
     queue.cancel(1)
     events, epoch = queue.events("0-0"), queue.epoch()
-    assert book.apply(events, expected=book.cursor(), epoch=epoch or "")
+    assert database.apply(events, expected=database.cursor(), epoch=epoch or "")
 
-    assert catch_up(queue, book) is None
-    assert [Act.SUBMIT, Act.CANCEL] == [event.act for event in book.events(1)]
+    assert catch_up(queue, database) is None
+    assert [Act.SUBMIT, Act.CANCEL] == [event.act for event in database.events(1)]
 
 
 def test_a_book_lost_right_after_the_store_is_written_down_too(
-    queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, history_url: str, store_url: str, record: Callable[[], None]
 ) -> None:
     """A history lost right after the store is recorded again.
 
@@ -158,35 +163,35 @@ def test_a_book_lost_right_after_the_store_is_written_down_too(
     client = connect(store_url)
     client.flushall()
     client.close()
-    assert open_queue(queue, book, lease_s=300)
+    assert open_queue(queue, database, lease_s=300)
 
-    empty(book_url)
+    empty(history_url)
     record()
 
-    assert JobState.QUEUED is known(book, 1).job.state
+    assert JobState.QUEUED is known(database, 1).job.state
 
 
 def test_ids_go_on_when_first_the_book_is_lost_and_then_the_store(
-    queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, history_url: str, store_url: str, record: Callable[[], None]
 ) -> None:
     """Ids continue when the history is lost and then the store, although the store had no job left to record again."""
     for _ in range(3):
         queue.cancel(queue.submit(make_spec()).id)
     record()
-    empty(book_url)
+    empty(history_url)
     record()
     client = connect(store_url)
     client.flushall()
     client.close()
 
-    assert open_queue(queue, book, lease_s=300)
+    assert open_queue(queue, database, lease_s=300)
     assert 3 + ID_GAP + 1 == queue.submit(make_spec()).id
-    assert book.get(3) is None
+    assert database.get(3) is None
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])  # a copy of an SQLite database is a file
 def test_an_older_copy_of_the_book_is_brought_up_to_date(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None], tmp_path: Path
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None], tmp_path: Path
 ) -> None:
     """An older copy of the history is brought up to date.
 
@@ -198,40 +203,40 @@ def test_an_older_copy_of_the_book_is_brought_up_to_date(
     ended, runs_on, again, waits = (queue.submit(make_spec()).id for _ in range(4))
     claims = [start(queue) for _ in range(3)]
     record()
-    book.close()
+    database.close()
     shutil.copy(path, tmp_path / "copy.db")
     finish(queue, claims[0])
     queue.lose(again, claims[2].token, loss_limit=3, detail="gone")
     second = start(queue)
     new = queue.submit(make_spec()).id
     record()
-    book.close()
+    database.close()
     for old in tmp_path.glob("book.db*"):
         old.unlink()
     (tmp_path / "copy.db").rename(path)
 
     record()
 
-    gone = known(book, ended)
+    gone = known(database, ended)
     assert (JobState.LOST, GONE) == (gone.job.state, gone.runs[0].ending.detail if gone.runs[0].ending else "")
-    assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.RESTORE] == [event.act for event in book.events(ended)]
-    assert [ended] == [each.job.id for each in book.history(HistoryQuery(endings=(EndingKind.LOST,)))]
-    assert [JobState.RUNNING, JobState.QUEUED] == [known(book, each).job.state for each in (runs_on, new)]
-    first_run, second_run = known(book, again).runs
+    assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.RESTORE] == [event.act for event in database.events(ended)]
+    assert [ended] == [each.job.id for each in database.history(HistoryQuery(endings=(EndingKind.LOST,)))]
+    assert [JobState.RUNNING, JobState.QUEUED] == [known(database, each).job.state for each in (runs_on, new)]
+    first_run, second_run = known(database, again).runs
     assert (EndingKind.LOST, None) == (first_run.ending.kind if first_run.ending else None, second_run.ending)
     assert second.token == second_run.token
     finish(queue, claims[1])
     record()
-    assert "exit 0" == str(known(book, runs_on).runs[0].ending)
+    assert "exit 0" == str(known(database, runs_on).runs[0].ending)
     client = connect(store_url)
     client.flushall()
     client.close()
-    assert open_queue(queue, book, lease_s=300)
+    assert open_queue(queue, database, lease_s=300)
     assert [again, waits, new] == [job.id for job in queue.live()]
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
-def test_what_was_written_into_a_file_just_deleted_was_not_written(book: Book, tmp_path: Path) -> None:
+def test_what_was_written_into_a_file_just_deleted_was_not_written(database: HistoryDatabase, tmp_path: Path) -> None:
     """A write into a file that was just deleted counts as failed.
 
     The commit succeeds, into a file without a name, and the queue must not drop anything because of it.
@@ -242,61 +247,63 @@ def test_what_was_written_into_a_file_just_deleted_was_not_written(book: Book, t
         (tmp_path / "book.db").unlink()
         yield []
 
-    with pytest.raises(BookUnreachable, match="was replaced while it was written to"):
-        book.rebase(meanwhile(), expected=None, to=to, last_given=0, at=datetime.now(timezone.utc))
-    with pytest.raises(BookUnreachable, match="is not there yet"):
-        book.cursor()
+    with pytest.raises(HistoryUnreachable, match="was replaced while it was written to"):
+        database.rebase(meanwhile(), expected=None, to=to, last_given=0, at=datetime.now(timezone.utc))
+    with pytest.raises(HistoryUnreachable, match="is not there yet"):
+        database.cursor()
 
 
-def test_the_history_of_another_store_is_not_touched(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
+def test_the_history_of_another_store_is_not_touched(
+    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
+) -> None:
     """The history of another store is left unchanged.
 
     With a wrong database URL, the jobs of two sites have the same ids.
     """
     queue.submit(make_spec())
     record()
-    before = book.get(1)
-    cursor = book.cursor()
+    before = database.get(1)
+    cursor = database.cursor()
     assert cursor is not None
-    assert book.turn_to("another", expected=cursor)
+    assert database.turn_to("another", expected=cursor)
 
     queue.cancel(1)
-    with pytest.raises(BookUnreachable, match="history of another store"):
+    with pytest.raises(HistoryUnreachable, match="history of another store"):
         record()
 
-    assert (before, Cursor(epoch="another")) == (book.get(1), book.cursor())
+    assert (before, Cursor(epoch="another")) == (database.get(1), database.cursor())
 
 
 def test_two_recorders_that_notice_at_once_write_it_once(
-    queue: JobQueue, book_url: str, store_url: str, record: Callable[[], None], book: Book
+    queue: JobQueue, history_url: str, store_url: str, record: Callable[[], None], database: HistoryDatabase
 ) -> None:
     """Two recorders that detect the loss at once record the jobs once: the cursor moves in the same transaction."""
     for _ in range(5):
         queue.submit(make_spec())
     record()
-    empty(book_url)
+    empty(history_url)
     back = []
     together = threading.Barrier(2)
 
-    def notice() -> None:
-        own_queue, own_book = JobQueue(store_url), Book(book_url)
+    def notification() -> None:
+        own_queue, own_book = JobQueue(store_url), HistoryDatabase(history_url)
         together.wait()
         back.append(catch_up(own_queue, own_book))
         own_queue.close()
         own_book.close()
 
-    threads = [threading.Thread(target=notice) for _ in range(2)]
+    threads = [threading.Thread(target=notification) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
     assert {5, None} == set(back)
-    assert 5 == len(list(*book.survivors()))
+    assert 5 == len(list(*database.survivors()))
 
 
 def test_a_job_that_cannot_be_read_keeps_no_other_from_being_told(
-    queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, history_url: str, store_url: str, record: Callable[[], None]
 ) -> None:
     """An unreadable job does not stop the others, for example after a validation rule became stricter."""
     for _ in range(3):
@@ -305,15 +312,15 @@ def test_a_job_that_cannot_be_read_keeps_no_other_from_being_told(
     client = connect(store_url)
     client.set("{gq}:s:2", "{}")
     client.close()
-    empty(book_url)
+    empty(history_url)
 
     record()
 
-    assert [True, False, True] == [book.get(each) is not None for each in (1, 2, 3)]
+    assert [True, False, True] == [database.get(each) is not None for each in (1, 2, 3)]
 
 
 def test_what_waits_is_written_down_again_with_what_it_waits_for(
-    queue: JobQueue, book: Book, book_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, history_url: str, record: Callable[[], None]
 ) -> None:
     """Waiting jobs are recorded again with what they wait for, and survive a later loss of the store."""
     serve(queue)
@@ -325,11 +332,11 @@ def test_what_waits_is_written_down_again_with_what_it_waits_for(
     before = [queue.get(each) for each in (parent, child, retried)]
     record()
 
-    empty(book_url)
+    empty(history_url)
     record()
     client = connect(queue.url)
     client.flushall()
     client.close()
-    open_queue(queue, book, lease_s=300)
+    open_queue(queue, database, lease_s=300)
 
     assert before == [queue.get(each) for each in (parent, child, retried)]

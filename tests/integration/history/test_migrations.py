@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import migrate, text_index
 from gpuqueue.history.connect import open_engine, reading, writing
 from gpuqueue.history.indexes import METADATA
@@ -108,23 +108,23 @@ def test_an_empty_database_becomes_what_is_declared(empty_url: str) -> None:
     assert [] == differences
 
 
-def test_constraints_are_those_declared(empty_url: str, book_url: str) -> None:
+def test_constraints_are_those_declared(empty_url: str, history_url: str) -> None:
     """The constraints match those of the declared tables. Alembic does not compare checks."""
     engine = open_engine(empty_url, make=True)
     with writing(engine) as connection:
         METADATA.create_all(connection)
     engine.dispose()
-    assert constraints(empty_url) == constraints(book_url)
+    assert constraints(empty_url) == constraints(history_url)
 
 
-def test_down_to_nothing_and_up_again(book_url: str) -> None:
+def test_down_to_nothing_and_up_again(history_url: str) -> None:
     """A downgrade to base leaves no table, and an upgrade makes them all again."""
-    assert (set(METADATA.tables), REVISION) == (table_names(book_url), migrate.current(book_url))
-    migrate.downgrade(book_url, "base")
-    assert [] == left(book_url)
-    assert (set(), None) == (table_names(book_url), migrate.current(book_url))
-    migrate.upgrade(book_url)
-    assert (set(METADATA.tables), REVISION) == (table_names(book_url), migrate.current(book_url))
+    assert (set(METADATA.tables), REVISION) == (table_names(history_url), migrate.current(history_url))
+    migrate.downgrade(history_url, "base")
+    assert [] == left(history_url)
+    assert (set(), None) == (table_names(history_url), migrate.current(history_url))
+    migrate.upgrade(history_url)
+    assert (set(METADATA.tables), REVISION) == (table_names(history_url), migrate.current(history_url))
 
 
 def test_jobs_from_before_tell_of_their_last_run(empty_url: str) -> None:
@@ -146,17 +146,17 @@ def test_jobs_from_before_tell_of_their_last_run(empty_url: str) -> None:
     migrate.upgrade(empty_url)
     with reading(engine) as connection:
         columns = "id, ending, exit_code, duration_s, peak_bytes"
-        told = connection.execute(sa.text(f"SELECT {columns} FROM jobs ORDER BY id")).all()
+        reported = connection.execute(sa.text(f"SELECT {columns} FROM jobs ORDER BY id")).all()
     engine.dispose()
-    assert [(1, "exited", 3, 2.5, 10), (2, "exited", 3, 2.5, None), (3, None, None, None, None)] == told
+    assert [(1, "exited", 3, 2.5, 10), (2, "exited", 3, 2.5, None), (3, None, None, None, None)] == reported
 
 
-def test_upgrade_twice_changes_nothing(book_url: str) -> None:
+def test_upgrade_twice_changes_nothing(history_url: str) -> None:
     """A database that is up to date keeps its rows."""
-    engine = open_engine(book_url)
+    engine = open_engine(history_url)
     with writing(engine) as connection:
         insert(connection, "jobs", JOB)
-    migrate.upgrade(book_url)
+    migrate.upgrade(history_url)
     with reading(engine) as connection:
         assert 1 == connection.scalar(sa.text("SELECT count(*) FROM jobs"))
     engine.dispose()
@@ -167,15 +167,15 @@ def test_the_code_knows_the_newest_revision() -> None:
     assert migrate.head() == REVISION
 
 
-def test_a_newer_database_is_left_alone(book_url: str) -> None:
+def test_a_newer_database_is_left_alone(history_url: str) -> None:
     """A database with an unknown newer revision is left unchanged."""
-    engine = open_engine(book_url)
+    engine = open_engine(history_url)
     with writing(engine) as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     engine.dispose()
-    with pytest.raises(BookUnreachable, match="is newer than this gpuqueue: upgrade gpuqueue"):
-        migrate.upgrade(book_url)
-    assert "9999" == migrate.current(book_url)
+    with pytest.raises(HistoryUnreachable, match="is newer than this gpuqueue: upgrade gpuqueue"):
+        migrate.upgrade(history_url)
+    assert "9999" == migrate.current(history_url)
 
 
 @pytest.mark.full
@@ -222,10 +222,10 @@ def test_many_upgrade_at_once(empty_url: str) -> None:
         ("single_row", "outbox_cursor", {**CURSOR, "id": 2}),
     ],
 )
-def test_an_impossible_row_is_refused(book_url: str, check: str, table: str, row: dict[str, Any]) -> None:
+def test_an_impossible_row_is_refused(history_url: str, check: str, table: str, row: dict[str, Any]) -> None:
     """The constraints refuse impossible rows, even if a bug writes them."""
     good = {"jobs": JOB, "runs": RUN, "run_devices": DEVICE, "outbox_cursor": CURSOR}
-    engine = open_engine(book_url)
+    engine = open_engine(history_url)
     with writing(engine) as connection:
         for name in list(good)[: list(good).index(table)]:
             insert(connection, name, good[name])
@@ -236,9 +236,9 @@ def test_an_impossible_row_is_refused(book_url: str, check: str, table: str, row
     engine.dispose()
 
 
-def test_rows_that_refer_to_a_job_go_with_it(book_url: str) -> None:
+def test_rows_that_refer_to_a_job_go_with_it(history_url: str) -> None:
     """A run without a job is refused, and a deleted job takes its runs with it."""
-    engine = open_engine(book_url)
+    engine = open_engine(history_url)
     with pytest.raises(sa.exc.IntegrityError), writing(engine) as connection:
         insert(connection, "runs", RUN)
     with writing(engine) as connection:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from factories import make_spec, must_claim, serve
 
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.jobqueue import JobQueue
@@ -50,7 +50,7 @@ def through(queue: JobQueue) -> None:
 
 
 def test_a_row_of_short_jobs_is_written_in_few_transactions(
-    queue: JobQueue, book: Book, monkeypatch: pytest.MonkeyPatch
+    queue: JobQueue, database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many short jobs are written in few transactions.
 
@@ -58,19 +58,23 @@ def test_a_row_of_short_jobs_is_written_in_few_transactions(
     """
     serve(queue)
     batches: list[int] = []
-    apply = book.apply
-    monkeypatch.setattr(book, "apply", lambda events, **where: batches.append(len(events)) or apply(events, **where))
+    apply = database.apply
+    monkeypatch.setattr(
+        database, "apply", lambda events, **where: batches.append(len(events)) or apply(events, **where)
+    )
     monkeypatch.setattr(of_recorder, "WAIT_S", 0.0)
     through(queue)
     stopping = Stopping(lambda: [through(queue) for _ in range(5)] and None)
 
-    Recorder(Settings.load({}), queue, book).loop(stopping)
+    Recorder(Settings.load({}), queue, database).loop(stopping)
 
     assert [GATHER_S, GATHER_S] == stopping.pauses_s
     assert [4, 20] == batches
 
 
-def test_a_full_batch_is_followed_at_once(queue: JobQueue, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_batch_is_followed_at_once(
+    queue: JobQueue, database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A full batch is followed by the next one at once: a recorder that is behind must not pause."""
     serve(queue)
     monkeypatch.setattr(of_recorder, "BATCH", 4)
@@ -79,20 +83,20 @@ def test_a_full_batch_is_followed_at_once(queue: JobQueue, book: Book, monkeypat
         through(queue)
     stopping = Stopping(lambda: None)
 
-    Recorder(Settings.load({}), queue, book).loop(stopping)
+    Recorder(Settings.load({}), queue, database).loop(stopping)
 
     assert [] == stopping.pauses_s
     assert 0 == queue.backlog()[0]
 
 
 def test_what_was_waited_for_is_not_followed_by_a_pause(
-    queue: JobQueue, book: Book, monkeypatch: pytest.MonkeyPatch
+    queue: JobQueue, database: HistoryDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An event that the recorder waited for is not followed by a pause.
 
     A single job's events come one by one, and its end must not wait because its start was just written.
     """
-    recorder, stopping = Recorder(Settings.load({}), queue, book), Stopping(lambda: None)
+    recorder, stopping = Recorder(Settings.load({}), queue, database), Stopping(lambda: None)
     monkeypatch.setattr(recorder, "mend", lambda: None)
     asked: list[float] = []
     monkeypatch.setattr(recorder, "record", lambda wait_s: asked.append(wait_s) or (len(asked) < 8 and wait_s > 0))

@@ -18,14 +18,14 @@ from outbox import Outbox
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.codec import encode_ended
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import sqlite_reader
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import Notice
+from gpuqueue.model.notification import Notification
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
@@ -45,15 +45,15 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def told_in_full(url: str) -> Book:
+def told_in_full(url: str) -> HistoryDatabase:
     """Return a history with all fields of a job: job 1, and array 2 with its member 4."""
-    book = Book(url)
-    outbox = Outbox(book)
-    outbox.submit(1, make_spec(gpus=2, tags=("a", "b"), notices=(Notice("team"),)))
+    database = HistoryDatabase(url)
+    outbox = Outbox(database)
+    outbox.submit(1, make_spec(gpus=2, tags=("a", "b"), notifications=(Notification("team"),)))
     outbox.claim(1, devices="GPU-b,GPU-a")
     outbox.started(1, devices="GPU-b,GPU-a")
-    outbox.tell(1, Act.NOTE, JobState.RUNNING, token="1.a", detail="holds too much")
-    outbox.tell(1, Act.MARK, JobState.RUNNING, note="keep")
+    outbox.report(1, Act.NOTE, JobState.RUNNING, token="1.a", detail="holds too much")
+    outbox.report(1, Act.MARK, JobState.RUNNING, note="keep")
     seen = RunDevice(
         uuid="GPU-b",
         lease_bytes=GIB,
@@ -67,12 +67,12 @@ def told_in_full(url: str) -> Book:
     )
     devices = (seen, replace(seen, uuid="GPU-a", index=4, timeline=None))
     ended = encode_ended(ending=Ending.from_status(-9), duration_s=1.5, devices=devices, peak_at_once_bytes=GIB)
-    outbox.tell(1, Act.FINISH, JobState.FAILED, token="1.a", ended=ended)
+    outbox.report(1, Act.FINISH, JobState.FAILED, token="1.a", ended=ended)
     outbox.submit(2, make_spec(array=Array.asked("0-9", (), None)))
     outbox.claim(4, of="2", index="1", left="0,2-9")
     outbox.finish(4, Ending.from_status(0), JobState.SUCCEEDED)
     outbox.record()
-    return book
+    return database
 
 
 def test_it_tells_all_that_the_whole_book_tells(url: str) -> None:
@@ -80,16 +80,16 @@ def test_it_tells_all_that_the_whole_book_tells(url: str) -> None:
 
     Compared are a job with all fields, an array, a member and a missing job.
     """
-    book = told_in_full(url)
+    database = told_in_full(url)
 
     records = {job_id: sqlite_reader.record(url, job_id) for job_id in (1, 2, 4, 99)}
 
-    assert {job_id: book.get(job_id) for job_id in records} == records
+    assert {job_id: database.get(job_id) for job_id in records} == records
     job, array, member = records[1], records[2], records[4]
     assert job is not None
     assert array is not None
     assert member is not None
-    assert (2, 1, 1) == (len(job.runs[0].devices), len(job.notes), len(job.told))
+    assert (2, 1, 1) == (len(job.runs[0].devices), len(job.notes), len(job.reported))
     assert (None, GIB) == next(each.timeline.bytes for each in job.runs[0].devices if each.timeline)
     assert True is job.runs[0].devices[0].peak.shared
     assert job.job.ended_at is not None
@@ -97,7 +97,7 @@ def test_it_tells_all_that_the_whole_book_tells(url: str) -> None:
     assert array.job.tally is not None
     assert 1 == array.job.tally.ended["succeeded"]
     assert "2_1" == member.job.label
-    book.close()
+    database.close()
 
 
 @pytest.mark.parametrize(
@@ -159,8 +159,8 @@ def test_a_file_that_somebody_keeps_locked_is_not_waited_for_long(
 
 def test_it_reads_beside_a_writer(path: Path, url: str) -> None:
     """The reader reads beside a writer without waiting, and sees only committed data."""
-    book = told_in_full(url)
-    before = book.get(1)
+    database = told_in_full(url)
+    before = database.get(1)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         other.execute("UPDATE jobs SET note = 'other'")
@@ -171,8 +171,8 @@ def test_it_reads_beside_a_writer(path: Path, url: str) -> None:
     after = sqlite_reader.record(url, 1)
     assert after is not None
     assert "other" == after.job.note
-    assert after == book.get(1)
-    book.close()
+    assert after == database.get(1)
+    database.close()
 
 
 def test_a_file_in_anothers_place_is_read_at_once(path: Path, url: str, migrated_sqlite: Path) -> None:
@@ -190,17 +190,17 @@ def test_behind_a_shut_door_the_whole_book_answers(tmp_path: Path, migrated_sqli
     shutil.copy(migrated_sqlite, tmp_path / "book.db")
     told_in_full(f"sqlite:///{tmp_path / 'book.db'}").close()
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
-    told = []
+    reported = []
     for address in (settings.database_url, f"{settings.database_url}?timeout=7"):
         with Connection(replace(settings, database_url=address)) as connection:
-            told.append((connection._written(1), connection._book is None))
+            reported.append((connection._written(1), connection._database is None))
 
-    assert told[0][0] == told[1][0] is not None
-    assert [True, False] == [is_light for _, is_light in told]
+    assert reported[0][0] == reported[1][0] is not None
+    assert [True, False] == [is_light for _, is_light in reported]
 
 
 def _says_why(url: str, words: str) -> None:
-    book = Book(url)
-    with pytest.raises(BookUnreachable, match=words):
-        book.get(1)
-    book.close()
+    database = HistoryDatabase(url)
+    with pytest.raises(HistoryUnreachable, match=words):
+        database.get(1)
+    database.close()

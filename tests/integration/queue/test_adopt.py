@@ -78,9 +78,9 @@ def test_a_run_whose_claim_the_book_never_saw_is_taken_back(queue: JobQueue) -> 
     job = queue.get(1)
     assert job is not None
     assert (JobState.RUNNING, 1, "nodeA", ("GPU-0",)) == (job.state, job.attempt, job.host, job.devices)
-    assert (GIB, (1,)) == (queue.devices()[0].promised_bytes, queue.devices()[0].jobs)
+    assert (GIB, (1,)) == (queue.devices()[0].allocated_bytes, queue.devices()[0].jobs)
     alive = [Alive(job_id=1, token="1.abc", observed={"GPU-0": 7})]
-    assert {"1.abc"} == queue.beat(make_offer(), alive, lease_s=300).go_on
+    assert {"1.abc"} == queue.heartbeat(make_offer(), alive, lease_s=300).go_on
     event = last_event(queue)
     assert (Act.ADOPT, JobState.RUNNING, 1) == (event.act, event.state, event.attempt)
     assert ("/runs/log", (DEVICE,)) == decode_started(event.fields["started"])
@@ -281,9 +281,9 @@ def test_a_run_on_several_devices_gets_its_memory_on_each(queue: JobQueue) -> No
 
     queue.adopt(stray(spec=spec, devices=(DEVICE, replace(DEVICE, uuid="GPU-1"))), lease_s=300)
 
-    assert [GIB, GIB] == [device.promised_bytes for device in queue.devices()]
+    assert [GIB, GIB] == [device.allocated_bytes for device in queue.devices()]
     assert finish(queue, "1.abc")
-    assert [0, 0] == [device.promised_bytes for device in queue.devices()]
+    assert [0, 0] == [device.allocated_bytes for device in queue.devices()]
 
 
 def test_how_an_earlier_run_came_to_its_start_is_not_told_of_a_later_one(queue: JobQueue) -> None:
@@ -311,10 +311,10 @@ def test_a_run_that_was_alone_on_its_card_is_alone_again(rebuilt: JobQueue) -> N
 
     assert str(24 * GIB) == adopted.fields["lease"]
     (status,) = rebuilt.devices()
-    assert (True, 24 * GIB, 0) == (status.exclusive, status.promised_bytes, status.free_bytes)
+    assert (True, 24 * GIB, 0) == (status.exclusive, status.allocated_bytes, status.free_bytes)
     rebuilt.submit(make_spec())
     assert claim(rebuilt) is None
-    rebuilt.beat(make_offer(), [Alive(job_id=50, token="1.abc", observed={"GPU-0": 1})], lease_s=300)
+    rebuilt.heartbeat(make_offer(), [Alive(job_id=50, token="1.abc", observed={"GPU-0": 1})], lease_s=300)
     assert claim(rebuilt) is None
     assert finish(rebuilt, "1.abc", 50)
     assert claim(rebuilt) is not None

@@ -133,7 +133,7 @@ def test_no_more_than_asked_are_at_it_at_once(farm: JobQueue) -> None:
     assert WaitReason.MEMORY is stand(farm, first).reason
     three = must_claim(farm)
     assert (first + 3, None) == (three.job_id, claim(farm))
-    farm.giveback(two.job_id, two.token, "full")  # a released member still counts, and goes first
+    farm.release_claim(two.job_id, two.token, "full")  # a released member still counts, and goes first
     assert (two.job_id, None) == (must_claim(farm).job_id, claim(farm))
 
 

@@ -10,7 +10,7 @@ from factories import claim, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
 from gpuqueue.doctor import queue as room
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.array import MOST_MEMBERS, Array, Indexes, Member, Tally
 from gpuqueue.model.dependencies import Dependency, Waits
@@ -31,9 +31,9 @@ LEASE_S = 300.0
 
 
 @pytest.fixture
-def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
     """Return a function that records the whole outbox in the history."""
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
 
     def drain() -> None:
         while recorder.record(0):
@@ -70,11 +70,11 @@ def tally(queue: JobQueue, array_id: int) -> Tally:
     return found
 
 
-def lose_data(queue: JobQueue, book: Book) -> None:
+def lose_data(queue: JobQueue, database: HistoryDatabase) -> None:
     """Delete all data in the store and rebuild it from the history, with claims allowed at once."""
     client = connect(queue.url)
     client.flushall()
-    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    assert open_queue(queue, database, lease_s=LEASE_S) is not None
     client.hset(keys.META, "claims", 0)
     assert [] == faults(dump(client))
     client.close()
@@ -97,7 +97,7 @@ def doctor_of(queue: JobQueue) -> dict[str, room.Finding]:
 
 @pytest.mark.full
 def test_what_is_left_of_a_torn_array_takes_a_long_text(
-    queue: JobQueue, book: Book, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """A scattered array with a long text of remaining members is restored.
 
@@ -116,7 +116,7 @@ def test_what_is_left_of_a_torn_array_takes_a_long_text(
     assert before.tally is not None
     assert len(str(before.tally.held)) > 4096
 
-    lose_data(queue, book)
+    lose_data(queue, database)
 
     assert before == stand(queue, array)
     queue.release(array)
@@ -130,7 +130,9 @@ def test_what_is_left_of_a_torn_array_takes_a_long_text(
 
 
 @pytest.mark.full
-def test_the_most_scattered_array_comes_back(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
+def test_the_most_scattered_array_comes_back(
+    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
+) -> None:
     """The most scattered array is restored.
 
     It has a million members, of which every second one was cancelled and half of the others are held.
@@ -140,11 +142,11 @@ def test_the_most_scattered_array_comes_back(queue: JobQueue, book: Book, record
     left, held = (",".join(map(str, range(first, MOST_MEMBERS, 4))) for first in (0, 2))
     pairs = ",".join(f"{first}-{first + 1}" for first in range(0, MOST_MEMBERS - 1, 3))  # the longest possible text
     for one, other, count in ((left, held, MOST_MEMBERS // 2), (pairs, "", 2 * len(pairs.split(",")))):
-        with book._engine.begin() as connection:
+        with database._engine.begin() as connection:
             connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left=one, array_held=other))
         client = connect(queue.url)
         client.flushall()
-        assert open_queue(queue, book, lease_s=LEASE_S) is not None
+        assert open_queue(queue, database, lease_s=LEASE_S) is not None
 
         kept = client.hmget(keys.job(array), "rm", "hd", "ec", "st", "un")
         assert [one, other, str(MOST_MEMBERS - count), "queued", None] == kept
@@ -157,7 +159,7 @@ def test_the_most_scattered_array_comes_back(queue: JobQueue, book: Book, record
 )
 def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     queue: JobQueue,
-    book: Book,
+    database: HistoryDatabase,
     record: Callable[[], None],
     caplog: pytest.LogCaptureFixture,
     left: str,
@@ -171,10 +173,10 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     ended, running = must_claim(queue), must_claim(queue)
     end(queue, ended)
     record()
-    with book._engine.begin() as connection:
+    with database._engine.begin() as connection:
         connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left=left, array_held=held))
 
-    lose_data(queue, book)
+    lose_data(queue, database)
 
     assert f"array {array} cannot be put back, it is held: " in caplog.text
     assert JobState.RUNNING is stand(queue, array).state
@@ -188,11 +190,11 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
         assert "how far it had come cannot be read" in (after.because or "")
         assert ("", "") == (str(tally(queue, array).left), str(tally(queue, array).held))
         assert claim(queue) is None
-    told = doctor_of(queue)["arrays"]
-    assert Grade.WARNING is told.grade
-    assert f"array {array} had come" in told.seen
+    reported = doctor_of(queue)["arrays"]
+    assert Grade.WARNING is reported.grade
+    assert f"array {array} had come" in reported.seen
     record()
-    kept = book.get(array)
+    kept = database.get(array)
     assert kept is not None
     assert (JobState.HELD, after.because) == (kept.job.state, kept.job.because)
 
@@ -202,7 +204,7 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     assert Grade.OK is doctor_of(queue)["arrays"].grade
     assert [] == whats_wrong(queue)
     record()
-    kept = book.get(array)
+    kept = database.get(array)
     assert kept is not None
     assert kept.job.tally is not None
     assert {"succeeded": 2, "failed": 0, "cancelled": 8, "lost": 0} == kept.job.tally.ended
@@ -210,17 +212,17 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
 
 @pytest.mark.parametrize("well", [True, False])
 def test_nor_does_what_such_an_array_waited_for_start_it(
-    queue: JobQueue, book: Book, record: Callable[[], None], *, well: bool
+    queue: JobQueue, database: HistoryDatabase, record: Callable[[], None], *, well: bool
 ) -> None:
     """An array with unknown progress stays held when its dependency ends and after a second data loss."""
     parent = queue.submit(make_spec(mem_bytes=GIB // 64, waits=Waits(hold=True))).id
     waits = Waits(after=(Dependency(parent),))
     array = queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-9"), waits=waits)).id
     record()
-    with book._engine.begin() as connection:
+    with database._engine.begin() as connection:
         connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left="0-10"))
     for _ in range(2):
-        lose_data(queue, book)
+        lose_data(queue, database)
         record()
         assert (JobState.HELD, WaitReason.HELD) == (stand(queue, array).state, stand(queue, array).reason)
 

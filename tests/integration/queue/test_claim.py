@@ -25,7 +25,7 @@ def test_a_claim_takes_the_memory_in_the_same_step(queue: JobQueue) -> None:
     assert (1, 2) == (first.job_id, second.job_id)
     assert claim(queue) is None
     (device,) = queue.devices()
-    assert (20 * GIB, 4 * GIB, (1, 2)) == (device.promised_bytes, device.free_bytes, device.jobs)
+    assert (20 * GIB, 4 * GIB, (1, 2)) == (device.allocated_bytes, device.free_bytes, device.jobs)
     assert JobState.STARTING is queue.get(1).state  # type: ignore[union-attr]
 
 
@@ -34,8 +34,8 @@ def test_the_look_at_the_device_travels_with_the_claim(queue: JobQueue) -> None:
     serve(queue)
     queue.submit(make_spec(mem_bytes=10 * GIB))
 
-    assert claim(queue, foreign_bytes=15 * GIB) is None
-    assert must_claim(queue, foreign_bytes=14 * GIB).job_id == 1
+    assert claim(queue, external_bytes=15 * GIB) is None
+    assert must_claim(queue, external_bytes=14 * GIB).job_id == 1
 
 
 def test_headroom_is_never_promised(queue: JobQueue) -> None:
@@ -56,7 +56,7 @@ def test_what_a_run_really_takes_counts_where_it_is_more_than_the_lease(queue: J
     queue.submit(make_spec(mem_bytes=2 * GIB))
     queue.submit(make_spec(mem_bytes=10 * GIB))
     first = must_claim(queue)
-    queue.beat(make_offer(), [Alive(job_id=1, token=first.token, observed={"GPU-0": 20 * GIB})], lease_s=300)
+    queue.heartbeat(make_offer(), [Alive(job_id=1, token=first.token, observed={"GPU-0": 20 * GIB})], lease_s=300)
 
     assert claim(queue) is None
 
@@ -127,7 +127,7 @@ def test_a_gang_gets_all_its_devices_or_none(queue: JobQueue) -> None:
 
     assert ("GPU-1", "GPU-0") == gang.devices
     assert claim(queue, "GPU-0") is None
-    assert [20 * GIB, 20 * GIB, 0] == [device.promised_bytes for device in queue.devices()]
+    assert [20 * GIB, 20 * GIB, 0] == [device.allocated_bytes for device in queue.devices()]
 
 
 def test_a_drained_device_takes_nothing(queue: JobQueue) -> None:
@@ -196,7 +196,7 @@ def test_eight_claimers_at_once_never_promise_more_than_there_is(queue: JobQueue
 
     assert len(won) == len(set(won)) > 0
     for device in queue.devices():
-        assert device.promised_bytes <= device.device.total_bytes
+        assert device.allocated_bytes <= device.device.total_bytes
         assert device.free_bytes < 7 * GIB
 
 

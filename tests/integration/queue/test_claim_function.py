@@ -15,7 +15,7 @@ from store_dump import dump
 
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.array import Array
-from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import Account, JobSpec, JobState, Level
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement, Preference
@@ -67,8 +67,8 @@ def libraries(client: redis.Redis) -> list[str]:
 
 def calls(client: redis.Redis) -> dict[str, int]:
     """Return how often each command that runs Lua was called."""
-    told: dict[str, Any] = client.info("commandstats")
-    return {name: told.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha", "fcall")}
+    reported: dict[str, Any] = client.info("commandstats")
+    return {name: reported.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("eval", "evalsha", "fcall")}
 
 
 # ---- loading the function ------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue
     fits = ids.popitem()[1] + 2**20
     for size in (fits + 2**20, fits):  # neither size was parsed before
         ids[queue.submit(make_spec(mem_bytes=size)).id] = size
-    assert fits == must_claim(queue, foreign_bytes=24 * GIB - fits).lease_bytes
+    assert fits == must_claim(queue, external_bytes=24 * GIB - fits).lease_bytes
 
 
 def test_a_store_that_lost_its_functions_gets_them_again(queue: JobQueue, admin: redis.Redis) -> None:
@@ -298,14 +298,14 @@ class Site:
 
     def _any_spec(self) -> JobSpec:
         some = self.chance
-        alone, wish = some.random() < 0.15, some.choice((None, None, None, *DeviceWish))
+        alone, device_filter = some.random() < 0.15, some.choice((None, None, None, *DeviceFilter))
         return make_spec(
             account=Account(name=some.choice(("ann", "bob", "cid")), uid=1, host="h"),
             mem_bytes=some.choice((1, 2, 6, 12, 20)) * GIB,
-            gpus=some.choice((1, 1, 2)) if wish is None else 1,
+            gpus=some.choice((1, 1, 2)) if device_filter is None else 1,
             level=some.choice(list(Level)),
             time_limit_s=some.choice((None, None, 60.0, 7200.0)),
-            device=wish,
+            device=device_filter,
             placement=Placement(
                 exclusive=alone,
                 whole=alone and some.random() < 0.5,
@@ -324,7 +324,7 @@ class Site:
         offer = make_offer(
             device=make_device(uuid, index=number, kind=kind, name=some.choice(("NVIDIA A100", "Tesla T4"))),
             host="nodeA" if number % 2 == 0 else "nodeB",
-            foreign_bytes=some.choice((0, 0, 3)) * GIB,
+            external_bytes=some.choice((0, 0, 3)) * GIB,
             slots=some.choice((1, 3, 8)),
         )
         self.offers[uuid] = offer

@@ -56,7 +56,7 @@ class Site:
             self.set(TICK_S)
             if alive:
                 named = [Alive(job_id=each.job_id, token=each.token, observed={"GPU-0": 1}) for each in alive]
-                assert not self.queue.beat(make_offer(), named, lease_s=LEASE_S).stale
+                assert not self.queue.heartbeat(make_offer(), named, lease_s=LEASE_S).stale
             self.reap(knows_the_time=knows_the_time)
 
     def reap(self, *, knows_the_time: bool = True) -> None:
@@ -266,7 +266,7 @@ def test_a_neighbour_that_was_heard_in_the_future_is_not_counted_on(site: Site) 
     """
     serve(site.queue, make_offer("GPU-1"))
     site.set(-DAY_S)
-    site.queue.beat(make_offer("GPU-0"), [], lease_s=LEASE_S)
+    site.queue.heartbeat(make_offer("GPU-0"), [], lease_s=LEASE_S)
     site.queue.submit(make_spec(gpus=2))
     assert claim(site.queue, "GPU-0") is None
 
@@ -280,7 +280,7 @@ def test_a_worker_that_was_heard_in_the_future_counts_as_silent(site: Site) -> N
     Otherwise it would count as just seen for a whole day.
     """
     site.set(time.time() + DAY_S - site._now_s)
-    site.queue.beat(make_offer(), [], lease_s=LEASE_S)
+    site.queue.heartbeat(make_offer(), [], lease_s=LEASE_S)
 
     assert site.queue.devices()[0].seen_s_ago > DAY_S / 2
 

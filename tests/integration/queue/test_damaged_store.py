@@ -14,7 +14,7 @@ from store_dump import dump, faults
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import UNREADABLE
 from gpuqueue.errors import StoreUnreachable, Unreadable
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState
@@ -23,7 +23,7 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import BrokenClaim, Stray
-from gpuqueue.queue.wakeup import Ring, ring_of
+from gpuqueue.queue.wakeup import WakeUp, wake_of
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
 from workers.services.recorder import Recorder
@@ -164,7 +164,7 @@ def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQue
         client.hdel(keys.job(job_id), "lv", "u", "sh")
     client.zadd(keys.LEASES, {"1": 0})
 
-    assert not queue.giveback(2, tokens[1], "no room")  # no change: its lease expires
+    assert not queue.release_claim(2, tokens[1], "no room")  # no change: its lease expires
     assert JobState.LOST is queue.lose(3, tokens[2], loss_limit=3, detail="gone")
     client.hset(keys.PREFIX + "meta", "reap", queue.now_ms())  # the reaper was not away
     assert {1: JobState.LOST} == queue.reap(loss_limit=3, lease_s=300, tick_s=10)
@@ -224,7 +224,7 @@ def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, client: 
     queue.submit(make_spec())
 
     assert claim(queue) is None
-    (other,) = queue.beat(make_offer(), [], lease_s=300).others
+    (other,) = queue.heartbeat(make_offer(), [], lease_s=300).others
     assert (7, 0, False) == (other.job_id, other.lease_bytes, other.leads)
 
 
@@ -234,11 +234,11 @@ def test_strangers_that_make_no_sense_are_none(queue: JobQueue, client: redis.Re
     for text in ("no JSON", "[]", '{"strangers":5}', '{"strangers":[{}]}', '{"trouble":7}'):
         client.hset(keys.SEEN, "GPU-0", text)
         (device,) = queue.devices()
-        assert ((), None) == (device.strangers, device.trouble)
+        assert ((), None) == (device.external_processes, device.trouble)
 
 
 def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
-    queue: JobQueue, client: redis.Redis, book: Book
+    queue: JobQueue, client: redis.Redis, database: HistoryDatabase
 ) -> None:
     """A malformed outbox entry is recorded as it is and does not stop the recorder.
 
@@ -249,29 +249,29 @@ def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
     client.xadd(keys.OUTBOX, {b"\xff": b"\xfe\x1b]0;x\x07"})
     client.xadd(keys.OUTBOX, {"act": "pause", "job": 1, "state": "paused", "at": 1, "attempt": 0, "losses": 0})
     queue.submit(make_spec(name="last"))
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
 
     while recorder.record(0):
         pass
 
-    assert ["last", "first"] == [record.job.spec.name for record in book.history(HistoryQuery())]
-    strange = book.events(0)
+    assert ["last", "first"] == [record.job.spec.name for record in database.history(HistoryQuery())]
+    strange = database.events(0)
     assert 3 == len(strange)
     assert {"act": "submit", "job": "x"} == dict(strange[0].fields)
     assert {"\udcff": "\udcfe\x1b]0;x\x07"} == dict(strange[1].fields)
     assert strange[2].at >= from_epoch_ms(1)
-    assert JobState.QUEUED is book.history(HistoryQuery())[1].job.state
+    assert JobState.QUEUED is database.history(HistoryQuery())[1].job.state
 
 
-def test_a_request_in_the_book_that_cannot_be_read_hides_no_record(queue: JobQueue, book: Book) -> None:
+def test_a_request_in_the_book_that_cannot_be_read_hides_no_record(queue: JobQueue, database: HistoryDatabase) -> None:
     """An unreadable request in the history hides no record: the values of the columns are shown."""
     for name in ("first", "last"):
         queue.submit(make_spec(name=name, argv=("echo", "a b"), gpus=2, time_limit_s=5.0))
-    Recorder(Settings.load(), queue, book).record(0)
-    with book._engine.begin() as connection:
+    Recorder(Settings.load(), queue, database).record(0)
+    with database._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE jobs SET spec = '{\"v\":9}' WHERE id = 1")
 
-    last, first = book.history(HistoryQuery())
+    last, first = database.history(HistoryQuery())
 
     assert ("first", ("echo", "a b"), 2, 5.0) == (
         first.job.spec.name,
@@ -300,10 +300,10 @@ def test_a_ring_that_means_nothing_only_says_to_look(text: str) -> None:
 
     Any client of the store can publish, and no worker may crash.
     """
-    assert Ring("work") == ring_of(keys.CONTROL, text)
-    assert Ring("work") == ring_of(keys.END, text)
-    assert Ring("cancel", 7, "1.a") == ring_of(keys.CONTROL, "cancel:7:1.a")
-    assert Ring("end", 7) == ring_of(keys.END, "7")
+    assert WakeUp("work") == wake_of(keys.CONTROL, text)
+    assert WakeUp("work") == wake_of(keys.END, text)
+    assert WakeUp("cancel", 7, "1.a") == wake_of(keys.CONTROL, "cancel:7:1.a")
+    assert WakeUp("end", 7) == wake_of(keys.END, "7")
 
 
 @pytest.mark.full

@@ -149,14 +149,14 @@ def test_thousands_that_wait_for_one_job_hear_of_its_end_in_pieces(queue: JobQue
     parent = submit(queue)
     many = [submit(queue, waits=after(parent), level=Level.LOW) for _ in range(170)]
     run(queue)
-    told = [event.job_id for event in queue.events("0-0", most=10_000) if event.act is Act.READY]
-    assert 0 < len(told) < len(many)
+    reported = [event.job_id for event in queue.events("0-0", most=10_000) if event.act is Act.READY]
+    assert 0 < len(reported) < len(many)
 
     for _ in range(8):
         queue.reap(loss_limit=3, lease_s=300, tick_s=10)
 
-    told = [event.job_id for event in queue.events("0-0", most=10_000) if event.act is Act.READY]
-    assert many == told, "not all, not in their order, or not once"
+    reported = [event.job_id for event in queue.events("0-0", most=10_000) if event.act is Act.READY]
+    assert many == reported, "not all, not in their order, or not once"
     assert is_whole(queue)
 
 

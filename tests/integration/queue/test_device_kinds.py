@@ -8,7 +8,7 @@ import redis
 from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.errors import Impossible
-from gpuqueue.model.device import DeviceKind, DeviceWish, suits
+from gpuqueue.model.device import DeviceFilter, DeviceKind, suits
 from gpuqueue.model.job import JobState, Level, WaitReason
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
@@ -38,32 +38,32 @@ def may_run(queue: JobQueue, uuid: str, **spec: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("wish", "known", "takers"),
+    ("device_filter", "known", "takers"),
     [
         (None, {GPU}, {GPU}),
         (None, {SIMULATED}, {SIMULATED}),
         (None, {CPU}, {CPU}),
         (None, {GPU, CPU}, {GPU}),
         (None, {SIMULATED, CPU}, {SIMULATED}),
-        (DeviceWish.GPU, {GPU}, {GPU}),
-        (DeviceWish.GPU, {SIMULATED}, {SIMULATED}),
-        (DeviceWish.GPU, {CPU}, set()),
-        (DeviceWish.GPU, {GPU, CPU}, {GPU}),
-        (DeviceWish.GPU, {SIMULATED, CPU}, {SIMULATED}),
-        (DeviceWish.CPU, {GPU}, set()),
-        (DeviceWish.CPU, {SIMULATED}, set()),
-        (DeviceWish.CPU, {CPU}, {CPU}),
-        (DeviceWish.CPU, {GPU, CPU}, {CPU}),
-        (DeviceWish.CPU, {SIMULATED, CPU}, {CPU}),
-        (DeviceWish.ANY, {GPU}, {GPU}),
-        (DeviceWish.ANY, {SIMULATED}, {SIMULATED}),
-        (DeviceWish.ANY, {CPU}, {CPU}),
-        (DeviceWish.ANY, {GPU, CPU}, {GPU, CPU}),
-        (DeviceWish.ANY, {SIMULATED, CPU}, {SIMULATED, CPU}),
+        (DeviceFilter.GPU, {GPU}, {GPU}),
+        (DeviceFilter.GPU, {SIMULATED}, {SIMULATED}),
+        (DeviceFilter.GPU, {CPU}, set()),
+        (DeviceFilter.GPU, {GPU, CPU}, {GPU}),
+        (DeviceFilter.GPU, {SIMULATED, CPU}, {SIMULATED}),
+        (DeviceFilter.CPU, {GPU}, set()),
+        (DeviceFilter.CPU, {SIMULATED}, set()),
+        (DeviceFilter.CPU, {CPU}, {CPU}),
+        (DeviceFilter.CPU, {GPU, CPU}, {CPU}),
+        (DeviceFilter.CPU, {SIMULATED, CPU}, {CPU}),
+        (DeviceFilter.ANY, {GPU}, {GPU}),
+        (DeviceFilter.ANY, {SIMULATED}, {SIMULATED}),
+        (DeviceFilter.ANY, {CPU}, {CPU}),
+        (DeviceFilter.ANY, {GPU, CPU}, {GPU, CPU}),
+        (DeviceFilter.ANY, {SIMULATED, CPU}, {SIMULATED, CPU}),
     ],
 )
 def test_who_takes_which_wish(
-    queue: JobQueue, wish: DeviceWish | None, known: set[DeviceKind], takers: set[DeviceKind]
+    queue: JobQueue, device_filter: DeviceFilter | None, known: set[DeviceKind], takers: set[DeviceKind]
 ) -> None:
     """The claim script and the Python rule agree on which device kinds a device filter admits.
 
@@ -71,9 +71,9 @@ def test_who_takes_which_wish(
     """
     serve(queue, *(offer_of(f"dev-{kind}", kind) for kind in known))
 
-    assert takers == {kind for kind in known if may_run(queue, f"dev-{kind}", device=wish)}
-    assert takers == {kind for kind in known if suits(wish, kind, gpus_known=known != {CPU})}
-    waiting = queue.submit(make_spec(device=wish))
+    assert takers == {kind for kind in known if may_run(queue, f"dev-{kind}", device=device_filter)}
+    assert takers == {kind for kind in known if suits(device_filter, kind, gpus_known=known != {CPU})}
+    waiting = queue.submit(make_spec(device=device_filter))
     reason = WaitReason.MEMORY if takers else WaitReason.DEVICE
     assert (reason, reason) == (waiting.reason, queue.get(waiting.id).reason)  # type: ignore[union-attr]
 
@@ -81,7 +81,7 @@ def test_who_takes_which_wish(
 def lose(queue: JobQueue, store_url: str) -> None:
     """Make the driver not answer for the device."""
     del store_url
-    queue.beat(make_offer(foreign_bytes=24 * GIB, trouble="the GPU is lost"), [], lease_s=300)
+    queue.heartbeat(make_offer(external_bytes=24 * GIB, trouble="the GPU is lost"), [], lease_s=300)
 
 
 def drain(queue: JobQueue, store_url: str) -> None:
@@ -130,7 +130,7 @@ def test_the_cpu_of_a_gpu_host_leaves_the_gpus_their_jobs_before_they_are_announ
     """
     serve(queue, offer_of("cpu-nodeA", CPU))
     unsaid = queue.submit(make_spec())
-    asked = queue.submit(make_spec(device=DeviceWish.CPU))
+    asked = queue.submit(make_spec(device=DeviceFilter.CPU))
 
     assert asked.id == must_claim(queue, "cpu-nodeA", gpus_here=True).job_id
     assert claim(queue, "cpu-nodeA", gpus_here=True) is None
@@ -143,7 +143,10 @@ def test_the_cpu_finds_its_job_behind_those_of_the_gpus(queue: JobQueue) -> None
     for i in range(80):
         level = Level.HIGH if i % 3 else Level.LOW
         queue.submit(make_spec(mem_bytes=(i + 1) * MIB, account=(ADA, BOB)[i % 2], level=level))
-    asked = [queue.submit(make_spec(device=wish, level=Level.LOW)).id for wish in (DeviceWish.CPU, DeviceWish.ANY)]
+    asked = [
+        queue.submit(make_spec(device=device_filter, level=Level.LOW)).id
+        for device_filter in (DeviceFilter.CPU, DeviceFilter.ANY)
+    ]
 
     assert asked == [must_claim(queue, "cpu-nodeA").job_id for _ in asked]
     assert claim(queue, "cpu-nodeA") is None
@@ -154,7 +157,7 @@ def test_a_pool_may_be_called_like_a_wish(queue: JobQueue) -> None:
     serve(queue, *(offer_of(f"dev-{kind}", kind, pool=word) for kind, word in ((GPU, "cpu"), (CPU, "any"))))
 
     assert not may_run(queue, "dev-cpu", pool="any")
-    assert may_run(queue, "dev-cpu", pool="any", device=DeviceWish.ANY)
+    assert may_run(queue, "dev-cpu", pool="any", device=DeviceFilter.ANY)
     assert may_run(queue, "dev-gpu", pool="cpu")
 
 
@@ -164,22 +167,22 @@ def test_a_reservation_is_no_way_round_the_wish(queue: JobQueue, store_url: str)
     A device that is reserved for a job of another kind serves its own jobs.
     """
     serve(queue, offer_of("cpu-nodeA", CPU))
-    queue.submit(make_spec(device=DeviceWish.GPU))
+    queue.submit(make_spec(device=DeviceFilter.GPU))
     client = connect(store_url)
     client.hset(keys.PREFIX + "rsv", "cpu-nodeA", f"1:{GIB}:{queue.now_ms() + 1000_000}")
     client.close()
 
     assert claim(queue, "cpu-nodeA") is None
-    assert may_run(queue, "cpu-nodeA", device=DeviceWish.CPU)
+    assert may_run(queue, "cpu-nodeA", device=DeviceFilter.CPU)
 
 
 # ---- several devices -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wish", [None, DeviceWish.GPU, DeviceWish.ANY])
-def test_a_gang_never_mixes_kinds(queue: JobQueue, wish: DeviceWish | None) -> None:
+@pytest.mark.parametrize("device_filter", [None, DeviceFilter.GPU, DeviceFilter.ANY])
+def test_a_gang_never_mixes_kinds(queue: JobQueue, device_filter: DeviceFilter | None) -> None:
     """A gang never mixes device kinds. The fullest neighbour is tried first, here the CPU or the simulated device."""
-    job = queue.submit(make_spec(gpus=2, device=wish))  # no device is known yet, so the claim must decide
+    job = queue.submit(make_spec(gpus=2, device=device_filter))  # no device is known yet, so the claim must decide
     serve(
         queue,
         make_offer("GPU-0"),
@@ -232,17 +235,17 @@ def test_only_devices_of_the_kind_can_make_a_job_possible(queue: JobQueue) -> No
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU, total_bytes=512 * GIB))
 
     with pytest.raises(Impossible, match="80G asked for, but the largest GPU can give 24G"):
-        queue.submit(make_spec(mem_bytes=80 * GIB, device=DeviceWish.GPU))
+        queue.submit(make_spec(mem_bytes=80 * GIB, device=DeviceFilter.GPU))
     with pytest.raises(Impossible, match="80G asked for, but the largest device can give 24G"):
         queue.submit(make_spec(mem_bytes=80 * GIB))
     with pytest.raises(Impossible, match="600G asked for, but the largest CPU can give 512G"):
-        queue.submit(make_spec(mem_bytes=600 * GIB, device=DeviceWish.CPU))
+        queue.submit(make_spec(mem_bytes=600 * GIB, device=DeviceFilter.CPU))
     with pytest.raises(Impossible, match="2 GPUs asked for, but no host has more than 1"):
-        queue.submit(make_spec(gpus=2, device=DeviceWish.GPU))
+        queue.submit(make_spec(gpus=2, device=DeviceFilter.GPU))
     with pytest.raises(Impossible, match="2 devices asked for, but no host has more than 1"):
-        queue.submit(make_spec(gpus=2, device=DeviceWish.ANY))
-    for wish in (DeviceWish.CPU, DeviceWish.ANY):
-        assert JobState.QUEUED is queue.submit(make_spec(mem_bytes=80 * GIB, device=wish)).state
+        queue.submit(make_spec(gpus=2, device=DeviceFilter.ANY))
+    for device_filter in (DeviceFilter.CPU, DeviceFilter.ANY):
+        assert JobState.QUEUED is queue.submit(make_spec(mem_bytes=80 * GIB, device=device_filter)).state
 
 
 def test_a_host_with_too_few_cards_that_are_large_enough_is_told_so(queue: JobQueue) -> None:
@@ -268,7 +271,7 @@ def test_a_job_may_wait_for_a_kind_that_is_not_there(queue: JobQueue) -> None:
     A GPU host that is down for an hour has withdrawn its devices, and its users must not be refused.
     """
     serve(queue, offer_of("cpu-nodeA", CPU))
-    spec = make_spec(mem_bytes=500 * GIB, gpus=4, device=DeviceWish.GPU)
+    spec = make_spec(mem_bytes=500 * GIB, gpus=4, device=DeviceFilter.GPU)
 
     first, again = (queue.submit(spec, nonce="abc") for _ in range(2))
 
@@ -287,13 +290,13 @@ def test_a_kind_is_looked_for_in_the_jobs_own_pool(queue: JobQueue) -> None:
     """
     serve(queue, make_offer(pool="fast"), offer_of("cpu-nodeA", CPU, pool="lab"))
 
-    assert WaitReason.DEVICE is queue.submit(make_spec(pool="lab", device=DeviceWish.GPU)).reason
+    assert WaitReason.DEVICE is queue.submit(make_spec(pool="lab", device=DeviceFilter.GPU)).reason
     assert WaitReason.DEVICE is queue.submit(make_spec(pool="lab")).reason
     assert [WaitReason.DEVICE] * 2 == [job.reason for job in queue.live()]
     assert claim(queue, "cpu-nodeA") is None
-    assert may_run(queue, "cpu-nodeA", pool="lab", device=DeviceWish.ANY)
+    assert may_run(queue, "cpu-nodeA", pool="lab", device=DeviceFilter.ANY)
     with pytest.raises(Impossible, match="no device is in pool nowhere"):
-        queue.submit(make_spec(pool="nowhere", device=DeviceWish.GPU))
+        queue.submit(make_spec(pool="nowhere", device=DeviceFilter.GPU))
 
 
 # ---- other versions --------------------------------------------------------------------------------------------------
@@ -342,7 +345,7 @@ def test_an_old_job_and_one_that_does_not_say_are_of_one_shape(queue: JobQueue) 
     So they wait in one order of arrival.
     """
     assert "1073741824:0:1:" == str(make_spec().shape)
-    assert "1073741824:0:1::cpu" == str(make_spec(device=DeviceWish.CPU).shape)
+    assert "1073741824:0:1::cpu" == str(make_spec(device=DeviceFilter.CPU).shape)
     serve(queue, offer_of("cpu-nodeA", CPU))
     assert may_run(queue, "cpu-nodeA")
 

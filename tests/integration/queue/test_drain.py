@@ -147,19 +147,19 @@ def die(queue: JobQueue, why: str = "killed by SIGSEGV", *, lost: bool = False, 
         queue.submit(make_spec())
     claimed = must_claim(queue)
     assert job_id in {None, claimed.job_id}
-    tell(queue, claimed, Evidence(against=("GPU-0",), why=why), lost=lost)
+    report(queue, claimed, Evidence(against=("GPU-0",), why=why), lost=lost)
     return claimed
 
 
-def tell(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = False) -> bool:
+def report(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = False) -> bool:
     """Report the end of a run twice, because the answer to the first report may get lost."""
-    told = []
+    reported = []
     for _ in range(2):
         if lost:
             words = (claimed.job_id, claimed.token)
-            told.append(queue.lose(*words, loss_limit=9, detail="gone", evidence=evidence) is not None)
+            reported.append(queue.lose(*words, loss_limit=9, detail="gone", evidence=evidence) is not None)
         else:
-            told.append(
+            reported.append(
                 queue.finish(
                     claimed.job_id,
                     claimed.token,
@@ -171,8 +171,8 @@ def tell(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = Fa
                 )
                 is not None
             )
-    assert [True, False] == told
-    return told[0]
+    assert [True, False] == reported
+    return reported[0]
 
 
 def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
@@ -231,7 +231,7 @@ def test_a_run_that_goes_well_ends_the_row_and_one_that_says_nothing_does_not(qu
     die(queue)
     die(queue)
     queue.submit(make_spec())
-    tell(queue, must_claim(queue), Evidence(well=True) if resets else Evidence())
+    report(queue, must_claim(queue), Evidence(well=True) if resets else Evidence())
 
     die(queue)
 
@@ -244,7 +244,7 @@ def test_a_run_that_goes_well_elsewhere_says_nothing_here(queue: JobQueue) -> No
     die(queue)
     die(queue)
     queue.submit(make_spec())
-    tell(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
+    report(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
 
     die(queue)
 
@@ -259,9 +259,9 @@ def test_a_run_on_several_devices_speaks_of_each(queue: JobQueue) -> None:
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for _ in range(3):
         queue.submit(make_spec(gpus=2))
-        tell(queue, must_claim(queue), Evidence(against=("GPU-0", "GPU-1"), why="killed by SIGKILL"))
+        report(queue, must_claim(queue), Evidence(against=("GPU-0", "GPU-1"), why="killed by SIGKILL"))
         queue.submit(make_spec())
-        tell(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
+        report(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
 
     assert [["deaths"], []] == [[str(said.origin) for said in each.drains] for each in queue.devices()]
 
@@ -274,10 +274,10 @@ def test_resumed_the_device_starts_with_a_clean_slate(queue: JobQueue) -> None:
     serve(queue)
     running = [queue.submit(make_spec()) and must_claim(queue) for _ in range(6)]
     for claimed in running[:3]:
-        tell(queue, claimed, Evidence(against=("GPU-0",), why="killed by SIGSEGV"))
+        report(queue, claimed, Evidence(against=("GPU-0",), why="killed by SIGSEGV"))
     (first,) = queue.devices()[0].drains
     for claimed in running[3:]:
-        tell(queue, claimed, Evidence(against=("GPU-0",), why="killed by SIGBUS"))
+        report(queue, claimed, Evidence(against=("GPU-0",), why="killed by SIGBUS"))
     assert (first,) == queue.devices()[0].drains
 
     queue.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
@@ -308,7 +308,7 @@ def test_the_worker_hears_of_it_with_its_next_beat(queue: JobQueue) -> None:
     for _ in range(3):
         die(queue)
 
-    (said,) = queue.beat(make_offer(), [], lease_s=300).drains
+    (said,) = queue.heartbeat(make_offer(), [], lease_s=300).drains
 
     assert "died one after the other" in said.why
 
@@ -323,7 +323,7 @@ def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store_url: str)
 
     assert "[1" == client.hget(keys.DEATHS, "GPU-0")
     queue.submit(make_spec())
-    tell(queue, must_claim(queue), Evidence(well=True))
+    report(queue, must_claim(queue), Evidence(well=True))
     assert 0 == client.exists(keys.DEATHS)
     client.close()
 

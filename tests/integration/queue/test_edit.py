@@ -14,10 +14,10 @@ from store_dump import digest, dump, faults
 
 from gpuqueue.errors import BadRequest, Impossible, JobNotFound, Refused, Unreadable
 from gpuqueue.history.connect import writing
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, JobSpec, JobState, Level, WaitReason
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending
@@ -111,7 +111,7 @@ def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "told"),
+    ("change", "error", "reported"),
     [
         (to(mem_bytes=80 * GIB), Impossible, {}),
         (to(gpus=3), Impossible, {}),
@@ -123,7 +123,7 @@ def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
     ],
 )
 def test_an_edit_that_cannot_be_changes_nothing(
-    queue: JobQueue, change: Callable[[JobSpec], JobSpec], error: type[Exception], told: dict[str, bool]
+    queue: JobQueue, change: Callable[[JobSpec], JobSpec], error: type[Exception], reported: dict[str, bool]
 ) -> None:
     """An impossible edit changes nothing.
 
@@ -137,7 +137,7 @@ def test_an_edit_that_cannot_be_changes_nothing(
     before = digest(store)
 
     with pytest.raises(error):
-        queue.edit(2, change, level=False, after=told.get("after", False), begin=False)
+        queue.edit(2, change, level=False, after=reported.get("after", False), begin=False)
 
     assert before == digest(store)
     store.close()
@@ -202,22 +202,24 @@ def test_two_edits_at_once_both_count(queue: JobQueue) -> None:
     assert ("other", 2 * GIB) == (spec.name, spec.mem_bytes)
 
 
-def test_the_book_hears_of_an_edit_and_gives_it_back(queue: JobQueue, book: Book, store_url: str) -> None:
+def test_the_book_hears_of_an_edit_and_gives_it_back(
+    queue: JobQueue, database: HistoryDatabase, store_url: str
+) -> None:
     """The history records an edit, and a rebuilt store has the edited job, bound to a GPU as before."""
     serve(queue)
-    job_id = submit(queue, device=DeviceWish.ANY)
+    job_id = submit(queue, device=DeviceFilter.ANY)
     queue.edit(job_id, to(name="other", mem_bytes=3 * GIB, device=None, waits=after()), after=True)
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
     while recorder.record(0):
         pass
-    record = book.get(job_id)
+    record = database.get(job_id)
     assert record is not None
     assert ("other", 3 * GIB) == (record.job.spec.name, record.job.spec.mem_bytes)
 
     store = connect(store_url)
     shape = store.hget(keys.job(job_id), "sh")
     store.flushall()
-    open_queue(queue, book, lease_s=300)
+    open_queue(queue, database, lease_s=300)
 
     assert shape == store.hget(keys.job(job_id), "sh")
     assert "other" == job_of(queue, job_id).spec.name
@@ -253,7 +255,7 @@ RETRIES = Retries(times=3, on=(RetryOn.ANY,))
 
 
 @pytest.mark.parametrize("way", ["in its pause", "after its pause", "held", "given back", "after a rebuild"])
-def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, book: Book, way: str) -> None:
+def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, database: HistoryDatabase, way: str) -> None:
     """A pending retry cannot be removed by an edit: it was granted and is run.
 
     Regression: the edit was accepted once the pause was over or the job was held.
@@ -267,11 +269,11 @@ def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, book: Boo
         at_once(queue, job_id)
     if way == "given back":
         run = must_claim(queue)
-        queue.giveback(job_id, run.token, "full")
+        queue.release_claim(job_id, run.token, "full")
     if way == "held":
         queue.hold(job_id)
     if way == "after a rebuild":
-        lose_the_store(queue, book)
+        lose_the_store(queue, database)
     before = job_of(queue, job_id)
 
     with pytest.raises(Refused, match=rf"job {job_id} waits for its retry 2 already: .*, or --retries 2 that this is"):
@@ -282,7 +284,9 @@ def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, book: Boo
 
 
 @pytest.mark.parametrize("way", ["in its pause", "after a rebuild", "lost"])
-def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, book: Book, way: str) -> None:
+def test_who_asked_to_be_requeued_may_have_no_more_retries(
+    queue: JobQueue, database: HistoryDatabase, way: str
+) -> None:
     """An edit may remove the retries of a job that waits after a requeue (exit code 75) or a loss.
 
     Neither of them is a retry.
@@ -298,7 +302,7 @@ def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, book
     else:
         end(queue, 75)
     if way == "after a rebuild":
-        lose_the_store(queue, book)
+        lose_the_store(queue, database)
 
     queue.edit(job_id, to(retries=Retries()))
 
@@ -309,7 +313,9 @@ def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, book
 
 
 @pytest.mark.parametrize("way", ["in its pause", "asked for again", "held", "held before"])
-def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(queue: JobQueue, book: Book, way: str) -> None:
+def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(
+    queue: JobQueue, database: HistoryDatabase, way: str
+) -> None:
     """A job that has run still waits for edited dependencies after a rebuild.
 
     Regression: because it had run, all its dependencies counted as over, including those added since.
@@ -328,7 +334,7 @@ def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(queue: JobQue
     assert (Dependency(parent),) == before.awaits
 
     for _ in range(2):
-        lose_the_store(queue, book)
+        lose_the_store(queue, database)
         queue.reap(loss_limit=3, lease_s=300, tick_s=10)  # which releases the dependants of ended jobs
         assert before == job_of(queue, job_id)
 
@@ -347,7 +353,9 @@ def at_once_but_for_others(queue: JobQueue, job_id: int) -> None:
     assert WaitReason.DEPENDENCY is job_of(queue, job_id).reason
 
 
-def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(queue: JobQueue, book: Book) -> None:
+def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(
+    queue: JobQueue, database: HistoryDatabase
+) -> None:
     """A dependency that failed before the store was lost cancels the job after the rebuild.
 
     That holds even if the job has run before.
@@ -357,26 +365,26 @@ def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(queue: Jo
     job_id = submit(queue, retries=RETRIES)
     end(queue, 1)
     queue.edit(job_id, to(waits=after(parent)), after=True)
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
     while recorder.record(0):
         pass
     queue.cancel(parent)
     for event in queue.events("0-0", most=1000):
         if event.job_id == parent:  # the store is lost before the history has the effect on the job
-            assert book.apply([event], expected=book.cursor(), epoch=queue.epoch() or "")
+            assert database.apply([event], expected=database.cursor(), epoch=queue.epoch() or "")
 
     store = connect(queue.url)
     store.flushall()
-    open_queue(queue, book, lease_s=300)
+    open_queue(queue, database, lease_s=300)
     queue.reap(loss_limit=3, lease_s=300, tick_s=10)
 
-    told = job_of(queue, job_id)
-    assert (JobState.CANCELLED, f"dependency {parent} failed") == (told.state, told.because)
+    reported = job_of(queue, job_id)
+    assert (JobState.CANCELLED, f"dependency {parent} failed") == (reported.state, reported.because)
     store.close()
 
 
 @pytest.mark.parametrize("way", ["in its pause", "held"])
-def test_what_let_a_job_in_is_over(queue: JobQueue, book: Book, way: str) -> None:
+def test_what_let_a_job_in_is_over(queue: JobQueue, database: HistoryDatabase, way: str) -> None:
     """A dependency that was met stays met.
 
     A job that has run is neither cancelled nor made to wait if the recorded ending of that dependency changes.
@@ -388,27 +396,27 @@ def test_what_let_a_job_in_is_over(queue: JobQueue, book: Book, way: str) -> Non
     end(queue, 1)
     if way == "held":
         queue.hold(job_id)
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
     while recorder.record(0):
         pass
-    with writing(book._engine) as connection:
+    with writing(database._engine) as connection:
         connection.execute(jobs.update().where(jobs.c.id == parent).values(state=JobState.LOST.value))
     before = job_of(queue, job_id)
 
-    lose_the_store(queue, book)
+    lose_the_store(queue, database)
     queue.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     assert before == job_of(queue, job_id)
 
 
-def lose_the_store(queue: JobQueue, book: Book) -> None:
+def lose_the_store(queue: JobQueue, database: HistoryDatabase) -> None:
     """Record everything in the history, lose the store's data and rebuild it."""
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
     while recorder.record(0):
         pass
     store = connect(queue.url)
     store.flushall()
-    assert open_queue(queue, book, lease_s=300) is not None
+    assert open_queue(queue, database, lease_s=300) is not None
     store.hset(keys.META, "claims", 0)  # as if the lease were over
     store.close()
     serve(queue)

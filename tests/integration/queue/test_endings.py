@@ -34,9 +34,9 @@ def state_of(queue: JobQueue, job_id: int) -> JobState:
     return job.state
 
 
-def beat(queue: JobQueue, claimed: Claim) -> str:
+def heartbeat(queue: JobQueue, claimed: Claim) -> str:
     """Send a heartbeat for one run and return the verdict as text."""
-    verdicts = queue.beat(
+    verdicts = queue.heartbeat(
         make_offer(), [Alive(job_id=claimed.job_id, token=claimed.token, observed={"GPU-0": 7})], lease_s=300
     )
     words = {"go on": verdicts.go_on, "cancelled": verdicts.cancelled, "stale": verdicts.stale}
@@ -50,7 +50,7 @@ def test_a_finished_run_gives_its_memory_back(queue: JobQueue) -> None:
 
     assert finish(queue, claimed)
     assert JobState.SUCCEEDED is state_of(queue, 1)
-    assert (0, ()) == (queue.devices()[0].promised_bytes, queue.devices()[0].jobs)
+    assert (0, ()) == (queue.devices()[0].allocated_bytes, queue.devices()[0].jobs)
     assert (0, 0) == queue.counts()
 
 
@@ -62,7 +62,7 @@ def test_a_stale_run_changes_nothing(queue: JobQueue) -> None:
     assert not finish(queue, claimed, token="1.other")
     assert queue.started(1, "1.other", lease_s=300, log_path="/l", devices=()) is None
     assert queue.lose(1, "1.other", loss_limit=3, detail="x") is None
-    assert not queue.giveback(1, "1.other", "x")
+    assert not queue.release_claim(1, "1.other", "x")
     assert before == len(queue.events("0-0"))
 
     assert finish(queue, claimed)
@@ -76,7 +76,7 @@ def test_a_claim_given_back_is_no_attempt(queue: JobQueue) -> None:
     queue.submit(make_spec())
     claimed = must_claim(queue)
 
-    assert queue.giveback(1, claimed.token, "the device looks different now")
+    assert queue.release_claim(1, claimed.token, "the device looks different now")
     job = queue.get(1)
     assert job is not None
     assert (JobState.QUEUED, 0, ()) == (job.state, job.attempt, job.devices)
@@ -129,12 +129,12 @@ def test_cancel_ends_a_waiting_job_at_once(queue: JobQueue) -> None:
 def test_cancel_of_a_running_job_is_told_by_the_next_beat(queue: JobQueue) -> None:
     """The next heartbeat reports the cancel of a running job, even if the message on the wake-up channel got lost."""
     claimed = start(queue)
-    assert "go on" == beat(queue, claimed)
+    assert "go on" == heartbeat(queue, claimed)
 
     assert JobState.CANCELLING is queue.cancel(1)
-    assert "cancelled" == beat(queue, claimed)
+    assert "cancelled" == heartbeat(queue, claimed)
     assert finish(queue, claimed, JobState.CANCELLED)
-    assert "stale" == beat(queue, claimed)
+    assert "stale" == heartbeat(queue, claimed)
 
 
 def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue) -> None:
@@ -148,7 +148,7 @@ def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue)
     queue.cancel(1)
 
     assert JobState.CANCELLING is queue.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
-    assert queue.giveback(1, claimed.token, "cancelled")
+    assert queue.release_claim(1, claimed.token, "cancelled")
     assert JobState.CANCELLED is state_of(queue, 1)
 
 
@@ -168,7 +168,7 @@ def test_a_lease_that_nobody_renews_is_taken_back(queue: JobQueue, store_url: st
     expected = JobState.CANCELLED if cancelling else JobState.QUEUED
     assert {1: expected} == queue.reap(**reap)
     assert {} == queue.reap(**reap)
-    assert "stale" == beat(queue, claimed)
+    assert "stale" == heartbeat(queue, claimed)
 
 
 def test_a_reaper_that_was_away_grants_everybody_one_more_lease(queue: JobQueue, store_url: str) -> None:
@@ -196,8 +196,8 @@ def test_a_beat_tells_of_leases_that_the_worker_did_not_name(queue: JobQueue) ->
     queue.submit(make_spec(gpus=2))
     claimed = must_claim(queue, "GPU-0")
 
-    (lead,) = queue.beat(make_offer("GPU-0"), [], lease_s=300).others
-    (member,) = queue.beat(make_offer("GPU-1"), [], lease_s=300).others
+    (lead,) = queue.heartbeat(make_offer("GPU-0"), [], lease_s=300).others
+    (member,) = queue.heartbeat(make_offer("GPU-1"), [], lease_s=300).others
 
     assert (1, claimed.token, True) == (lead.job_id, lead.token, lead.leads)
     assert (1, False) == (member.job_id, member.leads)
@@ -209,7 +209,7 @@ def test_the_outbox_tells_the_whole_story_in_order(queue: JobQueue) -> None:
     queue.cancel(1)
     finish(queue, claimed, JobState.CANCELLED)
 
-    told = [(event.act, event.state) for event in queue.events("0-0")]
+    reported = [(event.act, event.state) for event in queue.events("0-0")]
 
     assert [
         (Act.SUBMIT, JobState.QUEUED),
@@ -217,7 +217,7 @@ def test_the_outbox_tells_the_whole_story_in_order(queue: JobQueue) -> None:
         (Act.STARTED, JobState.RUNNING),
         (Act.CANCEL, JobState.CANCELLING),
         (Act.FINISH, JobState.CANCELLED),
-    ] == told
+    ] == reported
 
 
 def test_the_queue_forgets_only_what_the_book_has(queue: JobQueue, store_url: str) -> None:

@@ -14,7 +14,7 @@ from factories import claim, make_spec, must_claim
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_ended, decode_started
 from gpuqueue.errors import Impossible
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import DeviceKind, PeakSource
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState
@@ -92,13 +92,13 @@ def test_a_device_that_an_older_worker_announced_is_known_for_ever(
         status.device.total_bytes,
     )
     assert ("nodeA", "nodeA/GPU-1/0011aabb", 4711) == (status.host, status.worker, status.worker_pid)
-    assert (512 * MIB, 3 * GIB, 8, "big") == (status.headroom_bytes, status.foreign_bytes, status.slots, status.pool)
-    (stranger,) = status.strangers
+    assert (512 * MIB, 3 * GIB, 8, "big") == (status.headroom_bytes, status.external_bytes, status.slots, status.pool)
+    (external,) = status.external_processes
     assert (7, 3 * GIB, "bob", "python notebook.py") == (
-        stranger.pid,
-        stranger.held_bytes,
-        stranger.user,
-        stranger.command,
+        external.pid,
+        external.held_bytes,
+        external.user,
+        external.command,
     )
     with pytest.raises(Impossible, match=r"can give 23\.5G"):
         queue.submit(make_spec(mem_bytes=24 * GIB))
@@ -146,7 +146,7 @@ def test_a_job_that_an_older_version_has_queued_or_runs_is_known_for_ever(queue:
 
 
 def test_a_job_that_an_older_version_has_queued_or_runs_comes_back_from_the_store_for_ever(
-    queue: JobQueue, client: redis.Redis, book: Book
+    queue: JobQueue, client: redis.Redis, database: HistoryDatabase
 ) -> None:
     """A history that lost a job of an older version gets it back from the store.
 
@@ -158,9 +158,9 @@ def test_a_job_that_an_older_version_has_queued_or_runs_comes_back_from_the_stor
         client.zadd(keys.LIVE, {str(job_id): job_id})
     client.hset(keys.META, "recorded", "1-0")
 
-    assert 2 == catch_up(queue, book)
+    assert 2 == catch_up(queue, database)
 
-    unsaid, said = (book.get(job_id) for job_id in (7, 8))
+    unsaid, said = (database.get(job_id) for job_id in (7, 8))
     assert unsaid is not None
     assert said is not None
     assert (None, "/state/runs/1/1.0123456789ab/log") == (unsaid.runs[0].log_path, said.runs[0].log_path)
@@ -169,7 +169,7 @@ def test_a_job_that_an_older_version_has_queued_or_runs_comes_back_from_the_stor
 
 
 def test_what_a_rebuilt_store_of_an_older_version_has_told_is_recorded_for_ever(
-    queue: JobQueue, client: redis.Redis, book: Book
+    queue: JobQueue, client: redis.Redis, database: HistoryDatabase
 ) -> None:
     """The outbox of a rebuilt store of an older version is recorded for ever.
 
@@ -178,27 +178,29 @@ def test_what_a_rebuilt_store_of_an_older_version_has_told_is_recorded_for_ever(
     for entry_id, fields in json.loads(golden("outbox-v1-rebuilt.json")):
         client.xadd(keys.OUTBOX, fields, id=entry_id)
 
-    Recorder(Settings.load(), queue, book).record(0)
+    Recorder(Settings.load(), queue, database).record(0)
 
-    record = book.get(1)
+    record = database.get(1)
     assert record is not None
     assert (JobState.RUNNING, "train.py", TOKEN) == (record.job.state, record.job.spec.script, record.runs[0].token)
-    assert [Act.ADOPT, Act.PARK, Act.ADOPT] == [event.act for event in book.events(1)]
-    assert [Act.RESTORE] == [event.act for event in book.events(2)]
-    ((survivor,),) = book.survivors()
+    assert [Act.ADOPT, Act.PARK, Act.ADOPT] == [event.act for event in database.events(1)]
+    assert [Act.RESTORE] == [event.act for event in database.events(2)]
+    ((survivor,),) = database.survivors()
     assert (None, 1) == (survivor.parked_until, survivor.record.job.id)
 
 
-def test_the_outbox_of_an_older_version_is_recorded_for_ever(queue: JobQueue, client: redis.Redis, book: Book) -> None:
+def test_the_outbox_of_an_older_version_is_recorded_for_ever(
+    queue: JobQueue, client: redis.Redis, database: HistoryDatabase
+) -> None:
     """A full outbox that an older version left before an upgrade is recorded."""
     for entry_id, fields in json.loads(golden("outbox-v1.json")):
         client.xadd(keys.OUTBOX, fields, id=entry_id)
 
-    Recorder(Settings.load(), queue, book).record(0)
+    Recorder(Settings.load(), queue, database).record(0)
 
-    acts = [event.act for event in book.events(1)]
+    acts = [event.act for event in database.events(1)]
     assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.NOTE, Act.FINISH] == acts
-    record = book.get(1)
+    record = database.get(1)
     assert record is not None
     assert (JobState.SUCCEEDED, "train.py", 6 * GIB) == (
         record.job.state,

@@ -12,7 +12,7 @@ import pytest
 import redis
 from factories import ADA, BOB, make_device, make_offer, make_spec
 
-from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import Account, JobState
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement
@@ -367,7 +367,7 @@ def test_a_run_that_holds_none_of_what_lacks_is_not_waited_for(site: Site) -> No
     site.queue.announce(make_offer(device=cpu), worker="worker-cpu-0", pid=1, boot_id="boot")
     site.offers.append(make_offer(device=cpu))
     site.queue.show(site.offers, lease_s=WEEK_S)
-    on_cpu = site.submit(ADA, 1, WEEK_S, device=DeviceWish.CPU)
+    on_cpu = site.submit(ADA, 1, WEEK_S, device=DeviceFilter.CPU)
     on_gpu = site.submit(ADA, 8, WEEK_S, 0)
     assert {on_cpu, on_gpu} == set(site.runs)
     gang = site.submit(ADA, 8, 3, 0, 1)

@@ -13,10 +13,10 @@ from store_dump import dump, faults
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
-from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import JobState, Level, WaitReason
 from gpuqueue.model.limits import Limits, Measure, Use
 from gpuqueue.model.placement import Placement
@@ -138,7 +138,7 @@ def test_why_names_no_run_on_a_cpu_as_a_user_of_gpus(queue: JobQueue) -> None:
     serve(queue, make_offer("GPU-0"), make_offer("cpu-a", device=make_device("cpu-a", kind=DeviceKind.CPU)))
     limit(queue, "ada: running_gpus=1")
     for _ in range(2):
-        queue.submit(make_spec(device=DeviceWish.CPU))
+        queue.submit(make_spec(device=DeviceFilter.CPU))
         assert queue.claim(
             make_offer("cpu-a", device=make_device("cpu-a", kind=DeviceKind.CPU)),
             worker="w",
@@ -187,10 +187,10 @@ def test_why_names_no_limit_whose_room_is_needed_later_only(queue: JobQueue) -> 
     finish(queue, runs["bob"])
     endless, short = (queue.submit(make_spec(mem_bytes=2 * GIB, time_limit_s=each)).id for each in (None, 300.0))
 
-    told = [[(each.measure, each.kept_for) for each in queue.why(job).limits] for job in (endless, short)]  # type: ignore[union-attr]
+    reported = [[(each.measure, each.kept_for) for each in queue.why(job).limits] for job in (endless, short)]  # type: ignore[union-attr]
 
     own = (Measure.RUNNING_JOBS, None)
-    assert [[own, (Measure.RUNNING_MEM, large)], [own]] == told
+    assert [[own, (Measure.RUNNING_MEM, large)], [own]] == reported
 
 
 def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
@@ -236,10 +236,10 @@ def test_a_large_job_of_a_group_at_its_limit_gets_its_turn(queue: JobQueue) -> N
     """
     runs, large = full_lab(queue)
     later = [queue.submit(make_spec(mem_bytes=2 * GIB, account=who)).id for who in (ADA, BOB, ADA)]
-    stranger = queue.submit(make_spec(mem_bytes=2 * GIB, account=replace(ADA, name="eve"))).id
+    external = queue.submit(make_spec(mem_bytes=2 * GIB, account=replace(ADA, name="eve"))).id
     keep(queue)
 
-    assert stranger == must_claim(queue).job_id, "others are under no such limit"
+    assert external == must_claim(queue).job_id, "others are under no such limit"
     for run in runs[:3]:
         assert claim(queue) is None
         finish(queue, run)
@@ -287,10 +287,10 @@ def test_room_that_is_kept_for_a_job_keeps_out_none_that_is_like_it(queue: JobQu
     for run in runs[:3]:
         finish(queue, run)
 
-    told = {each: (queue.get(each).reason, bool(queue.why(each).limits)) for each in (large, like_it, other)}  # type: ignore[union-attr]
+    reported = {each: (queue.get(each).reason, bool(queue.why(each).limits)) for each in (large, like_it, other)}  # type: ignore[union-attr]
 
     free, kept = (WaitReason.MEMORY, False), (WaitReason.LIMIT, True)
-    assert {large: free, like_it: free, other: kept} == told
+    assert {large: free, like_it: free, other: kept} == reported
     assert large == must_claim(queue).job_id
 
 
@@ -604,7 +604,7 @@ def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
     cpu = make_device("cpu-0", kind=DeviceKind.CPU)
     serve(queue, make_offer("GPU-0"), make_offer("cpu-0", device=cpu))
     limit(queue, "*: running_gpus=1")
-    asked = [make_spec(device=DeviceWish.CPU), make_spec(), make_spec(device=DeviceWish.ANY)]
+    asked = [make_spec(device=DeviceFilter.CPU), make_spec(), make_spec(device=DeviceFilter.ANY)]
     ids = [queue.submit(spec).id for spec in asked]
 
     assert ids[1] == must_claim(queue).job_id
@@ -629,7 +629,7 @@ def test_a_limit_of_gpus_holds_no_job_that_a_cpu_may_take(queue: JobQueue, limit
     queue.submit(make_spec())
     must_claim(queue)
     limit(queue, limits)
-    anywhere = make_spec(device=DeviceWish.ANY)
+    anywhere = make_spec(device=DeviceFilter.ANY)
     if limits != "*: running_gpus=1":
         with pytest.raises(Refused):
             queue.submit(anywhere)
@@ -652,7 +652,7 @@ def test_what_is_used_is_what_has_a_lease(queue: JobQueue, store: redis.Redis) -
     limit(queue, "*: running_jobs=1")
     for _ in range(4):
         queue.submit(make_spec())
-    queue.giveback(*_named(must_claim(queue)), "full")
+    queue.release_claim(*_named(must_claim(queue)), "full")
     queue.lose(*_named(must_claim(queue)), loss_limit=3, detail="gone")
     finish(queue, must_claim(queue))
     assert {} == store.hgetall(keys.PREFIX + "run:ada")
@@ -865,9 +865,9 @@ def test_of_a_gang_no_card_is_too_large_for_its_pool(queue: JobQueue) -> None:
     serve(queue, make_offer("GPU-0", headroom_bytes=12 * GIB), make_offer("GPU-1", headroom_bytes=12 * GIB))
     limit(queue, "", "*: max_mem=16G")
     gang = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
-    serve(queue, make_offer("GPU-large", foreign_bytes=13 * GIB))  # the fullest card, which is preferred
+    serve(queue, make_offer("GPU-large", external_bytes=13 * GIB))  # the fullest card, which is preferred
 
-    assert claim(queue, "GPU-large", foreign_bytes=13 * GIB) is None
+    assert claim(queue, "GPU-large", external_bytes=13 * GIB) is None
     claimed = must_claim(queue, "GPU-0")
 
     assert (gang, {"GPU-0", "GPU-1"}) == (claimed.job_id, set(claimed.devices))
@@ -952,7 +952,7 @@ def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQue
     for uuid, others in near.items():
         offer = make_offer(uuid, headroom_bytes=12 * GIB if uuid == "GPU-small" else 0)
         queue.announce(offer, worker=f"worker-{uuid}", pid=1, boot_id="boot", near=others)
-        queue.beat(offer, [], lease_s=300)
+        queue.heartbeat(offer, [], lease_s=300)
     limit(queue, "ada: running_mem=30G")
     runs = occupied(queue, *near)
     gang = queue.submit(make_spec(mem_bytes=MIB, gpus=2, placement=ALONE)).id
@@ -977,17 +977,17 @@ def test_a_cpu_is_kept_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
     limit(queue, "ada: running_gpus=1")
     queue.submit(make_spec())
     must_claim(queue, "GPU-0")
-    queue.submit(make_spec(account=BOB, device=DeviceWish.CPU, mem_bytes=10 * GIB))
+    queue.submit(make_spec(account=BOB, device=DeviceFilter.CPU, mem_bytes=10 * GIB))
 
     def claim_cpu() -> Claim | None:
         return queue.claim(cpu, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
 
     first = claim_cpu()
     assert first is not None
-    either = queue.submit(make_spec(device=DeviceWish.ANY, mem_bytes=20 * GIB)).id
+    either = queue.submit(make_spec(device=DeviceFilter.ANY, mem_bytes=20 * GIB)).id
 
     assert {either: {"cpu-0"}} == kept(queue)
-    queue.submit(make_spec(account=BOB, device=DeviceWish.CPU, mem_bytes=10 * GIB))
+    queue.submit(make_spec(account=BOB, device=DeviceFilter.CPU, mem_bytes=10 * GIB))
     assert claim_cpu() is None, "it is kept"
     finish(queue, first)
     taken = claim_cpu()
@@ -1024,7 +1024,9 @@ def test_an_empty_card_beyond_its_limit_keeps_no_job_from_a_place(queue: JobQueu
     assert {on_small.job_id: alone} == queue.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
 
 
-def test_a_whole_card_counts_as_one_after_a_rebuild(queue: JobQueue, book: Book, store: redis.Redis) -> None:
+def test_a_whole_card_counts_as_one_after_a_rebuild(
+    queue: JobQueue, database: HistoryDatabase, store: redis.Redis
+) -> None:
     """A whole card counts with all its memory after a rebuild.
 
     No worker has announced the card by then: the history has the memory that was allocated to the run.
@@ -1033,18 +1035,20 @@ def test_a_whole_card_counts_as_one_after_a_rebuild(queue: JobQueue, book: Book,
     queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2))
     must_claim(queue)
     before = queue.uses()
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
     while recorder.record(0):
         pass
     store.flushall()
-    assert open_queue(queue, book, lease_s=300.0) is not None
+    assert open_queue(queue, database, lease_s=300.0) is not None
 
     assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB)} == before == queue.uses()
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     assert [] == faults(dump(store))
 
 
-def test_a_whole_card_that_is_taken_over_counts_as_one(queue: JobQueue, book: Book, store: redis.Redis) -> None:
+def test_a_whole_card_that_is_taken_over_counts_as_one(
+    queue: JobQueue, database: HistoryDatabase, store: redis.Redis
+) -> None:
     """A whole card counts with all its memory after its run is adopted.
 
     Regression: a run that the store had lost counted with the megabyte in its request.
@@ -1054,7 +1058,7 @@ def test_a_whole_card_that_is_taken_over_counts_as_one(queue: JobQueue, book: Bo
     run = must_claim(queue)
     before = queue.uses()
     store.flushall()
-    assert open_queue(queue, book, lease_s=300.0) is not None
+    assert open_queue(queue, database, lease_s=300.0) is not None
     serve(queue, make_offer())
 
     stray = Stray(

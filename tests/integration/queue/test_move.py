@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from store_dump import dump, faults
 
 from gpuqueue.errors import Refused
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.job import Account, JobState, Level
@@ -37,7 +37,7 @@ def order(queue: JobQueue) -> list[int]:
     found = []
     while (claimed := claim(queue)) is not None:
         found.append(claimed.job_id)
-        queue.giveback(claimed.job_id, claimed.token, detail="only looked")
+        queue.release_claim(claimed.job_id, claimed.token, detail="only looked")
         queue.hold(claimed.job_id)
     return found
 
@@ -102,7 +102,7 @@ def test_it_stays_in_front_through_all_that_may_happen(served: JobQueue) -> None
     served.hold(third)
     served.release(third)
     assert third == must_claim(served, nonce="n1").job_id
-    served.giveback(third, f"1.{'n1'}", detail="not now")
+    served.release_claim(third, f"1.{'n1'}", detail="not now")
     waiting = put(served, 1, waits=Waits(after=(Dependency(second),)))[0]
     served.move(waiting, front=True)
     served.cancel(first)
@@ -170,9 +170,9 @@ def test_any_moves_lead_to_the_order_that_was_asked_for(
 
 
 @pytest.fixture
-def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
     """Return a function that records the whole outbox in the history."""
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
 
     def drain() -> None:
         while recorder.record(0):
@@ -181,7 +181,9 @@ def record(queue: JobQueue, book: Book) -> Callable[[], None]:
     return drain
 
 
-def test_a_rebuilt_store_keeps_the_order(served: JobQueue, book: Book, record: Callable[[], None]) -> None:
+def test_a_rebuilt_store_keeps_the_order(
+    served: JobQueue, database: HistoryDatabase, record: Callable[[], None]
+) -> None:
     """A rebuilt store keeps the order of moved jobs and arrays, and later moves go before them."""
     first, second, third, fourth = put(served, 4)
     array = put(served, 1, array=Array.parse("0-1"))[0]
@@ -192,7 +194,7 @@ def test_a_rebuilt_store_keeps_the_order(served: JobQueue, book: Book, record: C
     store = connect(served.url)
     store.flushall()
 
-    assert open_queue(served, book, lease_s=300) is not None
+    assert open_queue(served, database, lease_s=300) is not None
 
     store.hset(keys.META, "claims", 0)
     serve(served)
@@ -203,18 +205,20 @@ def test_a_rebuilt_store_keeps_the_order(served: JobQueue, book: Book, record: C
     store.close()
 
 
-def test_a_book_that_lost_it_hears_of_it_again(served: JobQueue, book: Book, record: Callable[[], None]) -> None:
+def test_a_book_that_lost_it_hears_of_it_again(
+    served: JobQueue, database: HistoryDatabase, record: Callable[[], None]
+) -> None:
     """A history that lost its data gets the moves back from the store."""
     jobs = put(served, 2)
     served.move(jobs[1], front=True)
     record()
-    assert (None, 1) == tuple(found.job.front for each in jobs if (found := book.get(each)) is not None)
-    with book._engine.begin() as connection:  # as if the file had been deleted
+    assert (None, 1) == tuple(found.job.front for each in jobs if (found := database.get(each)) is not None)
+    with database._engine.begin() as connection:  # as if the file had been deleted
         for table in ("job_events", "jobs", "outbox_cursor"):
             connection.exec_driver_sql(f"DELETE FROM {table}")
 
-    assert 2 == catch_up(served, book)
+    assert 2 == catch_up(served, database)
 
-    again = book.get(jobs[1])
+    again = database.get(jobs[1])
     assert again is not None
     assert 1 == again.job.front

@@ -109,10 +109,10 @@ def test_every_command_says_so_in_a_line(answer: bytes, monkeypatch: pytest.Monk
                 continue
             said = speak(words)
 
-            told = (answer, words, said)
-            assert said.code in {1, 3, 4}, told
-            assert said.stderr.startswith("gpuqueue: "), told
-            assert 1 == said.stderr.count("\n"), told
+            reported = (answer, words, said)
+            assert said.code in {1, 3, 4}, reported
+            assert said.stderr.startswith("gpuqueue: "), reported
+            assert 1 == said.stderr.count("\n"), reported
 
 
 def test_what_cannot_be_taken_apart_is_told_with_its_place() -> None:

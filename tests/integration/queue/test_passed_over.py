@@ -51,15 +51,15 @@ def test_what_is_too_large_is_looked_at_once(queue: JobQueue, store_url: str) ->
     """A job that is too large is examined once: the next claim starts behind it and takes the next job in order."""
     jobs = passed_over(queue)
 
-    assert jobs[8] == must_claim(queue, foreign_bytes=16 * GIB).job_id
+    assert jobs[8] == must_claim(queue, external_bytes=16 * GIB).job_id
     assert {"GPU-0": f"{8 * GIB}:0::{jobs[8]}"} == note(store_url)
-    assert jobs[9] == must_claim(queue, foreign_bytes=15 * GIB).job_id
+    assert jobs[9] == must_claim(queue, external_bytes=15 * GIB).job_id
 
 
 def test_with_more_room_what_was_too_large_comes_first(queue: JobQueue) -> None:
     """The remembered position holds only for its free memory of 8 GiB. With more memory it does not apply."""
     jobs = passed_over(queue)
-    must_claim(queue, foreign_bytes=16 * GIB)
+    must_claim(queue, external_bytes=16 * GIB)
 
     assert jobs[0] == must_claim(queue).job_id
 
@@ -72,15 +72,15 @@ def test_an_earlier_job_that_comes_into_the_line_comes_first(queue: JobQueue, st
         queue.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
     first = queue.submit(make_spec(mem_bytes=GIB // 2)).id
     if way == "given back":
-        token = must_claim(queue, foreign_bytes=16 * GIB).token
+        token = must_claim(queue, external_bytes=16 * GIB).token
     else:
         queue.hold(first)
     jobs = passed_over(queue)
-    must_claim(queue, foreign_bytes=16 * GIB)
+    must_claim(queue, external_bytes=16 * GIB)
     assert note(store_url)
 
     if way == "given back":
-        assert queue.giveback(first, token, "")
+        assert queue.release_claim(first, token, "")
     else:
         queue.release(first)
     expected = first
@@ -89,7 +89,7 @@ def test_an_earlier_job_that_comes_into_the_line_comes_first(queue: JobQueue, st
             queue.move(job, front=True)
         expected = jobs[-1]
 
-    assert expected == must_claim(queue, foreign_bytes=15 * GIB).job_id
+    assert expected == must_claim(queue, external_bytes=15 * GIB).job_id
     assert not faults_of(store_url)
 
 
@@ -101,7 +101,7 @@ def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue,
     jobs = passed_over(queue, large=8, small=1)
     queue.hold(jobs[-1])
     later = [queue.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(1, 9)]
-    assert later[0] == must_claim(queue, foreign_bytes=16 * GIB).job_id
+    assert later[0] == must_claim(queue, external_bytes=16 * GIB).job_id
     for job_id in later[1:]:
         queue.cancel(job_id)
 
@@ -109,7 +109,7 @@ def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue,
     for step in range(9, 17):
         queue.submit(make_spec(mem_bytes=GIB + step * MIB))
 
-    assert jobs[-1] == must_claim(queue, foreign_bytes=17 * GIB).job_id
+    assert jobs[-1] == must_claim(queue, external_bytes=17 * GIB).job_id
     assert not faults_of(store_url)
 
 
@@ -126,19 +126,19 @@ def test_what_is_given_back_to_the_last_line_is_found_by_the_other_devices(queue
     for step in range(16):
         queue.submit(make_spec(account=BOB, mem_bytes=GIB + step * MIB))
     let_go_last(BOB.name, store_url)
-    first = must_claim(queue, "GPU-0", foreign_bytes=16 * GIB)
-    assert (sweep[0], sweep[1]) == (first.job_id, must_claim(queue, "GPU-1", foreign_bytes=16 * GIB).job_id)
+    first = must_claim(queue, "GPU-0", external_bytes=16 * GIB)
+    assert (sweep[0], sweep[1]) == (first.job_id, must_claim(queue, "GPU-1", external_bytes=16 * GIB).job_id)
 
-    assert queue.giveback(first.job_id, first.token, "")
+    assert queue.release_claim(first.job_id, first.token, "")
 
-    assert sweep[0] == must_claim(queue, "GPU-1", foreign_bytes=17 * GIB).job_id
+    assert sweep[0] == must_claim(queue, "GPU-1", external_bytes=17 * GIB).job_id
     assert not faults_of(store_url)
 
 
 def test_what_is_edited_to_fit_is_found(queue: JobQueue, store_url: str) -> None:
     """A job that was too large is found after an edit makes it fit, even as the last of the order."""
     jobs = passed_over(queue, large=8, small=9)
-    assert jobs[8] == must_claim(queue, foreign_bytes=16 * GIB).job_id
+    assert jobs[8] == must_claim(queue, external_bytes=16 * GIB).job_id
     for job_id in jobs[8:]:
         queue.cancel(job_id)
 
@@ -146,14 +146,14 @@ def test_what_is_edited_to_fit_is_found(queue: JobQueue, store_url: str) -> None
     for step in range(8):
         queue.submit(make_spec(mem_bytes=GIB + step * MIB))
 
-    assert jobs[7] == must_claim(queue, foreign_bytes=17 * GIB).job_id
+    assert jobs[7] == must_claim(queue, external_bytes=17 * GIB).job_id
     assert not faults_of(store_url)
 
 
 def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: str) -> None:
     """A user's remembered positions are deleted with the last of their waiting jobs."""
     jobs = passed_over(queue)
-    must_claim(queue, foreign_bytes=16 * GIB)
+    must_claim(queue, external_bytes=16 * GIB)
     assert note(store_url)
     for job_id in jobs:
         queue.cancel(job_id)
@@ -176,13 +176,13 @@ def test_what_may_not_go_before_the_job_that_a_device_is_kept_for_is_looked_at_o
     start_ms = queue.now_ms() + 3600_000
     client.hset(keys.KEPT, "GPU-0", f"{kept}:{24 * GIB}:{start_ms}:")
 
-    assert jobs[8] == must_claim(queue, foreign_bytes=2 * GIB).job_id
-    assert jobs[9] == must_claim(queue, foreign_bytes=GIB).job_id
+    assert jobs[8] == must_claim(queue, external_bytes=2 * GIB).job_id
+    assert jobs[9] == must_claim(queue, external_bytes=GIB).job_id
     assert {"GPU-0": f"{22 * GIB}:0:{kept}.{start_ms}:{jobs[8]}"} == note(store_url)
 
     client.hdel(keys.KEPT, "GPU-0")
     client.close()
-    assert jobs[0] == must_claim(queue, foreign_bytes=GIB).job_id
+    assert jobs[0] == must_claim(queue, external_bytes=GIB).job_id
 
 
 def faults_of(store_url: str) -> list[str]:
@@ -218,10 +218,10 @@ class Line:
         taken, uuid = self.chance.choice(TAKEN), self.chance.choice(DEVICES)
         order = sorted(self.waiting, key=lambda job: (-self.moved.get(job, -1), job))
         first = next((job for job in order if self.waiting[job] <= 24 * GIB - taken), None)
-        claimed = claim(self.queue, uuid, foreign_bytes=taken)
+        claimed = claim(self.queue, uuid, external_bytes=taken)
         assert first == (claimed and claimed.job_id), f"{taken // GIB} GiB taken of {uuid}"
         if claimed is not None and self.chance.random() < 1 / 3:
-            assert self.queue.giveback(claimed.job_id, claimed.token, "")
+            assert self.queue.release_claim(claimed.job_id, claimed.token, "")
         elif claimed is not None:
             del self.waiting[claimed.job_id]
             ending = Ending.from_status(0)

@@ -9,7 +9,7 @@ from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_
 
 from gpuqueue.errors import Impossible
 from gpuqueue.model.job import JobState, Level, WaitReason
-from gpuqueue.model.placement import STRANGERS_SHARE, Placement, fits_model
+from gpuqueue.model.placement import EXTERNAL_SHARE, Placement, fits_model
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
@@ -70,19 +70,19 @@ def test_nobody_joins_who_is_alone(queue: JobQueue) -> None:
 
     That also holds when an external process ends and frees memory, and after a heartbeat.
     """
-    serve(queue, make_offer(foreign_bytes=10 * GIB))
+    serve(queue, make_offer(external_bytes=10 * GIB))
     alone = submitted(queue, mem_bytes=4 * GIB, placement=ALONE)
     small = submitted(queue, mem_bytes=MIB)
-    run = must_claim(queue, foreign_bytes=10 * GIB)
-    queue.beat(
-        make_offer(foreign_bytes=0), [Alive(job_id=alone, token=run.token, observed={"GPU-0": GIB})], lease_s=300
+    run = must_claim(queue, external_bytes=10 * GIB)
+    queue.heartbeat(
+        make_offer(external_bytes=0), [Alive(job_id=alone, token=run.token, observed={"GPU-0": GIB})], lease_s=300
     )
 
     assert (alone, 14 * GIB) == (run.job_id, run.lease_bytes)
-    assert claim(queue, foreign_bytes=0, observed={alone: GIB}) is None
+    assert claim(queue, external_bytes=0, observed={alone: GIB}) is None
     assert {"GPU-0": Obstacle.EXCLUSIVE} == obstacles(queue, small)
     (status,) = queue.devices()
-    assert (True, 0, 14 * GIB) == (status.exclusive, status.free_bytes, status.promised_bytes)
+    assert (True, 0, 14 * GIB) == (status.exclusive, status.free_bytes, status.allocated_bytes)
     end(queue, run)
     assert small == must_claim(queue).job_id
 
@@ -94,29 +94,29 @@ def test_strangers_may_be_where_a_size_was_said(queue: JobQueue) -> None:
 
     A display's small use does not keep a whole-card job waiting.
     """
-    serve(queue, make_offer(foreign_bytes=8 * GIB))
+    serve(queue, make_offer(external_bytes=8 * GIB))
     whole = submitted(queue, mem_bytes=MIB, placement=WHOLE)
-    assert claim(queue, foreign_bytes=8 * GIB) is None
+    assert claim(queue, external_bytes=8 * GIB) is None
     assert {"GPU-0": Obstacle.OCCUPIED} == obstacles(queue, whole)
 
     sized = submitted(queue, mem_bytes=4 * GIB, placement=ALONE)
-    assert sized == must_claim(queue, foreign_bytes=8 * GIB).job_id
+    assert sized == must_claim(queue, external_bytes=8 * GIB).job_id
     queue.cancel(sized)
-    serve(queue, make_offer("GPU-1", foreign_bytes=GIB))
-    assert (whole, 23 * GIB) == _told(must_claim(queue, "GPU-1", foreign_bytes=GIB))
+    serve(queue, make_offer("GPU-1", external_bytes=GIB))
+    assert (whole, 23 * GIB) == _reported(must_claim(queue, "GPU-1", external_bytes=GIB))
 
 
 def test_what_strangers_may_hold_of_a_whole_card_is_what_python_says(queue: JobQueue) -> None:
     """The scripts and Python use the same limit for external processes on a whole card, to the byte."""
-    most = make_device("GPU-0").total_bytes // STRANGERS_SHARE
-    serve(queue, make_offer(foreign_bytes=most))
+    most = make_device("GPU-0").total_bytes // EXTERNAL_SHARE
+    serve(queue, make_offer(external_bytes=most))
     whole = submitted(queue, mem_bytes=MIB, placement=WHOLE)
 
-    assert claim(queue, foreign_bytes=most + 1) is None
-    assert whole == must_claim(queue, foreign_bytes=most).job_id
+    assert claim(queue, external_bytes=most + 1) is None
+    assert whole == must_claim(queue, external_bytes=most).job_id
 
 
-def _told(run: Claim) -> tuple[int, int]:
+def _reported(run: Claim) -> tuple[int, int]:
     return run.job_id, run.lease_bytes
 
 
@@ -148,7 +148,7 @@ def test_a_gang_is_alone_on_each_of_its_cards(queue: JobQueue) -> None:
 
     run = must_claim(queue, "GPU-2")
     assert (pair, 24 * GIB, {"GPU-0", "GPU-2"}) == (run.job_id, run.lease_bytes, set(run.devices))
-    assert {24 * GIB, 48 * GIB, GIB} == {each.promised_bytes for each in queue.devices()}
+    assert {24 * GIB, 48 * GIB, GIB} == {each.allocated_bytes for each in queue.devices()}
     end(queue, small)
     assert [None, None, None] == [claim(queue, uuid) for uuid in sizes]
     end(queue, run)

@@ -124,7 +124,7 @@ def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis
 
     store.hincrby(keys.job(run.job_id), "tc", -3600_000)
     for _ in range(3):
-        queue.beat(make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300)
+        queue.heartbeat(make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300)
 
     assert usage(store)["ada"] == pytest.approx(3600 + 600, rel=0.01), "once for these ten minutes, not with each beat"
     ended(queue, run, 3700.0)
@@ -145,7 +145,7 @@ def test_what_is_usual_goes_by_how_long_runs_took_and_not_by_what_was_charged(
         queue.submit(make_spec(**asked))
         run = must_claim(queue)
         store.hincrby(keys.job(run.job_id), "tc", -round(took_s * 1000))
-        queue.beat(make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300)
+        queue.heartbeat(make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300)
         ended(queue, run, took_s)
         return int(store.hget(keys.PREFIX + "usual", "ada") or 0)
 
@@ -195,11 +195,11 @@ def test_a_new_share_holds_for_what_was_used_before(queue: JobQueue, store: redi
         queue.submit(make_spec(account=account))
         one_run(queue)
     assert queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={"bob": 4.0})
-    told = usage(store)
+    reported = usage(store)
 
     assert not queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={"bob": 4.0})
-    assert told["ada"] / told["bob"] == pytest.approx(4.0, rel=0.01)
-    assert told == usage(store)
+    assert reported["ada"] / reported["bob"] == pytest.approx(4.0, rel=0.01)
+    assert reported == usage(store)
     queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
     back = usage(store)
     assert back["ada"] / back["bob"] == pytest.approx(1.0, rel=0.01)

@@ -20,7 +20,7 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, Alive, Claim, Verdicts
-from gpuqueue.queue.wakeup import ring_of
+from gpuqueue.queue.wakeup import wake_of
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
 from workers.services.reaper import Reaper
@@ -56,10 +56,10 @@ def preempt(queue: JobQueue, **changes: Any) -> dict[int, int]:
     return queue.preempt(MAY, **{"after_s": 600.0, "grace_s": 60.0, **changes})
 
 
-def beat(queue: JobQueue, run: Claim) -> Verdicts:
+def heartbeat(queue: JobQueue, run: Claim) -> Verdicts:
     """Send a heartbeat for one run."""
     alive = Alive(job_id=run.job_id, token=run.token, observed=dict.fromkeys(run.devices, 0))
-    return queue.beat(make_offer(run.devices[0]), [alive], lease_s=300)
+    return queue.heartbeat(make_offer(run.devices[0]), [alive], lease_s=300)
 
 
 def leave(queue: JobQueue, run: Claim) -> JobState | None:
@@ -83,7 +83,7 @@ def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, sto
 
     assert {run.job_id: job_id} == preempt(queue)
 
-    place = beat(queue, run).places[run.token]
+    place = heartbeat(queue, run).places[run.token]
     assert job_id == place.by
     assert 55 < place.left_s <= 60
     assert {} == preempt(queue), "it is under way"
@@ -199,7 +199,7 @@ def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redi
         )
         run = must_claim(queue)
         queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-        assert beat(queue, run).places == {}, "what was said of its last run holds no more"
+        assert heartbeat(queue, run).places == {}, "what was said of its last run holds no more"
         store.hset(keys.job(run.job_id), "tr", 1)
     urgent(queue, mem_bytes=20 * GIB)
 
@@ -215,7 +215,7 @@ def test_a_cancel_wins(queue: JobQueue, store: redis.Redis) -> None:
 
     queue.cancel(run.job_id)
 
-    verdicts = beat(queue, run)
+    verdicts = heartbeat(queue, run)
     assert run.token in verdicts.cancelled
     assert {} == verdicts.places
     assert JobState.CANCELLED is leave(queue, run)
@@ -266,9 +266,9 @@ def test_the_worker_hears_it_at_once(queue: JobQueue, store: redis.Redis) -> Non
     message = listener.get_message(timeout=5)
 
     assert message is not None
-    ring = ring_of(message["channel"], message["data"])
-    assert ("preempt", run.token, job_id, 60.0) == (ring.what, ring.token, ring.by, ring.left_s)
-    assert "work" == ring_of(keys.CONTROL, "preempt:1:1.a:x:y").what == ring_of(keys.CONTROL, "preempt:1").what
+    wake = wake_of(message["channel"], message["data"])
+    assert ("preempt", run.token, job_id, 60.0) == (wake.what, wake.token, wake.by, wake.left_s)
+    assert "work" == wake_of(keys.CONTROL, "preempt:1:1.a:x:y").what == wake_of(keys.CONTROL, "preempt:1").what
     listener.close()
 
 
@@ -280,10 +280,10 @@ def test_nothing_makes_place_unless_the_site_says_so(queue: JobQueue, store: red
     environ = {"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s"}
 
     Reaper(Settings.load(environ), queue, SystemClock()).look_ahead()
-    assert {} == beat(queue, run).places
+    assert {} == heartbeat(queue, run).places
 
     Reaper(Settings.load({**environ, "GPUQUEUE_PREEMPT": "urgent: low"}), queue, SystemClock()).look_ahead()
-    assert {run.token} == set(beat(queue, run).places)
+    assert {run.token} == set(heartbeat(queue, run).places)
 
 
 def test_a_card_that_a_job_does_not_want_is_no_place_for_it(queue: JobQueue, store: redis.Redis) -> None:
@@ -621,7 +621,7 @@ def test_what_strangers_leave_beside_a_run_alone_is_room_for_nobody(queue: JobQu
 
     Regression: it looked like free memory, so no run was preempted.
     """
-    serve(queue, make_offer(foreign_bytes=4 * GIB))
+    serve(queue, make_offer(external_bytes=4 * GIB))
     alone = running(queue, store, mem_bytes=GIB, placement=Placement(exclusive=True))
     store.hset(keys.device_leases("GPU-0"), str(alone.job_id), f"{20 * GIB}:0:0:x")  # claimed beside external processes
     job_id = urgent(queue, mem_bytes=2 * GIB)
@@ -656,7 +656,7 @@ def test_for_a_member_that_was_lifted_by_waiting_nobody_makes_place(queue: JobQu
     array = queue.submit(make_spec(array=Array.parse("0-1"), mem_bytes=20 * GIB)).id
     assert 1 == queue.age(after_s=0)
     member = must_claim(queue)
-    queue.giveback(member.job_id, member.token, "its host has no room")
+    queue.release_claim(member.job_id, member.token, "its host has no room")
     queue.hold(member.job_id)
     queue.hold(array)
     running(queue, store, mem_bytes=20 * GIB)

@@ -94,7 +94,7 @@ def test_the_story_tells_of_it(queue: JobQueue, store: redis.Redis) -> None:
 
     *_, event = queue.events("0-0")
 
-    assert (Act.LIFT, job_id, "2") == (event.act, event.job_id, event.fields["level"])
+    assert (Act.PROMOTE, job_id, "2") == (event.act, event.job_id, event.fields["level"])
 
 
 def test_a_job_is_not_lifted_for_the_time_in_which_it_ran(queue: JobQueue, store: redis.Redis) -> None:

@@ -13,10 +13,10 @@ from store_dump import dump, faults
 
 from gpuqueue.errors import Refused, StoreNotOpen
 from gpuqueue.history import migrate
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
-from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import Job, JobState, Level, WaitReason
 from gpuqueue.model.limits import Limits
@@ -38,9 +38,9 @@ DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB)
 
 
 @pytest.fixture
-def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
     """Return a function that records the whole outbox in the history."""
-    recorder = Recorder(Settings.load(), queue, book)
+    recorder = Recorder(Settings.load(), queue, database)
 
     def drain() -> None:
         while recorder.record(0):
@@ -81,7 +81,7 @@ def stand(queue: JobQueue, job_id: int) -> Job:
 def test_a_store_that_is_not_open_hears_the_rules_only_where_it_is_made_ready(store_url: str) -> None:
     """A store that is not open takes limits and policy only while it is being opened.
 
-    Otherwise a worker that did not notice the data loss leaves no keys behind.
+    A worker that did not notice the data loss leaves no keys behind.
     """
     queue = JobQueue(store_url)
     client = connect(store_url)
@@ -101,7 +101,7 @@ def test_a_store_that_is_not_open_hears_the_rules_only_where_it_is_made_ready(st
 
 
 def test_what_a_site_allows_holds_before_anybody_is_let_in(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """Limits and policy hold before the rebuilt store opens.
 
@@ -132,7 +132,7 @@ def test_what_a_site_allows_holds_before_anybody_is_let_in(
     record()
     lose_data(store_url)
 
-    assert open_queue(queue, book, lease_s=LEASE_S, settings=settings) is not None
+    assert open_queue(queue, database, lease_s=LEASE_S, settings=settings) is not None
 
     assert settings.site_limits() == queue.limits()
     assert 5 == queue.uses()["ada"].queued_jobs == before["ada"].queued_jobs
@@ -169,7 +169,7 @@ def test_a_store_that_is_not_open_answers_nobody(store_url: str, act: str) -> No
 
 
 def test_jobs_come_back_where_they_stood(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A rebuild restores each job's state, priority, user, attempts, losses, times, token and memory."""
     serve(queue)
@@ -186,7 +186,7 @@ def test_jobs_come_back_where_they_stood(
     record()
 
     lose_data(store_url)
-    opened = open_queue(queue, book, lease_s=LEASE_S)
+    opened = open_queue(queue, database, lease_s=LEASE_S)
 
     assert opened is not None
     assert (6, LEASE_S, True) == (opened.jobs, opened.pause_s, opened.lost_data)
@@ -197,7 +197,7 @@ def test_jobs_come_back_where_they_stood(
     assert (JobState.HELD, WaitReason.HELD) == (stand(queue, held).state, stand(queue, held).reason)
     assert (JobState.QUEUED, 1, 1) == (before[lost - 1].state, before[lost - 1].attempt, before[lost - 1].losses)
     (device,) = queue.devices()
-    assert (6 * GIB, (running, cancelling, starting)) == (device.promised_bytes, device.jobs)
+    assert (6 * GIB, (running, cancelling, starting)) == (device.allocated_bytes, device.jobs)
     for job_id, token in tokens.items():
         state = JobState.CANCELLED if job_id == cancelling else JobState.SUCCEEDED
         assert queue.finish(job_id, token, state=state, ending=Ending.from_status(0), duration_s=1, devices=())
@@ -205,12 +205,12 @@ def test_jobs_come_back_where_they_stood(
     assert [lost, queued] == [must_claim(queue).job_id, must_claim(queue).job_id]
     assert claim(queue) is None
     record()
-    assert [Act.RESTORE, Act.FINISH] == [event.act for event in book.events(running)][-2:]
-    assert Act.RESTORE in [event.act for event in book.events(held)]
+    assert [Act.RESTORE, Act.FINISH] == [event.act for event in database.events(running)][-2:]
+    assert Act.RESTORE in [event.act for event in database.events(held)]
 
 
 def test_an_old_claim_does_not_start_beside_a_newer_run(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """An old claim does not start beside a newer run.
 
@@ -224,7 +224,7 @@ def test_an_old_claim_does_not_start_beside_a_newer_run(
     assert queue.lose(job_id, old.token, loss_limit=3, detail="it stalled") is JobState.QUEUED
     start(queue, job_id)
     lose_data(store_url)
-    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    assert open_queue(queue, database, lease_s=LEASE_S) is not None
     serve(queue)
 
     started = partial(queue.started, job_id, old.token, lease_s=LEASE_S, log_path="/l", devices=())
@@ -235,7 +235,9 @@ def test_an_old_claim_does_not_start_beside_a_newer_run(
     assert started() is JobState.RUNNING
 
 
-def test_what_waits_keeps_its_order(queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]) -> None:
+def test_what_waits_keeps_its_order(
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
+) -> None:
     """A rebuilt store claims the waiting jobs in the order that the lost store would have used."""
     roomy = make_offer(slots=100)
     serve(queue, roomy)
@@ -245,7 +247,7 @@ def test_what_waits_keeps_its_order(queue: JobQueue, book: Book, store_url: str,
     once = [must_claim(queue).job_id for _ in range(12)]
 
     lose_data(store_url)
-    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    assert open_queue(queue, database, lease_s=LEASE_S) is not None
     end_pause(store_url)
     serve(queue, roomy)
     late = queue.submit(make_spec(level=Level.LOW)).id
@@ -255,7 +257,7 @@ def test_what_waits_keeps_its_order(queue: JobQueue, book: Book, store_url: str,
 
 @pytest.mark.parametrize("lost", ["the store", "the book, then the store", "both of them in turn, twice"])
 def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
-    queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None], lost: str
+    queue: JobQueue, database: HistoryDatabase, history_url: str, store_url: str, record: Callable[[], None], lost: str
 ) -> None:
     """A job that was bound to a GPU at submit does not run on a CPU after a rebuild.
 
@@ -264,15 +266,15 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     on_cpu = make_offer(device=make_device("cpu-0", kind=DeviceKind.CPU))
     serve(queue)
     queue.submit(make_spec(name="meant"))
-    queue.submit(make_spec(name="either", device=DeviceWish.ANY))
+    queue.submit(make_spec(name="either", device=DeviceFilter.ANY))
     record()
     for _ in range(lost.count("twice") + 1):
         if "book" in lost or "both" in lost:
-            migrate.downgrade(book_url, "base")
-            migrate.upgrade(book_url)
-            assert 2 == catch_up(queue, book)
+            migrate.downgrade(history_url, "base")
+            migrate.upgrade(history_url)
+            assert 2 == catch_up(queue, database)
         lose_data(store_url)
-        open_queue(queue, book, lease_s=LEASE_S)
+        open_queue(queue, database, lease_s=LEASE_S)
         record()
     end_pause(store_url)
     serve(queue, on_cpu)
@@ -284,7 +286,7 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
 
 
 def test_how_often_a_job_made_place_is_not_forgotten(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A rebuild keeps the preemption count of a job, so that five preemptions stay the maximum.
 
@@ -301,7 +303,7 @@ def test_how_often_a_job_made_place_is_not_forgotten(
     record()
 
     lose_data(store_url)
-    open_queue(queue, book, lease_s=LEASE_S)
+    open_queue(queue, database, lease_s=LEASE_S)
 
     client = connect(store_url)
     assert ["2", None] == [client.hget(keys.job(each), "pn") for each in (1, 2)]
@@ -309,7 +311,7 @@ def test_how_often_a_job_made_place_is_not_forgotten(
 
 
 def test_nothing_is_claimed_for_one_lease(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A rebuilt store allows no claim for one lease.
 
@@ -319,7 +321,7 @@ def test_nothing_is_claimed_for_one_lease(
     record()
 
     lose_data(store_url)
-    open_queue(queue, book, lease_s=LEASE_S)
+    open_queue(queue, database, lease_s=LEASE_S)
     serve(queue)
 
     assert claim(queue) is None
@@ -334,7 +336,7 @@ def test_nothing_is_claimed_for_one_lease(
 
 
 def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A claim whose reply got lost with the store is answered again after the rebuild.
 
@@ -346,27 +348,27 @@ def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(
     record()
 
     lose_data(store_url)
-    open_queue(queue, book, lease_s=LEASE_S)
+    open_queue(queue, database, lease_s=LEASE_S)
 
     assert first == must_claim(queue, nonce="abc")
 
 
-def test_a_brand_new_site_does_not_wait(store_url: str, book: Book) -> None:
+def test_a_brand_new_site_does_not_wait(store_url: str, database: HistoryDatabase) -> None:
     """A new site has no pause, because no job can be running."""
     queue = JobQueue(store_url)
 
-    opened = open_queue(queue, book, lease_s=LEASE_S)
+    opened = open_queue(queue, database, lease_s=LEASE_S)
 
     assert opened is not None
     assert not opened.lost_data
-    assert open_queue(queue, book, lease_s=LEASE_S) is None
+    assert open_queue(queue, database, lease_s=LEASE_S) is None
     serve(queue)
     assert 1 == queue.submit(make_spec()).id == must_claim(queue).job_id
     queue.close()
 
 
 def test_ids_are_never_reused_however_often_the_data_is_lost(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """Ids are never reused after data losses, not even ids that were never recorded."""
     given = [queue.submit(make_spec()).id]
@@ -374,7 +376,7 @@ def test_ids_are_never_reused_however_often_the_data_is_lost(
     for _ in range(3):
         given += [queue.submit(make_spec()).id for _ in range(3)]
         lose_data(store_url)
-        assert open_queue(queue, book, lease_s=LEASE_S) is not None
+        assert open_queue(queue, database, lease_s=LEASE_S) is not None
         given.append(queue.submit(make_spec()).id)
         record()
 
@@ -383,7 +385,7 @@ def test_ids_are_never_reused_however_often_the_data_is_lost(
 
 
 def test_two_and_more_openers_at_once_bring_each_job_back_once(
-    queue: JobQueue, book_url: str, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, history_url: str, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """Six openers at once restore each job once. One opens the store; the others help or come too late."""
     for number in range(150):
@@ -394,7 +396,7 @@ def test_two_and_more_openers_at_once_bring_each_job_back_once(
     together = threading.Barrier(6)
 
     def opener() -> None:
-        own_queue, own_book = JobQueue(store_url), Book(book_url)
+        own_queue, own_book = JobQueue(store_url), HistoryDatabase(history_url)
         together.wait()
         opened.append(open_queue(own_queue, own_book, lease_s=LEASE_S))
         own_queue.close()
@@ -410,12 +412,12 @@ def test_two_and_more_openers_at_once_bring_each_job_back_once(
     assert [f"n{number}" for number in range(150)] == [job.spec.name for job in queue.live()]
     assert [Act.RESTORE] * 150 == [event.act for event in queue.events("0-0", most=1000)]
     record()
-    assert book.cursor() is not None
-    assert book.cursor().epoch == queue.epoch()  # type: ignore[union-attr]
+    assert database.cursor() is not None
+    assert database.cursor().epoch == queue.epoch()  # type: ignore[union-attr]
 
 
 def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """An interrupted rebuild is finished by the next opener.
 
@@ -425,16 +427,16 @@ def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
         queue.submit(make_spec())
     record()
     lose_data(store_url)
-    known = book.cursor()
+    known = database.cursor()
     epoch = queue.begin()
     assert epoch is not None
-    assert book.turn_to(epoch, expected=known)
-    (page,) = book.survivors()
+    assert database.turn_to(epoch, expected=known)
+    (page,) = database.survivors()
     assert 2 == queue.restore(epoch, page[:2], lease_s=LEASE_S)
     with pytest.raises(StoreNotOpen):
         queue.submit(make_spec())
 
-    opened = open_queue(queue, book, lease_s=LEASE_S)
+    opened = open_queue(queue, database, lease_s=LEASE_S)
 
     assert opened is not None
     assert 2 == opened.jobs
@@ -444,7 +446,7 @@ def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
 
 
 def test_a_store_that_is_lost_again_half_way_is_begun_anew(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A store that loses its data during a rebuild starts a new rebuild.
 
@@ -455,22 +457,22 @@ def test_a_store_that_is_lost_again_half_way_is_begun_anew(
     lose_data(store_url)
     first = queue.begin()
     assert first is not None
-    assert book.turn_to(first, expected=book.cursor())
-    (page,) = book.survivors()
+    assert database.turn_to(first, expected=database.cursor())
+    (page,) = database.survivors()
     lose_data(store_url)
     second = queue.begin()
 
     assert second != first
     assert queue.restore(first, page, lease_s=LEASE_S) is None
     assert not queue.open(0, epoch=first)
-    opened = open_queue(queue, book, lease_s=LEASE_S)
+    opened = open_queue(queue, database, lease_s=LEASE_S)
     assert opened is not None
     assert 1 == opened.jobs
     assert second == queue.epoch()
 
 
 def test_whoever_still_holds_events_of_the_lost_store_cannot_write_them(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """Events of the lost store cannot be recorded after the rebuild.
 
@@ -479,17 +481,17 @@ def test_whoever_still_holds_events_of_the_lost_store_cannot_write_them(
     queue.submit(make_spec())
     record()
     queue.cancel(1)
-    held_back, known, epoch = queue.events("0-0"), book.cursor(), queue.epoch()
+    held_back, known, epoch = queue.events("0-0"), database.cursor(), queue.epoch()
     assert epoch is not None
     lose_data(store_url)
-    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    assert open_queue(queue, database, lease_s=LEASE_S) is not None
 
-    assert not book.apply(held_back, expected=known, epoch=epoch)
+    assert not database.apply(held_back, expected=known, epoch=epoch)
     assert JobState.QUEUED is stand(queue, 1).state
 
 
 def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A job whose request cannot be decoded any more is restored with the others.
 
@@ -498,11 +500,11 @@ def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
     for _ in range(3):
         queue.submit(make_spec())
     record()
-    with book._engine.begin() as connection:
+    with database._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE jobs SET spec = '{}' WHERE id = 2")
     lose_data(store_url)
 
-    opened = open_queue(queue, book, lease_s=LEASE_S)
+    opened = open_queue(queue, database, lease_s=LEASE_S)
 
     assert opened is not None
     assert 3 == opened.jobs
@@ -515,7 +517,11 @@ def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
 
 
 def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None], caplog: pytest.LogCaptureFixture
+    queue: JobQueue,
+    database: HistoryDatabase,
+    store_url: str,
+    record: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An invalid job, for example after a manual edit of the database, does not stop the rebuild of the others.
 
@@ -526,11 +532,11 @@ def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
         queue.submit(make_spec())
     start(queue, 1)
     record()
-    with book._engine.begin() as connection:
+    with database._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE runs SET host = 'a b' WHERE job_id = 1")
     lose_data(store_url)
 
-    opened = open_queue(queue, book, lease_s=LEASE_S)
+    opened = open_queue(queue, database, lease_s=LEASE_S)
 
     assert opened is not None
     assert 2 == opened.jobs
@@ -539,7 +545,7 @@ def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
 
 
 def test_a_running_job_whose_run_the_book_does_not_know_waits_untried(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A running job whose run is missing in the history comes back as waiting, without an attempt.
 
@@ -549,18 +555,18 @@ def test_a_running_job_whose_run_the_book_does_not_know_waits_untried(
     queue.submit(make_spec())
     token = must_claim(queue).token
     record()
-    with book._engine.begin() as connection:
+    with database._engine.begin() as connection:
         connection.exec_driver_sql("DELETE FROM runs")
     lose_data(store_url)
 
-    open_queue(queue, book, lease_s=LEASE_S)
+    open_queue(queue, database, lease_s=LEASE_S)
 
     assert (JobState.QUEUED, 0) == (stand(queue, 1).state, stand(queue, 1).attempt)
     assert token.startswith("1.")
 
 
 def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A parked run keeps its long lease after the store lost its data.
 
@@ -576,7 +582,7 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
 
     for expected_s in (10 * 86400, LEASE_S):
         lose_data(store_url)
-        open_queue(queue, book, lease_s=LEASE_S)
+        open_queue(queue, database, lease_s=LEASE_S)
         left_s = ((client.zscore(keys.LEASES, "1") or 0) - queue.now_ms()) / 1000
         assert 0.99 * expected_s < left_s <= expected_s
         # The machine is back: from now on heartbeats renew its lease.
@@ -589,7 +595,7 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
 
 
 def test_for_what_a_job_is_run_again_comes_back(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A rebuild restores why a job runs again.
 
@@ -610,7 +616,7 @@ def test_for_what_a_job_is_run_again_comes_back(
     record()
 
     lose_data(store_url)
-    open_queue(queue, book, lease_s=LEASE_S)
+    open_queue(queue, database, lease_s=LEASE_S)
 
     client = connect(store_url)
     assert before == [stand(queue, each) for each in ids]
@@ -622,7 +628,7 @@ def test_for_what_a_job_is_run_again_comes_back(
 
 
 def test_what_waits_comes_back_with_what_it_waits_for(
-    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+    queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """A rebuild restores dependencies, begin time, dedupe key and retries, and applies ends that happened meanwhile."""
     serve(queue)
@@ -653,10 +659,10 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     for event in queue.events("0-0", most=1000):
         if event.job_id in {orphan, child, grandchild}:
             continue
-        assert book.apply([event], expected=book.cursor(), epoch=queue.epoch() or "")
+        assert database.apply([event], expected=database.cursor(), epoch=queue.epoch() or "")
 
     lose_data(store_url)
-    open_queue(queue, book, lease_s=LEASE_S)
+    open_queue(queue, database, lease_s=LEASE_S)
     end_pause(store_url)
     serve(queue)
 
@@ -672,11 +678,11 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     ]
     assert [] == faults(dump(client))
     record()
-    told = book.get(orphan)
-    assert told is not None
+    reported = database.get(orphan)
+    assert reported is not None
     assert (JobState.CANCELLED, WaitReason.DEPENDENCY, f"dependency {failed} failed") == (
-        told.job.state,
-        told.job.reason,
-        told.job.because,
+        reported.job.state,
+        reported.job.reason,
+        reported.job.because,
     )
     client.close()

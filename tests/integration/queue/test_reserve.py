@@ -216,7 +216,7 @@ def test_a_reservation_moves_only_where_it_is_worth_it(queue: JobQueue) -> None:
     assert {large: ("GPU-0",)} == reserve(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
 
-    queue.beat(make_offer("GPU-1"), [], lease_s=300)
+    queue.heartbeat(make_offer("GPU-1"), [], lease_s=300)
     free = queue.devices()[1]
     assert 2 == free.jobs[0]
     queue.lose(2, token_of(queue, 2), loss_limit=1, detail="gone")
@@ -404,7 +404,7 @@ def test_a_run_that_was_waited_for_in_vain_is_another_when_it_is_run_again(queue
     wait_on(store, pair)
     assert {} == reserve(queue)
     queue.cancel(queue.live()[-1].id)
-    assert queue.giveback(run.job_id, run.token, "a test")
+    assert queue.release_claim(run.job_id, run.token, "a test")
 
     assert run.job_id == must_claim(queue, "GPU-1").job_id
     assert [pair] == list(reserve(queue))
@@ -450,7 +450,7 @@ def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None
 
     Their end is not predictable, so an empty device would help no job.
     """
-    serve(queue, make_offer(foreign_bytes=5 * GIB))
+    serve(queue, make_offer(external_bytes=5 * GIB))
     queue.submit(make_spec(mem_bytes=23 * GIB))
 
     assert {} == reserve(queue)
@@ -523,7 +523,7 @@ def test_whoever_waits_no_more_keeps_no_device(queue: JobQueue, way: str) -> Non
     assert claim(queue, "GPU-0") is None
     client = connect(queue.url)
     listener = client.pubsub(ignore_subscribe_messages=True)
-    listener.subscribe(keys.BELL)
+    listener.subscribe(keys.WAKEUP_CHANNEL)
     listener.get_message(timeout=5)
 
     if way == "start":

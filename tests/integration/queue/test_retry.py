@@ -65,7 +65,7 @@ def test_a_job_queued_again_counts_its_attempts_on_and_no_loss(queue: JobQueue) 
     job = queue.get(1)
     assert job is not None
     assert (JobState.QUEUED, 1, 0, ()) == (job.state, job.attempt, job.losses, job.devices)
-    assert ((), 0) == (queue.devices()[0].jobs, queue.devices()[0].promised_bytes)
+    assert ((), 0) == (queue.devices()[0].jobs, queue.devices()[0].allocated_bytes)
     second = must_claim(queue)
     assert (1, 2) == (second.job_id, second.attempt)
     assert end(queue, first) is None, "the word of a run that is over counted again"

@@ -22,7 +22,7 @@ from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB
 
-#: Longest duration of a job, how many such durations the warm-up takes, and how many are measured after it.
+#: Longest duration of a job in seconds, and the lengths of warm-up and measurement as multiples of it.
 LONGEST_S, SETTLED, ROUNDS = 60, 3, 10
 #: Time limit as a multiple of the job's duration; None: no time limit.
 LIMITS = (1.0, 2.0, None)

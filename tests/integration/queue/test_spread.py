@@ -20,7 +20,7 @@ from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Later, Offer
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.queue.wakeup import Doorbell, Ring
+from gpuqueue.queue.wakeup import Doorbell, WakeUp
 from gpuqueue.text.units import GIB, MIB
 
 SPREAD, PACK = (Placement(preference=each) for each in Preference)
@@ -62,29 +62,29 @@ def test_a_job_goes_to_the_emptiest_device(queue: JobQueue, site: Preference | N
 
     The wake-up channel names that device. The site's placement applies where the job has none.
     """
-    site_of(queue, site, make_offer("GPU-0", foreign_bytes=10 * GIB), make_offer("GPU-1", foreign_bytes=5 * GIB))
+    site_of(queue, site, make_offer("GPU-0", external_bytes=10 * GIB), make_offer("GPU-1", external_bytes=5 * GIB))
     serve(queue, make_offer("GPU-2", host="nodeB"))
     job_id = submitted(queue, placement=said or Placement())
 
-    with Doorbell(queue.url) as bell:
-        assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=10 * GIB)
-        assert Ring("work", device="GPU-2") == until(lambda: bell.wait(1), what="the bell")
-    assert Later(0.2) == seek(queue, "GPU-1", foreign_bytes=5 * GIB)
+    with Doorbell(queue.url) as wakeups:
+        assert Later(0.2) == seek(queue, "GPU-0", external_bytes=10 * GIB)
+        assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the bell")
+    assert Later(0.2) == seek(queue, "GPU-1", external_bytes=5 * GIB)
     assert JobState.QUEUED is queue.get(job_id).state  # type: ignore[union-attr]
     found = must_claim(queue, "GPU-2", host="nodeB")
-    assert (job_id, None) == (found.job_id, seek(queue, "GPU-0", foreign_bytes=10 * GIB))
+    assert (job_id, None) == (found.job_id, seek(queue, "GPU-0", external_bytes=10 * GIB))
 
 
 @pytest.mark.parametrize(("site", "said"), [(Preference.PACK, None), (Preference.SPREAD, PACK)])
 def test_or_to_the_fullest_that_has_room(queue: JobQueue, site: Preference, said: Placement | None) -> None:
     """With "pack", a job goes to the fullest device that has room."""
     taken = {"GPU-0": 0, "GPU-1": 10 * GIB, "GPU-2": 20 * GIB}
-    site_of(queue, site, *(make_offer(uuid, foreign_bytes=held) for uuid, held in taken.items()))
+    site_of(queue, site, *(make_offer(uuid, external_bytes=held) for uuid, held in taken.items()))
     job_id = submitted(queue, mem_bytes=8 * GIB, placement=said or Placement())
 
     assert Later(0.2) == seek(queue, "GPU-0")
-    assert seek(queue, "GPU-2", foreign_bytes=20 * GIB) is None
-    assert job_id == must_claim(queue, "GPU-1", foreign_bytes=10 * GIB).job_id
+    assert seek(queue, "GPU-2", external_bytes=20 * GIB) is None
+    assert job_id == must_claim(queue, "GPU-1", external_bytes=10 * GIB).job_id
 
 
 def test_no_job_waits_for_its_place_longer_than_a_moment(queue: JobQueue, client: redis.Redis) -> None:
@@ -92,29 +92,29 @@ def test_no_job_waits_for_its_place_longer_than_a_moment(queue: JobQueue, client
 
     After that moment any seeking worker takes it. After a released claim the job is left to the better device again.
     """
-    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB), make_offer("GPU-1"))
     job_id = submitted(queue)
-    assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=5 * GIB)
-    assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=5 * GIB)
+    assert Later(0.2) == seek(queue, "GPU-0", external_bytes=5 * GIB)
+    assert Later(0.2) == seek(queue, "GPU-0", external_bytes=5 * GIB)
 
     let_time_pass(client, job_id)
-    run = must_claim(queue, "GPU-0", foreign_bytes=5 * GIB)
+    run = must_claim(queue, "GPU-0", external_bytes=5 * GIB)
     assert job_id == run.job_id
-    assert queue.giveback(job_id, run.token, "full")
-    assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=5 * GIB)
+    assert queue.release_claim(job_id, run.token, "full")
+    assert Later(0.2) == seek(queue, "GPU-0", external_bytes=5 * GIB)
 
 
 def test_a_clock_that_was_set_back_keeps_no_job_waiting(queue: JobQueue, client: redis.Redis) -> None:
     """A moment noted before the clock was set back does not keep a job waiting."""
-    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB), make_offer("GPU-1"))
     job_id = submitted(queue)
     client.hset(keys.job(job_id), "pl", queue.now_ms() + 10_000_000)
 
-    assert job_id == must_claim(queue, "GPU-0", foreign_bytes=5 * GIB).job_id
+    assert job_id == must_claim(queue, "GPU-0", external_bytes=5 * GIB).job_id
 
 
 BETTER = {
-    "as free": (make_offer("GPU-1", foreign_bytes=5 * GIB - 100 * MIB), {}),
+    "as free": (make_offer("GPU-1", external_bytes=5 * GIB - 100 * MIB), {}),
     "of another pool": (make_offer("GPU-1", pool="lab"), {"pool": "fast"}),
     "another kind": (make_offer("GPU-1", device=make_device("GPU-1", kind=DeviceKind.SIMULATED)), {}),
     "another type": (
@@ -132,9 +132,9 @@ BETTER = {
 def test_a_device_that_would_not_be_better_is_not_waited_for(queue: JobQueue, case: str) -> None:
     """A device that is not better, or that cannot take the job, is not waited for."""
     other, asked = BETTER[case]
-    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB, pool="fast"), other)
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB, pool="fast"), other)
 
-    assert submitted(queue, **asked) == must_claim(queue, "GPU-0", foreign_bytes=5 * GIB, host="nodeA").job_id
+    assert submitted(queue, **asked) == must_claim(queue, "GPU-0", external_bytes=5 * GIB, host="nodeA").job_id
 
 
 def drained(queue: JobQueue, client: redis.Redis) -> None:
@@ -158,21 +158,21 @@ def kept(queue: JobQueue, client: redis.Redis) -> None:
 @pytest.mark.parametrize("close", [drained, silent, kept])
 def test_a_device_that_takes_nothing_is_not_waited_for(queue: JobQueue, client: redis.Redis, close: Any) -> None:
     """A device that takes no jobs is not waited for, however empty it is."""
-    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB), make_offer("GPU-1"))
     close(queue, client)
 
-    assert submitted(queue) == must_claim(queue, "GPU-0", foreign_bytes=5 * GIB).job_id
+    assert submitted(queue) == must_claim(queue, "GPU-0", external_bytes=5 * GIB).job_id
 
 
 def test_what_a_device_leaves_does_not_keep_it_from_what_is_for_it_alone(queue: JobQueue) -> None:
     """A job that is left to a better device does not stop jobs that only this device can take, of any user."""
-    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB), make_offer("GPU-1"))
     own = Placement(devices=("GPU-0",))
     submitted(queue, account=ADA)
     here = [submitted(queue, account=account, placement=own) for account in (ADA, BOB)]
 
-    assert here == sorted(must_claim(queue, "GPU-0", foreign_bytes=5 * GIB).job_id for _ in here)
-    assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=5 * GIB)
+    assert here == sorted(must_claim(queue, "GPU-0", external_bytes=5 * GIB).job_id for _ in here)
+    assert Later(0.2) == seek(queue, "GPU-0", external_bytes=5 * GIB)
 
 
 def test_a_claim_leaves_a_few_jobs_and_then_takes_one(queue: JobQueue, client: redis.Redis) -> None:
@@ -180,10 +180,10 @@ def test_a_claim_leaves_a_few_jobs_and_then_takes_one(queue: JobQueue, client: r
 
     Each job that it leaves costs the store time, and a stream of them must not keep a device idle.
     """
-    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB), make_offer("GPU-1"))
     jobs = [submitted(queue, mem_bytes=(i + 1) * MIB) for i in range(12)]
 
-    taken = must_claim(queue, "GPU-0", foreign_bytes=5 * GIB).job_id
+    taken = must_claim(queue, "GPU-0", external_bytes=5 * GIB).job_id
     assert jobs[8] == taken
     assert 8 == sum(client.hexists(keys.job(each), "pl") for each in jobs)
 

@@ -30,7 +30,7 @@ from long_search import search
 from store_dump import dump, faults
 
 from gpuqueue.errors import BadRequest, Impossible, Refused
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.job import ENDS, JobSpec, JobState, Level, WaitReason
@@ -132,8 +132,8 @@ class Site(RuleBasedStateMachine):
         self.settings = Settings.load({})
         path = self.home / f"{secrets.token_hex(4)}.db"
         shutil.copy(self.empty_book, path)
-        self.book = Book(f"sqlite:///{path}")
-        self.recorder = Recorder(self.settings, self.queue, self.book)
+        self.database = HistoryDatabase(f"sqlite:///{path}")
+        self.recorder = Recorder(self.settings, self.queue, self.database)
 
     @initialize(target=claims, batch=st.lists(jobs, min_size=6, max_size=12), order=orders)
     def open(self, batch: list[dict[str, Any]], order: list[str]) -> Any:
@@ -146,7 +146,7 @@ class Site(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Close the connections."""
-        self.book.close()
+        self.database.close()
         self.queue.close()
         self.client.close()
 
@@ -176,11 +176,11 @@ class Site(RuleBasedStateMachine):
                     if bound.measure is Measure.QUEUED_JOBS and bound.used is not None:
                         assert bound.used <= bound.limit.most, "more wait than may"
 
-    def _waits(self, wish: tuple[str, int] | None) -> Waits:
+    def _waits(self, device_filter: tuple[str, int] | None) -> Waits:
         """Return waits for a job: on other known jobs, a begin time, a hold or a dedupe key."""
-        if wish is None:
+        if device_filter is None:
             return Waits()
-        kind, pick = wish
+        kind, pick = device_filter
         known = sorted(self.acknowledged)
         if kind in {"ok", "any", "fail"}:
             chosen = dict.fromkeys(known[(pick + step) % len(known)] for step in (0, 3)) if known else ()
@@ -251,11 +251,11 @@ class Site(RuleBasedStateMachine):
         self.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
 
     @rule(claim=claims)
-    def beat(self, claim: Claim) -> None:
+    def heartbeat(self, claim: Claim) -> None:
         """Send a heartbeat for a claim. A stale one, whose job has another run by now, must not renew the lease."""
         alive = Alive(job_id=claim.job_id, token=claim.token, observed=dict.fromkeys(claim.devices, 0))
         before = self.client.zscore("{gq}:leases", claim.job_id)
-        verdicts = self.queue.beat(self.offer(claim.devices[0]), [alive], lease_s=900)
+        verdicts = self.queue.heartbeat(self.offer(claim.devices[0]), [alive], lease_s=900)
         if claim.token in verdicts.stale:
             assert before == self.client.zscore("{gq}:leases", claim.job_id)
 
@@ -299,7 +299,7 @@ class Site(RuleBasedStateMachine):
     @rule(claim=claims)
     def give_back(self, claim: Claim) -> None:
         """Release a claim, possibly a stale one. A released claim is no attempt."""
-        if self.queue.giveback(claim.job_id, claim.token, "full"):
+        if self.queue.release_claim(claim.job_id, claim.token, "full"):
             assert claim.token == self.tokens[claim.job_id][-1], "a claim was given back by an older one"
             self.attempts[claim.job_id] -= 1
 
@@ -316,7 +316,7 @@ class Site(RuleBasedStateMachine):
             return
         job_id = sorted(self.acknowledged)[pick % len(self.acknowledged)]
         mark = Mark(add=(tag,)) if front else Mark(remove=(tag,), note=tag)
-        ended = None if (record := self.book.get(job_id)) is None or not record.job.state.is_end else record.job
+        ended = None if (record := self.database.get(job_id)) is None or not record.job.state.is_end else record.job
         self.queue.mark(job_id, mark, ended=ended)
         try:
             assert self.queue.move(job_id, front=front) in {None, JobState.QUEUED, JobState.HELD}
@@ -335,9 +335,12 @@ class Site(RuleBasedStateMachine):
             self.queue.part(sorted(self.acknowledged)[pick % len(self.acknowledged)], act, part)
 
     @rule(
-        pick=st.integers(0, 1000), mem=st.sampled_from([2, 8, 40]), level=st.sampled_from([None, *Level]), wish=wishes
+        pick=st.integers(0, 1000),
+        mem=st.sampled_from([2, 8, 40]),
+        level=st.sampled_from([None, *Level]),
+        device_filter=wishes,
     )
-    def edit(self, pick: int, mem: int, level: Level | None, wish: tuple[str, int] | None) -> None:
+    def edit(self, pick: int, mem: int, level: Level | None, device_filter: tuple[str, int] | None) -> None:
         """Edit a job's request. The edit is complete or has no effect.
 
         It is refused if the job waits no more or would depend on itself.
@@ -345,15 +348,15 @@ class Site(RuleBasedStateMachine):
         if not self.acknowledged:
             return
         job_id = sorted(self.acknowledged)[pick % len(self.acknowledged)]
-        waits = self._waits(wish)
-        told = {"level": level is not None, "after": bool(waits.after), "begin": waits.begin_at is not None}
+        waits = self._waits(device_filter)
+        reported = {"level": level is not None, "after": bool(waits.after), "begin": waits.begin_at is not None}
 
         def change(spec: JobSpec) -> JobSpec:
             kept = replace(waits, hold=False, dedupe=spec.waits.dedupe)
             return replace(spec, mem_bytes=mem * GIB, level=spec.level if level is None else level, waits=kept)
 
         with contextlib.suppress(BadRequest, Refused):
-            self.queue.edit(job_id, change, level=told["level"], after=told["after"], begin=told["begin"])
+            self.queue.edit(job_id, change, level=reported["level"], after=reported["after"], begin=reported["begin"])
 
     @rule(pick=st.integers(0, 1000), times=st.sampled_from([0, 1, 3]))
     def edit_retries(self, pick: int, times: int) -> None:
@@ -441,8 +444,8 @@ class Site(RuleBasedStateMachine):
             assert self.client.hget(f"{{gq}}:j:{by}", "rv"), "nothing is kept for the job"
         after = self._kept()
         for job_id in {*before, *after}:
-            told = self.client.hget(keys.job(job_id), "rv") or ""
-            assert after.get(job_id, set()) == {*filter(None, told.split(","))}, "it lost a part of it"
+            reported = self.client.hget(keys.job(job_id), "rv") or ""
+            assert after.get(job_id, set()) == {*filter(None, reported.split(","))}, "it lost a part of it"
 
     def _kept(self) -> dict[int, set[str]]:
         """Return the reserved devices of each job."""
@@ -488,7 +491,7 @@ class Site(RuleBasedStateMachine):
             pass
         live = {job.id for job in self.queue.live()}
         self.recorded |= set(self.ended) - live
-        assert {each: self.ended[each] for each in self.recorded} == self.book.states(self.recorded)
+        assert {each: self.ended[each] for each in self.recorded} == self.database.states(self.recorded)
 
     @rule()
     def lose_the_store(self) -> None:
@@ -501,7 +504,7 @@ class Site(RuleBasedStateMachine):
         self.client.flushall()
         written, of_pools = self.limited
         site = replace(self.settings, limits=written, pool_limits=of_pools, groups="lab: ada bob")
-        assert open_queue(self.queue, self.book, lease_s=300, settings=site) is not None
+        assert open_queue(self.queue, self.database, lease_s=300, settings=site) is not None
         after = self._standing()
         assert (limits, waiting) == (self.queue.limits(), self._waiting())
         wrong = [
@@ -548,7 +551,7 @@ class Site(RuleBasedStateMachine):
     def no_device_is_promised_twice(self) -> None:
         """No device has more memory or slots allocated than it has."""
         for device in self.queue.devices():
-            assert device.promised_bytes <= device.device.total_bytes
+            assert device.allocated_bytes <= device.device.total_bytes
             assert len(device.jobs) <= SLOTS
 
     @invariant()

@@ -47,15 +47,15 @@ def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store_url: str
                 mine.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
                 open_runs.append(claimed)
                 if claimed.job_id % 8 == 0:
-                    found = [each for each in mine.devices() if each.promised_bytes > each.device.total_bytes]
-                    over.extend(f"{each.device.uuid} promised {each.promised_bytes}" for each in found)
+                    found = [each for each in mine.devices() if each.allocated_bytes > each.device.total_bytes]
+                    over.extend(f"{each.device.uuid} promised {each.allocated_bytes}" for each in found)
             if open_runs and (claimed is None or len(open_runs) > 2):
                 run = open_runs.pop(0)
                 done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 0.1, "devices": ()}
                 assert mine.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
                 with lock:
                     runs[run.job_id] += 1
-            mine.beat(offer, [], lease_s=300)
+            mine.heartbeat(offer, [], lease_s=300)
             if claimed is None and uuid == "GPU-A0":
                 mine.reserve(after_s=0, most=1)
                 mine.age(after_s=0)

@@ -17,7 +17,7 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Later
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.queue.wakeup import Doorbell, Ring
+from gpuqueue.queue.wakeup import Doorbell, WakeUp
 from gpuqueue.text.units import GIB
 
 LINK, SWITCH, NODE, SYSTEM = 0, 10, 40, 50
@@ -52,14 +52,14 @@ def serve_box(queue: JobQueue, groups: Sequence[tuple[int, int]], held: dict[int
     """Announce a box of cards, each with its distances to the others."""
     for card in range(cards):
         near = {f"GPU-{other}": steps(groups, card, other) for other in range(cards) if other != card}
-        offer = make_offer(f"GPU-{card}", foreign_bytes=held.get(card, 0))
+        offer = make_offer(f"GPU-{card}", external_bytes=held.get(card, 0))
         queue.announce(offer, worker=f"worker-{card}", pid=1, boot_id="b", near=near)
-        queue.beat(offer, [], lease_s=300)
+        queue.heartbeat(offer, [], lease_s=300)
 
 
 def seek(queue: JobQueue, card: int, held: dict[int, int]) -> Claim | Later | None:
     """Seek a job as the worker of a card does."""
-    offer = make_offer(f"GPU-{card}", foreign_bytes=held.get(card, 0))
+    offer = make_offer(f"GPU-{card}", external_bytes=held.get(card, 0))
     return queue.seek(offer, worker=f"worker-{card}", lease_s=300, nonce=new_nonce())
 
 
@@ -85,15 +85,15 @@ def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, client:
     serve_box(queue, PAIRS, held)
     job_id = queue.submit(make_spec(gpus=2)).id
 
-    with Doorbell(queue.url) as bell:
+    with Doorbell(queue.url) as wakeups:
         assert Later(0.2) == seek(queue, 0, held)
-        assert Ring("work", device="GPU-2") == until(lambda: bell.wait(1), what="the bell")
+        assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the bell")
     client.hincrby(keys.job(job_id), "pl", -1000)
     late = seek(queue, 0, held)
     assert isinstance(late, Claim)
     assert ("GPU-0", "GPU-2") == late.devices  # GPU-2 is on the same node
 
-    queue.giveback(job_id, late.token, "full")
+    queue.release_claim(job_id, late.token, "full")
     better = seek(queue, 3, held)
     assert isinstance(better, Claim)
     assert ("GPU-3", "GPU-2") == better.devices

@@ -10,7 +10,7 @@ from factories import BOB, claim, make_device, make_offer, make_spec, must_claim
 
 from gpuqueue.errors import Impossible
 from gpuqueue.model.array import Array
-from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import JobState, Level
 from gpuqueue.model.placement import Placement
 from gpuqueue.queue.drains import DrainOrigin
@@ -41,7 +41,7 @@ def test_each_obstacle_is_told(queue: JobQueue) -> None:
         make_offer("cpu-a", device=cpu, pool="p"),
         make_offer("GPU-headroom", headroom_bytes=15 * GIB, pool="p"),
         make_offer("GPU-drained", pool="p"),
-        make_offer("GPU-strangers", foreign_bytes=15 * GIB, pool="p"),
+        make_offer("GPU-strangers", external_bytes=15 * GIB, pool="p"),
         make_offer("GPU-slots", slots=0, pool="p"),
     )
     queue.drain(["GPU-drained"], origin=DrainOrigin.PERSON, why="", by="ada")
@@ -63,11 +63,11 @@ def test_who_is_in_the_way_is_told_in_bytes(queue: JobQueue) -> None:
 
     It also reports what external processes and the headroom leave.
     """
-    serve(queue, make_offer(headroom_bytes=GIB, foreign_bytes=2 * GIB))
+    serve(queue, make_offer(headroom_bytes=GIB, external_bytes=2 * GIB))
     queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
     queue.submit(make_spec(mem_bytes=5 * GIB))
-    must_claim(queue, foreign_bytes=2 * GIB)
-    must_claim(queue, foreign_bytes=2 * GIB)
+    must_claim(queue, external_bytes=2 * GIB)
+    must_claim(queue, external_bytes=2 * GIB)
     job_id = queue.submit(make_spec(mem_bytes=12 * GIB)).id
 
     found = why(queue, job_id)
@@ -106,7 +106,7 @@ def test_a_start_is_not_promised_to_who_has_others_before_it(queue: JobQueue) ->
         (4 * GIB, {}, 0),  # both jobs fit
         (4 * GIB, {"array": Array.parse("0-8")}, 1),  # each member of the array takes memory
         (4 * GIB, {"placement": Placement(exclusive=True)}, 1),
-        (12 * GIB, {"device": DeviceWish.CPU}, 0),
+        (12 * GIB, {"device": DeviceFilter.CPU}, 0),
         (12 * GIB, {}, 1),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_start_that_nobody_can_know_is_none(queue: JobQueue) -> None:
     job_id = queue.submit(make_spec(mem_bytes=20 * GIB)).id
     assert why(queue, job_id).start.at_ms is None  # type: ignore[union-attr]
 
-    serve(queue, make_offer(foreign_bytes=10 * GIB))
+    serve(queue, make_offer(external_bytes=10 * GIB))
     assert why(queue, job_id).start is None
 
 
@@ -269,7 +269,7 @@ def _random_site(queue: JobQueue, chance: random.Random) -> list[str]:
     for uuid in devices:
         offer: dict[str, Any] = {
             "headroom_bytes": chance.choice([0, GIB]),
-            "foreign_bytes": chance.choice([0, 0, 6 * GIB, 20 * GIB]),
+            "external_bytes": chance.choice([0, 0, 6 * GIB, 20 * GIB]),
             "slots": chance.choice([1, 2, 8]),
             "pool": chance.choice(["", "p"]),
         }
@@ -277,7 +277,7 @@ def _random_site(queue: JobQueue, chance: random.Random) -> list[str]:
         for _ in range(chance.randrange(3)):
             limit_s = chance.choice([None, 600.0, 7200.0])
             queue.submit(make_spec(mem_bytes=chance.randrange(1, 15) * GIB, time_limit_s=limit_s))
-            claim(queue, uuid, foreign_bytes=offer["foreign_bytes"])
+            claim(queue, uuid, external_bytes=offer["external_bytes"])
         offers[uuid] = offer
     return devices
 
@@ -302,7 +302,7 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
         "mem_bytes": chance.randrange(1, 20) * GIB,
         "gpus": chance.choice([1, 1, 1, 2]),
         "pool": chance.choice(["", "", "p"]),
-        "device": chance.choice([None, DeviceWish.GPU, DeviceWish.ANY]),
+        "device": chance.choice([None, DeviceFilter.GPU, DeviceFilter.ANY]),
         "time_limit_s": chance.choice([None, 60.0, 36000.0]),
         "level": Level.URGENT,
     }
@@ -313,7 +313,7 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
     said: dict[str, Verdict] = {each.device: each for each in why(queue, job_id).devices}
 
     for uuid in devices:
-        offer = make_offer(uuid, foreign_bytes=offers[uuid]["foreign_bytes"])
+        offer = make_offer(uuid, external_bytes=offers[uuid]["external_bytes"])
         claimed = queue.claim(offer, worker="w", lease_s=300, nonce=f"ab{devices.index(uuid)}")
         if claimed is not None and claimed.job_id != job_id:  # the job with the reservation goes first
             assert claimed.job_id == kept

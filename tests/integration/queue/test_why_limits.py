@@ -54,7 +54,7 @@ def test_who_waits_for_a_device_and_a_limit_starts_when_both_have_room(queue: Jo
     two_cards(queue)
     limit(queue, "ada: running_mem=24G")
     long = run(queue, "GPU-1", mem_bytes=14 * GIB, time_limit_s=7200.0)
-    strangers = run(queue, account=BOB, mem_bytes=18 * GIB, time_limit_s=3600.0)
+    external_processes = run(queue, account=BOB, mem_bytes=18 * GIB, time_limit_s=3600.0)
     waits = queue.submit(make_spec(mem_bytes=11 * GIB, placement=Placement(devices=("GPU-0",)))).id
 
     found, start = why(queue, waits)
@@ -62,10 +62,10 @@ def test_who_waits_for_a_device_and_a_limit_starts_when_both_have_room(queue: Jo
     assert found.room is not None
     assert found.room.at_ms is not None
     assert start.free_ms is not None
-    assert ((strangers,), (long,), True) == (start.blockers, found.room.runs, start.limited)
+    assert ((external_processes,), (long,), True) == (start.blockers, found.room.runs, start.limited)
     assert found.room.at_ms - start.free_ms > HOUR_MS // 2
     assert (found.room.at_ms, found.room.at_ms, 0) == (start.at_ms, start.room_ms, start.rivals)
-    assert (strangers, long) == tuple(sorted(found.runs_in_the_way, reverse=True))
+    assert (external_processes, long) == tuple(sorted(found.runs_in_the_way, reverse=True))
 
 
 def test_room_under_all_limits_is_that_of_the_last(queue: JobQueue) -> None:

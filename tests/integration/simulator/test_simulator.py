@@ -228,8 +228,8 @@ def test_a_job_that_waits_a_day_is_lifted(run: Any) -> None:
     low = job(60, 1, 24, 60, level=Level.LOW)
     requests = sorted([*normal, low], key=lambda each: each.arrival_s)
 
-    lifted = Knobs(reserve_after_s=None)
-    assert starts(run(requests, Site.parse("24G", slots=8), lifted))[60] == pytest.approx(25 * 3600, abs=3600)
+    promoted = Knobs(reserve_after_s=None)
+    assert starts(run(requests, Site.parse("24G", slots=8), promoted))[60] == pytest.approx(25 * 3600, abs=3600)
     never = Knobs(reserve_after_s=None, age_after_s=None)
     assert starts(run(requests, Site.parse("24G", slots=8), never))[60] == 60 * 3600
 
@@ -451,8 +451,8 @@ def test_what_no_device_could_run_is_left_out_and_said() -> None:
     shown = command("-", "--devices", "24G", "--json", given=given)
 
     assert shown.stderr == "1 job left out: fit no device of this site (line 3)\n"
-    told = json.loads(shown.stdout)
-    assert (told["too_large"], told["jobs"]) == (1, 1)
+    reported = json.loads(shown.stdout)
+    assert (reported["too_large"], reported["jobs"]) == (1, 1)
 
 
 def test_what_a_limit_never_lets_run_is_left_out_and_said() -> None:
@@ -463,8 +463,8 @@ def test_what_a_limit_never_lets_run_is_left_out_and_said() -> None:
     shown = command(*words, given=given)
 
     assert shown.stderr == "1 job left out: beyond a limit by what they ask for alone (line 3)\n"
-    told = json.loads(shown.stdout)
-    assert (told["over_limit"], told["too_large"], told["jobs"]) == (1, 0, 1)
+    reported = json.loads(shown.stdout)
+    assert (reported["over_limit"], reported["too_large"], reported["jobs"]) == (1, 0, 1)
     nothing = command(*words, given="arrival_s,user,mem,duration,gpus\n0,ann,4G,10,2\n")
     assert str(nothing.exception) == "the limits let no job of the trace run, not even the 2x4G of line 2: raise them"
 
@@ -484,20 +484,20 @@ def test_limits_make_jobs_wait(limits: str, longest_s: float) -> None:
     """Limits make jobs wait. The real scripts apply them, and groups may come from the trace."""
     given = "arrival_s,user,mem,duration,group\n0,ann,1G,1000,vision\n0,ann,1G,1000,vision\n"
 
-    told = json.loads(command("-", "--devices", "2x24G", "--limits", limits, "--json", given=given).stdout)
+    reported = json.loads(command("-", "--devices", "2x24G", "--limits", limits, "--json", given=given).stdout)
 
-    assert longest_s == told["policies"][0]["wait_max_s"]
+    assert longest_s == reported["policies"][0]["wait_max_s"]
 
 
 def test_a_limit_keeps_nobody_else_waiting() -> None:
     """Ann's second job waits for her first because of a limit, and Bob's job passes it."""
     given = "arrival_s,user,mem,duration\n0,ann,20G,1000\n0,ann,20G,1000\n1,bob,20G,10\n"
 
-    told = json.loads(
+    reported = json.loads(
         command("-", "--devices", "2x24G", "--limits", "ann: running_jobs=1", "--json", given=given).stdout
     )
 
-    users = told["policies"][0]["users"]
+    users = reported["policies"][0]["users"]
     assert (1000, 0) == (users["ann"]["wait_max_s"], users["bob"]["wait_max_s"])
 
 
@@ -509,8 +509,8 @@ def test_knobs_are_those_of_the_settings_unless_an_option_says(monkeypatch: pyte
     given = "arrival_s,user,mem,duration\n0,ann,1G,1000\n0,ann,1G,1000\n"
 
     def longest(*words: str) -> float:
-        told = json.loads(command("-", "--devices", "24G", "--json", *words, given=given).stdout)
-        return float(told["policies"][0]["wait_max_s"])
+        reported = json.loads(command("-", "--devices", "24G", "--json", *words, given=given).stdout)
+        return float(reported["policies"][0]["wait_max_s"])
 
     assert longest() == 0
     assert longest("--slots", "1") == 1000
@@ -524,8 +524,8 @@ def test_placement_is_an_option() -> None:
     given = "arrival_s,user,mem,duration\n0,ann,4G,1000\n1,ann,4G,1000\n2,bob,22G,10\n"
 
     def longest(*words: str) -> float:
-        told = json.loads(command("-", "--devices", "2x24G", "--json", *words, given=given).stdout)
-        return float(told["policies"][0]["wait_max_s"])
+        reported = json.loads(command("-", "--devices", "2x24G", "--json", *words, given=given).stdout)
+        return float(reported["policies"][0]["wait_max_s"])
 
     assert longest() == longest("--placement", "spread") == 998
     assert longest("--placement", "pack") == 0

@@ -105,10 +105,10 @@ def test_the_book_knows_what_a_run_did_on_its_card(gpu_site: Site, fake: FakeGpu
     steps = [each / GIB for each, _ in groupby(filter(None, line.bytes))]  # on a busy machine some steps have no sample
     assert [2.0, 5.5, 1.0] == steps
     assert round(5.5 * GIB) == run.peak_at_once_bytes
-    told = gpu_site.cli("show", str(job)).stdout
-    assert "5.5G" in told
-    assert "busy 60 %" in told
-    assert "71 °C" in told
+    reported = gpu_site.cli("show", str(job)).stdout
+    assert "5.5G" in reported
+    assert "busy 60 %" in reported
+    assert "71 °C" in reported
 
 
 #: Allocates 4 GiB in the first process, and at the same time 3 GiB in a daemon that leaves its session twice.
@@ -143,7 +143,7 @@ def test_processes_of_a_run_add_up_at_every_moment(gpu_site: Site, tmp_path: Pat
     script = gate.with_suffix(".py")
     script.write_text(TWO_PROCESSES.format(tests=str(SUPPORT), gate=str(gate)))
     job = int(gpu_site.cli("submit", "--mem", "5G", "--no-cap", "--", sys.executable, str(script)).stdout)
-    until(lambda: gpu_site.client.devices()[0].promised_bytes == 7 * GIB, what="both processes are seen")
+    until(lambda: gpu_site.client.devices()[0].allocated_bytes == 7 * GIB, what="both processes are seen")
 
     gate.touch()
 
@@ -278,9 +278,9 @@ def test_a_job_that_takes_more_than_it_asked_for_is_ended_and_its_neighbour_is_n
     log = gpu_site.cli("logs", str(liar)).stdout
     assert "it holds 3.1G" in log
     assert "ended: it holds 9G" in log
-    told = gpu_site.cli("show", str(liar)).stdout
-    assert "it holds 3.1G" in told
-    assert "ended: it holds 9G" in told
+    reported = gpu_site.cli("show", str(liar)).stdout
+    assert "it holds 3.1G" in reported
+    assert "ended: it holds 9G" in reported
     gate.touch()
     assert JobState.SUCCEEDED is gpu_site.until_recorded(neighbour).job.state
 
@@ -294,7 +294,7 @@ def test_no_cap_lets_a_job_take_what_it_likes(gpu_site: Site, tmp_path: Path) ->
     script = gate.with_suffix(".py")
     script.write_text(JOB.format(tests=str(SUPPORT), steps=(9.0,), gate=str(gate)))
     free = int(gpu_site.cli("submit", "--mem", "3G", "--no-cap", "--", sys.executable, str(script)).stdout)
-    until(lambda: gpu_site.client.devices()[0].promised_bytes == 9 * GIB, what="what it holds is counted")
+    until(lambda: gpu_site.client.devices()[0].allocated_bytes == 9 * GIB, what="what it holds is counted")
 
     gate.touch()
 

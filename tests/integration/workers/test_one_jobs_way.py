@@ -86,7 +86,7 @@ def test_one_job_walks_down_the_whole_corridor(either_book: Site) -> None:
 
     until(lambda: site.queue.get(job_id) is None, what="the queue forgets what the book has")
     assert [] == site.queue.live()
-    assert 0 == site.queue.devices()[0].promised_bytes
+    assert 0 == site.queue.devices()[0].allocated_bytes
 
 
 @pytest.mark.full
@@ -172,8 +172,8 @@ def test_a_job_on_two_devices_sees_both_as_0_and_1(store_url: str, tmp_path: Pat
         workers = [site.start_worker("0"), site.start_worker("1")]
 
         show = f'{METERED}; print(os.environ["CUDA_VISIBLE_DEVICES"]); until_seen(peak_bytes=1)'
-        told = site.cli("run", "--gpus", "2", "--mem", "700M", "--", sys.executable, "-c", show).stdout
-        seen = told.strip().split(",")
+        reported = site.cli("run", "--gpus", "2", "--mem", "700M", "--", sys.executable, "-c", show).stdout
+        seen = reported.strip().split(",")
 
         run = site.until_recorded(1).last_run
         assert run is not None
@@ -191,15 +191,15 @@ def test_a_stranger_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Pa
     """Memory of an external process is not allocated to jobs: a job waits until it is free."""
     site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:1x600M")
     hold = "data = bytearray(300 * 2**20); print('holding', flush=True); input()"
-    stranger = subprocess.Popen(
+    external = subprocess.Popen(
         [sys.executable, "-c", hold],
         env={**os.environ, "CUDA_VISIBLE_DEVICES": f"sim-{site.settings.host}-0"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     try:
-        assert stranger.stdout is not None
-        assert b"holding\n" == stranger.stdout.readline()
+        assert external.stdout is not None
+        assert b"holding\n" == external.stdout.readline()
         site.start_recorder()
         site.start_worker()
         small = int(site.cli("submit", "--mem", "200M", "--", "true").stdout)
@@ -208,12 +208,12 @@ def test_a_stranger_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Pa
         assert JobState.SUCCEEDED is site.until_recorded(small).job.state
         assert JobState.QUEUED is site.client.get(large).state
         (device,) = site.client.devices()
-        assert 300 * MIB <= device.foreign_bytes < 400 * MIB
-        stranger.communicate(b"\n")
+        assert 300 * MIB <= device.external_bytes < 400 * MIB
+        external.communicate(b"\n")
         assert JobState.SUCCEEDED is site.until_recorded(large).job.state
     finally:
-        stranger.kill()
-        stranger.communicate()
+        external.kill()
+        external.communicate()
         site.stop()
 
 

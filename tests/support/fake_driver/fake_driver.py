@@ -177,7 +177,7 @@ class FakeGpus:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), ctypes.sizeof(_State))
         self.state: Any = _State.from_buffer(self._map)
-        self._told = self.state.change_count
+        self._reported = self.state.change_count
         self._mine = threading.RLock()
         self._depth = 0
 
@@ -276,11 +276,11 @@ class FakeGpus:
         """
         with self.locked():
             count = self.state.change_count
-            if count - self._told > _MAX_CHANGES:
-                raise OverflowError(f"{count - self._told} changes since the last call, {_MAX_CHANGES} are kept")
-            places = (self.state.changes[i % _MAX_CHANGES] for i in range(self._told, count))
+            if count - self._reported > _MAX_CHANGES:
+                raise OverflowError(f"{count - self._reported} changes since the last call, {_MAX_CHANGES} are kept")
+            places = (self.state.changes[i % _MAX_CHANGES] for i in range(self._reported, count))
             found = [Change(e.at, e.gpu, e.pid, e.start, e.bytes, e.refused) for e in places]
-            self._told = count
+            self._reported = count
         return found
 
     def truth(self, gpu: int, pid: int) -> int | None:

@@ -20,8 +20,8 @@ def main() -> None:
         cuda.call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))
         cuda.call("cuDeviceGetUuid_v2", ctypes.byref(uuid), device)  # the first version returns a MIG instance's card
         uuids.append(bytes(uuid).hex())
-    told = {name: os.environ.get(name) for name in ("CUDA_DEVICE_ORDER", "GPUQUEUE_DEVICES")}
-    json.dump({"uuids": uuids, **told}, sys.stdout)
+    reported = {name: os.environ.get(name) for name in ("CUDA_DEVICE_ORDER", "GPUQUEUE_DEVICES")}
+    json.dump({"uuids": uuids, **reported}, sys.stdout)
 
 
 if __name__ == "__main__":

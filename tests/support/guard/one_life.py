@@ -12,7 +12,7 @@ from typing import Any
 from factories import claim, make_offer, make_spec, serve
 from own_store import OwnStore
 
-from gpuqueue.history.database import Book
+from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.connect import connect
@@ -42,12 +42,12 @@ class OneLife:
 
     store: OwnStore
     queue: JobQueue
-    book: Book
+    database: HistoryDatabase
 
     def __post_init__(self) -> None:
         """Open the store, serve a device, and run jobs until everything is loaded and every key exists."""
         self.admin: Any = connect(self.store.url)
-        self.recorder = Recorder(self.store.settings, self.queue, self.book)
+        self.recorder = Recorder(self.store.settings, self.queue, self.database)
         self.recorder.mend()
         serve(self.queue)
         for _ in range(3):

@@ -100,7 +100,7 @@ def judge(soak: Soak, *, took_s: float, looks: str, moves: Mapping[str, int]) ->
 
 def _records(soak: Soak) -> Iterator[Record]:
     before_id: int | None = None
-    while page := soak.site.client.book.history(HistoryQuery(limit=500, before_id=before_id)):
+    while page := soak.site.client.database.history(HistoryQuery(limit=500, before_id=before_id)):
         yield from page
         before_id = page[-1].job.id
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MS = 1_000_000
 #: How old the heartbeat of a neighbour may be (claim.lua), in nanoseconds.
 _SEEN_NS = 15_000_000_000
-_OVER = {Act.GIVEBACK, Act.FINISH, Act.LOSE}
+_OVER = {Act.RELEASE_CLAIM, Act.FINISH, Act.LOSE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Judge:
             for uuid, leases in self._leases.items():
                 if leases.pop(run, None) is not None:
                     self._is_gone(event, run, self._cards[uuid].index, at_ns)
-            self.promises.givebacks += event.act is Act.GIVEBACK
+            self.promises.givebacks += event.act is Act.RELEASE_CLAIM
             self.promises.losses += event.act is Act.LOSE
         if event.state.is_end:
             self.promises.ended[event.job_id] = event.state
@@ -92,8 +92,8 @@ class Judge:
             self.promises.violations.append(f"job {event.job_id} was claimed while it held a lease on {uuid}")
         self._leases[uuid][run] = int(event.fields["lease"])
         room = self._room(uuid, from_ns, at_ns) - self._cards[uuid].headroom_bytes
-        promised = self._judge(event, uuid, self._leases[uuid], room, from_ns, at_ns)
-        self.promises.shares.append(promised / room if room > 0 else float("inf"))
+        allocated = self._judge(event, uuid, self._leases[uuid], room, from_ns, at_ns)
+        self.promises.shares.append(allocated / room if room > 0 else float("inf"))
 
     def _start(self, event: Event, uuid: str, from_ns: int, at_ns: int) -> None:
         """Judge a start, which may use the headroom if an external process has come meanwhile.
@@ -127,18 +127,19 @@ class Judge:
     def _room(self, uuid: str, from_ns: int, at_ns: int) -> int:
         """Return the memory for jobs, without the least that all external processes together held."""
         card = self._cards[uuid]
-        return card.total_bytes - card.reserved_bytes - self._truth.strangers[card.index].least(from_ns, at_ns)
+        return card.total_bytes - card.reserved_bytes - self._truth.external_processes[card.index].least(from_ns, at_ns)
 
     def _judge(self, event: Event, uuid: str, leases: Mapping[Run, int], room: int, from_ns: int, at_ns: int) -> int:
         """Return the sum of what is allocated and used, and report it if it exceeds *room*."""
         card = self._cards[uuid].index
-        promised = sum(max(lease, self._held(run, card, from_ns, at_ns)) for run, lease in leases.items())
-        if promised > room:
+        allocated = sum(max(lease, self._held(run, card, from_ns, at_ns)) for run, lease in leases.items())
+        if allocated > room:
             self.promises.violations.append(
-                f"{event.act} of job {event.job_id} on card {card} at {at_ns}: {promised / 2**20:.0f} MiB are promised "
-                f"to {len(leases)} jobs and {room / 2**20:.0f} MiB were there, {(at_ns - from_ns) / 1e6:.0f} ms ago"
+                f"{event.act} of job {event.job_id} on card {card} at {at_ns}: {allocated / 2**20:.0f} MiB are "
+                f"promised to {len(leases)} jobs and {room / 2**20:.0f} MiB were there, "
+                f"{(at_ns - from_ns) / 1e6:.0f} ms ago"
             )
-        return promised
+        return allocated
 
     def _held(self, run: Run, card: int, from_ns: int, to_ns: int) -> int:
         level = self._truth.runs.get((run, card))

@@ -14,10 +14,10 @@ from bounded import until
 from factories import ADA, BOB, make_spec
 from fake_driver.fake_driver import FakeGpus, build, compiler
 from site_of_one import Site
+from soak.external_processes import ExternalProcesses
 from soak.jobs import CONTEXT_MIB, MIB, SoakJob, draw
 from soak.outcome import Outcome, judge
 from soak.promises import Card
-from soak.strangers import Strangers
 
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import Account
@@ -72,8 +72,8 @@ class Soak:
         kept = (TOTAL_BYTES, RESERVED_BYTES, self.site.settings.headroom_bytes)
         self.cards = [Card(self.fake.uuid(index), index, *kept) for index in range(CARDS)]
         self._store = connect(store_url)
-        strangers = Random(seed + 1)  # noqa: S311 - as above; apart, so that the jobs are the same each time
-        self._strangers = Strangers(strangers, self.fake, self.cards, self._store)
+        external_processes = Random(seed + 1)  # noqa: S311 - as above; apart, so that the jobs are the same each time
+        self._external_processes = ExternalProcesses(external_processes, self.fake, self.cards, self._store)
         self._workers: list[subprocess.Popen[bytes]] = []
         self.jobs: dict[int, SoakJob] = {}
         self.events: list[Event] = []
@@ -90,23 +90,23 @@ class Soak:
             if time.monotonic() - heard_s > STUCK_S:
                 raise AssertionError(f"stuck with {self._ended} of {self._wanted} jobs\n{self.site.log()[-3000:]}")
         took_s = time.monotonic() - began
-        self._strangers.leave()
+        self._external_processes.leave()
         self._turn()
         self._record.write_text("\n".join(" ".join(map(str, change)) for change in self.changes))
         for worker in self._workers:
             self.site.end(worker)
         self.site.start_recorder()
         until(self._is_recorded, timeout_s=300, what="everything is in the book")
-        return judge(self, took_s=took_s, looks=self._looks.read_text(), moves=self._strangers.moves)
+        return judge(self, took_s=took_s, looks=self._looks.read_text(), moves=self._external_processes.moves)
 
     def close(self) -> None:
         """End all processes."""
-        self._strangers.leave()
+        self._external_processes.leave()
         self._store.close()
         self.site.stop()
 
     def _is_recorded(self) -> bool:
-        known = self.site.client.book.cursor()
+        known = self.site.client.database.cursor()
         return known is not None and known.last_id == self.events[-1].id
 
     # ---- workers -------------------------------------------------------------------------------------------------
@@ -131,14 +131,14 @@ class Soak:
         heard = self.site.queue.events(after, wait_s=TURN_S)
         self.events += heard
         acts = Counter(event.act for event in heard)
-        self._claimed += acts[Act.CLAIM] - acts[Act.GIVEBACK] - acts[Act.LOSE]
+        self._claimed += acts[Act.CLAIM] - acts[Act.RELEASE_CLAIM] - acts[Act.LOSE]
         self._ended += sum(event.state.is_end for event in heard)
         waiting = len(self.jobs) - self._claimed
         for _ in range(min(WAITING - waiting, self._wanted - len(self.jobs))):
             self._submit()
         if len(self.jobs) < self._wanted or waiting:
             for _ in range(MOVES):
-                self._strangers.step()
+                self._external_processes.step()
         return bool(heard)
 
     def _submit(self) -> None:

@@ -75,7 +75,7 @@ class Truth:
     """The record by run and card, and of all external processes of each card together."""
 
     runs: dict[tuple[Run, int], Level] = field(default_factory=lambda: defaultdict(Level))
-    strangers: dict[int, Level] = field(default_factory=lambda: defaultdict(Level))
+    external_processes: dict[int, Level] = field(default_factory=lambda: defaultdict(Level))
     refusals: list[Refusal] = field(default_factory=list)
 
 
@@ -95,7 +95,7 @@ def truth_of(changes: Iterable[Change], owners: Mapping[Process, Run]) -> Truth:
         run = owners.get(process)
         now = held[run, change.gpu]
         now[process] = change.held_bytes
-        level = truth.strangers[change.gpu] if run is None else truth.runs[run, change.gpu]
+        level = truth.external_processes[change.gpu] if run is None else truth.runs[run, change.gpu]
         level.note(change.at_ns, sum(now.values()))
         if not change.held_bytes:
             del now[process]

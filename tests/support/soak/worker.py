@@ -17,7 +17,7 @@ from typing import Any
 
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
-from workers.measure.admission import Gate
+from workers.measure.admission import AdmissionCheck
 from workers.worker import Worker
 
 
@@ -30,9 +30,9 @@ def note_looks(path: str) -> None:
     """Make the admission check and the claim log when they read the device."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     began = threading.local()
-    look, seek, still_fits = Gate.look, JobQueue.seek, Gate.still_fits
+    look, seek, still_fits = AdmissionCheck.look, JobQueue.seek, AdmissionCheck.still_fits
 
-    def noted_look(self: Gate) -> Any:
+    def noted_look(self: AdmissionCheck) -> Any:
         began.ns = time.time_ns()
         return look(self)
 
@@ -42,14 +42,14 @@ def note_looks(path: str) -> None:
             os.write(file, f"claim {nonce} {began.ns}\n".encode())
         return found
 
-    def noted_still_fits(self: Gate, run: Any) -> Any:
+    def noted_still_fits(self: AdmissionCheck, run: Any) -> Any:
         ago_s = 0.0
         if self.newest(self._device) is not None and self._newest is not None:  # the check reuses this reading
             ago_s = time.monotonic() - self._newest[0]
         os.write(file, f"start {run.held.token} {time.time_ns() - round(ago_s * 1e9)}\n".encode())
         return still_fits(self, run)
 
-    patched: Any = Gate
+    patched: Any = AdmissionCheck
     patched.look, patched.still_fits = noted_look, noted_still_fits
     patched = JobQueue
     patched.seek = noted_seek

@@ -72,7 +72,7 @@ class Site(NamedTuple):
 
     store: str
     jobs: tuple[Job, ...]
-    book: tuple[Job, ...]
+    database: tuple[Job, ...]
     workers: tuple[bool, ...]
     line: frozenset[tuple[int, int]] = frozenset()  # the queue index: claimable jobs with their priority
     kept: tuple[int, ...] = ()  # the reservation index: for each device its job
@@ -89,7 +89,7 @@ class Site(NamedTuple):
     given: int = 0  # number of ids issued; a rebuilt store continues above all possible ids
     tokens: int = 0
     taken_back: frozenset[int] = frozenset()  # tokens of runs whose lease this store has reaped
-    told: tuple[bool, ...] = ()  # the id was printed and survives a loss of the store
+    reported: tuple[bool, ...] = ()  # the id was printed and survives a loss of the store
     ended: tuple[bool, ...] = ()  # the end is known to this store or the history
     wrong: str = ""  # a step that breaks a promise by itself
     faults: tuple[int, int, int] = (0, 0, 0)  # remaining crashes, stops of the store, losses of data
@@ -125,7 +125,7 @@ class Rules:
             nothing,
             (True,) * self.devices,
             brought=no,
-            told=no,
+            reported=no,
             ended=no,
             faults=self.faults,
             kept=(-1,) * self.devices,
@@ -149,14 +149,14 @@ class Model:
             yield from self._submitted(site)
             yield from self._claims(site)
             yield from self._starts(site)
-            yield from self._told(site)
+            yield from self._reported(site)
             yield from self._recorded(site)
             yield from self._reaped(site)
             if self.rules.acts:
                 yield from self._changed(site)
                 yield from self._kept(site)
         if not self.rules.one_host:
-            yield from self._beats(site)
+            yield from self._heartbeats(site)
         yield from self._processes(site)
         yield from self._faults(site)
         yield "a tick", self._tick(site)
@@ -167,7 +167,10 @@ class Model:
         number = site.given
         if number < len(site.jobs):
             after = self._stands(site, number, Job(QUEUED, size=self.rules.sizes[number]))
-            yield f"job {number} is submitted", after._replace(given=number + 1, told=put(site.told, number, True))
+            yield (
+                f"job {number} is submitted",
+                after._replace(given=number + 1, reported=put(site.reported, number, True)),
+            )
 
     def _stands(self, site: Site, number: int, job: Job) -> Site:
         """Change a job and update the indexes: exactly the queued jobs are in the queue."""
@@ -199,11 +202,11 @@ class Model:
             if job.state != QUEUED:
                 continue
             for device in range(rules.devices):
-                promised = self._promised(site, device) if rules.has("promises are counted") else 0
+                allocated = self._promised(site, device) if rules.has("promises are counted") else 0
                 is_others = site.kept[device] not in {-1, number}
                 if is_others and rules.has("what is kept is nobody else's"):
                     continue
-                if site.workers[device] and promised + job.size <= rules.capacity:
+                if site.workers[device] and allocated + job.size <= rules.capacity:
                     token = site.tokens + 1
                     mine = Job(ACTIVE, job.attempt + 1, token, device, rules.lease, job.size, level=job.level)
                     run = Run(number, device, token, mine.attempt, size=job.size)
@@ -257,9 +260,9 @@ class Model:
         size = run.size if unheard else job.size
         back = Job(ACTIVE, run.attempt, run.token, run.device, self.rules.lease, size, level=job.level)
         brought = put(site.brought, run.job, True) if unheard else site.brought
-        told = put(site.told, run.job, True)
+        reported = put(site.reported, run.job, True)
         wrong = f"job {run.job} was promised less than it holds" if run.size > size else ""
-        return self._stands(site, run.job, back)._replace(brought=brought, told=told, wrong=wrong)
+        return self._stands(site, run.job, back)._replace(brought=brought, reported=reported, wrong=wrong)
 
     def _beaten(self, site: Site, device: int, more: int = 0) -> Site:
         """Send the heartbeat of one device.
@@ -279,7 +282,7 @@ class Model:
                 site = site._replace(alive=rest)
         return site
 
-    def _beats(self, site: Site) -> Iterator[tuple[str, Site]]:
+    def _heartbeats(self, site: Site) -> Iterator[tuple[str, Site]]:
         for device in range(self.rules.devices):
             if site.workers[device] and any(run.device == device for run in site.alive):
                 if site.store == OPEN:
@@ -287,7 +290,7 @@ class Model:
                 elif site.store == LOST:  # the store answers that it has no data
                     yield f"device {device} vouches for what it runs", self._vouched(site, device)
 
-    def _told(self, site: Site) -> Iterator[tuple[str, Site]]:
+    def _reported(self, site: Site) -> Iterator[tuple[str, Site]]:
         """Report an end, late or again. The run directory keeps it until the history has it."""
         for run in site.over:
             if not site.workers[run.device]:
@@ -312,9 +315,9 @@ class Model:
 
         The recorder reads the outbox in order, so the history is always an earlier state of the store.
         """
-        book = tuple(job._replace(lease=0, kept=-1, asked=False) for job in site.jobs)
-        if book != site.book:
-            yield "the book hears of all", site._replace(book=book)
+        database = tuple(job._replace(lease=0, kept=-1, asked=False) for job in site.jobs)
+        if database != site.database:
+            yield "the book hears of all", site._replace(database=database)
 
     def _reaped(self, site: Site) -> Iterator[tuple[str, Site]]:
         if site.was_away:
@@ -443,28 +446,28 @@ class Model:
 
         Promises about events that the history did not have are dropped too, because the store cannot keep them.
         """
-        known = tuple(job.state != UNKNOWN for job in site.book)
+        known = tuple(job.state != UNKNOWN for job in site.database)
         return site._replace(
             store=LOST,
             jobs=(Job(),) * len(site.jobs),
             taken_back=frozenset(),
-            told=tuple(told and here for told, here in zip(site.told, known, strict=True)),
-            ended=tuple(job.state == ENDED for job in site.book),
+            reported=tuple(reported and here for reported, here in zip(site.reported, known, strict=True)),
+            ended=tuple(job.state == ENDED for job in site.database),
             pause=0,
             grace=0,
             was_away=False,
             brought=(False,) * len(site.jobs),
             line=frozenset(),
             kept=(-1,) * len(site.kept),
-            cancelled=frozenset(n for n in site.cancelled if site.book[n].state in (CANCELLING, ENDED)),
+            cancelled=frozenset(n for n in site.cancelled if site.database[n].state in (CANCELLING, ENDED)),
         )
 
     def _rebuilt(self, site: Site) -> Site:
-        book = site.book if self.rules.has("what the book knows comes back") else (Job(),) * len(site.jobs)
-        jobs = tuple(job._replace(lease=self.rules.lease) if job.state in RUNS else job for job in book)
-        line = frozenset((n, job.level) for n, job in enumerate(book) if job.state == QUEUED)
+        database = site.database if self.rules.has("what the book knows comes back") else (Job(),) * len(site.jobs)
+        jobs = tuple(job._replace(lease=self.rules.lease) if job.state in RUNS else job for job in database)
+        line = frozenset((n, job.level) for n, job in enumerate(database) if job.state == QUEUED)
         pause = self.rules.lease if self.rules.has("pause after a loss") else 0
-        last = max((n for n, job in enumerate(site.book) if job.state != UNKNOWN), default=-1)
+        last = max((n for n, job in enumerate(site.database) if job.state != UNKNOWN), default=-1)
         return site._replace(store=OPEN, jobs=jobs, line=line, pause=pause, last=last)
 
     # ---- promises --------------------------------------------------------------------------------------------------
@@ -495,7 +498,7 @@ class Model:
 
     def _forgotten(self, site: Site) -> str | None:
         for number, job in enumerate(site.jobs):
-            if site.told[number] and job.state == UNKNOWN:
+            if site.reported[number] and job.state == UNKNOWN:
                 return f"job {number} is gone"
             if site.ended[number] and job.state != ENDED:
                 return f"job {number} had ended"

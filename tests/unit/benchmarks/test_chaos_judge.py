@@ -292,7 +292,7 @@ def test_a_claim_that_is_given_back_is_the_end_of_a_run_that_never_began() -> No
 
     Regression: such a kill was reported as one without a sign.
     """
-    signs = Signs(events=(event(101.5, Act.GIVEBACK, JobState.QUEUED, token=TOKEN),), moves=())
+    signs = Signs(events=(event(101.5, Act.RELEASE_CLAIM, JobState.QUEUED, token=TOKEN),), moves=())
     plan = replace(SHIM_KILLED.plan, breaks=Breaks.SHIM_KILL)
 
     assert 1.5 == signs.after(replace(SHIM_KILLED, plan=plan, at=100))

@@ -85,8 +85,8 @@ def test_what_no_file_can_have_leaves_the_page_and_is_told(
 
     assert 1 == whole.main(["--from", str(old), "--write", str(page)])
 
-    told = f"benchmarks: {page} is not written: the report has characters that are none (surrogates not allowed)\n"
-    assert told == capsys.readouterr().err
+    reported = f"benchmarks: {page} is not written: the report has characters that are none (surrogates not allowed)\n"
+    assert reported == capsys.readouterr().err
     assert PAGE == page.read_text()
     assert {page, old} == set(tmp_path.iterdir())
 

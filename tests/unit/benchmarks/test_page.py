@@ -162,9 +162,9 @@ def test_who_was_measured_is_not_known_as_well() -> None:
 )
 def test_a_time_of_nothing_divides_nobody(ours: float, theirs: float, said: str) -> None:
     """A time of zero gives a verdict. Regression: it raised `ZeroDivisionError`, and no page was written."""
-    told, behind = starts().beside(make_report(ms("peers.gpuqueue.start", ours), ms("peers.one.start", theirs)))
+    reported, behind = starts().beside(make_report(ms("peers.gpuqueue.start", ours), ms("peers.one.start", theirs)))
 
-    assert told.startswith(said)
+    assert reported.startswith(said)
     assert behind == (", behind the best (" == said)
 
 
@@ -190,7 +190,7 @@ def test_of_others_rates_the_highest_is_the_best() -> None:
         for name, value in (("r", 100.0), ("peers.one.jobs", 50.0), ("peers.three.jobs", 40.0))
     ]
 
-    assert others.told(make_report(*rates)) == "one 50 jobs/s<br>three 40 jobs/s<br>known, not of this run: two 700"
+    assert others.reported(make_report(*rates)) == "one 50 jobs/s<br>three 40 jobs/s<br>known, not of this run: two 700"
     assert others.beside(make_report(*rates)) == (
         ", 7.0 times behind the best (two, 700 jobs/s: known, not of this run)",
         True,
@@ -357,9 +357,9 @@ def test_the_highest_p99_of_a_claim_is_that_of_each_allocator() -> None:
 
     Regression: both allocators showed the case that is slowest with the better one.
     """
-    told = {"claim.1000.smallest": 900.0, "claim.1000.worst": 800.0}
-    told |= {"claim-libc.1000.smallest": 1500.0, "claim-libc.1000.worst": 2000.0}
-    made = make_report(*(Figure(name=f"{name}.p99", value=value, unit="us") for name, value in told.items()))
+    reported = {"claim.1000.smallest": 900.0, "claim.1000.worst": 800.0}
+    reported |= {"claim-libc.1000.smallest": 1500.0, "claim-libc.1000.worst": 2000.0}
+    made = make_report(*(Figure(name=f"{name}.p99", value=value, unit="us") for name, value in reported.items()))
 
     line = next(each for each in rows(made) if each.what.startswith("claim, in the server")).line(made)[0]
 

@@ -44,9 +44,9 @@ def test_a_peer_that_is_missing_is_told_with_the_command_that_installs_it(
     for module in (task_spooler, slurm):
         monkeypatch.setattr(module.shutil, "which", lambda *_, **__: None)
 
-    told = list(figures(names=[name]))
+    reported = list(figures(names=[name]))
 
-    (missing,) = told
+    (missing,) = reported
     assert isinstance(missing, Absent)
     assert missing.name == f"peers.{name}"
     assert missing.why.startswith(f"not installed: python -m benchmarks.peers.install {name}")

@@ -33,7 +33,7 @@ def step(second: float, process: tuple[int, int], gib: float, *, refused: int = 
     return Change(ns(second), 0, *process, int(gib * GIB), refused)
 
 
-def tell(second: float, act: Act, job_id: int, state: JobState = JobState.STARTING, **fields: str) -> Event:
+def report(second: float, act: Act, job_id: int, state: JobState = JobState.STARTING, **fields: str) -> Event:
     """Return an event of the outbox."""
     at = T0 + timedelta(seconds=second)
     token = f"1.{job_id:02x}"
@@ -44,7 +44,7 @@ def tell(second: float, act: Act, job_id: int, state: JobState = JobState.STARTI
 
 def claim(second: float, job_id: int, gib: int) -> Event:
     """Return the event of a claim of the card."""
-    return tell(second, Act.CLAIM, job_id, devices="GPU-0", lease=str(gib * GIB))
+    return report(second, Act.CLAIM, job_id, devices="GPU-0", lease=str(gib * GIB))
 
 
 def judged(truth: Truth, *events: Event, looks: dict[str, float] | None = None) -> Promises:
@@ -69,7 +69,7 @@ def test_promises_are_summed_over_live_leases_and_strangers() -> None:
     assert 1 == len(over.violations)
     assert "job 2 on card 0" in over.violations[0]
 
-    given_back = tell(2.5, Act.GIVEBACK, 1, JobState.QUEUED)
+    given_back = report(2.5, Act.RELEASE_CLAIM, 1, JobState.QUEUED)
     assert [] == judged(truth, claim(2, 1, 12), given_back, claim(3, 2, 9)).violations
 
 
@@ -92,7 +92,7 @@ def test_what_moved_between_the_look_and_the_claim_is_taken_at_its_least() -> No
     An external process that came after the sample is nobody's fault, but the check at the start had to see it.
     """
     truth = truth_of([step(1.95, STRANGER, 3)], {})
-    story = (claim(2, 1, 23), tell(2.1, Act.STARTED, 1, JobState.RUNNING))
+    story = (claim(2, 1, 23), report(2.1, Act.STARTED, 1, JobState.RUNNING))
     looks = {"01": 1.9, "1.01": 1.94}
     assert [] == judged(truth, *story, looks=looks).violations
     late = judged(truth, *story, looks={**looks, "1.01": 2.05}).violations
@@ -108,7 +108,7 @@ def test_of_two_starts_the_one_that_looked_later_must_see_the_other() -> None:
     truth = truth_of([step(1.95, STRANGER, 3)], {})
     claims = (claim(2, 1, 12), claim(2, 2, 11))
     looks = {"01": 1.9, "02": 1.9, "1.01": 2.1, "1.02": 2.2}
-    first, second = (tell(2.3, Act.STARTED, job_id, JobState.RUNNING) for job_id in (1, 2))
+    first, second = (report(2.3, Act.STARTED, job_id, JobState.RUNNING) for job_id in (1, 2))
     assert [] == judged(truth, *claims, first, looks=looks).violations
     both = judged(truth, *claims, first, second, looks=looks).violations
     assert 1 == len(both)
@@ -122,10 +122,10 @@ def test_of_two_starts_the_one_that_looked_later_must_see_the_other() -> None:
 def test_memory_that_a_run_takes_after_its_end_is_seen() -> None:
     """Memory growth after a run's end and a second claim of a claimed job are violations, and lost runs are counted."""
     truth = truth_of([step(2, PROCESS, 1), step(4, PROCESS, 2)], {PROCESS: (1, "1.01")})
-    end = tell(3, Act.FINISH, 1, JobState.SUCCEEDED)
+    end = report(3, Act.FINISH, 1, JobState.SUCCEEDED)
     assert 1 == len(judged(truth, claim(1, 1, 9), end).violations)
     assert 1 == len(judged(truth, claim(1, 1, 9), claim(1.5, 1, 9)).violations)
-    lost = judged(truth, claim(1, 1, 9), tell(5, Act.LOSE, 1, JobState.LOST))
+    lost = judged(truth, claim(1, 1, 9), report(5, Act.LOSE, 1, JobState.LOST))
     assert (1, {1: JobState.LOST}) == (lost.losses, lost.ended)
 
 
@@ -144,7 +144,7 @@ def test_processes_of_a_run_add_up_and_a_refusal_is_kept() -> None:
     ]
     truth = truth_of(record, {PROCESS: RUN, second: RUN})
     assert [2 * GIB, 5 * GIB, 4 * GIB, 4 * GIB] == truth.runs[RUN, 0].bytes
-    assert 9 * GIB == truth.strangers[0].peak_bytes
+    assert 9 * GIB == truth.external_processes[0].peak_bytes
     assert [(second, GIB)] == [(each.process, each.wanted_bytes) for each in truth.refusals]
 
 

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ENDLESS = """
 import subprocess, sys, tempfile, time
 from benchmarks.measure.figure import Figure
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import report
 
 def figures():
     place = tempfile.mkdtemp()
@@ -34,7 +34,7 @@ def figures():
     yield Figure(name=f"at.{child.pid}", value=1.0, unit="ms")
     time.sleep(600)
 
-tell(figures())
+report(figures())
 """
 
 

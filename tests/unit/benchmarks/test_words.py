@@ -70,9 +70,9 @@ def test_what_is_only_told_may_be_missing() -> None:
     assert submits in lacking(make_report(*bound[:2]))
     assert submits not in lacking(make_report(*bound))
     (row,) = (each for each in rows(make_report()) if each.what == submits)
-    told = "3 ms: `Client.submit` in a git repository, where it takes its revision along"
-    assert told not in row.line(make_report(*bound))[0]
-    assert told in row.line(make_report(*bound, figure("submit.client.repository")))[0]
+    reported = "3 ms: `Client.submit` in a git repository, where it takes its revision along"
+    assert reported not in row.line(make_report(*bound))[0]
+    assert reported in row.line(make_report(*bound, figure("submit.client.repository")))[0]
 
 
 def test_where_nothing_can_be_written_is_told_before_an_hour_is_gone(
@@ -138,8 +138,8 @@ def test_a_damaged_file_is_told_by_its_name(
 
     assert 1 == whole.main(["--from", str(path)])
 
-    told = capsys.readouterr().err
-    assert f"benchmarks: {path}: no report of python -m benchmarks --json: {said}\n" == told
+    reported = capsys.readouterr().err
+    assert f"benchmarks: {path}: no report of python -m benchmarks --json: {said}\n" == reported
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000])

@@ -15,7 +15,7 @@ from gpuqueue.cli.output.progress import fitted
 from gpuqueue.cli.output.queue_json import listing_to_plain
 from gpuqueue.cli.output.queue_table import COLUMNS, queue_table
 from gpuqueue.model.array import Array, Indexes, Member, Tally
-from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.job_page import Listing
 from gpuqueue.model.progress import Progress
@@ -34,7 +34,7 @@ RUNS = Job(
 )
 WAITS = Job(
     id=12,
-    spec=replace(make_spec(mem_bytes=20 * GIB, name="big"), device=DeviceWish.GPU),
+    spec=replace(make_spec(mem_bytes=20 * GIB, name="big"), device=DeviceFilter.GPU),
     state=JobState.QUEUED,
     submitted_at=NOW - timedelta(seconds=30),
     reason=WaitReason.MEMORY,

@@ -5,10 +5,10 @@ from datetime import datetime, timezone
 import pytest
 from factories import make_spec
 
-from gpuqueue.cli.output.render import _notice_lines, _pause, memory_line, table
+from gpuqueue.cli.output.render import _notification_lines, _pause, memory_line, table
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.notification import Notice, When
+from gpuqueue.model.notification import Notification, When
 from gpuqueue.model.run import Record, Run, RunDevice
 from gpuqueue.text.sanitize import plain, short
 
@@ -81,10 +81,10 @@ def test_a_command_of_which_nobody_told_is_told_so(state: JobState, runs: tuple[
 
     Regression: when a worker was killed during the command, `show` named it as the command of a job that had not ended.
     """
-    notices = (Notice("command:./a.sh"), Notice("command:./b.sh", When.FAIL), Notice("team"))
-    job = Job(id=1, spec=make_spec(notices=notices), state=state, submitted_at=NOW)
+    notifications = (Notification("command:./a.sh"), Notification("command:./b.sh", When.FAIL), Notification("team"))
+    job = Job(id=1, spec=make_spec(notifications=notifications), state=state, submitted_at=NOW)
 
-    said = _notice_lines(Record(job=job, runs=runs))
+    said = _notification_lines(Record(job=job, runs=runs))
 
     shown = [f"  on end     command:./a.sh{words[0]}", f"  on fail    command:./b.sh{words[1]}", "  on end     team"]
     assert shown == said

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from gpuqueue.cli.top.job_pane import About, told
+from gpuqueue.cli.top.job_pane import About, reported
 
 
 def test_a_job_that_has_written_nothing_has_a_line_that_says_so(tmp_path: Path) -> None:
@@ -15,6 +15,6 @@ def test_a_job_that_has_written_nothing_has_a_line_that_says_so(tmp_path: Path) 
     client: Any = SimpleNamespace(log_path=lambda _: log)
 
     log.write_text("")
-    assert "nothing was written yet" == told(client, 1, About.LOG)
+    assert "nothing was written yet" == reported(client, 1, About.LOG)
     log.write_text("epoch 1\nepoch 2\n")
-    assert "epoch 1\nepoch 2" == told(client, 1, About.LOG)
+    assert "epoch 1\nepoch 2" == reported(client, 1, About.LOG)

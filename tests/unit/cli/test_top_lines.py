@@ -11,11 +11,11 @@ from gpuqueue.cli.output.device_table import few
 from gpuqueue.cli.output.log_end import log_lines
 from gpuqueue.cli.output.queue_table import COLUMNS
 from gpuqueue.cli.top.lines import (
+    ALLOCATED,
+    EXTERNAL_PROCESSES,
     FREE,
     HELD,
     LEGEND,
-    PROMISED,
-    STRANGERS,
     Order,
     as_text,
     bar,
@@ -44,8 +44,8 @@ def status(**changes: object) -> DeviceStatus:
         "worker": "w",
         "worker_pid": 1,
         "headroom_bytes": 0,
-        "foreign_bytes": 0,
-        "promised_bytes": 0,
+        "external_bytes": 0,
+        "allocated_bytes": 0,
         "jobs": (),
         "slots": 8,
         "pool": "",
@@ -88,19 +88,21 @@ def test_memory_adds_up_to_the_card() -> None:
 
     This holds when a run uses more than it was allocated, and when external processes use allocated memory.
     """
-    over = status(holdings=(Holding(job_id=1, lease_bytes=GIB, observed_bytes=30 * GIB),), promised_bytes=30 * GIB)
+    over = status(holdings=(Holding(job_id=1, lease_bytes=GIB, observed_bytes=30 * GIB),), allocated_bytes=30 * GIB)
     crowded = status(
-        foreign_bytes=20 * GIB,
+        external_bytes=20 * GIB,
         holdings=(Holding(job_id=1, lease_bytes=12 * GIB, observed_bytes=2 * GIB),),
-        promised_bytes=12 * GIB,
+        allocated_bytes=12 * GIB,
     )
-    blind = status(foreign_bytes=None)
+    blind = status(external_bytes=None)
 
     for each in (over, crowded, blind):
         assert 24 * GIB == sum(size_bytes for _, size_bytes in memory_parts(each))
     assert {HELD: 24 * GIB} == {mark: size for mark, size in memory_parts(over) if size}
-    assert {HELD: 2 * GIB, PROMISED: 10 * GIB, STRANGERS: 12 * GIB} == {m: s for m, s in memory_parts(crowded) if s}
-    assert {STRANGERS: 24 * GIB} == {mark: size for mark, size in memory_parts(blind) if size}
+    assert {HELD: 2 * GIB, ALLOCATED: 10 * GIB, EXTERNAL_PROCESSES: 12 * GIB} == {
+        m: s for m, s in memory_parts(crowded) if s
+    }
+    assert {EXTERNAL_PROCESSES: 24 * GIB} == {mark: size for mark, size in memory_parts(blind) if size}
 
 
 def test_jobs_are_sorted_as_asked_and_those_that_run_come_first() -> None:
@@ -180,7 +182,7 @@ def test_a_device_with_many_jobs_still_says_how_it_stands(width: int | None) -> 
     Regression: seven array members pushed STATE off the screen, and `top --once` wrapped its lines at any width.
     """
     members = tuple(replace(job(80 + i, JobState.RUNNING), member=Member(72, i)) for i in range(7))
-    busy = status(jobs=tuple(each.id for each in members), promised_bytes=20 * GIB)
+    busy = status(jobs=tuple(each.id for each in members), allocated_bytes=20 * GIB)
     site = Snapshot(at=NOW, devices=(busy,), jobs=members)
 
     _, head, device, *_rest = click.unstyle(as_text(site, 10.0, None, width)).splitlines()

@@ -18,8 +18,8 @@ def status(host: str, index: int, uuid: str) -> DeviceStatus:
         worker="w",
         worker_pid=1,
         headroom_bytes=0,
-        foreign_bytes=0,
-        promised_bytes=0,
+        external_bytes=0,
+        allocated_bytes=0,
         jobs=(),
         slots=8,
         pool="",
@@ -79,10 +79,10 @@ def test_an_index_a_place_or_a_uuid_names_a_device(names: tuple[str, ...], uuids
 )
 def test_what_names_no_device_or_several_is_refused(names: tuple[str, ...], line: str) -> None:
     """An unknown or ambiguous name is refused, in one line that says what to do."""
-    with pytest.raises(BadRequest, match=line.replace("(", r"\(").replace("²", ".")) as told:
+    with pytest.raises(BadRequest, match=line.replace("(", r"\(").replace("²", ".")) as reported:
         chosen(*names)
 
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(reported.value)
 
 
 def test_all_means_this_host_s() -> None:

@@ -25,7 +25,7 @@ from gpuqueue.codec import (
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.model.array import Array, Member
 from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
-from gpuqueue.model.device import Activity, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
+from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import Level
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference
@@ -122,9 +122,9 @@ def test_a_job_of_before_there_were_kinds_does_not_say() -> None:
     The field's name in the payload never changes.
     """
     assert decode_spec((GOLDEN / "spec-v1.json").read_text()).device is None
-    assert DeviceWish.CPU is decode_spec((GOLDEN / "spec-v1-device.json").read_text()).device
-    assert [None, *DeviceWish] == [
-        decode_spec(encode_spec(make_spec(device=wish))).device for wish in (None, *DeviceWish)
+    assert DeviceFilter.CPU is decode_spec((GOLDEN / "spec-v1-device.json").read_text()).device
+    assert [None, *DeviceFilter] == [
+        decode_spec(encode_spec(make_spec(device=device_filter))).device for device_filter in (None, *DeviceFilter)
     ]
 
 

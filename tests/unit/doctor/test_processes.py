@@ -26,8 +26,8 @@ def make_served(uuid: str, *, version: str | None = VERSION, seen_s_ago: float =
         worker="w",
         worker_pid=1,
         headroom_bytes=0,
-        foreign_bytes=0,
-        promised_bytes=0,
+        external_bytes=0,
+        allocated_bytes=0,
         jobs=(),
         slots=8,
         pool="",
@@ -44,7 +44,7 @@ def make_facts(**changes: object) -> ProcessFacts:
         host=ProcessIdentity(7, 7, "boot"),
         workers=frozenset({"GPU-0"}),
         recorder=True,
-        told="auto",
+        reported="auto",
         environ=ENVIRON,
         file_changed=False,
         devices=(make_served("GPU-0"),),
@@ -78,7 +78,7 @@ def test_a_device_whose_worker_ends_again_and_again_is_named_with_its_log() -> N
 
 
 @pytest.mark.parametrize(
-    ("told", "kind", "index", "meant"),
+    ("reported", "kind", "index", "meant"),
     [
         ("auto", DeviceKind.SIMULATED, 0, False),
         ("sim:2x1G", DeviceKind.SIMULATED, 1, True),
@@ -95,9 +95,9 @@ def test_a_device_whose_worker_ends_again_and_again_is_named_with_its_log() -> N
         (None, DeviceKind.SIMULATED, 0, True),
     ],
 )
-def test_what_the_workers_were_started_for(told: str | None, kind: DeviceKind, index: int, *, meant: bool) -> None:
+def test_what_the_workers_were_started_for(reported: str | None, kind: DeviceKind, index: int, *, meant: bool) -> None:
     """A device outside of the selected ones gets no worker, however often a user runs `gpuqueue up`."""
-    assert meant is is_meant(told, replace(make_device("X"), kind=kind, index=index))
+    assert meant is is_meant(reported, replace(make_device("X"), kind=kind, index=index))
 
 
 def test_a_device_that_no_worker_is_started_for_is_told_with_what_helps() -> None:

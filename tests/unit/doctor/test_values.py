@@ -23,22 +23,22 @@ def found(environ: dict[str, str]) -> list[Finding]:
 
 def test_every_value_is_told_with_its_origin() -> None:
     """Each setting is shown as a user would type it, with its origin."""
-    told = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LEASE": "90m"}) if each.about}
+    reported = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LEASE": "90m"}) if each.about}
 
-    assert {key_of(name) for name in READERS} == set(told)
-    assert "1:30:00 (environment GPUQUEUE_LEASE)" == told["lease"]
-    assert "512M (default)" == told["headroom"]
-    assert "none (default)" == told["default_mem"]
-    assert "true (default)" == told["cap"]
-    assert "empty (default)" == told["pool"]
+    assert {key_of(name) for name in READERS} == set(reported)
+    assert "1:30:00 (environment GPUQUEUE_LEASE)" == reported["lease"]
+    assert "512M (default)" == reported["headroom"]
+    assert "none (default)" == reported["default_mem"]
+    assert "true (default)" == reported["cap"]
+    assert "empty (default)" == reported["pool"]
 
 
 def test_a_list_on_several_lines_is_told_on_one() -> None:
     """A list on several lines is shown on one line. A newline would be shown as a replacement character."""
     limits = "\n*: running_jobs=4\n  ann: running_gpus=2\n"
-    told = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LIMITS": limits})}
+    reported = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LIMITS": limits})}
 
-    assert "*: running_jobs=4; ann: running_gpus=2 (environment GPUQUEUE_LIMITS)" == told["limits"]
+    assert "*: running_jobs=4; ann: running_gpus=2 (environment GPUQUEUE_LIMITS)" == reported["limits"]
 
 
 @pytest.mark.parametrize("apprise", [True, False])
@@ -49,13 +49,13 @@ def test_targets_are_told_by_their_names_alone(monkeypatch: pytest.MonkeyPatch, 
     """
     monkeypatch.setattr("gpuqueue.notify.sending.is_there", lambda: apprise)
 
-    told = found({**HERE, "GPUQUEUE_NOTIFY": "team=slack://secret mail=mailto://q:secret@h"})
+    reported = found({**HERE, "GPUQUEUE_NOTIFY": "team=slack://secret mail=mailto://q:secret@h"})
 
-    assert "team (slack://…), mail (mailto://…) (environment GPUQUEUE_NOTIFY)" in [each.seen for each in told]
-    (finding,) = [each for each in told if each.check == "targets"]
+    assert "team (slack://…), mail (mailto://…) (environment GPUQUEUE_NOTIFY)" in [each.seen for each in reported]
+    (finding,) = [each for each in reported if each.check == "targets"]
     assert (Grade.OK if apprise else Grade.WARNING) is finding.grade
     assert "mail, team" in finding.seen
-    assert not any("secret" in each.seen for each in told)
+    assert not any("secret" in each.seen for each in reported)
 
 
 def test_a_misspelt_variable_is_told() -> None:

@@ -80,10 +80,10 @@ def test_what_is_asked_for_is_never_less_than_what_is_needed(size: int, text: st
 
 def test_the_hosts_memory_is_read_or_not_known(tmp_path: Path) -> None:
     """The host's available memory is read. It is unknown, and not zero, if the kernel does not report it."""
-    told = tmp_path / "meminfo"
-    told.write_text("MemTotal: 100 kB\nMemAvailable: 7 kB\n")
+    reported = tmp_path / "meminfo"
+    reported.write_text("MemTotal: 100 kB\nMemAvailable: 7 kB\n")
 
-    assert 7 * KIB == dry_run.available_bytes(told)
+    assert 7 * KIB == dry_run.available_bytes(reported)
     assert dry_run.available_bytes(tmp_path / "missing") is None
 
 

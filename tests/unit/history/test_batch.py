@@ -10,7 +10,7 @@ from factories import make_spec
 
 from gpuqueue.codec import encode_ended, encode_spec, encode_started
 from gpuqueue.history.batch import fold
-from gpuqueue.history.dead_letter import outline
+from gpuqueue.history.dead_letter import dead_letter
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
@@ -55,9 +55,9 @@ def finish(second: int = 3) -> Event:
     return event(second, Act.FINISH, JobState.SUCCEEDED, token=FIRST, ended=ended)
 
 
-def giveback(second: int = 2, state: JobState = JobState.QUEUED) -> Event:
+def release_claim(second: int = 2, state: JobState = JobState.QUEUED) -> Event:
     """Return the release of the claim."""
-    return event(second, Act.GIVEBACK, state, attempt=0, token=FIRST, detail="the device looked different")
+    return event(second, Act.RELEASE_CLAIM, state, attempt=0, token=FIRST, detail="the device looked different")
 
 
 def test_a_whole_life_is_one_row_in_each_table() -> None:
@@ -94,7 +94,7 @@ def test_devices_keep_the_order_of_the_claim() -> None:
 
 def test_a_claim_given_back_in_the_same_batch_leaves_no_run() -> None:
     """A claim that is released in the same batch leaves no run to insert or delete, and the job is queued again."""
-    batch = fold([submit(), claim(), giveback()], epoch="e")
+    batch = fold([submit(), claim(), release_claim()], epoch="e")
     assert ({}, {}, []) == (batch.new_runs, batch.new_devices, batch.given_back)
     job = batch.new_jobs[1,]
     assert ("queued", None, None, 0) == (job["state"], job["host"], job["claimed_at"], job["attempt"])
@@ -105,7 +105,7 @@ def test_a_claim_of_an_earlier_batch_that_is_given_back_goes() -> None:
 
     The next claim with the same attempt number is a new run.
     """
-    batch = fold([giveback(), claim(3, "1.b")], epoch="e")
+    batch = fold([release_claim(), claim(3, "1.b")], epoch="e")
     assert [(1, "1.a")] == batch.given_back
     assert {(1, 1, "1.b")} == set(batch.new_runs)
     assert {DEVICE} == set(batch.new_devices)
@@ -114,7 +114,7 @@ def test_a_claim_of_an_earlier_batch_that_is_given_back_goes() -> None:
 
 def test_giveback_of_a_cancelled_claim_ends_the_job_without_a_run() -> None:
     """A released claim of a cancelled job ends the job. The job has an end time and no claim."""
-    row = fold([giveback(5, JobState.CANCELLED)], epoch="e").moved_jobs[1,]
+    row = fold([release_claim(5, JobState.CANCELLED)], epoch="e").moved_jobs[1,]
     assert ("cancelled", T0 + timedelta(seconds=5), None) == (row["state"], row["ended_at"], row["claimed_at"])
 
 
@@ -133,7 +133,7 @@ def test_a_lost_run_ends_and_the_job_waits_again() -> None:
 
 def test_payloads_are_not_kept_twice() -> None:
     """An event's own row has only the fields that no other table has."""
-    details = [row["detail"] for row in fold([submit(), started(), giveback()], epoch="e").events]
+    details = [row["detail"] for row in fold([submit(), started(), release_claim()], epoch="e").events]
     kept = {"token": "1.a", "detail": "the device looked different"}
     assert [None, {"token": "1.a"}, kept] == [json.loads(text) if text else None for text in details]
 
@@ -179,7 +179,7 @@ def test_a_job_shows_the_ending_of_its_run_also_where_only_the_outline_could_be_
     fields = {"token": "1.a", "ended": "\0"}
     end = Event(id="1-1", act=Act.FINISH, job_id=1, state=JobState.FAILED, at=T0, attempt=1, fields=fields)
 
-    batch = outline(end, "it is not for any column", epoch="e")
+    batch = dead_letter(end, "it is not for any column", epoch="e")
 
     ((_, run),) = batch.moved_runs.items()
     shown = {name: batch.moved_jobs[1,][name] for name in ("ending", "exit_code", "duration_s", "peak_bytes")}

@@ -9,7 +9,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import ENDS, TRANSITIONS, Account, JobSpec, JobState, Shape
 from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.text.units import GIB, MIB
@@ -65,7 +65,7 @@ def test_ends_are_final() -> None:
         {"gpus": 65},
         {"device": "gpu"},
         {"device": DeviceKind.GPU},
-        {"gpus": 2, "device": DeviceWish.CPU},
+        {"gpus": 2, "device": DeviceFilter.CPU},
         {"time_limit_s": 0.0},
         {"name": ""},
         {"name": "x" * 129},
@@ -122,8 +122,8 @@ def test_a_shape_ends_before_a_wish_that_nobody_has() -> None:
     A pool name contains no colon, so the parts are unambiguous.
     """
     assert f"{GIB}:0:1:big" == str(make_spec(pool="big").shape)
-    assert f"{GIB}:0:1:big:cpu" == str(make_spec(pool="big", device=DeviceWish.CPU).shape)
-    assert f"{GIB}:0:1::any" == str(make_spec(device=DeviceWish.ANY).shape)
+    assert f"{GIB}:0:1:big:cpu" == str(make_spec(pool="big", device=DeviceFilter.CPU).shape)
+    assert f"{GIB}:0:1::any" == str(make_spec(device=DeviceFilter.ANY).shape)
 
 
 def test_a_limit_beyond_the_last_step_counts_as_none_in_matching() -> None:

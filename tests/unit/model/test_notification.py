@@ -3,26 +3,26 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.notification import Notice, NoticeKind, When, targets
+from gpuqueue.model.notification import Notification, NotificationKind, When, targets
 
 
 @pytest.mark.parametrize(
     ("to", "kind", "shown"),
     [
-        ("team", NoticeKind.TARGET, "team"),
-        ("ann@example.org", NoticeKind.ADDRESS, "ann@example.org"),
-        ("slack://T1/B2/secret", NoticeKind.URL, "slack://…"),
-        ("mailto://ann:secret@example.org?to=b@c.org", NoticeKind.URL, "mailto://…"),
-        ("json://host:8080/path?x=a://b", NoticeKind.URL, "json://…"),
-        ("command:curl http://localhost/done", NoticeKind.COMMAND, "command:curl http://localhost/done"),
+        ("team", NotificationKind.TARGET, "team"),
+        ("ann@example.org", NotificationKind.ADDRESS, "ann@example.org"),
+        ("slack://T1/B2/secret", NotificationKind.URL, "slack://…"),
+        ("mailto://ann:secret@example.org?to=b@c.org", NotificationKind.URL, "mailto://…"),
+        ("json://host:8080/path?x=a://b", NotificationKind.URL, "json://…"),
+        ("command:curl http://localhost/done", NotificationKind.COMMAND, "command:curl http://localhost/done"),
     ],
 )
-def test_what_somebody_is_told_by_and_what_is_shown_of_it(to: str, kind: NoticeKind, shown: str) -> None:
+def test_what_somebody_is_told_by_and_what_is_shown_of_it(to: str, kind: NotificationKind, shown: str) -> None:
     """A URL is shown only by its scheme, because even the host can be a token."""
-    notice = Notice(to)
+    notification = Notification(to)
 
-    assert (kind, shown) == (notice.kind, notice.shown)
-    assert "secret" not in repr(notice)
+    assert (kind, shown) == (notification.kind, notification.shown)
+    assert "secret" not in repr(notification)
 
 
 @pytest.mark.parametrize(
@@ -31,21 +31,21 @@ def test_what_somebody_is_told_by_and_what_is_shown_of_it(to: str, kind: NoticeK
 def test_what_is_no_target_is_refused(to: str) -> None:
     """An invalid target is refused with a list of the valid forms."""
     with pytest.raises(BadRequest, match="a target of the site by its name, a mail address, a URL"):
-        Notice(to)
+        Notification(to)
 
 
 def test_a_half_url_is_refused_without_its_secret() -> None:
     """The error for an invalid URL does not contain its secret, because errors reach terminals and logs."""
     with pytest.raises(BadRequest) as refused:
-        Notice("slack://T1/B2/secret with a space")
+        Notification("slack://T1/B2/secret with a space")
 
     assert "secret" not in str(refused.value)
 
 
 def test_failures_are_all_that_is_no_success() -> None:
     """A failure is every end without success, as with --after ID:fail."""
-    assert [True, True] == [Notice("team", When.END).follows(succeeded=each) for each in (True, False)]
-    assert [False, True] == [Notice("team", When.FAIL).follows(succeeded=each) for each in (True, False)]
+    assert [True, True] == [Notification("team", When.END).follows(succeeded=each) for each in (True, False)]
+    assert [False, True] == [Notification("team", When.FAIL).follows(succeeded=each) for each in (True, False)]
 
 
 def test_targets_are_read_from_one_line() -> None:

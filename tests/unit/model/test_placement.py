@@ -8,7 +8,7 @@ from factories import make_device, make_spec
 from gpuqueue.cli.output.render import put_of, wants_of
 from gpuqueue.client.placing import placed
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import JobSpec
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model
 from gpuqueue.queue.device_matching import takers
@@ -104,9 +104,9 @@ def put(device: Any = None, device_type: Any = None, preference: Any = None, **m
 def test_what_a_person_says_of_devices() -> None:
     """A known word is a device kind, any other word a device's name. A named device may have any kind."""
     assert (None, ANYWHERE) == put()
-    assert (DeviceWish.CPU, ANYWHERE) == put("cpu")
-    assert (DeviceWish.GPU, ANYWHERE) == put([DeviceWish.GPU])
-    assert (DeviceWish.ANY, Placement(devices=("GPU-0", "GPU-1"))) == put(("0,1",))
+    assert (DeviceFilter.CPU, ANYWHERE) == put("cpu")
+    assert (DeviceFilter.GPU, ANYWHERE) == put([DeviceFilter.GPU])
+    assert (DeviceFilter.ANY, Placement(devices=("GPU-0", "GPU-1"))) == put(("0,1",))
     assert (None, Placement(models=("A100", "H100"))) == put(None, ["A100", "H100"])
     assert (None, Placement(models=("RTX 4090",))) == put(None, "RTX 4090")
     assert (None, Placement(preference=Preference.PACK)) == put(preference="pack")
@@ -138,7 +138,7 @@ def test_who_may_take_a_job_by_name_and_type() -> None:
     ("changes", "wants", "put"),
     [
         ({}, "", ""),
-        ({"device": DeviceWish.CPU}, "cpu", ""),
+        ({"device": DeviceFilter.CPU}, "cpu", ""),
         ({"placement": Placement(models=("A100", "H100"))}, "A100|H100", ", of type A100 or H100"),
         ({"placement": Placement(devices=("a", "b"))}, "named", ", among a, b"),
         (

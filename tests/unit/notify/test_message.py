@@ -11,7 +11,7 @@ from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.array import Array, Indexes, Tally
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.notification import Notice
+from gpuqueue.model.notification import Notification
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.notify.message import message_of, title_of, took
 from gpuqueue.notify.targets import url_of
@@ -139,20 +139,20 @@ def test_what_a_job_says_becomes_a_url_where_it_is_sent() -> None:
         notify="team=slack://a/b/c mail=mailtos://q:p%40ss@smtp.org:465/old@x.org?from=q@s.org&to=old@y.org"
     )
 
-    assert "slack://a/b/c" == url_of(Notice("team"), known)
-    assert "json://host/x" == url_of(Notice("json://host/x"), known)
-    assert "mailtos://q:p%40ss@smtp.org:465/?from=q%40s.org&to=ann%40e.org" == url_of(Notice("ann@e.org"), known)
+    assert "slack://a/b/c" == url_of(Notification("team"), known)
+    assert "json://host/x" == url_of(Notification("json://host/x"), known)
+    assert "mailtos://q:p%40ss@smtp.org:465/?from=q%40s.org&to=ann%40e.org" == url_of(Notification("ann@e.org"), known)
 
 
 def test_what_is_not_known_or_not_allowed_says_what_is() -> None:
     """The error for an unknown or forbidden target lists what is available, in the words that `show` repeats."""
     with pytest.raises(BadRequest, match=r"no target is called 'lab' here .*: there are team"):
-        url_of(Notice("lab"), settings(notify="team=json://h"))
+        url_of(Notification("lab"), settings(notify="team=json://h"))
     with pytest.raises(
         BadRequest, match=r"no mail can be sent to a@b\.org: the site has no target 'mail' .*; there are none"
     ):
-        url_of(Notice("a@b.org"), settings())
+        url_of(Notification("a@b.org"), settings())
     with pytest.raises(BadRequest, match="'mail' is no mailto:// or mailtos:// URL"):
-        url_of(Notice("a@b.org"), settings(notify="mail=json://h"))
+        url_of(Notification("a@b.org"), settings(notify="mail=json://h"))
     with pytest.raises(Refused, match="takes no URLs of jobs"):
-        url_of(Notice("json://h"), settings(notify_urls="false"))
+        url_of(Notification("json://h"), settings(notify_urls="false"))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.queue.resp.client import Door, Pipeline
+from gpuqueue.queue.resp.client import Pipeline, RespClient
 from gpuqueue.queue.resp.errors import NoStore, Said
 from gpuqueue.queue.resp.protocol import MAX_LINE_BYTES, MAX_STRING_BYTES, Reader, packed
 
@@ -155,5 +155,5 @@ def test_the_door_has_every_command_that_the_queue_asks_for() -> None:
     assert ("_redis", "hgetall") in asked
     assert ("pipe", "execute") in asked
     assert [] == sorted(
-        (whose, name) for whose, name in asked if not hasattr(Door if whose == "_redis" else Pipeline, name)
+        (whose, name) for whose, name in asked if not hasattr(RespClient if whose == "_redis" else Pipeline, name)
     )

@@ -8,7 +8,7 @@ import pytest
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.queue.wait_reasons import SEEN_MS
-from gpuqueue.settings.settings import LONGEST_BEAT_S, Settings, embedded_socket
+from gpuqueue.settings.settings import LONGEST_HEARTBEAT_S, Settings, embedded_socket
 from gpuqueue.text.units import GIB
 
 HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}
@@ -138,8 +138,8 @@ def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
     with pytest.raises(BadRequest, match=r"beat \(environment GPUQUEUE_BEAT\): 11 s are.*silent.*at most 10 s"):
         Settings.load({**HERE, "GPUQUEUE_BEAT": "11s", "GPUQUEUE_LEASE": "10m"})
 
-    assert LONGEST_BEAT_S == Settings.load({**HERE, "GPUQUEUE_BEAT": "10s"}).beat_s
-    assert SEEN_MS >= 1.5 * LONGEST_BEAT_S * 1000
+    assert LONGEST_HEARTBEAT_S == Settings.load({**HERE, "GPUQUEUE_BEAT": "10s"}).beat_s
+    assert SEEN_MS >= 1.5 * LONGEST_HEARTBEAT_S * 1000
 
 
 def test_all_that_is_wrong_is_told_and_the_rest_is_read(tmp_path: Path) -> None:

@@ -184,10 +184,10 @@ def test_the_figures_of_a_small_replay() -> None:
     """
     runs = placed((0, 0, 12, 100, "a"), (10, 40, 6, 30, "a"), (10, 100, 24, 2, "b"))
 
-    told = Outcome.of("x", runs, Site.parse("24G", slots=8), {})
+    reported = Outcome.of("x", runs, Site.parse("24G", slots=8), {})
 
     assert [1.0, 2.0, 9.2] == pytest.approx([bounded_slowdown(run) for run in runs])
-    assert told.all == Served(
+    assert reported.all == Served(
         jobs=3,
         gpu_s=132.0,
         wait_mean_s=40.0,
@@ -196,10 +196,10 @@ def test_the_figures_of_a_small_replay() -> None:
         wait_max_s=90.0,
         slowdown=pytest.approx(12.2 / 3),  # type: ignore[arg-type]
     )
-    assert (1.5, 9.2) == pytest.approx((told.users["a"].slowdown, told.users["b"].slowdown))
-    assert told.makespan_s == 102.0
-    assert told.memory == pytest.approx((12 * 100 + 6 * 30 + 24 * 2) / (24 * 102))
-    assert told.fairness == pytest.approx((1.5 + 9.2) ** 2 / (2 * (1.5**2 + 9.2**2)))
+    assert (1.5, 9.2) == pytest.approx((reported.users["a"].slowdown, reported.users["b"].slowdown))
+    assert reported.makespan_s == 102.0
+    assert reported.memory == pytest.approx((12 * 100 + 6 * 30 + 24 * 2) / (24 * 102))
+    assert reported.fairness == pytest.approx((1.5 + 9.2) ** 2 / (2 * (1.5**2 + 9.2**2)))
 
 
 def test_a_bounded_slowdown_is_never_below_one() -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.client import Client, validation
-from gpuqueue.errors import BadRequest, BookUnreachable, GpuQueueError, JobNotFound, StoreUnreachable
+from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, JobNotFound, StoreUnreachable
 from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobSpec, JobState
 from gpuqueue.queue.connect import connect
@@ -149,7 +149,7 @@ def test_an_id_is_a_number_or_a_bad_request(value: Any) -> None:
     """An id is a number or `BadRequest`. Regression: `get("1")` found job 1 and then failed in a comparison."""
     client = Client(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "unix:///nonexistent/store.sock"}))
     for method in (client.get, client.show, client.cancel, client.hold, client.release, client.log_path, client.story):
-        with pytest.raises((BadRequest, JobNotFound, StoreUnreachable, BookUnreachable)):
+        with pytest.raises((BadRequest, JobNotFound, StoreUnreachable, HistoryUnreachable)):
             method(value)
     for generator in (client.watch, client.follow):
         with pytest.raises((BadRequest, JobNotFound, StoreUnreachable)):
@@ -174,7 +174,7 @@ def test_a_question_to_the_history_is_asked_or_refused(argument: str, value: Any
     Examples are a naive time, an unknown state and a lone surrogate.
     """
     settings = Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": "sqlite:////dev/null/book.db"})
-    with Client(settings) as client, pytest.raises((BadRequest, JobNotFound, BookUnreachable)):
+    with Client(settings) as client, pytest.raises((BadRequest, JobNotFound, HistoryUnreachable)):
         client.history(**{argument: value})
 
 
@@ -266,10 +266,10 @@ def test_a_setting_is_taken_or_named_with_its_origin(name: str, text: str) -> No
     with contextlib.suppress(StoreUnreachable):
         if name == "redis_url":
             Client(settings).queue.epoch()
-    with contextlib.suppress(BookUnreachable):
+    with contextlib.suppress(HistoryUnreachable):
         if name == "database_url":
             with Client(settings) as client:
-                client.book.max_job_id()
+                client.database.max_job_id()
 
 
 @pytest.mark.parametrize(
@@ -350,10 +350,10 @@ def test_an_address_of_a_store_that_cannot_be_is_said_at_once(url: str) -> None:
     ],
 )
 def test_an_address_of_a_book_that_cannot_be_is_said_at_once(url: str) -> None:
-    """An invalid history address raises `BookUnreachable`."""
+    """An invalid history address raises `HistoryUnreachable`."""
     settings = Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": url})
-    with Client(settings) as client, pytest.raises(BookUnreachable):
-        client.book.max_job_id()
+    with Client(settings) as client, pytest.raises(HistoryUnreachable):
+        client.database.max_job_id()
 
 
 @odd.gate

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from gpuqueue.errors import BookUnreachable, StoreUnreachable
+from gpuqueue.errors import HistoryUnreachable, StoreUnreachable
 from gpuqueue.history.connect import open_engine, shown
 from gpuqueue.queue.connect import connect
 from gpuqueue.text.redact import without_password
@@ -61,7 +61,7 @@ def test_a_refused_store_address_quotes_no_password() -> None:
 
 def test_a_port_that_is_no_number_is_no_traceback() -> None:
     """An invalid port gives no traceback. SQLAlchemy raises a different error for it than for other bad addresses."""
-    with pytest.raises(BookUnreachable, match="cannot be read"):
+    with pytest.raises(HistoryUnreachable, match="cannot be read"):
         open_engine("postgresql://ada:hunter2@h:port/db")
 
 

@@ -73,6 +73,6 @@ def test_edit_says_all_that_can_be_changed() -> None:
     Regression: it had ``**changes: Any``.
     """
     named = inspect.signature(Client.edit).parameters
-    told = {each.name: each.type for each in fields(Edit)}
+    reported = {each.name: each.type for each in fields(Edit)}
 
-    assert told == {name: each.annotation for name, each in named.items() if name not in {"self", "job"}}
+    assert reported == {name: each.annotation for name, each in named.items() if name not in {"self", "job"}}

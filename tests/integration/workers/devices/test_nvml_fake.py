@@ -242,7 +242,7 @@ def test_a_card_that_cannot_draw_and_a_driver_without_mps_have_one_list(
 
 
 def test_a_divided_card_gives_its_instances(fake: FakeGpus, start: Start) -> None:
-    """A card with MIG on is not served, its instances are, and holes between them are skipped."""
+    """A card with MIG on is not served, but its instances are; empty slots between them are skipped."""
     uuids = fake.divide(1, {0: 20 * GIB, 3: 40 * GIB})
     backend = start("auto")
     whole, small, large = backend.devices()

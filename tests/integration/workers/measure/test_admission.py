@@ -24,12 +24,12 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import GIB, MIB
 from workers.measure.active_runs import LiveRun, LiveRuns
-from workers.measure.admission import MOMENT_S, Gate
+from workers.measure.admission import MOMENT_S, AdmissionCheck
 from workers.measure.watchdog import Watchdog
 from workers.run.directory import RunDir
 from workers.run.values import Held
 from workers.services.adoption import Adoption
-from workers.services.heartbeats import Beats
+from workers.services.heartbeats import Heartbeats
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
 
@@ -58,7 +58,7 @@ class Host:
         self.devices = backend.devices()
         self.runs = [LiveRuns() for _ in self.devices]
         self.gates = [
-            Gate(self.settings, backend, device, runs, self.clock)
+            AdmissionCheck(self.settings, backend, device, runs, self.clock)
             for device, runs in zip(self.devices, self.runs, strict=True)
         ]
 
@@ -108,12 +108,12 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
 
     It used to hide an external process for ten seconds, until the next heartbeat.
     """
-    beats = [
-        Beats(host.settings, queue, gate, runs, host.clock, Adoption(host.settings, queue, runs, worker="w"))
-        for gate, runs in zip(host.gates, host.runs, strict=True)
+    heartbeats = [
+        Heartbeats(host.settings, queue, admission, runs, host.clock, Adoption(host.settings, queue, runs, worker="w"))
+        for admission, runs in zip(host.gates, host.runs, strict=True)
     ]
-    for each in beats:
-        each.beat()
+    for each in heartbeats:
+        each.heartbeat()
     job = queue.submit(make_spec(mem_bytes=10 * GIB, gpus=2))
     claim = queue.claim(host.gates[0].look(), worker="w0", lease_s=300, nonce="aa")
     assert claim is not None
@@ -121,8 +121,8 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
     process = shim(pair)
     host.fake.hold(1, process, 10 * GIB)
     observed = {device.uuid: 10 * GIB for device in host.devices}
-    queue.beat(host.gates[0].look(), [Alive(job_id=job.id, token=claim.token, observed=observed)], lease_s=300)
-    beats[1].beat()
+    queue.heartbeat(host.gates[0].look(), [Alive(job_id=job.id, token=claim.token, observed=observed)], lease_s=300)
+    heartbeats[1].heartbeat()
 
     os.kill(process, 9)
     queue.finish(
@@ -137,7 +137,7 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
     host.fake.hold(1, os.getpid(), 20 * GIB)
 
     offer = host.gates[1].look()
-    assert RESERVED + 20 * GIB == offer.foreign_bytes
+    assert RESERVED + 20 * GIB == offer.external_bytes
     queue.submit(make_spec(mem_bytes=6 * GIB))
     assert queue.claim(offer, worker="w1", lease_s=300, nonce="bb") is None
 
@@ -156,8 +156,8 @@ def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_b
 
     host.fake.hold(1, os.getpid(), 4 * GIB)
 
-    for gate, run in ((host.gates[1], ours), (host.gates[0], pair)):
-        said = gate.still_fits(run)
+    for admission, run in ((host.gates[1], ours), (host.gates[0], pair)):
+        said = admission.still_fits(run)
         assert said is not None
         assert said.startswith(f"{GIB // 2} bytes of {host.devices[1].uuid}")
 
@@ -170,17 +170,17 @@ def test_the_claims_own_look_is_not_taken_again_a_moment_later(host: Host, monke
     looks: list[object] = []
     reading = host.backend.reading
     monkeypatch.setattr(host.backend, "reading", lambda device: looks.append(device) or reading(device))
-    gate, ours, since_s = host.gates[1], host.run(1, 10, 1), host.clock.monotonic_s()
+    admission, ours, since_s = host.gates[1], host.run(1, 10, 1), host.clock.monotonic_s()
     monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s)
-    gate.look()
+    admission.look()
     host.runs[1].add(ours)
 
-    assert gate.still_fits(ours) is None
+    assert admission.still_fits(ours) is None
     assert 1 == len(looks)
 
     host.fake.hold(1, os.getpid(), 20 * GIB)
     monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s + 2 * MOMENT_S)
-    assert gate.still_fits(ours) is not None
+    assert admission.still_fits(ours) is not None
     assert 2 == len(looks)
 
 
@@ -191,19 +191,19 @@ def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
 
     That reading still has the run's memory, which would be taken for that of an external process.
     """
-    gate, before, ours, since_s = host.gates[1], host.run(1, 20, 1), host.run(2, 20, 1), host.clock.monotonic_s()
+    admission, before, ours, since_s = host.gates[1], host.run(1, 20, 1), host.run(2, 20, 1), host.clock.monotonic_s()
     monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s)
     host.runs[1].add(before)
     process = shim(before)
     host.fake.hold(1, process, 20 * GIB)
-    gate.look()
+    admission.look()
     os.kill(process, 9)
     before.directory.settle()
     host.runs[1].remove(before.held.token)
     host.fake.hold(1, process, 0)
     host.runs[1].add(ours)
 
-    assert gate.still_fits(ours) is None
+    assert admission.still_fits(ours) is None
 
 
 def test_what_a_run_has_taken_of_its_lease_is_not_counted_twice(host: Host, shim: Callable[[LiveRun], int]) -> None:
@@ -264,7 +264,7 @@ def test_a_job_that_takes_what_another_workers_job_was_promised_is_ended(
     ours = host.run(1, 3, 1)
     host.runs[1].add(ours)
     pair = host.run(2, 20, 0, 1)
-    watchdog = Watchdog(host.gates[1].promised_bytes)
+    watchdog = Watchdog(host.gates[1].allocated_bytes)
     device, held_bytes = host.devices[1], 3 * GIB + 200 * MIB
 
     def sample() -> bool:

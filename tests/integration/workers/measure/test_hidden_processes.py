@@ -14,7 +14,7 @@ import pytest
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.cpu import CpuBackend
 from workers.devices.simulated import SimulatedBackend
-from workers.measure.admission import _stranger
+from workers.measure.admission import _external
 from workers.measure.attribution import owners
 from workers.run import process_tree
 from workers.run.environment import TOKEN
@@ -30,22 +30,22 @@ def under_hidepid(how: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        told: dict[str, Any] = {"failed": "it did not come so far"}
+        reported: dict[str, Any] = {"failed": "it did not come so far"}
         try:
-            told = _hidden(how, work)
+            reported = _hidden(how, work)
         except Exception as error:  # noqa: BLE001 - the other side must hear of it
-            told = {"failed": f"{type(error).__name__}: {error}"}
+            reported = {"failed": f"{type(error).__name__}: {error}"}
         finally:
-            os.write(writer, json.dumps(told).encode())
+            os.write(writer, json.dumps(reported).encode())
             os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as words:
-        told = json.load(words)
+        reported = json.load(words)
     os.waitpid(child, 0)
-    if "skip" in told:
-        pytest.skip(told["skip"])
-    assert "failed" not in told, told
-    return told
+    if "skip" in reported:
+        pytest.skip(reported["skip"])
+    assert "failed" not in reported, reported
+    return reported
 
 
 def _hidden(how: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -72,7 +72,7 @@ def look_around() -> dict[str, Any]:
     identity = ProcessIdentity.of(child)
     simulated, cpu = SimulatedBackend("h", "sim:1x1G"), CpuBackend("h")
     (device,), (processor,) = simulated.devices(), cpu.devices()
-    stranger = _stranger(1, 5)
+    external = _external(1, 5)
     return {
         "hidden": process_tree.hides_others(),
         "init": str(ProcessIdentity.of(1)),
@@ -82,7 +82,7 @@ def look_around() -> dict[str, Any]:
         "simulated": simulated.reading(device).total_bytes,
         "cpu": cpu.reading(processor).free_bytes > 0,
         "used": (cpu.used_by(cpu.reading(processor), [1, child]) or 0) > 0,
-        "stranger": [stranger.user, stranger.command],
+        "stranger": [external.user, external.command],
         "swept": process_tree.sweep(TOKEN, "1.hidden"),
         "ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),
     }
@@ -94,9 +94,9 @@ def test_a_proc_that_hides_others_hides_nothing_of_ours(how: int) -> None:
 
     Runs are still found, measured and swept.
     """
-    told = under_hidepid(how, look_around)
+    reported = under_hidepid(how, look_around)
 
-    nameless = told.pop("stranger")
+    nameless = reported.pop("stranger")
     assert nameless[1] is None
     assert {
         "hidden": True,
@@ -109,7 +109,7 @@ def test_a_proc_that_hides_others_hides_nothing_of_ours(how: int) -> None:
         "used": True,
         "swept": 1,
         "ended": -signal.SIGKILL,
-    } == told
+    } == reported
 
 
 def test_a_usual_proc_hides_nobody() -> None:

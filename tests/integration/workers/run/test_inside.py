@@ -87,9 +87,9 @@ def test_a_process_that_used_torch_tells_its_peaks(tmp_path: Path, stand_in: Pat
     """A process that used torch reports its peaks by device UUID, and its allocation failures."""
     ran = Ran(tmp_path, sys.executable, "-c", "import torch; torch.cuda.init()", path=stand_in)
 
-    (told,) = ran.told()
-    assert ("2.9.1", False) == (told["torch"], told["out_of_memory"])
-    assert told["began_s"] < told["ended_s"]
+    (reported,) = ran.reported()
+    assert ("2.9.1", False) == (reported["torch"], reported["out_of_memory"])
+    assert reported["began_s"] < reported["ended_s"]
     assert [
         {
             "index": 0,
@@ -99,14 +99,14 @@ def test_a_process_that_used_torch_tells_its_peaks(tmp_path: Path, stand_in: Pat
             "ooms": 1,
             "alloc_retries": 2,
         }
-    ] == told["devices"]
+    ] == reported["devices"]
     assert ran.report is not None
     assert 4 * GIB == ran.report.reserved("GPU-0", 0)
 
 
 def test_torch_that_never_started_cuda_tells_nothing(tmp_path: Path, stand_in: Path) -> None:
     """A process that imports torch but never starts CUDA writes no report."""
-    assert [] == Ran(tmp_path, sys.executable, "-c", "import torch", path=stand_in).told()
+    assert [] == Ran(tmp_path, sys.executable, "-c", "import torch", path=stand_in).reported()
 
 
 CHILDREN = """
@@ -135,7 +135,7 @@ def test_children_of_multiprocessing_tell_theirs(tmp_path: Path, stand_in: Path,
     ran = Ran(tmp_path, sys.executable, str(script), method, path=stand_in)
 
     assert 0 == ran.code, ran.log
-    assert [int(ran.log.split()[1])] == [told["pid"] for told in ran.told()]
+    assert [int(ran.log.split()[1])] == [reported["pid"] for reported in ran.reported()]
 
 
 def test_a_parent_and_its_forks_tell_each_their_own(tmp_path: Path, stand_in: Path) -> None:
@@ -144,8 +144,8 @@ def test_a_parent_and_its_forks_tell_each_their_own(tmp_path: Path, stand_in: Pa
 
     ran = Ran(tmp_path, sys.executable, "-c", job, path=stand_in)
 
-    (told,) = ran.told()
-    assert str(told["pid"]) in ran.log.split()
+    (reported,) = ran.reported()
+    assert str(reported["pid"]) in ran.log.split()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from workers.run.verdict import tail
 from workers.shim.log import LogLimit
 
 LIMIT = 4 * MIB
-NOTICE = "are left out here: the log passed its limit of 4194304 bytes"
+NOTIFICATION = "are left out here: the log passed its limit of 4194304 bytes"
 
 #: Writes 210 MB of numbered lines in five rounds, each of which waits for a file, and then a last line.
 RUNAWAY = """
@@ -82,7 +82,7 @@ def test_a_runaway_log_keeps_its_beginning_and_its_end_and_the_disk_its_room(shi
     """
     shim, seen = run_away(shims, tmp_path / "said")
     text = read(shim.directory.log)
-    beginning, _, end = text.partition(NOTICE)
+    beginning, _, end = text.partition(NOTIFICATION)
 
     assert on_disk(shim.directory.log) <= LIMIT
     assert 210_000_014 == shim.directory.log.stat().st_size, "offsets stay as they are: nothing was moved"
@@ -106,7 +106,7 @@ def test_a_file_system_without_holes_is_not_filled_either(shims: Any, tmp_path: 
     with own_disk(tmp_path / "disk", "ramfs") as disk:
         shim, seen = run_away(shims, tmp_path / "said", runs=disk / "runs")
         text = read(shim.directory.log)
-    beginning, _, end = text.partition(NOTICE)
+    beginning, _, end = text.partition(NOTIFICATION)
 
     assert len(text) <= LIMIT
     assert text.startswith("line 000000000000000\n")

@@ -52,7 +52,7 @@ def hexed(text: str) -> str:
 
 
 @pytest.fixture
-def tell(tmp_path: Path) -> str:
+def report(tmp_path: Path) -> str:
     """Return a program that prints what it was given."""
     script = tmp_path / "tell.py"
     script.write_text(TELL)
@@ -68,13 +68,13 @@ def say(site: Site, *words: str) -> Spoken:
 
 
 @pytest.mark.full
-def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp_path: Path, tell: str) -> None:
+def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp_path: Path, report: str) -> None:
     """Each job gets exactly its bytes, what is shown of it is harmless, and nothing of it is executed."""
     inside = tmp_path / "in\n\x1b[31m'$(touch injected)\udcff"
     inside.mkdir()
     env = {f"STRANGE\n{n}\x1b[31m\udcff": text for n, text in enumerate(STRANGE)}
     pairs = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
-    job = ["--mem", "1M", "-C", str(inside), *pairs, "--", sys.executable, tell, *STRANGE]
+    job = ["--mem", "1M", "-C", str(inside), *pairs, "--", sys.executable, report, *STRANGE]
     site.start_recorder()
     names = [name for name in STRANGE if name]
     ids = [int(site.cli("submit", f"--name={names[0]}", *job).stdout)]
@@ -99,7 +99,7 @@ def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp
     assert not Path("injected").exists()
     history = json.loads(say(site, "history", "--json").stdout)
     assert names[::-1] == [job["name"] for job in history]
-    assert {(sys.executable, tell, *STRANGE)} == {tuple(job["command"]) for job in history}
+    assert {(sys.executable, report, *STRANGE)} == {tuple(job["command"]) for job in history}
     rows = [*csv.DictReader(io.StringIO(say(site, "history", "--csv").stdout.decode()))]
     assert [str(job_id) for job_id in reversed(ids)] == [row["id"] for row in rows]
     assert all(None not in row and None not in row.values() for row in rows)
@@ -108,12 +108,12 @@ def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp
 
 
 @pytest.mark.full
-def test_a_megabyte_of_arguments_reaches_the_job(site: Site, tell: str) -> None:
+def test_a_megabyte_of_arguments_reaches_the_job(site: Site, report: str) -> None:
     """A job gets arguments up to the largest size of one, and about a megabyte in all."""
     site.start_recorder()
     site.start_worker()
     words = ["x" * 131_071] * 7
-    job_id = int(site.cli("submit", "--mem", "1M", "--", sys.executable, tell, *words).stdout)
+    job_id = int(site.cli("submit", "--mem", "1M", "--", sys.executable, report, *words).stdout)
 
     site.until_recorded(job_id)
     assert [hexed(word) for word in words] == json.loads(say(site, "logs", str(job_id)).stdout)["argv"]
@@ -121,7 +121,7 @@ def test_a_megabyte_of_arguments_reaches_the_job(site: Site, tell: str) -> None:
 
 
 @pytest.mark.full
-def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, tell: str) -> None:
+def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, report: str) -> None:
     """Arguments that exceed the host's limit refuse the job with a reason.
 
     The limit for all strings together is a quarter of the stack limit, which only the job's host knows.
@@ -130,7 +130,7 @@ def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, tell:
     before = {each.worker for each in site.queue.devices()}
     site.spawn_command(["/bin/sh", "-c", f"ulimit -s 1024; exec {BIN / 'gpuqueue-worker'} run --plain"])
     until(lambda: {each.worker for each in site.queue.devices()} - before, what="a worker")
-    job_id = int(say(site, "submit", "--mem", "1M", "--", sys.executable, tell, *["x" * 100_000] * 6).stdout)
+    job_id = int(say(site, "submit", "--mem", "1M", "--", sys.executable, report, *["x" * 100_000] * 6).stdout)
 
     record = site.until_recorded(job_id)
 

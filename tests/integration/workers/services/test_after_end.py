@@ -51,9 +51,9 @@ def test_a_command_finds_out_what_became_of_the_job(site: Site, tmp_path: Path) 
     )  # fmt: skip
 
     until((tmp_path / "failed").exists, what=f"the second command\n{site.log()}")
-    told = until(lambda: finished(tmp_path / "told"), what=f"the first command\n{site.log()}")
-    assert f"{job} x failed exited 3 my own gpuqueue: at the end: " in told
-    assert told.rstrip().endswith("[]")
+    reported = until(lambda: finished(tmp_path / "told"), what=f"the first command\n{site.log()}")
+    assert f"{job} x failed exited 3 my own gpuqueue: at the end: " in reported
+    assert reported.rstrip().endswith("[]")
     site.until_recorded(job)
     wanted = {"last words", str(tmp_path), str(os.getuid())}  # the commands run at once, their lines in any order
     until(lambda: wanted <= set(site.cli("logs", str(job)).stdout.splitlines()), what="what the commands say")
@@ -74,8 +74,10 @@ def test_what_became_of_a_command_stands_with_the_job(site: Site) -> None:
     job = submit(site, "--on-end", "command:true", "--on-end", "command:exit 7", "--on-fail", "command:echo never")
 
     ended_at = site.until_recorded(job).job.ended_at
-    told = until(lambda: len(found := site.client.show(job).told) == 3 and found, what=f"all three\n{site.log()}")
-    assert [Outcome.SENT, Outcome.GIVEN_UP, Outcome.NOT_NEEDED] == [each.outcome for each in told]
+    reported = until(
+        lambda: len(found := site.client.show(job).reported) == 3 and found, what=f"all three\n{site.log()}"
+    )
+    assert [Outcome.SENT, Outcome.GIVEN_UP, Outcome.NOT_NEEDED] == [each.outcome for each in reported]
     shown = site.cli("show", str(job)).stdout
     assert re.search(r"on end     command:true: ran, \S+", shown), shown
     assert re.search(r"on end     command:exit 7: failed with 7, \S+", shown), shown

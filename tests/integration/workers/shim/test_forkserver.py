@@ -24,7 +24,7 @@ from workers.shim import client
 from workers.shim.client import Shim, Shims, Unanswered
 from workers.shim.forkserver import NO_RUN
 from workers.shim.start import LogFile, become
-from workers.shim.warm import Spare
+from workers.shim.warm import WarmInterpreter
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def a_run(runs: Path, number: int, script: str) -> tuple[RunDir, int]:
             umask=0o022,
         )
     )
-    directory.vouch(time.monotonic() + 60)
+    directory.renew(time.monotonic() + 60)
     directory.close()
     lock = directory.try_lock()
     assert lock is not None
@@ -243,7 +243,7 @@ def test_a_host_without_descriptors_makes_a_job_start_without_its_spare(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pipe", no_pipe)
-        pid = become(Spare(waiting.pid, to), {"start_before": time.monotonic() + 60}, LogFile(1))
+        pid = become(WarmInterpreter(waiting.pid, to), {"start_before": time.monotonic() + 60}, LogFile(1))
 
     assert pid is None
     assert "cold: Too many open files in system" == (tmp_path / "start").read_text()

@@ -201,10 +201,10 @@ time.sleep(float(sys.argv[1]))
 def daemon_of(shim: Shim) -> int:
     """Wait for the daemon's pid and return it."""
 
-    def told() -> str:
+    def reported() -> str:
         return shim.log().partition("daemon ")[2].strip()
 
-    return int(until(told, what="the daemon"))
+    return int(until(reported, what="the daemon"))
 
 
 def test_cancel_ends_daemons_that_left_their_session_twice(shims: Any) -> None:
@@ -271,7 +271,7 @@ def test_a_run_that_nobody_vouches_for_fences_itself(shims: Any) -> None:
 def test_vouching_again_keeps_a_run_alive(shims: Any) -> None:
     """Each heartbeat extends the run's deadline, on the shim's own clock."""
     shim = shims("sleep", "0.8", vouch_s=0.4)
-    until(lambda: shim.directory.vouch(time.monotonic() + 0.4) or shim.process.poll() is not None)
+    until(lambda: shim.directory.renew(time.monotonic() + 0.4) or shim.process.poll() is not None)
 
     assert "exit 0" == str(shim.ended().ending)
 

@@ -44,8 +44,8 @@ def make(tmp_path: Path) -> Iterator[Callable[..., WarmRuns]]:
 
 def pid_of(runs: WarmRuns) -> int:
     """Return the pid of the warm interpreter."""
-    (spare,) = runs.spares._spares
-    (pid,) = process_tree._children(spare._shim.pid)
+    (warm_interpreter,) = runs.warm_interpreters._warm_pool
+    (pid,) = process_tree._children(warm_interpreter._shim.pid)
     return pid
 
 
@@ -84,11 +84,11 @@ def test_modules_that_are_not_there_are_told_of(make: Callable[..., WarmRuns]) -
     runs = make("no_such_module")
     spec = runs.spec(SCRIPT)
     runs.refusal(spec)
-    until(lambda: runs.spares.tidy() or runs.spares._unfit, what="it has said so")
+    until(lambda: runs.warm_interpreters.tidy() or runs.warm_interpreters._unfit, what="it has said so")
 
     words = "no_such_module cannot be imported: No module named 'no_such_module'"
     assert [words, words] == [runs.refusal(spec), runs.refusal(spec)]
-    assert [] == runs.spares._spares
+    assert [] == runs.warm_interpreters._warm_pool
 
 
 @pytest.mark.parametrize("last", ['exec {} "$@"', '{} "$@"'], ids=["replaced", "beside it"])
@@ -106,10 +106,10 @@ def test_a_python_that_is_a_wrapper_is_no_interpreter(make: Callable[..., WarmRu
     spec = runs.spec("import os\nprint('ran in', os.environ['CHOSEN'])\n")
     spec = replace(spec, argv=(str(wrapper), "train.py"))
     runs.refusal(spec)
-    until(lambda: runs.spares.tidy() or runs.spares._unfit, what="it has said so")
+    until(lambda: runs.warm_interpreters.tidy() or runs.warm_interpreters._unfit, what="it has said so")
 
     assert f"{wrapper} is a wrapper: which Python it starts only it knows" == runs.refusal(spec)
-    assert [] == runs.spares._spares
+    assert [] == runs.warm_interpreters._warm_pool
     cold = runs.cold(spec)
     assert ("ran in 3.x\n", "exit 0") == (cold.log, cold.ending)
 
@@ -144,7 +144,7 @@ def test_a_spare_that_nobody_wants_is_let_go(make: Callable[..., WarmRuns]) -> N
     runs.spare_for(runs.spec(SCRIPT))
     pid = pid_of(runs)
 
-    until(lambda: runs.spares.tidy() or not runs.spares._spares, what="it is let go")
+    until(lambda: runs.warm_interpreters.tidy() or not runs.warm_interpreters._warm_pool, what="it is let go")
 
     until(lambda: not Path(f"/proc/{pid}").exists(), what="it is gone")
 
@@ -209,7 +209,7 @@ def test_where_python_changes_variables_at_its_start_there_is_no_spare(
     spec = runs.spec("pass")
     spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib"), "SECRET": "1"})
     runs.refusal(spec)
-    until(lambda: runs.spares.tidy() or runs.spares._unfit, what="it has said so")
+    until(lambda: runs.warm_interpreters.tidy() or runs.warm_interpreters._unfit, what="it has said so")
 
     name = "RUN" if "RUN" in change else "SECRET"
     assert f"{name} is changed when Python starts, by a sitecustomize or a .pth file" == runs.refusal(spec)
@@ -266,7 +266,7 @@ def test_a_module_beside_the_script_that_a_library_has_missed(
 
 
 @pytest.mark.parametrize(
-    ("place", "in_place", "told"),
+    ("place", "in_place", "reported"),
     [
         ("site-packages", False, ""),
         ("site-packages", True, "model.py"),  # an edit in place changes no directory
@@ -275,7 +275,7 @@ def test_a_module_beside_the_script_that_a_library_has_missed(
     ids=["a package was upgraded", "a file of a package was edited where it lies", "a module that somebody works on"],
 )
 def test_what_was_changed_since_is_imported_anew(
-    make: Callable[..., WarmRuns], tmp_path: Path, place: str, told: str, *, in_place: bool
+    make: Callable[..., WarmRuns], tmp_path: Path, place: str, reported: str, *, in_place: bool
 ) -> None:
     """A job starts cold, and names the change, if a module has changed since it was loaded."""
     library = tmp_path / place
@@ -291,7 +291,7 @@ def test_what_was_changed_since_is_imported_anew(
     (library / "model.py").write_text("version = 22\n")
     warm = runs.warm(spec)
 
-    assert ("22\n", f"cold: {library / told} has changed since") == (warm.log, warm.start)
+    assert ("22\n", f"cold: {library / reported} has changed since") == (warm.log, warm.start)
 
 
 def test_what_was_changed_while_it_was_imported_makes_no_spare(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
@@ -306,7 +306,7 @@ def test_what_was_changed_while_it_was_imported_makes_no_spare(make: Callable[..
     spec = runs.spec("import model\nprint(model.version)\n")
     spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib")})
     runs.refusal(spec)
-    until(lambda: runs.spares.tidy() or runs.spares._unfit, what="it has said so")
+    until(lambda: runs.warm_interpreters.tidy() or runs.warm_interpreters._unfit, what="it has said so")
 
     assert f"{model} was changed while modules were imported" == runs.refusal(spec)
 
@@ -461,13 +461,13 @@ def test_a_spare_that_was_killed_is_replaced(make: Callable[..., WarmRuns]) -> N
     runs = make()
     spec = runs.spec(SCRIPT)
     runs.spare_for(spec)
-    shim = runs.spares._spares[0]._shim.pid
+    shim = runs.warm_interpreters._warm_pool[0]._shim.pid
 
     os.kill(pid_of(runs), signal.SIGKILL)
 
     until(lambda: not Path(f"/proc/{shim}").exists(), what="its shim leaves as well")
-    runs.spares.tidy()
-    assert [] == runs.spares._spares
+    runs.warm_interpreters.tidy()
+    assert [] == runs.warm_interpreters._warm_pool
 
 
 def test_a_spare_that_dies_as_the_job_comes_makes_it_start_cold(make: Callable[..., WarmRuns]) -> None:
@@ -509,8 +509,8 @@ def test_a_spare_whose_shim_was_killed_holds_no_lock(make: Callable[..., WarmRun
     runs = make()
     spec = runs.spec(SCRIPT)
     runs.spare_for(spec)
-    (spare,) = runs.spares._spares
-    os.kill(spare._shim.pid, signal.SIGSTOP)  # the shim cannot receive the order
+    (warm_interpreter,) = runs.warm_interpreters._warm_pool
+    os.kill(warm_interpreter._shim.pid, signal.SIGSTOP)  # the shim cannot receive the order
     directory, shim = runs.begin_warm(spec)
 
     os.kill(shim.pid, signal.SIGKILL)
@@ -550,7 +550,7 @@ def test_nothing_outlives_a_warm_job(make: Callable[..., WarmRuns], *, killed: b
         assert 1 <= process_tree.sweep(TOKEN, directory.token)
     else:
         os.kill(shim.pid, signal.SIGTERM)  # SIGTERM only wakes the shim
-        directory.vouch(time.monotonic() - 1)
+        directory.renew(time.monotonic() - 1)
         directory.close()
         os.kill(shim.pid, signal.SIGUSR1)
 
@@ -677,11 +677,11 @@ def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_pa
     until(lambda: len(spares_of(worker.pid)) == 1, what="the next spare")
     job = int(site.cli("submit", "--warm", "--mem", "10M", str(script)).stdout)
     until(effects.exists, what="the job runs")
-    spares = until(lambda: spares_of(worker.pid), what="the next spare")
+    warm_interpreters = until(lambda: spares_of(worker.pid), what="the next spare")
 
     site.end(worker, signal.SIGKILL)
 
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in spares), what="the spares are gone")
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in warm_interpreters), what="the spares are gone")
     site.start_worker()
     gate.touch()
     record = site.until_recorded(job)
@@ -690,7 +690,8 @@ def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_pa
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("step", "runs"), [("workers.warm.pool:Spare.become", 2), ("workers.warm.pool:Spares._wish", 1)]
+    ("step", "runs"),
+    [("workers.warm.pool:WarmInterpreter.become", 2), ("workers.warm.pool:WarmPool._device_filter", 1)],
 )
 def test_a_worker_killed_around_the_order_costs_no_job_and_doubles_none(
     site: Site, tmp_path: Path, step: str, runs: int
@@ -734,7 +735,7 @@ def spares_of(worker: int) -> list[int]:
 
     A warm interpreter that has become a job shows the job's command.
     """
-    return [pid for pid in process_tree.below(worker) if b"inside/spare.py" in _command(pid)]
+    return [pid for pid in process_tree.below(worker) if b"inside/warm_start.py" in _command(pid)]
 
 
 def _command(pid: int) -> bytes:

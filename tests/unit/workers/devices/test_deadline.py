@@ -61,8 +61,8 @@ def hanging() -> Iterator[Hanging]:
     """Return a hanging backend, and open every gate at the end."""
     made = Hanging()
     yield made
-    for gate in made.gates.values():
-        gate.set()
+    for admission in made.gates.values():
+        admission.set()
 
 
 def stuck(hanging: Hanging, deadlined: Deadlined, device: Device = FIRST) -> None:

@@ -8,7 +8,7 @@ import pytest
 from gpuqueue.model.finding import Finding, Grade, examined
 from workers.doctor.visibility import CHECKS, Facts, Rival, _hides
 
-WELL = Facts(gpus=1, pids={10: True}, untold=(), apart=False, hidden=False, rivals=(), visible=None)
+WELL = Facts(gpus=1, pids={10: True}, unreported=(), apart=False, hidden=False, rivals=(), visible=None)
 
 
 def found(facts: Facts, check: str) -> Finding | None:
@@ -27,7 +27,7 @@ def found(facts: Facts, check: str) -> Finding | None:
         (replace(WELL, pids={10: True}, apart=True), Grade.OK),  # the driver translates pids, or pid: host
         (replace(WELL, pids={}, apart=True), Grade.UNKNOWN),
         (replace(WELL, pids={10: False}, hidden=True), Grade.NOTE),
-        (replace(WELL, untold=(10,)), Grade.NOTE),
+        (replace(WELL, unreported=(10,)), Grade.NOTE),
     ],
 )
 def test_whether_the_drivers_pids_are_known(facts: Facts, grade: Grade) -> None:

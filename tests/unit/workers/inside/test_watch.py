@@ -15,7 +15,7 @@ INSTALLED = ["/opt/conda/lib/python3.11/site-packages"]
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "reported"),
     [
         ("/opt/conda/lib/python3.11/json/__init__.py", True),
         ("/opt/conda/lib/python3.11/site-packages/torch/__init__.py", False),
@@ -23,9 +23,9 @@ INSTALLED = ["/opt/conda/lib/python3.11/site-packages"]
         ("/home/ada/model.py", False),
     ],
 )
-def test_packages_may_lie_inside_the_standard_library(path: str, *, told: bool) -> None:
+def test_packages_may_lie_inside_the_standard_library(path: str, *, reported: bool) -> None:
     """Installed packages are checked even if their directory is inside the standard library's directory."""
-    assert told == is_in(path, STANDARD, INSTALLED)
+    assert reported == is_in(path, STANDARD, INSTALLED)
 
 
 def test_what_can_be_imported_from_a_directory(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.measure.external_processes import Strangers, foreign_bytes
+from workers.measure.external_processes import ExternalProcesses, external_bytes
 
 
 def test_a_notebook_is_remembered_at_its_peak_for_a_while() -> None:
@@ -13,9 +13,11 @@ def test_a_notebook_is_remembered_at_its_peak_for_a_while() -> None:
 
     A notebook that freed 8 may take them again. After five minutes it counts at its use.
     """
-    strangers = Strangers(remember_s=300)
+    external_processes = ExternalProcesses(remember_s=300)
 
-    counted = [strangers.note({7: used}, (), now_s)[7] for now_s, used in ((0, 10), (10, 2), (300, 3), (301, 3))]
+    counted = [
+        external_processes.note({7: used}, (), now_s)[7] for now_s, used in ((0, 10), (10, 2), (300, 3), (301, 3))
+    ]
 
     assert [10, 10, 10, 3] == counted
 
@@ -25,21 +27,21 @@ def test_the_largest_of_the_last_minutes_is_remembered_and_not_the_last_record()
 
     A notebook that used 20 long ago and 15 recently counts with 15.
     """
-    strangers = Strangers(remember_s=300)
+    external_processes = ExternalProcesses(remember_s=300)
     looks = ((0, 20), (100, 15), (299, 15), (301, 1), (598, 2), (600, 1))
 
-    counted = [strangers.note({7: used}, (), now_s)[7] for now_s, used in looks]
+    counted = [external_processes.note({7: used}, (), now_s)[7] for now_s, used in looks]
 
     assert [20, 20, 20, 15, 15, 2] == counted
 
 
 def test_a_stranger_that_is_gone_is_forgotten_at_once() -> None:
     """An ended external process is forgotten at once. A later process with the same pid starts without a history."""
-    strangers = Strangers()
-    strangers.note({7: 10}, (), 0.0)
+    external_processes = ExternalProcesses()
+    external_processes.note({7: 10}, (), 0.0)
 
-    assert {} == strangers.note({}, (), 1.0)
-    assert {7: 1} == strangers.note({7: 1}, (), 2.0)
+    assert {} == external_processes.note({}, (), 1.0)
+    assert {7: 1} == external_processes.note({7: 1}, (), 2.0)
 
 
 def test_our_own_processes_and_silent_ones_are_no_named_strangers() -> None:
@@ -47,7 +49,7 @@ def test_our_own_processes_and_silent_ones_are_no_named_strangers() -> None:
 
     Unknown memory is already in the used bytes.
     """
-    assert {9: 3} == Strangers().note({7: 5, 8: None, 9: 3}, {7}, 0.0)
+    assert {9: 3} == ExternalProcesses().note({7: 5, 8: None, 9: 3}, {7}, 0.0)
 
 
 def foreign(**changes: Any) -> int:
@@ -56,17 +58,17 @@ def foreign(**changes: Any) -> int:
         "used": 20,
         "processes": {1: 12, 2: 5},
         "ours": {1},
-        "strangers": {2: 5},
+        "external_processes": {2: 5},
         "leased": 0,
     }
-    return foreign_bytes(**{**look, **changes})
+    return external_bytes(**{**look, **changes})
 
 
 def test_foreign_is_all_that_is_not_ours() -> None:
     """External memory is the remembered peak of external processes plus the memory that no process owns."""
     assert 8 == foreign()
-    assert 13 == foreign(strangers={2: 10})
-    assert 5 == foreign(used=17, processes={1: 12}, strangers={})
+    assert 13 == foreign(external_processes={2: 10})
+    assert 5 == foreign(used=17, processes={1: 12}, external_processes={})
 
 
 def test_memory_of_ours_that_the_driver_does_not_tell_is_not_counted_twice() -> None:
@@ -83,7 +85,7 @@ def test_beside_a_stranger_that_is_not_told_either_nothing_is_taken_for_ours() -
 
     The card then offers less than it could, and never more than it has.
     """
-    assert 20 == foreign(processes={1: None, 2: None}, strangers={}, leased=12)
+    assert 20 == foreign(processes={1: None, 2: None}, external_processes={}, leased=12)
 
 
 @given(
@@ -101,11 +103,11 @@ def test_never_more_is_promised_than_is_free_less_what_was_granted_and_not_yet_t
     """
     total = 1000
     used = sum(ours.values()) + sum(now for now, _ in others.values()) + unnamed
-    counted = foreign_bytes(
+    counted = external_bytes(
         used=used,
         processes={**ours, **{pid: now for pid, (now, _) in others.items()}},
         ours=set(ours),
-        strangers={pid: max(now, before) for pid, (now, before) in others.items()},
+        external_processes={pid: max(now, before) for pid, (now, before) in others.items()},
         leased=0,
     )
     leases = {**dict.fromkeys(ours, 0), **granted}

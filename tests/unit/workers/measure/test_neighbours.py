@@ -8,17 +8,17 @@ import pytest
 from factories import make_device
 
 from gpuqueue.model.device import Reading
-from gpuqueue.queue.lease import Stranger
+from gpuqueue.queue.lease import ExternalProcess
 from gpuqueue.text.units import GIB, MIB
 from workers.measure.neighbours import Neighbours
 
-ALICE = Stranger(pid=4711, held_bytes=12 * GIB, user="alice", command="python train.py")
+ALICE = ExternalProcess(pid=4711, held_bytes=12 * GIB, user="alice", command="python train.py")
 
 
 def look(
     neighbours: Neighbours,
     ours: Mapping[int, int | None],
-    *strangers: Stranger,
+    *external_processes: ExternalProcess,
     uuid: str = "GPU-0",
     index: int = 0,
     free_bytes: int = 120 * MIB,
@@ -26,7 +26,7 @@ def look(
 ) -> None:
     """Record one sample of a 24 GiB card."""
     reading = Reading(total_bytes=24 * GIB, free_bytes=free_bytes, processes=processes or {})
-    neighbours.seen(make_device(uuid, index=index), reading, ours, strangers)
+    neighbours.seen(make_device(uuid, index=index), reading, ours, external_processes)
 
 
 def words(neighbours: Neighbours, *uuids: str, several: bool = False) -> str | None:
@@ -69,21 +69,21 @@ def test_what_the_driver_does_not_say_stays_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stranger", "shown"),
+    ("external", "shown"),
     [
-        (Stranger(pid=7, held_bytes=GIB, user=None, command=None), "pid 7 (1G)"),
-        (Stranger(pid=7, held_bytes=GIB, user="bob", command=None), "pid 7 of bob (1G)"),
+        (ExternalProcess(pid=7, held_bytes=GIB, user=None, command=None), "pid 7 (1G)"),
+        (ExternalProcess(pid=7, held_bytes=GIB, user="bob", command=None), "pid 7 of bob (1G)"),
         (
-            Stranger(pid=7, held_bytes=GIB, user="b\x1bob", command="a\x1b[31m\nb"),
+            ExternalProcess(pid=7, held_bytes=GIB, user="b\x1bob", command="a\x1b[31m\nb"),
             "pid 7 of b\ufffdob (a\ufffd[31m\ufffdb, 1G)",
         ),
-        (Stranger(pid=7, held_bytes=GIB, user="bob", command="x" * 200), f"pid 7 of bob ({'x' * 59}…, 1G)"),
+        (ExternalProcess(pid=7, held_bytes=GIB, user="bob", command="x" * 200), f"pid 7 of bob ({'x' * 59}…, 1G)"),
     ],
 )
-def test_a_strangers_words_are_short_and_plain(stranger: Stranger, shown: str) -> None:
+def test_a_strangers_words_are_short_and_plain(external: ExternalProcess, shown: str) -> None:
     """The words of an external process are cut and harmless. They are shown in terminals and kept in the history."""
     seen = Neighbours(11)
-    look(seen, {11: GIB}, stranger)
+    look(seen, {11: GIB}, external)
 
     assert f"120M were free; beside it: {shown}" == words(seen)
 

@@ -30,8 +30,8 @@ def peak_on(kind: DeviceKind | None, place: Path, spec: str) -> Peak:
     if kind is not None:
         run.meter("dev-0").note(7, at_s=0.0, shared=False, device_bytes=7)
     runs = LiveRuns()
-    (told,) = Sampler(choose(spec, "box"), runs, SystemClock(), Watchdog(runs)).told(run, 9, None)
-    return told.peak
+    (reported,) = Sampler(choose(spec, "box"), runs, SystemClock(), Watchdog(runs)).reported(run, 9, None)
+    return reported.peak
 
 
 @pytest.mark.parametrize("spec", ["cpu", "sim:24G", "sim:24G,cpu"])

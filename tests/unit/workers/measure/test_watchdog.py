@@ -15,7 +15,7 @@ from workers.run.values import Held
 
 
 @pytest.mark.parametrize(
-    ("used", "free", "promised", "expected"),
+    ("used", "free", "allocated", "expected"),
     [
         (6 * GIB, 10 * GIB, 0, Excess.NONE),
         (6 * GIB, 0, 5 * GIB, Excess.NONE),
@@ -26,14 +26,14 @@ from workers.run.values import Held
     ],
 )
 def test_a_little_more_is_warned_of_and_much_more_or_a_neighbours_is_ended(
-    used: int, free: int, promised: int, expected: Excess
+    used: int, free: int, allocated: int, expected: Excess
 ) -> None:
     """A small excess gives a warning.
 
     More than 5 % ends the run, and so does any excess that uses memory allocated to another job. The 5 % may be CUDA's
     own memory.
     """
-    assert expected is excess(used, 6 * GIB, free_bytes=free, promised_bytes=promised)
+    assert expected is excess(used, 6 * GIB, free_bytes=free, allocated_bytes=allocated)
 
 
 def test_small_jobs_have_room_for_cudas_own_memory() -> None:

@@ -131,12 +131,12 @@ def test_the_torch_that_the_command_names_decides(tmp_path: Path) -> None:
         (tmp_path / "bin" / name).touch(mode=0o755)
     path = {"PATH": str(tmp_path / "bin")}
 
-    told = [
+    reported = [
         "PYTORCH_ALLOC_CONF" in on_gpu(argv=(word, "train.py"), cwd=str(tmp_path), env=path)
         for word in (str(tmp_path / "bin" / "python3.12"), "bin/python3.12", "python3.12", "python9", "torchrun")
     ]
 
-    assert [True, True, True, False, False] == told
+    assert [True, True, True, False, False] == reported
 
 
 def test_the_path_of_the_worker_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

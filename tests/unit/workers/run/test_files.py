@@ -19,7 +19,7 @@ from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.system.safe_open import MOST_BYTES, read_small
 from gpuqueue.text.units import GIB
 from workers.measure.active_runs import LiveRun
-from workers.run.directory import RunDir, told, unsettled
+from workers.run.directory import RunDir, reported, unsettled
 from workers.run.torch_report import read_reports
 from workers.run.values import Held, ShimSpec
 from workers.run.verdict import tail
@@ -206,7 +206,7 @@ def test_a_beat_that_is_a_pipe_is_an_error_and_no_wait(directory: RunDir) -> Non
     os.mkfifo(directory.path / "beat")
 
     with pytest.raises(OSError, match="No such device or address"):
-        directory.vouch(5.0)
+        directory.renew(5.0)
 
 
 def test_a_small_file_is_read_to_its_last_byte(tmp_path: Path) -> None:
@@ -324,16 +324,16 @@ def test_a_run_makes_two_directories_and_asks_for_no_others(tmp_path: Path, monk
     in five calls.
     """
     first = RunDir.create(tmp_path / "runs", HELD)
-    first.tell()
+    first.report()
     made: list[Path] = []
     mkdir = Path.mkdir
     monkeypatch.setattr(Path, "mkdir", lambda path, *rest, **more: made.append(path) or mkdir(path, *rest, **more))
 
     later = RunDir.create(tmp_path / "runs", Held(job_id=8, token="1.cd", devices=(DEVICE,)))
-    later.tell()
+    later.report()
 
     assert [later.path.parent, later.path] == made
-    assert [first.path, later.path] == [each.path for each in told(tmp_path / "runs")]
+    assert [first.path, later.path] == [each.path for each in reported(tmp_path / "runs")]
 
 
 def test_a_claim_has_the_names_of_its_lock_and_of_its_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

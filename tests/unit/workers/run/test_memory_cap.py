@@ -29,13 +29,13 @@ def test_no_cap_is_nothing_at_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("torch", "told"), [(None, False), ((1, 13), False), ((2, 9), False), ((2, 10), True), ((2, 13), True)]
+    ("torch", "reported"), [(None, False), ((1, 13), False), ((2, 9), False), ((2, 10), True), ((2, 13), True)]
 )
-def test_the_variable_is_only_for_a_torch_that_knows_it(torch: tuple[int, int] | None, told: bool) -> None:  # noqa: FBT001
+def test_the_variable_is_only_for_a_torch_that_knows_it(torch: tuple[int, int] | None, reported: bool) -> None:  # noqa: FBT001
     """Torch's variable is set only for a version that knows it. An older torch fails because of it."""
     caps = cap_environment(6 * GIB, TOTAL, {"PYTORCH_CUDA_ALLOC_CONF": ""}, torch=torch)
 
-    assert told is ("PYTORCH_ALLOC_CONF" in caps)
+    assert reported is ("PYTORCH_ALLOC_CONF" in caps)
     assert SHARE == caps["GPUQUEUE_TORCH_FRACTION"]
 
 

@@ -17,7 +17,7 @@ def on(index: int = 0, reserved: int = 0, **changes: Any) -> dict[str, Any]:
     return {**plain, "ooms": 0, "alloc_retries": 0, **changes}
 
 
-def tell(run_dir: Path, pid: int, *devices: dict[str, Any], began_s: float = 0.0, ended_s: float = 9.0) -> None:
+def write_report(run_dir: Path, pid: int, *devices: dict[str, Any], began_s: float = 0.0, ended_s: float = 9.0) -> None:
     """Write the report of a process."""
     (run_dir / "inside").mkdir(exist_ok=True)
     said = {"began_s": began_s, "ended_s": ended_s, "out_of_memory": pid == 13, "devices": devices}
@@ -35,9 +35,9 @@ def test_of_several_processes_the_one_with_the_most_counts(tmp_path: Path) -> No
     Regression: two processes that lived at the same time gave 26G on a card of 24G, although their peaks did not
     coincide.
     """
-    tell(tmp_path, 1, on(0, 4 * GIB), on(1, 0), began_s=0, ended_s=5)
-    tell(tmp_path, 2, on(0, 1 * GIB), on(1, 2 * GIB), began_s=1, ended_s=5)
-    tell(tmp_path, 3, on(0, 3 * GIB, ooms=2, alloc_retries=1), began_s=6, ended_s=9)
+    write_report(tmp_path, 1, on(0, 4 * GIB), on(1, 0), began_s=0, ended_s=5)
+    write_report(tmp_path, 2, on(0, 1 * GIB), on(1, 2 * GIB), began_s=1, ended_s=5)
+    write_report(tmp_path, 3, on(0, 3 * GIB, ooms=2, alloc_retries=1), began_s=6, ended_s=9)
 
     report = read_reports(tmp_path)
 
@@ -49,8 +49,8 @@ def test_of_several_processes_the_one_with_the_most_counts(tmp_path: Path) -> No
 
 def test_a_launcher_may_give_each_process_one_device(tmp_path: Path) -> None:
     """The UUID tells devices apart. A launcher may give each process one device, and each process calls it 0."""
-    tell(tmp_path, 1, on(0, 1 * GIB, uuid="GPU-a"))
-    tell(tmp_path, 13, on(0, 2 * GIB, uuid="GPU-b"))
+    write_report(tmp_path, 1, on(0, 1 * GIB, uuid="GPU-a"))
+    write_report(tmp_path, 13, on(0, 2 * GIB, uuid="GPU-b"))
 
     report = read_reports(tmp_path)
 
@@ -64,8 +64,8 @@ def test_where_memory_ran_out_is_told_in_the_run_s_own_order(tmp_path: Path) -> 
 
     They are found by UUID, or by index if a process does not know the UUID.
     """
-    tell(tmp_path, 1, on(0, GIB, uuid="GPU-a"), on(1, GIB, uuid="GPU-b", ooms=1))
-    tell(tmp_path, 2, on(2, GIB, ooms=3))
+    write_report(tmp_path, 1, on(0, GIB, uuid="GPU-a"), on(1, GIB, uuid="GPU-b", ooms=1))
+    write_report(tmp_path, 2, on(2, GIB, ooms=3))
 
     report = read_reports(tmp_path)
 
@@ -80,9 +80,9 @@ def test_where_memory_ran_out_is_told_in_the_run_s_own_order(tmp_path: Path) -> 
 )
 def test_a_file_that_makes_no_sense_is_not_read(tmp_path: Path, text: str) -> None:
     """An invalid report is ignored. The job can write anything into the directory."""
-    tell(tmp_path, 1, on(0, GIB))
-    tell(tmp_path, 2, on(0, 2**70))
-    tell(tmp_path, 3, on(0, -1))
+    write_report(tmp_path, 1, on(0, GIB))
+    write_report(tmp_path, 2, on(0, 2**70))
+    write_report(tmp_path, 3, on(0, -1))
     (tmp_path / "inside" / "4.json").write_text(text)
 
     report = read_reports(tmp_path)

@@ -92,9 +92,9 @@ def test_the_circumstances_stand_behind_the_figures(ending: Ending) -> None:
     """
     words = "120M were free; nobody was beside it"
 
-    told = judged(ending, DIED, b"", asked_bytes=6 * GIB, peak_bytes=3 * GIB, circumstances=words)
+    reported = judged(ending, DIED, b"", asked_bytes=6 * GIB, peak_bytes=3 * GIB, circumstances=words)
 
-    assert f"asked 6G, peak 3G, {words}" == told.detail
+    assert f"asked 6G, peak 3G, {words}" == reported.detail
     assert "" == judged(FAILED, None, b"", asked_bytes=GIB, peak_bytes=None, circumstances=words).detail
 
 

@@ -13,7 +13,7 @@ from short_host import dead_server
 
 from gpuqueue.model import notification as what_became
 from gpuqueue.model.job import JobSpec, JobState
-from gpuqueue.model.notification import Notice, Outcome, When
+from gpuqueue.model.notification import Notification, Outcome, When
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
 from workers.measure.active_runs import LiveRun
@@ -39,13 +39,13 @@ def test_a_spec_that_is_given_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     assert [run.directory] == read
 
 
-class Told:
+class Delivery:
     """A replacement for the store that records the reports about commands."""
 
     def __init__(self) -> None:
         self.what: list[tuple[int, Outcome | None, str | None]] = []
 
-    def told(self, _job_id: int, *, what: what_became.Told, **_state: object) -> None:
+    def reported(self, _job_id: int, *, what: what_became.Delivery, **_state: object) -> None:
         """Record a report."""
         self.what.append((what.number, what.outcome, what.trouble))
 
@@ -62,7 +62,7 @@ def with_commands(tmp_path: Path) -> tuple[LiveRun, JobSpec]:
     """Return a run of a job with two commands for its end and one for a failure."""
     held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
     words = (("command:one", When.END), ("command:never", When.FAIL), ("command:two", When.END))
-    spec = make_spec(notices=tuple(Notice(to=to, when=when) for to, when in words))
+    spec = make_spec(notifications=tuple(Notification(to=to, when=when) for to, when in words))
     return LiveRun(held=held, directory=RunDir.create(tmp_path, held, "a spec"), since_s=0.0), spec
 
 
@@ -76,7 +76,7 @@ def test_an_end_that_is_told_again_runs_no_command_again(tmp_path: Path, ran: li
     run, spec = with_commands(tmp_path)
 
     for _ in range(2):  # two workers: the second one knows of the first only through the run directory
-        ends = AfterEnd(Told())  # type: ignore[arg-type]
+        ends = AfterEnd(Delivery())  # type: ignore[arg-type]
         ends.ended(run, JobState.SUCCEEDED, Ending.from_status(0), spec)
         until(lambda ends=ends: ends._waiting.empty(), what="all that is to run")
 
@@ -94,7 +94,7 @@ def test_a_run_that_is_settled_meanwhile_keeps_nothing_of_it(tmp_path: Path, ran
     run, spec = with_commands(tmp_path)
     run.directory.settle()
 
-    AfterEnd(Told()).ended(run, JobState.SUCCEEDED, Ending.from_status(0), spec)  # type: ignore[arg-type]
+    AfterEnd(Delivery()).ended(run, JobState.SUCCEEDED, Ending.from_status(0), spec)  # type: ignore[arg-type]
 
     until(lambda: 2 == len(ran), what="the two commands")
     assert [] == list(run.directory.path.iterdir())
@@ -107,13 +107,13 @@ def test_what_cannot_be_noted_is_not_run_and_that_is_told(tmp_path: Path, ran: l
     """
     run, spec = with_commands(tmp_path)
     shutil.rmtree(run.directory.path)
-    told = Told()
+    reported = Delivery()
 
-    AfterEnd(told).ended(run, JobState.SUCCEEDED, Ending.from_status(0), spec)  # type: ignore[arg-type]
+    AfterEnd(reported).ended(run, JobState.SUCCEEDED, Ending.from_status(0), spec)  # type: ignore[arg-type]
 
     why = "not run: its run directory cannot be written: No such file or directory"
     given_up = [(number, Outcome.GIVEN_UP, why) for number in (0, 2)]
-    assert [(1, Outcome.NOT_NEEDED, None), *given_up] == told.what
+    assert [(1, Outcome.NOT_NEEDED, None), *given_up] == reported.what
     assert [] == ran
 
 
@@ -128,7 +128,7 @@ def outcome_of(run: LiveRun, words: str, cwd: Path) -> tuple[Outcome, str]:
         cwd=str(cwd),
         umask=0o022,
         directory=run.directory,
-        tell=lambda outcome, trouble: found.append((outcome, trouble)),
+        report=lambda outcome, trouble: found.append((outcome, trouble)),
     )
     after_end._run(command)
     return found[0]
@@ -149,9 +149,9 @@ def test_what_ends_a_command_in_time_waits_for_no_directory(tmp_path: Path, monk
     place = tmp_path / "it's\n-here"
     place.mkdir()
 
-    told = outcome_of(run, 'printf "%s|" "$0" "$#" "$(pwd)" "$(cat)" > said', place)
+    reported = outcome_of(run, 'printf "%s|" "$0" "$#" "$(pwd)" "$(cat)" > said', place)
 
-    assert (Outcome.SENT, "") == told
+    assert (Outcome.SENT, "") == reported
     assert "/\n" == (tmp_path / "began").read_text()
     assert f"/bin/sh|0|{place}||" == (place / "said").read_text()
     assert (Outcome.GIVEN_UP, "failed with 125") == outcome_of(run, "exit 125", place)
@@ -161,9 +161,9 @@ def test_a_directory_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
     """A missing directory is reported in one line, and the command is not run in another directory."""
     run, _ = with_commands(tmp_path / "runs")
 
-    told = outcome_of(run, f"touch {tmp_path}/ran", tmp_path / "gone")
+    reported = outcome_of(run, f"touch {tmp_path}/ran", tmp_path / "gone")
 
-    assert (Outcome.GIVEN_UP, "could not be run: the job's directory cannot be entered") == told
+    assert (Outcome.GIVEN_UP, "could not be run: the job's directory cannot be entered") == reported
     assert not (tmp_path / "ran").exists()
 
 
@@ -178,6 +178,6 @@ def test_a_directory_that_does_not_answer_takes_no_longer_than_a_command_may(
     run, _ = with_commands(tmp_path / "runs")
 
     with dead_server(tmp_path / "dead") as dead:
-        told = outcome_of(run, "true", dead / "x")
+        reported = outcome_of(run, "true", dead / "x")
 
-    assert (Outcome.GIVEN_UP, "took longer than 1 s") == told
+    assert (Outcome.GIVEN_UP, "took longer than 1 s") == reported

@@ -44,12 +44,12 @@ def test_who_waits_for_ever_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> Non
     An array makes one call for each of its jobs.
     """
     monkeypatch.setattr(timeout, "_room", threading.BoundedSemaphore(2))
-    gate = threading.Event()
+    admission = threading.Event()
 
-    assert [None] * 3 == [timeout.in_time(gate.wait, 0.01) for _ in range(3)]
+    assert [None] * 3 == [timeout.in_time(admission.wait, 0.01) for _ in range(3)]
     assert timeout.in_time(lambda: 1, 30) is None
 
-    gate.set()
+    admission.set()
     assert 1 == until(lambda: timeout.in_time(lambda: 1, 30), what="room again")
 
 
@@ -59,7 +59,7 @@ def test_a_job_whose_python_does_not_answer_gets_its_environment(dead: Path, mon
     Regression: the worker waited for a dead file server before there was a shim, so neither a cancel nor the time limit
     had an effect.
     """
-    monkeypatch.setattr(environment, "LOOK_S", 0.2)
+    monkeypatch.setattr(environment, "POLL_S", 0.2)
     card = RunDevice(uuid="GPU-a", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
     spec = make_spec(mem_bytes=6 * GIB, argv=(str(dead / "bin" / "python"), "train.py"))
     began_s = time.monotonic()
@@ -72,8 +72,8 @@ def test_a_job_whose_python_does_not_answer_gets_its_environment(dead: Path, mon
 
 def test_a_warm_job_whose_python_does_not_answer_starts_cold(dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A warm job whose interpreter hangs starts cold. Its shim waits for the interpreter, and can be cancelled."""
-    monkeypatch.setattr(pool, "LOOK_S", 0.2)
-    ours = pool.Spares(Settings.load({"GPUQUEUE_WARM_MODULES": "json"}), Shims(), SystemClock())
+    monkeypatch.setattr(pool, "POLL_S", 0.2)
+    ours = pool.WarmPool(Settings.load({"GPUQUEUE_WARM_MODULES": "json"}), Shims(), SystemClock())
     spec = make_spec(argv=(str(dead / "bin" / "python"), "train.py"))
 
     assert (None, "its interpreter does not answer") == ours.start(spec, {"PATH": "/bin"}, Path("/r"), -1)

@@ -10,7 +10,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.job import Account
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.settings.settings import Settings
-from workers.warm.latched_variables import difference, for_spare, latched
+from workers.warm.latched_variables import difference, for_warm_interpreter, latched
 from workers.warm.pool import Image, image_of
 
 ENV = {"PATH": "/usr/bin", "LANG": "C.UTF-8", "HOME": "/home/ada"}
@@ -67,7 +67,7 @@ def test_a_spare_does_not_know_the_run_after_whose_image_it_is_made() -> None:
     """
     env = {**ENV, "GPUQUEUE_TOKEN": "1.a", "GPUQUEUE_RUN_DIR": "/x", "CUDA_VISIBLE_DEVICES": "GPU-1", "LR": "3"}
 
-    assert {**ENV, "LR": "3"} == for_spare(env)
+    assert {**ENV, "LR": "3"} == for_warm_interpreter(env)
 
 
 def image(env: dict[str, str] = ENV, **changes: object) -> Image:

@@ -29,7 +29,7 @@ MOST_BYTES = 8 * 1024 * MIB
 _VARIABLE = b"GPUQUEUE_JOB_ID="
 
 
-class Strangers:
+class ExternalProcesses:
     """All external processes on all cards; each step moves one of them."""
 
     def __init__(self, rng: Random, fake: FakeGpus, cards: Sequence[Card], store: redis.Redis) -> None:
