@@ -260,7 +260,7 @@ def on_device(store: Store, case: Case) -> Iterator[Offer]:
     store.client.hset(keys.KEPT, "GPU-0", f"{job_id}:{KEPT_BYTES}:{start_ms}:")
     yield offer
     if store.client.hdel(keys.KEPT, "GPU-0") != 1:
-        raise RuntimeError(f"the device is no longer kept for job {job_id}")
+        raise RuntimeError(f"the device is no longer reserved for job {job_id}")
     store.queue.cancel(job_id)
 
 

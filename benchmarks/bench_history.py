@@ -126,7 +126,7 @@ def figures(
     count = min(count, 20_000) if quick else count
     if only != "postgresql":
         with tempfile.TemporaryDirectory() as directory:
-            yield from _measure("sqlite", f"sqlite:///{path or f'{directory}/book.db'}", count, plans=plans)
+            yield from _measure("sqlite", f"sqlite:///{path or f'{directory}/history.db'}", count, plans=plans)
     if only != "sqlite":
         with postgres(url) as given:
             if given is None:
@@ -191,7 +191,7 @@ def main() -> None:
     arguments.add_argument("--jobs", type=how_many, default=1_000_000)
     arguments.add_argument("--plans", action="store_true", help="show how what is slow was found")
     arguments.add_argument("--only", choices=["sqlite", "postgresql"])
-    arguments.add_argument("--sqlite", metavar="PATH", help="keep the book there, and use the one that is there")
+    arguments.add_argument("--sqlite", metavar="PATH", help="keep the history there, and use the one that is there")
     arguments.add_argument("--postgres-url", type=postgres_url, help="default: a private server")
     chosen = arguments.parse_args()
     report(

@@ -124,7 +124,7 @@ def figures(*, quick: bool = False, jobs: int = 4000, width: int = 50, url: str 
     """Measure SQLite, and PostgreSQL where there is one."""
     jobs = min(jobs, 600) if quick else jobs
     with tempfile.TemporaryDirectory() as directory:
-        yield from _measure("sqlite", f"sqlite:///{directory}/book.db", jobs, width)
+        yield from _measure("sqlite", f"sqlite:///{directory}/history.db", jobs, width)
     with postgres(url) as given:
         if given is None:
             yield Absent(name="recording.postgresql", why="no PostgreSQL here: give --postgres-url")

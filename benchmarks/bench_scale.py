@@ -102,7 +102,7 @@ def figures(*, quick: bool = False, size: Size | None = None) -> Measured:
     """Fill the queue, let the week pass, and yield the costs at its beginning and its end."""
     size = size or (QUICK if quick else Size())
     with private_store(durable=False, opened=False) as store, tempfile.TemporaryDirectory(prefix="gq-scale-") as place:
-        path = Path(place) / "book.db"
+        path = Path(place) / "history.db"
         migrate.upgrade(f"sqlite:///{path}")
         database = HistoryDatabase(f"sqlite:///{path}")
         site = SimulatedSite(store, database)

@@ -28,11 +28,11 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup: whatever w
 if tested_server() is not None:  # else the one that a user would get
     embedded_store.find_server = tested_server
 
-pytest_plugins = ["book_fixtures", "one_shim", "own_home", "own_store", "private_store"]
+pytest_plugins = ["history_fixtures", "one_shim", "own_home", "own_store", "private_store"]
 
 
 #: Of the tests that run on SQLite and on PostgreSQL, the quick run takes these on both.
-POSTGRES_IN_QUICK = ("tests/contract/test_book.py", "tests/integration/history/test_migrations.py")
+POSTGRES_IN_QUICK = ("tests/contract/test_history.py", "tests/integration/history/test_migrations.py")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
@@ -98,9 +98,9 @@ def here(
     queue: JobQueue, store_url: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> JobQueue:
     """Return a queue that the command line uses, with a device that nobody works for."""
-    shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
+    shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "history.db")
     monkeypatch.setenv("GPUQUEUE_REDIS_URL", store_url)
-    monkeypatch.setenv("GPUQUEUE_DATABASE_URL", f"sqlite:///{tmp_path / 'book.db'}")
+    monkeypatch.setenv("GPUQUEUE_DATABASE_URL", f"sqlite:///{tmp_path / 'history.db'}")
     monkeypatch.setenv("GPUQUEUE_HOST", "nodeA")
     serve(queue)
     return queue

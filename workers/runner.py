@@ -373,7 +373,7 @@ class Runner:
             if run.was_seen:  # a run that ended before the first sample has no figures to keep
                 run.directory.keep_meters(run.figures())
         except OSError as error:  # the next worker reports the end again, which changes nothing
-            log.warning("%s: it cannot be noted that its end was told: %s", run, error)
+            log.warning("%s: it cannot be noted that its end was reported: %s", run, error)
 
     def _tell_if_ours(self, run: LiveRun, report: Callable[[], JobState | None]) -> JobState | None:
         """Offer a run that the store calls stale, and report its end if the store takes the run back.
@@ -404,7 +404,7 @@ class Runner:
                 circumstances=full.in_words(several=len(devices) > 1) if full is not None else "",
             )
         except Exception:
-            log.exception("%s: its peaks could not be told", run)
+            log.exception("%s: its peaks could not be reported", run)
             return run.held.devices, end.ending
 
     def _lose(self, run: LiveRun, detail: str, evidence: Evidence = NO_EVIDENCE) -> str:

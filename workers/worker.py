@@ -101,7 +101,7 @@ class Worker:
         load_all()
         if process_tree.hides_others():
             log.warning(
-                "/proc hides the processes of other accounts (hidepid): strangers cannot be named, or seen at all"
+                "/proc hides the processes of other accounts (hidepid): external processes may be unnamed or unseen"
             )
         self._device_lock = self._lock_device()
         self._runner.prepare()
@@ -125,7 +125,7 @@ class Worker:
             "reaper": lambda: self._reaper.loop(self._stopping),
             "pruner": lambda: self._pruner.loop(self._stopping),
             "doorbell": self._listen,
-            "spares": lambda: self._runner.tidy(self._stopping),
+            "warm": lambda: self._runner.tidy(self._stopping),
             "claimer": self._claim_loop,
         }
         for name, loop in loops.items():

@@ -102,7 +102,7 @@ def _options(words: list[str]) -> argparse.Namespace:
 
 
 def _break(options: argparse.Namespace, place: Path, database: Database) -> tuple[Evidence, report.Signs]:
-    site = Site(place, database.url, devices=options.devices, lease_s=options.lease, beat_s=options.heartbeat)
+    site = Site(place, database.url, devices=options.devices, lease_s=options.lease, beat_s=options.beat)
     operator = Operator(site)
     job_plans = plan_jobs(options.seed, options.jobs, longest_s=options.longest)
     traffic = Traffic(site, job_plans, lambda: killer.behind)

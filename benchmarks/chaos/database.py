@@ -87,7 +87,7 @@ class PrivatePostgres:
 def open_database(kind: str, place: Path) -> Iterator[Database]:
     """Yield the database *kind*: ``sqlite`` (below *place*) or ``postgres`` (a private server, removed afterwards)."""
     if kind == "sqlite":
-        yield SqliteFile(place / "book.db")
+        yield SqliteFile(place / "history.db")
         return
     sys.path.insert(0, str(TESTS))
     import private_postgres as private  # noqa: PLC0415 - the tests' own, and only where it is asked for

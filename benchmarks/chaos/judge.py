@@ -84,7 +84,9 @@ def judge(evidence: Evidence) -> Verdict:
     known_names = {record.job.spec.name: job_id for job_id, record in evidence.records.items()}
     for name, traces in evidence.traces.items():
         if name not in known_names:
-            findings.append(Finding(Fault.LOST, None, f"{name} has run ({traces[0].lines[0]}) and is not in the book"))
+            findings.append(
+                Finding(Fault.LOST, None, f"{name} has run ({traces[0].lines[0]}) and is not in the history")
+            )
     plans = {ack.name: ack.plan for ack in evidence.acks.values()} | dict(evidence.unsure)
     losses: Counter[str] = Counter()
     again = twice = runs = 0
@@ -137,7 +139,7 @@ def _of_the_book(evidence: Evidence) -> Iterator[Finding]:
     for job_id, ack in evidence.acks.items():
         record = evidence.records.get(job_id)
         if record is None:
-            yield Finding(Fault.LOST, job_id, f"{ack.name} was acknowledged and is not in the book")
+            yield Finding(Fault.LOST, job_id, f"{ack.name} was acknowledged and is not in the history")
         elif record.job.spec.name != ack.name:
             yield Finding(Fault.LOST, job_id, f"the id of {ack.name} belongs to {record.job.spec.name}")
         elif not record.job.state.is_end:

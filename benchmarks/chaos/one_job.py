@@ -32,7 +32,7 @@ class Fault(str, Enum):
     #: A process that outlived its run.
     ORPHANED = "orphaned"
     #: The history disagrees with the job's own files, or with the request.
-    WRONG = "wrong in the book"
+    WRONG = "wrong in the history"
     #: Something was left behind in the store or on the disk.
     LEFT = "left behind"
     #: Something else that must not happen.
@@ -111,7 +111,7 @@ def _of_the_traces(record: Record, traces: Sequence[Trace]) -> Found:
     runs = {run.token: run for run in record.runs}
     for trace in traces:
         if trace.token not in runs:
-            yield Fault.WRONG, f"run {trace.token} has begun and is not in the book"
+            yield Fault.WRONG, f"run {trace.token} has begun and is not in the history"
         begun = trace.of("begin")
         if len(begun) > 1:
             yield Fault.DOUBLED, f"run {trace.token} has begun {len(begun)} times"
@@ -139,7 +139,7 @@ class Case:
     hit: Hit
 
     def __str__(self) -> str:
-        return f"run {self.run.token} ended in the book with {self.ending}"
+        return f"run {self.run.token} ended in the history with {self.ending}"
 
 
 def _of_one_run(plan: JobPlan, run: Run, ending: Ending, trace: Trace | None, hit: Hit) -> Found:

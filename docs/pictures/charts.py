@@ -80,7 +80,7 @@ def main(target: Path) -> int:
     place = Path(mkdtemp(prefix="gpuqueue-charts-"))
     ours = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
     environ = {**ours, "GPUQUEUE_STATE_DIR": str(place), "TZ": "UTC"}
-    url = f"sqlite:///{place / 'book.db'}"
+    url = f"sqlite:///{place / 'history.db'}"
     try:
         migrate.upgrade(url)
         database = HistoryDatabase(url)
@@ -104,7 +104,7 @@ def draw_memory(database: HistoryDatabase, job_id: int, path: Path) -> None:
 
 
 def fill(outbox: Outbox, chance: random.Random) -> int:
-    """Tell of all jobs, have the book write them down; return the id of one that is worth drawing."""
+    """Tell of all jobs, have the history write them down; return the id of one that is worth drawing."""
     cards = [Card(index) for index in range(4)]
     chosen, most_s = 1, 0.0
     for job_id, (at, person) in enumerate(arrivals(chance), start=1):

@@ -30,7 +30,7 @@ PROGRAMS: dict[str, click.Group] = {"gpuqueue": commands, "gpuqueue-worker": wor
 PLACES = {
     "state_dir": "`~/.local/state/gpuqueue`",
     "redis_url": "`unix://STATE_DIR/store/store.sock`",
-    "database_url": "`sqlite:///STATE_DIR/book.db`",
+    "database_url": "`sqlite:///STATE_DIR/history.db`",
     "host": "this machine's host name",
 }
 #: Exit codes that no class of an error has.

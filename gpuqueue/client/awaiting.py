@@ -112,14 +112,14 @@ def _still_open(names: list[int | str], timeout_s: float) -> str:
 
 
 class HeldMessage:
-    """Calls *tell* each time that a job becomes held."""
+    """Calls *report* each time that a job becomes held."""
 
     def __init__(self, report: Callable[[Job], None] | None) -> None:
         self._report = report
         self._was_held = False
 
     def look(self, job: Job) -> None:
-        """Record the job's state, and call *tell* if the job became held since the last call."""
+        """Record the job's state, and call *report* if the job became held since the last call."""
         is_held = job.state is JobState.HELD
         if is_held and not self._was_held and self._report is not None:
             self._report(job)

@@ -134,7 +134,9 @@ class Choosing(Looking):
 
         """
         if not self.may_change(user):
-            raise Refused(f"only {user} may change the jobs of {user}, or who looks after this site (setting admins)")
+            raise Refused(
+                f"only {user} may change the jobs of {user}, or an administrator of this site (setting admins)"
+            )
 
     def choose(
         self,

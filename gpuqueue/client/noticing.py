@@ -58,5 +58,5 @@ class Noticing(Connection):
         """Return why no notification can be sent now, or None if no reason is known."""
         senders = self.queue.senders()
         if senders and not any(each.schemes for each in senders):
-            return f"Apprise is not installed on {senders[0].host}: nobody is told anything. {EXTRA}"
+            return f"Apprise is not installed on {senders[0].host}: nobody is notified. {EXTRA}"
         return None

@@ -67,7 +67,7 @@ class Retrying(Submitting, Choosing, Waiting):
         if not self.may_change(spec.account.name):
             whose = spec.account.name
             raise Refused(
-                f"job {name} is {whose}'s: only {whose} may run it again, or who looks after this site (setting "
+                f"job {name} is {whose}'s: only {whose} may run it again, or an administrator of this site (setting "
                 f"admins), for it runs with the environment of {whose}"
             )
         if not spec.env:  # the placeholder for an unreadable request has no environment

@@ -57,7 +57,7 @@ def retries_from_plain(plain: object) -> Retries:
 
 
 def notifications_to_plain(notifications: tuple[Notification, ...]) -> list[Plain]:
-    """Return *notices* as plain values, including secrets."""
+    """Return *notifications* as plain values, including secrets."""
     return [{"when": each.when.value, "to": each.to} for each in notifications]
 
 

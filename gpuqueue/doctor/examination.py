@@ -36,11 +36,11 @@ ROOMS: Mapping[str, Sequence[Callable[..., object]]] = {
     "state": state.CHECKS,
     "store": store.CHECKS,
     "queue": queue.CHECKS,
-    "book": history.CHECKS,
+    "history": history.CHECKS,
     "processes": processes.CHECKS,
 }
 #: All sections, in the order of the report. A section depends on those before it.
-ORDER = ("settings", "state", "host", "python", "store", "queue", "book", "processes", "runs")
+ORDER = ("settings", "state", "host", "python", "store", "queue", "history", "processes", "runs")
 
 
 def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple[str, list[Finding]]]:
@@ -79,7 +79,7 @@ class _Examination:
             "python": lambda: self._report_machines("python"),
             "store": self._report_store,
             "queue": self._report_queue,
-            "book": self._report_history,
+            "history": self._report_history,
             "processes": self._tell_processes,
             "runs": lambda: self._report_machines("runs"),
         }
@@ -131,9 +131,9 @@ class _Examination:
         try:
             facts = self._database.seen()
         except Unseen as why:
-            yield replace(history.away(self._settings, why), room="book", check=name_of(history.answers))
+            yield replace(history.away(self._settings, why), room="history", check=name_of(history.answers))
         else:
-            yield from examined("book", facts, history.CHECKS)
+            yield from examined("history", facts, history.CHECKS)
 
     def _tell_processes(self) -> Iterator[Finding]:
         try:

@@ -166,7 +166,7 @@ def workers(facts: ProcessFacts) -> Findings:
 
 
 def is_meant(reported: str | None, device: Device) -> bool:
-    """Return whether a host process with ``--devices`` *told* starts a worker for *device*; True if *told* is None."""
+    """Return whether a host process with ``--devices`` *reported* (None: unknown) starts a worker for *device*."""
     if reported is None:
         return True
     spec = reported.removesuffix(_BESIDE)

@@ -41,11 +41,13 @@ class Facts:
 def opened(facts: Facts) -> Findings:
     """Check that the store was opened for gpuqueue, with this version's layout."""
     if facts.queue.epoch is None and facts.queue.rebuilding:
-        seen = "the store lost its data and is being rebuilt from the book; jobs that run go on"
-        return problem(seen, "wait a moment. If it stays: is the book there (see below)? gpuqueue up rebuilds it too")
+        seen = "the store lost its data and is being rebuilt from the history; jobs that run go on"
+        return problem(
+            seen, "wait a moment. If it stays: is the history database there (see below)? gpuqueue up rebuilds it too"
+        )
     if facts.queue.epoch is None:
         seen = "the store was never opened for gpuqueue, or lost its data; jobs that run go on"
-        return problem(seen, "gpuqueue up: what the book knows comes back")
+        return problem(seen, "gpuqueue up: what the history knows comes back")
     if facts.queue.layout != keys.LAYOUT:
         seen = f"its layout is {facts.queue.layout or 'unknown'}, and this gpuqueue knows {keys.LAYOUT}"
         return problem(seen, "use the gpuqueue that its workers have")
@@ -166,7 +168,7 @@ def arrays(facts: Facts) -> Findings:
         return ok("it is known of each how far it has come")
     named = ", ".join(torn[:MOST_NAMED]) + (" and others" if len(torn) > MOST_NAMED else "")
     return warning(
-        f"the store lost its data, and the book cannot tell how far array {named} had come: nothing more of it runs",
+        f"the store lost its data, and the history cannot say how far array {named} had come: nothing more of it runs",
         f"gpuqueue history --array {torn[0]} tells what ran; submit the rest anew, and gpuqueue cancel {torn[0]}",
     )
 
@@ -179,7 +181,7 @@ def leases(facts: Facts) -> Findings:
     jobs = ", ".join(str(job_id) for job_id in queue.overdue)
     more = " and others" if queue.overdue_count > len(queue.overdue) else ""
     late_s = facts.ago_s(queue.overdue_since_ms)
-    seen = f"nobody vouches for job {jobs}{more} any more, since {format_duration(late_s)}"
+    seen = f"no worker renews the lease of job {jobs}{more} any more, since {format_duration(late_s)}"
     if queue.grace_until_ms is not None and queue.grace_until_ms > queue.now_ms:
         left_s = -facts.ago_s(queue.grace_until_ms)
         return note(f"{seen}; as nobody could have known, they have another {format_duration(left_s)}")
@@ -207,11 +209,11 @@ def outbox(facts: Facts) -> Findings:
     box = facts.queue.outbox
     if box.of_another_store:
         remedy = "point GPUQUEUE_DATABASE_URL at this queue's own, or at a new one; the history waits in the store"
-        return problem("the book is the history of another store: nothing is written into it", remedy)
+        return problem("the history database belongs to another store: nothing is written into it", remedy)
     if box.unread_ms is None:
-        return ok("the book has all")
+        return ok("the history has all")
     late_s = facts.ago_s(box.unread_ms)
-    seen = f"{box.length} events wait for the book, the oldest for {format_duration(late_s)}"
+    seen = f"{box.length} events wait for the history database, the oldest for {format_duration(late_s)}"
     if late_s <= BEHIND_S:
         return ok(seen)
     remedy = "nothing is lost. Is a recorder running (gpuqueue up)? Its log is recorder.log"
@@ -221,12 +223,12 @@ def outbox(facts: Facts) -> Findings:
 def ended(facts: Facts) -> Findings:
     """Check that ended jobs are deleted from the store once the history has them."""
     if facts.queue.ended_since_ms is None:
-        return ok("the store has forgotten what the book has")
+        return ok("the store has forgotten what the history has")
     late_s = facts.ago_s(facts.queue.ended_since_ms)
     seen = f"{facts.queue.ended} ended jobs lie in the store, the oldest for {format_duration(late_s)}"
     if late_s <= BEHIND_S:
         return ok(seen)
-    return warning(seen, "they take up its memory until the book has them: is a recorder running?")
+    return warning(seen, "they take up its memory until the history has them: is a recorder running?")
 
 
 CHECKS: tuple[Callable[[Facts], Findings], ...] = (

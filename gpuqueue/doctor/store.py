@@ -120,7 +120,7 @@ def persistence(facts: StoreFacts) -> Findings:
         return problem(seen, "set appendonly yes, there and in its configuration file")
     if server.append_only is None or server.fsync is None:
         hidden = "appendonly" if server.append_only is None else "appendfsync"
-        return note(f"its access rules hide {hidden}", "whoever runs it must see to appendonly yes, appendfsync always")
+        return note(f"its access rules hide {hidden}", "its administrator must set appendonly yes, appendfsync always")
     if server.fsync == "always":
         return ok("each write is on the disk before it is acknowledged (appendfsync always)")
     if server.fsync == "everysec":
@@ -151,7 +151,7 @@ def eviction(facts: StoreFacts) -> Findings:
             return warning(f"{seen}; it has no limit yet", "set maxmemory-policy noeviction")
         return problem(seen, "set maxmemory-policy noeviction")
     if server.policy is None:
-        return note("its access rules hide maxmemory-policy", "whoever runs it must see to noeviction")
+        return note("its access rules hide maxmemory-policy", "its administrator must set noeviction")
     return ok(f"maxmemory-policy {server.policy}")
 
 
@@ -169,7 +169,7 @@ def memory(facts: StoreFacts) -> Findings:
     seen = f"{used} of {format_bytes(limit_bytes)}, {whose}"
     share = server.used_bytes / limit_bytes
     if share > FULL:
-        return problem(seen, "raise the limit; is the recorder writing? Ended jobs stay until the book has them")
+        return problem(seen, "raise the limit; is the recorder writing? Ended jobs stay until the history has them")
     if share > NEARLY_FULL:
         return warning(seen, "raise the limit soon; is the recorder writing?")
     return ok(seen)

@@ -101,7 +101,7 @@ def targets(facts: Facts) -> Findings:
     if not named:
         return ok("no target of messages is named here")
     if not facts.apprise:
-        seen = f"{named}: Apprise is not installed here, and nobody is told of the end of a job from here"
+        seen = f"{named}: Apprise is not installed here, and nobody is notified of the end of a job from here"
         return warning(seen, "pip install 'gpuqueue-server[notify]', if the recorder runs here")
     return ok(f"messages can be sent to {named}")
 

@@ -59,7 +59,9 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
     if parsed.drivername in {"postgresql", "postgres"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername.partition("+")[0] not in {"sqlite", "postgresql"}:
-        raise HistoryUnreachable(f"the book at {shown(parsed)} cannot be used: only SQLite and PostgreSQL can")
+        raise HistoryUnreachable(
+            f"the history database at {shown(parsed)} cannot be used: only SQLite and PostgreSQL can"
+        )
     try:
         if parsed.get_backend_name() == "sqlite":
             engine = _sqlite(parsed, foreign_keys=foreign_keys, make=make)
@@ -69,11 +71,13 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
         engine.dialect.create_connect_args(parsed)  # validates the rest of the address now, not at the first connection
     except (ImportError, exc.NoSuchModuleError) as error:
         raise HistoryUnreachable(
-            f"no driver for the book at {shown(parsed)}: pip install 'gpuqueue-server[postgres]'"
+            f"no driver for the history database at {shown(parsed)}: pip install 'gpuqueue-server[postgres]'"
         ) from error
     except (exc.ArgumentError, ValueError) as error:
         why = next(iter(str(error).splitlines()), "")
-        raise HistoryUnreachable(f"the book's address {shown(parsed)} cannot be used: {why}") from error
+        raise HistoryUnreachable(
+            f"the address of the history database {shown(parsed)} cannot be used: {why}"
+        ) from error
     return engine
 
 
@@ -108,7 +112,9 @@ def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connecti
                 connection.execute(_SAFELY, {"idle": str(round(limit_s * 1000))})
             yield connection
         if connection.dialect.name == "sqlite" and connection.info[_FILE] != _identity(engine.url):
-            raise HistoryUnreachable(f"the book at {shown(engine.url)} was replaced while it was written to")
+            raise HistoryUnreachable(
+                f"the history database at {shown(engine.url)} was replaced while it was written to"
+            )
 
 
 def _bounded(connection: sa.Connection, limit_s: float | None) -> AbstractContextManager[None]:
@@ -129,7 +135,7 @@ def check_revision(connection: sa.Connection) -> None:
 
     """
     revision = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
-    where = f"the book at {shown(connection.engine.url)}"
+    where = f"the history database at {shown(connection.engine.url)}"
     if revision is None:
         raise HistoryUnreachable(f"{where} has no tables yet", "run gpuqueue up, or gpuqueue db upgrade")
     if revision < REVISION:
@@ -148,7 +154,7 @@ def file_of(url: sa.URL) -> Path | None:
 def absent(url: sa.URL) -> HistoryUnreachable:
     """Return the error for a SQLite file that does not exist."""
     return HistoryUnreachable(
-        f"the book at {shown(url)} is not there yet",
+        f"the history database at {shown(url)} is not there yet",
         "run gpuqueue up, or gpuqueue db upgrade; or set GPUQUEUE_STATE_DIR or GPUQUEUE_DATABASE_URL right",
     )
 
@@ -188,7 +194,7 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
                 raise absent(url)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise HistoryUnreachable(f"the book at {shown(url)} cannot be made: {why}") from error
+            raise HistoryUnreachable(f"the history database at {shown(url)} cannot be made: {why}") from error
 
     @event.listens_for(engine, "connect")
     def _set_up(connection: Any, _record: Any) -> None:

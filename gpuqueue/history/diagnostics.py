@@ -190,4 +190,4 @@ def _refusal(engine: sa.Engine, path: Path | None) -> str | None:
             asked = sa.text("SELECT has_table_privilege('jobs', 'INSERT') AND has_table_privilege('jobs', 'UPDATE')")
             return None if connection.scalar(asked) else "this account may not write into its tables"
     except HistoryUnreachable as error:
-        return error.what.partition(f"the book at {shown(engine.url)} ")[2] or error.what
+        return error.what.partition(f"the history database at {shown(engine.url)} ")[2] or error.what

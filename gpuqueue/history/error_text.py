@@ -123,14 +123,14 @@ def unreachable(where: str, error: BaseException | None) -> HistoryUnreachable:
     text, first = str(error), reason(error) if error is not None else ""
     for trouble in _candidates(getattr(error, "sqlstate", None), text):
         reported = "" if trouble is TROUBLES[0] else f" ({first})"
-        return HistoryUnreachable(f"the book at {where} {trouble.what}{reported}", trouble.remedy)
+        return HistoryUnreachable(f"the history database at {where} {trouble.what}{reported}", trouble.remedy)
     return silent(where, first)
 
 
 def silent(where: str, why: str) -> HistoryUnreachable:
     """Return the exception for a database that does not answer, with the reason *why*."""
     return HistoryUnreachable(
-        f"the book at {where} does not answer: {why}",
+        f"the history database at {where} does not answer: {why}",
         "bring it back, or set GPUQUEUE_DATABASE_URL right. Jobs go on, and their history waits in the store",
     )
 

@@ -55,7 +55,7 @@ def _with_request(event: Event, known: Mapping[int, tuple[str, int]]) -> Event:
         return event
     member = Member(int(event.fields["of"]), int(event.fields["index"]))
     if member.array_id not in known:
-        log.error("job %s cannot be written down: the book does not have its array", member)
+        log.error("job %s cannot be written down: the history does not have its array", member)
         return event
     payload, submitted_ms = known[member.array_id]
     added = {"spec": of_member(payload, member), "submitted": str(submitted_ms)}

@@ -114,7 +114,7 @@ def _configured(url: str) -> Iterator[Config]:
         if "Can't locate revision" not in str(error):
             raise
         raise HistoryUnreachable(
-            f"the book at {shown(engine.url)} is newer than this gpuqueue: upgrade gpuqueue"
+            f"the history database at {shown(engine.url)} is newer than this gpuqueue: upgrade gpuqueue"
         ) from error
     finally:
         engine.dispose()

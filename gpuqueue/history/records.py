@@ -28,7 +28,7 @@ else:
     steps = later("gpuqueue.model.event")
 
 #: Acts that carry a note for the job's owner, by their names in :class:`gpuqueue.model.event.Act`.
-_NOTES = frozenset({"note", "lift"})
+_NOTES = frozenset({"note", "promote"})
 
 
 def record_of(source: Rows, job_id: int) -> Record | None:
@@ -85,7 +85,7 @@ def _text(event: Event) -> str:
     level = event.fields.get("level", "")
     if event.act is not steps.Act.PROMOTE or level not in {str(each.value) for each in Level}:
         return event.fields.get("detail", "")
-    return f"waited long: lifted to level {Level(int(level))}"
+    return f"waited long: promoted to priority {Level(int(level))}"
 
 
 def _reported(source: Rows, job_id: int) -> tuple[Delivery, ...]:

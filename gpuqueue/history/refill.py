@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.run import Run, Survivor
 
 #: Detail of the runs and jobs whose ending was lost with the history database.
-GONE = "how it ended went down with the book"
+GONE = "how it ended was lost with the history database"
 
 
 def rebase(

@@ -115,7 +115,7 @@ def _create_extension(connection: sa.Connection) -> str | None:
     except exc.DBAPIError as error:
         if error.connection_invalidated:
             raise
-        log.info("the book goes without an index of texts: %s", next(iter(str(error.orig).splitlines()), ""))
+        log.info("the history database has no an index of texts: %s", next(iter(str(error.orig).splitlines()), ""))
         return None
     return _schema_of_extension(connection)
 

@@ -55,7 +55,7 @@ class DeviceFilter(str, Enum):
 
 
 def suits(device_filter: DeviceFilter | None, kind: DeviceKind, *, gpus_known: bool) -> bool:
-    """Return whether a device of this *kind* may take a job that asks for *wish*.
+    """Return whether a device of this *kind* may take a job that asks for *device_filter*.
 
     *gpus_known* is whether the queue knows any GPU, even a lost, drained or silent one. If so, a job that asks for no
     device kind waits for a GPU, so that it never runs on the CPU unnoticed. The scripts have the same rule (``suits``

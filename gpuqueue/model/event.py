@@ -29,10 +29,10 @@ class Act(str, Enum):
     CLAIM = "claim"
     STARTED = "started"
     NOTE = "note"
-    RELEASE_CLAIM = "giveback"
+    RELEASE_CLAIM = "release_claim"
     FINISH = "finish"
     LOSE = "lose"
-    PROMOTE = "lift"
+    PROMOTE = "promote"
     PREEMPT = "preempt"
     CANCEL = "cancel"
     HOLD = "hold"
@@ -74,7 +74,8 @@ class Event:
              ``index``, ``left`` (the indexes that the array has left after the claim)
     started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`)
     note     ``token``, ``detail`` (information about the run for its owner)
-    giveback ``token``, ``detail`` (the claim was released before it became a run, and does not count as an attempt)
+    release_claim
+             ``token``, ``detail`` (the claim was released before it became a run; it does not count as an attempt)
     finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`); if the job was queued again also ``again``
              (the reason) and ``begin`` (earliest start in ms, empty: at once)
     lose     ``token``, ``detail`` (the run is over, and its ending is unknown)
@@ -91,7 +92,7 @@ class Event:
              :class:`gpuqueue.model.notification.Outcome`), ``trouble``. For ended jobs; their state stays the same
     ready    none (the job no longer waits for a time or a job, and may start)
     preempt  ``token``, ``by`` (the job that preempts the run), ``deadline`` (ms)
-    lift     ``level`` (the priority to which aging promoted the job)
+    promote  ``level`` (the priority to which aging promoted the job)
     array    ``began`` (ms; the first member was claimed), or ``left`` and ``held`` (indexes). The acts cancel, hold and
              release of an array have these fields too, and ``part`` (the requested indexes, empty for all)
     ======== ===========================================================================================================

@@ -448,7 +448,7 @@ class Job:
     - ``member`` is set for a member of an array, ``tally`` for an array.
     - ``front`` is set if a user moved the job before the user's other waiting jobs. The highest ``front`` goes first.
     - ``tags`` and ``note`` are texts that users attach to the job.
-    - ``lifted`` is the priority to which aging promoted the job, None if the requested one applies. It is known only
+    - ``promoted`` is the priority to which aging promoted the job, None if the requested one applies. It is known only
       for waiting jobs in the queue.
     """
 

@@ -71,10 +71,10 @@ class Notification:
         to: object = self.to
         when: object = self.when
         if not isinstance(to, str) or not isinstance(when, When):
-            raise BadRequest(f"{brief(to)} can be told nothing: write {_FORMS}")
+            raise BadRequest(f"{brief(to)} cannot be a target: write {_FORMS}")
         if len(self.to) > MOST_TEXT or plain(self.to) != self.to or _kind(self.to) is None:
             # A malformed text may be a part of a URL, so the message must not repeat a secret.
-            raise BadRequest(f"{brief(masked(self.to))} can be told nothing: write {_FORMS}")
+            raise BadRequest(f"{brief(masked(self.to))} cannot be a target: write {_FORMS}")
 
     def __repr__(self) -> str:
         """Return a text without secrets, since it may appear in logs."""

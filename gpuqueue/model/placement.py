@@ -67,7 +67,7 @@ class Placement:
 
     - ``exclusive``: the job runs alone on each of its devices.
     - ``whole``: the job is exclusive and names no memory size, so external processes may use only a small part of each
-      device (see STRANGERS_SHARE).
+      device (see EXTERNAL_SHARE).
     - ``models``: the devices must be of one of these models, matched by the words of the name.
     - ``devices``: the devices must be among these UUIDs.
     - ``preference``: None leaves the choice to the site.

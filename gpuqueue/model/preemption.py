@@ -43,4 +43,4 @@ def _level(word: str) -> Level:
     try:
         return Level[word.strip().upper()]
     except KeyError:
-        raise BadRequest(f"{brief(word.strip())} is no level: choose from {', '.join(map(str, Level))}") from None
+        raise BadRequest(f"{brief(word.strip())} is no priority: choose from {', '.join(map(str, Level))}") from None

@@ -13,7 +13,7 @@ _MAIL_SCHEMES = frozenset({"mailto", "mailtos"})
 
 
 def url_of(notification: Notification, settings: Settings) -> str:
-    """Return the URL for *notice* by *settings*.
+    """Return the URL for *notification* by *settings*.
 
     Raises:
         BadRequest: the settings have no such target, or the target ``mail`` is no mail account.

@@ -170,7 +170,7 @@ class Changes(Store):
 def not_yours(job_id: int | str, owner: str) -> Refused:
     """Return the error for an account that may not change a job of *owner*."""
     return Refused(
-        f"job {job_id} is {plain(owner)}'s: only {plain(owner)} may change it, or who looks after this site "
+        f"job {job_id} is {plain(owner)}'s: only {plain(owner)} may change it, or an administrator of this site "
         "(setting admins)"
     )
 

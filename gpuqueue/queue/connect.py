@@ -157,7 +157,7 @@ def _in_our_words(error: Exception, url: str) -> Exception:
         return Unreadable(f"{where} has answered what it should not: {brief(str(failure), 200)}")
     if _is_forbidden(error):
         return StoreUnreachable(
-            f"you may not use {where}: it belongs to another account. Ask whoever runs it to let you in, "
+            f"you may not use {where}: it belongs to another account. Ask its owner to let you in, "
             "or point GPUQUEUE_STATE_DIR or GPUQUEUE_REDIS_URL elsewhere"
         )
     insecure = _no_secure_line(error) if url.startswith("rediss:") else ""
@@ -175,7 +175,9 @@ def _no_secure_line(error: BaseException | None) -> str:
         if isinstance(error, FileNotFoundError):
             return "a file that its address names as ssl_… is not there"
         if type(error).__name__ == "SSLCertVerificationError":
-            return "nobody vouches for its certificate: name whoever does in the address, ?ssl_ca_certs=FILE"
+            return (
+                "its certificate is not trusted: name the authority that signed it in the address, ?ssl_ca_certs=FILE"
+            )
         error = error.__cause__ or error.__context__
     return ""
 

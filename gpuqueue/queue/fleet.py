@@ -139,7 +139,7 @@ class Fleet(Store):
         """Report the external processes on the device and its trouble, if they have changed."""
         external_processes = [asdict(each) for each in offer.external_processes]
         blind = offer.external_bytes is None
-        seen = json.dumps({"trouble": offer.trouble, "blind": blind, "strangers": external_processes})
+        seen = json.dumps({"trouble": offer.trouble, "blind": blind, "external_processes": external_processes})
         if self._seen.get(offer.device.uuid) != seen:
             self._redis.hset(keys.SEEN, offer.device.uuid, seen)
             self._seen[offer.device.uuid] = seen

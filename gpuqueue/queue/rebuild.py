@@ -148,7 +148,7 @@ def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Sur
         token = fields.get("tok")
         run = _run_of(job, token, fields) if token else None
     except (Unreadable, ValueError, KeyError) as error:
-        logging.getLogger(__name__).error("job %s cannot be told to the book: %s", job_id, error)
+        logging.getLogger(__name__).error("job %s cannot be told to the history: %s", job_id, error)
         return None
     # The reason MEMORY is derived when a job is read; no event records it.
     job = replace(job, reason=None if job.reason is WaitReason.MEMORY else job.reason)

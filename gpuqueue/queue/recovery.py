@@ -73,7 +73,7 @@ class Recovery(Store):
         each = [(epoch, *rebuild.gathered(array)) for array in arrays]
         replies = self._scripts.run_each("rebuild_array", each)
         unreported = {
-            int(words[1]): "the book cannot tell how far it had come" for words in each if len(words) == _UNREPORTED
+            int(words[1]): "the history cannot say how far it had come" for words in each if len(words) == _UNREPORTED
         }
         for words, reply in zip(each, replies, strict=True):
             if isinstance(reply, Exception):

@@ -292,14 +292,14 @@ def _last_look(text: str | None) -> _Look:
     """Return the last sample of a worker; an empty one if it cannot be read."""
     try:
         look = loaded(text, "a look at a device")
-        external_processes = tuple(_external(each) for each in look.each("strangers"))
+        external_processes = tuple(_external(each) for each in look.each("external_processes"))
         return _Look(look.text_or_none("trouble"), look.flag("blind", default=False), external_processes)
     except Unreadable:
         return _Look()
 
 
 def _external(plain: object) -> ExternalProcess:
-    fields = Fields(plain, "a stranger")
+    fields = Fields(plain, "an external process")
     return ExternalProcess(
         pid=fields.whole("pid"),
         held_bytes=fields.whole_or_none("held_bytes"),

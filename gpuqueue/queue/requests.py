@@ -184,8 +184,8 @@ def _refuse(
         why, figure = rest
         if why == "urgent":
             raise Refused(
-                f"{plain(spec.account.name)} may not use the level urgent here: use --priority high, or ask who runs "
-                "this site (setting urgent)"
+                f"{plain(spec.account.name)} may not use the priority urgent here: use --priority high, or ask "
+                "who runs this site (setting urgent)"
             )
         raise Impossible(why_impossible(spec, why, int(figure), known() if why == "model" else ()))
     if verdict == "limited":

@@ -190,7 +190,7 @@ class Scripts:
         script = self._registered.get(act)
         if script is None:
             script = self._client.register_script(whole(act, self._clock()))
-            if act in LASTING and not isinstance(self._client, RespClient):  # a Door runs one command only
+            if act in LASTING and not isinstance(self._client, RespClient):  # it runs one command only
                 script = functions.Function(self._client, act, lasting(act, self._clock()), instead=script)
             self._registered[act] = script
         return script

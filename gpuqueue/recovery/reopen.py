@@ -104,7 +104,8 @@ def catch_up(queue: JobQueue, database: HistoryDatabase) -> int | None:
     known = database.cursor()
     if known is not None and known.epoch != epoch:
         raise HistoryUnreachable(
-            "the book is the history of another store: point GPUQUEUE_DATABASE_URL at this queue's own, or at a new one"
+            "the history database belongs to another store: point GPUQUEUE_DATABASE_URL at this queue's own, "
+            "or at a new one"
         )
     if known is not None and place(known.last_id) >= place(recorded):
         return None

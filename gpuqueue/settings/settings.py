@@ -332,7 +332,7 @@ def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str
         socket_path = state_dir / "store" / "store.sock"
     return {
         "redis_url": f"unix://{socket_path}",
-        "database_url": f"sqlite:///{state_dir / 'book.db'}",
+        "database_url": f"sqlite:///{state_dir / 'history.db'}",
         "host": values.get("host") or _own_name(faults),
         **values,
         "state_dir": state_dir,

@@ -247,7 +247,7 @@ def _level(text: str) -> Level:
     try:
         return Level[text.upper()]
     except KeyError:
-        raise BadRequest(f"{brief(text)} is no level: say {', '.join(map(str, Level))}") from None
+        raise BadRequest(f"{brief(text)} is no priority: say {', '.join(map(str, Level))}") from None
 
 
 def write(requests: Iterable[Request]) -> Iterable[str]:

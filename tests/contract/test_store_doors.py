@@ -603,7 +603,7 @@ def test_what_is_wrong_with_a_secure_line_is_said(
             JobQueue(url, by=by).epoch()
         return str(raised.value)
 
-    assert "nobody vouches for its certificate: name whoever does in the address" in said(secure)
+    assert "its certificate is not trusted: name the authority that signed it in the address" in said(secure)
     assert "a file that its address names as ssl_… is not there" in said(f"{secure}?ssl_ca_certs={tmp_path / 'none'}")
     assert "Does it speak TLS?" in said(plain.replace("redis://", "rediss://"))
 

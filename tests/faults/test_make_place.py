@@ -84,12 +84,12 @@ def test_a_training_makes_place_and_goes_on_where_it_was(crowded: Site, tmp_path
 
     assert str(urgent) == (tmp_path / "saved").read_text()
     assert (JobState.SUCCEEDED, 2, 0) == (record.job.state, record.job.attempt, record.job.losses)
-    assert [f"preempted: made place for job {urgent}", "exit 0"] == [str(run.ending) for run in record.runs]
+    assert [f"preempted: preempted for job {urgent}", "exit 0"] == [str(run.ending) for run in record.runs]
     step = (tmp_path / "step").read_text()
     assert (tmp_path / f"begun-2-{step}").exists(), "it went on where it had saved"
     shown = crowded.cli("show", str(training)).stdout
-    assert f"asked to make place for job {urgent}, in " in shown
-    assert f"preempted: made place for job {urgent}" in shown
+    assert f"preemption requested for job {urgent}, in " in shown
+    assert f"preempted: preempted for job {urgent}" in shown
     reported = json.loads(crowded.cli("history", "--json").stdout)
     endings = [run["ending"]["kind"] for job in reported if job["id"] == training for run in job["runs"]]
     assert ["preempted", "exited"] == endings
@@ -116,7 +116,7 @@ def test_a_worker_killed_during_the_grace_changes_nothing(crowded: Site, tmp_pat
     assert JobState.SUCCEEDED is crowded.until_recorded(urgent).job.state
     (tmp_path / "finish").touch()
     record = crowded.until_recorded(training)
-    assert [f"preempted: made place for job {urgent}", "exit 0"] == [str(run.ending) for run in record.runs]
+    assert [f"preempted: preempted for job {urgent}", "exit 0"] == [str(run.ending) for run in record.runs]
     assert 0 == record.job.losses
 
 

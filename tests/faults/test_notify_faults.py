@@ -204,7 +204,7 @@ def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, ho
     )
 
     host = site.settings.host
-    assert f"Apprise is not installed on {host}: nobody is told anything" in said.stderr
+    assert f"Apprise is not installed on {host}: nobody is notified" in said.stderr
     site.until_recorded(int(said.stdout))
     site.end(without)
     assert [] == hook.reported("fine")

@@ -58,7 +58,7 @@ def until_in_book(site: Site, job_id: int, state: JobState) -> None:
         record = site.client.database.get(job_id)
         return record is not None and record.job.state is state
 
-    until(there, what=f"job {job_id} {state} in the book")
+    until(there, what=f"job {job_id} {state} in the history")
 
 
 def lose_data(store: OwnStore) -> None:

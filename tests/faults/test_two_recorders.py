@@ -114,7 +114,7 @@ def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: py
     SQLite runs inside the recorder and dies with it; the PostgreSQL server is killed as well.
     """
     chance = random.Random(20261121)  # noqa: S311 - only moments are drawn
-    url = f"sqlite:///{tmp_path / 'book.db'}"
+    url = f"sqlite:///{tmp_path / 'history.db'}"
     server: Breakable | None = None
     if kind == "postgresql":
         server = request.getfixturevalue("postgres")

@@ -42,7 +42,7 @@ def patient(submit: Callable[[str], int], place: Path, code: int) -> int:
 
 def until_in_book(home: Home, held: int) -> None:
     """Wait until the history says that the last job is held: then it has all earlier events too."""
-    until(lambda: (held, "held") in states(home, "history"), what=f"job {held} is held in the book")
+    until(lambda: (held, "held") in states(home, "history"), what=f"job {held} is held in the history")
 
 
 def states(home: Home, what: str) -> list[tuple[int, str]]:
@@ -115,7 +115,7 @@ def test_a_database_file_that_was_deleted(up: Home, submit: Callable[[str], int]
     up("hold", str(held))
     until_in_book(up, held)
 
-    for file in up.state.glob("book.db*"):
+    for file in up.state.glob("history.db*"):
         file.unlink()
     assert "run gpuqueue up" in up("history", code=4)
     assert "history  made anew" in up("up")

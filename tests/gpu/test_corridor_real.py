@@ -155,7 +155,7 @@ def test_memory_is_free_again_after_a_cancel(gpu_site: Site, machine: Machine, t
         run = gpu_site.until_recorded(job).last_run
         recorded_s = time.monotonic()
         until(lambda: machine.free_bytes(device) >= before_bytes - FEW_BYTES, what="the memory is free again")
-        print(f"free again {time.monotonic() - recorded_s:.3f} s after the end was seen in the book")
+        print(f"free again {time.monotonic() - recorded_s:.3f} s after the end was seen in the history")
     assert run is not None
     assert run.ending is not None
     assert (EndingKind.CANCELLED, signal.SIGKILL) == (run.ending.kind, run.ending.signal)

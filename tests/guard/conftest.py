@@ -18,7 +18,7 @@ from guard.one_life import OneLife  # isort: skip
 @pytest.fixture
 def life(own_store: OwnStore, migrated_sqlite: Path, tmp_path: Path) -> Iterator[OneLife]:
     """Return a store and a history of their own, through which three jobs have passed."""
-    path = tmp_path / "book.db"
+    path = tmp_path / "history.db"
     shutil.copy(migrated_sqlite, path)
     made = OneLife(store=own_store, queue=JobQueue(own_store.url), database=HistoryDatabase(f"sqlite:///{path}"))
     yield made

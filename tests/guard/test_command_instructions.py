@@ -76,7 +76,7 @@ def test_a_command_takes_as_many_instructions_as_agreed(
 
     Each command first runs with one job, so that all modules are compiled, and is counted with another.
     """
-    shutil.copy(migrated_sqlite, own_store.settings.state_dir / "book.db")
+    shutil.copy(migrated_sqlite, own_store.settings.state_dir / "history.db")
     queue = JobQueue(own_store.url)
     queue.open(0)
     serve(queue, make_offer())

@@ -41,7 +41,7 @@ SITES: dict[str, tuple[dict[str, Any], int]] = {
         {**ONE_CARD, "claims": 1, "acts": frozenset({"edit", "age"})},
         12117,
     ),
-    "a card is kept for one of three": (
+    "a card is reserved for one of three": (
         {**ONE_CARD, "claims": 1, "sizes": (2, 2, 1), "acts": frozenset({"reserve", "hold"})},
         12373,
     ),
@@ -66,7 +66,11 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "no start in the pause": ({"faults": (0, 0, 1), "sizes": (2,)}, "job 0 runs twice", "the store is rebuilt"),
     "nothing newer": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 ends by a run that was taken back", "is told"),
-    "what the book knows comes back": ({"faults": (0, 0, 1), "sizes": (2,)}, "job 0 is gone", "the store is rebuilt"),
+    "what the history knows comes back": (
+        {"faults": (0, 0, 1), "sizes": (2,)},
+        "job 0 is gone",
+        "the store is rebuilt",
+    ),
     "ends are kept": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 had ended", "is told"),
     "attempts count on": ({**ONE_CARD, "sizes": (2,)}, "attempts of job 0 do not grow", "is taken back"),
     "who is cancelled is not queued again": (
@@ -81,18 +85,18 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "what waits no more is kept nothing": (
         {**ONE_CARD, "acts": frozenset({"reserve"})},
-        "what is kept for job 1 is told in two ways",
+        "what is reserved for job 1 is told in two ways",
         "claims job 1",
     ),
     "what is kept is nobody else's": (
         {**ONE_CARD, "acts": frozenset({"reserve"})},
-        "job 0 has what is kept for job 1",
-        "device 0 is kept for job 1",
+        "job 0 has what is reserved for job 1",
+        "device 0 is reserved for job 1",
     ),
-    "one device is kept for one": (
+    "one device is reserved for one": (
         {**ONE_CARD, "sizes": (2, 2, 1), "acts": frozenset({"reserve"})},
-        "what is kept for job 1 is told in two ways",
-        "device 0 is kept for job 2",
+        "what is reserved for job 1 is told in two ways",
+        "device 0 is reserved for job 2",
     ),
     "what asked for less is not taken back": (
         {**ONE_CARD, "faults": (0, 0, 1), "sizes": (1,), "acts": frozenset({"edit"})},

@@ -56,7 +56,7 @@ def command(words: Sequence[str], environ: Mapping[str, str], *, stdin: str = ""
 def _forked(request: bytes, stdin: bytes, out: IO[bytes], err: IO[bytes]) -> int:
     """Run the command; return its exit code, or the negative number of the signal that ended it."""
     reads, writes = os.pipe()
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # pid and exit code are two messages
     with ours, theirs:
         socket.send_fds(_forker(), [request], [reads, out.fileno(), err.fileno(), theirs.fileno()])
         os.close(reads)

@@ -120,7 +120,7 @@ class Site:
             record = self.client.database.get(job_id)
             return record if record is not None and record.job.state.is_end else None
 
-        record = until(there, timeout_s=timeout_s, what=f"job {job_id} in the book\n{self.log()[-3000:]}")
+        record = until(there, timeout_s=timeout_s, what=f"job {job_id} in the history\n{self.log()[-3000:]}")
         assert record is not None
         return record
 

@@ -141,7 +141,7 @@ def _afterwards(shell: Shell, place: Path) -> Iterator[str]:
         seen = shell.types("gpuqueue history")
         return "cancelled" in seen and seen.count("exit 0") == len(["train.py", "patient"])
 
-    until(recorded, what="the book")
+    until(recorded, what="the history")
     assert "M\n" in shell.picture(), "the peaks"
     yield "history"
     shell.clears()

@@ -82,7 +82,7 @@ class WarmRuns:
         """Wait until there is a warm interpreter that could become *spec*."""
         env = environment(0, "1.none", spec, (CARD,), self.place)
         with self.warm_interpreters._lock:
-            why = self.warm_interpreters._device_filter(image_of(spec, env), env)  # type: ignore[arg-type]
+            why = self.warm_interpreters._start_wanted(image_of(spec, env), env)  # type: ignore[arg-type]
         assert why is None, why
 
         def ready() -> bool:

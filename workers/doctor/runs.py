@@ -187,7 +187,7 @@ def without_a_worker(facts: Facts) -> Iterator[Finding]:
     alone = [run for run in facts.runs if run.there and run.attended and run.device not in facts.served]
     for run in alone:
         if run.renewed_s <= 0:
-            yield problem("its shim ends it now: nobody has vouched for it in time", "gpuqueue up", about=run.name)
+            yield problem("its shim ends it now: no worker renewed its lease in time", "gpuqueue up", about=run.name)
             continue
         seen = f"it runs without a worker, and is ended in {format_duration(run.renewed_s)} unless one comes"
         if run.renewed_s > facts.settings.shim_grace_s:
@@ -206,7 +206,7 @@ def unsettled(facts: Facts) -> Iterator[Finding]:
     left = [run for run in facts.runs if run.is_left and not run.over]
     for run in left:
         if run.device in facts.served:
-            yield note("it has ended, and its worker is about to tell the queue", about=run.name)
+            yield note("it has ended, and its worker is about to report it to the queue", about=run.name)
         elif not run.whole:
             seen = f"nobody can adopt it: {run.directory.path / 'claim'} is missing or damaged"
             yield warning(
@@ -216,9 +216,13 @@ def unsettled(facts: Facts) -> Iterator[Finding]:
             seen = f"it has ended; whether the queue knows cannot be seen: {facts.unasked}"
             yield unknown(seen, "gpuqueue up", about=run.name)
         else:
-            yield warning("it has ended, and nobody has told the queue", "gpuqueue up: its worker does", about=run.name)
+            yield warning(
+                "it has ended, and no worker has reported it to the queue",
+                "gpuqueue up: its worker does",
+                about=run.name,
+            )
     if not left:
-        yield ok("every end was told")
+        yield ok("every end was reported")
 
 
 def stale_directories(facts: Facts) -> Findings:

@@ -12,7 +12,9 @@ from gpuqueue.model.finding import Findings, note, ok, unknown, warning
 from gpuqueue.system.process import each_process, has_own_pids
 from workers.doctor.cards import Seen
 
-PID_HOST = "docker run --pid=host, or pid: host in compose: else no job has a peak, and all memory is a stranger's"
+PID_HOST = (
+    "docker run --pid=host, or pid: host in compose: else no job has a peak, and all memory is an external process's"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,7 +144,8 @@ def other_queues(facts: Facts) -> Findings:
         return ok("none serves a device of ours")
     return (
         warning(
-            f"pid {each.pid} of {each.user} serves it for another queue: each takes the other's jobs for strangers",
+            f"pid {each.pid} of {each.user} serves it for another queue: "
+            "each counts the other's jobs as external processes",
             "let one queue serve a device: gpuqueue down there, or GPUQUEUE_DEVICES here",
             about=each.device,
         )

@@ -377,7 +377,7 @@ def wait_for_a_job() -> None:
 
 
 def leave(reported: int, words: str) -> None:
-    """Write the reason for the refusal into the pipe *told*, and end without cleanup."""
+    """Write the reason for the refusal into the pipe *reported*, and end without cleanup."""
     os.write(reported, words.encode(errors="replace")[:MOST_BYTES])
     os._exit(127)
 

@@ -49,5 +49,5 @@ class Witness:
             troubled = self._admission.in_trouble(uuids)
             return Evidence(against=tuple(uuid for uuid in uuids if uuid not in troubled), why=reason)
         except Exception:
-            log.exception("%s: what its end says of its devices could not be told", run)
+            log.exception("%s: what its end says of its devices could not be reported", run)
             return NO_EVIDENCE

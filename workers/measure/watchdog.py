@@ -94,7 +94,7 @@ class Watchdog:
         try:
             return self._allocated_bytes(device, reading) - reading.used_bytes
         except OSError as error:
-            log.warning("%s is not judged by what others were promised: %s", device.uuid, error)
+            log.warning("%s is not judged by what is allocated to others: %s", device.uuid, error)
             return 0
 
     def _report(self, run: LiveRun, words: str) -> None:

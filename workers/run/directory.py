@@ -227,7 +227,7 @@ class RunDir:
         if not self.claimed or os.path.lexists(notification):
             return False
         plain = {
-            "reason": f"job {by} of a higher level takes its place",
+            "reason": f"job {by} of a higher priority takes its place",
             "by": by,
             "deadline": time.time() + left_s,
             "until_s": time.monotonic() + left_s,

@@ -110,7 +110,7 @@ class Adoption:
             else:
                 self._runs.forget(token)
         elif not state.is_end:
-            log.warning("%s: the store has forgotten its end, it is told again", run)
+            log.warning("%s: the store has forgotten its end, it is reported again", run)
             self._runs.add(run)
             self._runs.forget(token)
             if self.hand_over is not None:

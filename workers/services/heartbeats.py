@@ -60,7 +60,7 @@ class Heartbeats:
                 log.warning("the runs go on: %s", error)
                 self.renew_all(asked_s)
             except Unreachable as error:
-                log.warning("no answer to the beat: %s", error)
+                log.warning("no answer to the heartbeat: %s", error)
 
     def heartbeat(self) -> Verdicts:
         """Send one heartbeat. If the store has a new epoch, announce the worker first, because it knows no run.
@@ -129,7 +129,7 @@ class Heartbeats:
         """
         if run.directory.ask_for_place(place.by, place.left_s):
             run.notes.append(
-                f"asked to make place for job {place.by}, in {format_duration(place.left_s)} at the latest"
+                f"preemption requested for job {place.by}, in {format_duration(place.left_s)} at the latest"
             )
         if place.left_s < -self._settings.kill_grace_s:  # a shim of an older version supports only this request
             run.directory.ask_end(EndingKind.PREEMPTED)

@@ -76,14 +76,14 @@ class Reaper:
         if settings.age_after_s is not None:
             promoted = self._queue.age(after_s=settings.age_after_s)
             if promoted:
-                log.info("%s jobs waited long and were lifted by a level", promoted)
+                log.info("%s jobs waited long and were promoted by one priority", promoted)
         self.make_place()
         after_s, most = settings.reserve_after_s, settings.reservations
         standing = self._queue.reserve(after_s=after_s or 0.0, most=0 if after_s is None else most)
         reserved = {each.job_id: each.devices for each in standing}
         for job_id, devices in reserved.items():
             if self._reserved.get(job_id) != devices:
-                log.info("job %s has waited too long: room on %s is kept for it", job_id, ", ".join(devices))
+                log.info("job %s has waited too long: room on %s is reserved for it", job_id, ", ".join(devices))
         self._reserved = reserved
 
     def make_place(self) -> None:
@@ -93,4 +93,4 @@ class Reaper:
             return
         after_s, grace_s = self._settings.preempt_after_s, self._settings.preempt_grace_s
         for job_id, by in self._queue.preempt(levels, after_s=after_s, grace_s=grace_s).items():
-            log.warning("job %s makes place for job %s, in %g s at the latest", job_id, by, grace_s)
+            log.warning("job %s is being preempted for job %s, in %g s at the latest", job_id, by, grace_s)

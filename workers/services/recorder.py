@@ -81,14 +81,14 @@ class Recorder:
         opened = open_queue(self._queue, self._database, lease_s=self._settings.lease_s, settings=self._settings)
         if opened is not None and opened.lost_data:
             log.warning(
-                "the store lost its data: %d jobs are back from the book, claims begin again in %.0f s",
+                "the store lost its data: %d jobs are back from the history, claims begin again in %.0f s",
                 opened.jobs,
                 opened.pause_s,
             )
         back = catch_up(self._queue, self._database)
         if back is not None:
             log.warning(
-                "the book lost its history: %d jobs that the store still knows are written down again, "
+                "the history database lost its history: %d jobs that the store still knows are written down again, "
                 "what had ended before is gone",
                 back,
             )

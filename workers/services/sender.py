@@ -178,15 +178,15 @@ class Sender:
     def _settle(self, due: Due, notification: Notification, trouble: str | None) -> None:
         if trouble is None:
             self._database.settle_notification(due, Outcome.SENT, at=_now())
-            log.info("job %s: %s was told of its end", due.job_id, notification.shown)
+            log.info("job %s: %s was notified of its end", due.job_id, notification.shown)
         elif self._left.is_set():
             self._database.put_off_notification(due, until=_now(), trouble="its sender left")
         elif due.tries + 1 < MOST_TRIES:
             until = _now() + timedelta(seconds=PAUSE_S * PAUSE_FACTOR**due.tries)
-            log.warning("job %s: %s cannot be told, it is tried again: %s", due.job_id, notification.shown, trouble)
+            log.warning("job %s: %s cannot be notified, it is tried again: %s", due.job_id, notification.shown, trouble)
             self._database.put_off_notification(due, until=until, trouble=trouble)
         else:
-            log.warning("job %s: %s cannot be told, it is given up: %s", due.job_id, notification.shown, trouble)
+            log.warning("job %s: %s cannot be notified, it is given up: %s", due.job_id, notification.shown, trouble)
             self._database.settle_notification(due, Outcome.GIVEN_UP, at=_now(), trouble=trouble)
 
     def _rests(self, due: Due) -> bool:

@@ -34,7 +34,7 @@ SOCKET = "tty"
 #: Limit of typed input that the job has not read yet, in bytes. Above it the shim stops reading from clients.
 MOST_TYPED_BYTES = 65536
 #: Largest number of clients at the same time.
-MOST_SEATS = 16
+MOST_ATTACHED = 16
 
 _HEAD = struct.Struct("!cH")
 _SIZE = struct.Struct("!HH")
@@ -56,8 +56,8 @@ class TypedTerminal(Terminal):
             os.unlink(SOCKET)
         self._resp = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
         self._resp.bind(SOCKET)  # a relative name: the path in a socket address is limited to about 100 bytes
-        self._resp.listen(MOST_SEATS)
-        self._seats: dict[int, tuple[socket.socket, bytearray]] = {}
+        self._resp.listen(MOST_ATTACHED)
+        self._attached: dict[int, tuple[socket.socket, bytearray]] = {}
         self._typed = bytearray()
 
     def take(self) -> None:
@@ -71,7 +71,7 @@ class TypedTerminal(Terminal):
         while True:
             poll.register(self._ours, select.POLLIN | (select.POLLOUT if self._typed else 0))
             hears = select.POLLIN if len(self._typed) < MOST_TYPED_BYTES else 0  # backpressure for a large paste
-            for fd in self._seats:
+            for fd in self._attached:
                 poll.register(fd, hears)
             for fd, _ in poll.poll():
                 if fd == self._ours:
@@ -82,7 +82,7 @@ class TypedTerminal(Terminal):
                     self._attached_terminal(poll)
                 elif not self._hear(fd):
                     poll.unregister(fd)
-                    self._seats.pop(fd)[0].close()
+                    self._attached.pop(fd)[0].close()
 
     def _pass_on(self) -> bool:
         """Copy pending bytes in both directions; return whether any process still has the terminal open."""
@@ -96,7 +96,7 @@ class TypedTerminal(Terminal):
             return False
         if some:
             self._keep(some)
-            for attached_terminal, _ in self._seats.values():
+            for attached_terminal, _ in self._attached.values():
                 with contextlib.suppress(OSError):  # the client is gone, or its socket buffer is full
                     attached_terminal.send(b".", socket.MSG_DONTWAIT)
         return bool(some)
@@ -104,16 +104,16 @@ class TypedTerminal(Terminal):
     def _attached_terminal(self, poll: select.poll) -> None:
         with contextlib.suppress(OSError):
             attached_terminal, _ = self._resp.accept()
-            if len(self._seats) >= MOST_SEATS:
+            if len(self._attached) >= MOST_ATTACHED:
                 attached_terminal.close()
                 return
             attached_terminal.setblocking(False)
-            self._seats[attached_terminal.fileno()] = (attached_terminal, bytearray())
+            self._attached[attached_terminal.fileno()] = (attached_terminal, bytearray())
             poll.register(attached_terminal, select.POLLIN)
 
     def _hear(self, fd: int) -> bool:
         """Read frames from the client on *fd*; return False if the client left or sent an invalid frame."""
-        attached_terminal, frames = self._seats[fd]
+        attached_terminal, frames = self._attached[fd]
         try:
             some = attached_terminal.recv(CHUNK_BYTES)
         except BlockingIOError:
@@ -147,6 +147,6 @@ class TypedTerminal(Terminal):
         with contextlib.suppress(OSError):
             os.unlink(SOCKET)
         self._resp.close()
-        for attached_terminal, _ in self._seats.values():
+        for attached_terminal, _ in self._attached.values():
             attached_terminal.close()
         os.close(self.log)

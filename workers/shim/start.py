@@ -155,7 +155,7 @@ def no_start(number: int, reason: str) -> NotStarted:
 
 
 def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogFile | Terminal) -> int | None:
-    """Turn the warm interpreter *spare* into the job's first process and return its pid.
+    """Turn the warm interpreter *warm_interpreter* into the job's first process and return its pid.
 
     Returns None if the warm interpreter cannot become the job. In that case no code of the job has run.
 
@@ -182,7 +182,7 @@ def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogF
     number, _, reason = said.partition(" ")
     if number.isdigit():  # an errno: a cold start would fail too
         raise no_start(int(number), reason)
-    report_start("warm" if began else said or "cold: the spare has ended")
+    report_start("warm" if began else said or "cold: the warm interpreter has ended")
     if began:
         output.begin()
     return warm_interpreter.pid if began else None

@@ -136,12 +136,12 @@ def grace_of(kind: str, spec: dict[str, Any], notification: Notification) -> flo
 def detail_of(kind: str, notification: Notification) -> str:
     """Return the detail text of an ending."""
     if kind == "preempted" and notification.by:
-        return f"made place for job {notification.by}"
-    return "no worker vouched for it in time" if kind == "lost" else ""
+        return f"preempted for job {notification.by}"
+    return "no worker renewed its lease in time" if kind == "lost" else ""
 
 
 def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:
-    """Run the job of *run_dir* and write how it ended. Its first process may be the warm interpreter *spare*."""
+    """Run the job of *run_dir* and write how it ended. A *warm_interpreter* may become its first process."""
     os.chdir(run_dir)
     os.umask(0o077)
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)

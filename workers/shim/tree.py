@@ -117,8 +117,8 @@ class Tree:
     def end(self, grace_s: float, meanwhile: Callable[[], object], *, reported: bool = False) -> None:
         """End every process: send TERM, wait *grace_s* seconds, then send KILL until no process is left.
 
-        *meanwhile* is called at every check during the grace. With *told* TERM was sent before and is not sent again,
-        because many programs abort at once on a second TERM.
+        *meanwhile* is called at every check during the grace. With *reported* TERM was sent before and is not sent
+        again, because many programs abort at once on a second TERM.
         """
         if not self.reap():
             return

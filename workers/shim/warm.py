@@ -42,7 +42,7 @@ class WarmInterpreter:
         self._to = to
 
     def ask(self, run_dir: str, log: int, reported: int) -> None:
-        """Ask the interpreter to become the job of *run_dir*. It writes its answer into the pipe *told*."""
+        """Ask the interpreter to become the job of *run_dir*. It writes its answer into the pipe *reported*."""
         with contextlib.suppress(OSError):  # it has ended, and the pipe stays empty
             socket.send_fds(self._to, [json.dumps({"run_dir": run_dir}).encode()], [log, reported])
         self._to.close()

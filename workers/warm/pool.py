@@ -166,7 +166,7 @@ class WarmPool:
         In both cases also start warm interpreters for the next job with the same image, if possible.
         """
         if self._most == 0:
-            return None, "this site keeps no spares"
+            return None, "this site keeps no warm interpreters"
         # There is no shim yet that could react to a cancel, so a dead file server must not block this call.
         image = in_time(lambda: image_of(spec, env), POLL_S) or "its interpreter does not answer"
         if isinstance(image, str):
@@ -174,9 +174,9 @@ class WarmPool:
         with self._lock:
             shim, why = self._take(image, run_dir, lock)
             try:
-                trouble = self._device_filter(image, env)
+                trouble = self._start_wanted(image, env)
             except OSError as error:  # the host lacks a resource; a shim taken above stays valid
-                trouble = f"no spare can be started: {error.strerror}"
+                trouble = f"no warm interpreter can be started: {error.strerror}"
             return shim, why if trouble is None or shim is not None else trouble
 
     def tidy(self) -> None:
@@ -195,7 +195,7 @@ class WarmPool:
                 self._drop(warm_interpreter)
 
     def _take(self, image: Image, run_dir: Path, lock: int) -> tuple[Shim | None, str]:
-        why = "no spare is ready yet"
+        why = "no warm interpreter is ready yet"
         for warm_interpreter in list(self._warm_pool):
             warm_interpreter.look()
             unlike = image.unlike(warm_interpreter.image)
@@ -211,7 +211,7 @@ class WarmPool:
                 warm_interpreter.let_go()
         return None, why
 
-    def _device_filter(self, image: Image, env: Mapping[str, str]) -> str | None:
+    def _start_wanted(self, image: Image, env: Mapping[str, str]) -> str | None:
         """Start a warm interpreter with *image* if there is room for one; return in words why none can be started.
 
         Interpreters with other images are ended to make room, the least recently requested one first.
@@ -229,7 +229,7 @@ class WarmPool:
         if len(alike) >= self._most:
             return None
         if _available_bytes() < ROOM_BYTES:
-            return "the host has too little memory for a spare"
+            return "the host has too little memory for a warm interpreter"
         while len(self._warm_pool) >= self._most:
             self._drop(min(self._warm_pool, key=lambda warm_interpreter: warm_interpreter.since_s))
         return self._make(image, env, now_s)
@@ -244,14 +244,14 @@ class WarmPool:
         }
         text = json.dumps(plan).encode()
         if len(text) > MOST_BYTES:
-            return "its environment is too large for a spare"
+            return "its environment is too large for a warm interpreter"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             ours.send(text)
             shim = self._shims.start_waiting(theirs.fileno())
         except (OSError, Unanswered) as error:
             ours.close()
-            return f"no spare can be started: {error}"
+            return f"no warm interpreter can be started: {error}"
         finally:
             theirs.close()
         self._warm_pool.append(WarmInterpreter(image, shim, ours, now_s))
@@ -261,7 +261,7 @@ class WarmPool:
         self._warm_pool.remove(warm_interpreter)
         warm_interpreter.let_go()
         if warm_interpreter.unfit is not None:
-            log.warning("a spare interpreter is good for nothing: %s", warm_interpreter.unfit)
+            log.warning("a warm interpreter is unusable: %s", warm_interpreter.unfit)
             self._unfit.append((warm_interpreter.image, warm_interpreter.unfit, self._clock.monotonic_s() + UNFIT_S))
 
 

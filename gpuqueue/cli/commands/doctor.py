@@ -88,7 +88,7 @@ def _summary(found: Sequence[Finding]) -> str:
         )
         if counts[grade]
     ]
-    return f"{', '.join(bad)}: gpuqueue doctor -q tells only these" if bad else "all is well"
+    return f"{', '.join(bad)}: gpuqueue doctor -q shows only these" if bad else "all is well"
 
 
 class _Screen:

@@ -99,7 +99,7 @@ def _test(notification: Notification) -> int:
         if notification.kind is not NotificationKind.URL and target not in settings.notify:
             _refuse_if_others_know(client, target)
     url = url_of(notification, settings)
-    body = f"If you can read this, {notification.shown} can be told of the ends of jobs.\n\ngpuqueue notify --test"
+    body = f"If you can read this, {notification.shown} can be notified of the ends of jobs.\n\ngpuqueue notify --test"
     message = Message(title=f"a test from gpuqueue on {settings.host}", body=body, good=True)
     began_s = time.monotonic()
     trouble = sending.send(url, message)

@@ -185,7 +185,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def simulation_to_plain(reported: Comparison, jobs: Trace) -> dict[str, Any]:
-    """Return *told* as the plain values of ``simulate --json``; docs/reference/json.md explains them."""
+    """Return *reported* as the plain values of ``simulate --json``; docs/reference/json.md explains them."""
     return {
         "jobs": reported.outcomes[0].all.jobs,
         "gpu_s": reported.outcomes[0].all.gpu_s,
@@ -217,7 +217,7 @@ def _text(reported: Comparison, devices: str) -> str:
         "",
         _starts(ours),
         "WAIT from arrival to start. SLOW how many times longer than its run a job took.",
-        "MEMORY promised, of all there is, to the last END. FAIR 1 where all users are",
+        "MEMORY allocated, of all there is, to the last END. FAIR 1 where all users are",
         f"slowed down alike. Simulated at {speed:.0f} jobs/s.",
     ]
     return "\n".join(lines)

@@ -62,5 +62,5 @@ def _how_far(found: MachineStatus) -> tuple[str, str]:
     late_s = found.unrecorded_s
     if late_s is None or late_s <= BEHIND_S:
         return "recorded", ""
-    waits = f"{found.unrecorded} events wait for the book, the oldest for {format_duration(late_s)}"
+    waits = f"{found.unrecorded} events wait for the history database, the oldest for {format_duration(late_s)}"
     return "behind", f"{waits}: see gpuqueue doctor"

@@ -110,7 +110,7 @@ def _prepare_history(machine: Machine) -> None:
 
 
 def _report_away(error: HistoryUnreachable) -> None:
-    report("history", "away", "it waits in the store; when the book is back, run gpuqueue db upgrade")
+    report("history", "away", "it waits in the store; when the history database is back, run gpuqueue db upgrade")
     say("gpuqueue", str(error))
 
 

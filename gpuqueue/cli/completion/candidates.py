@@ -198,7 +198,7 @@ def _devices() -> list[DeviceStatus]:
 
 
 def _seen(ask: Callable[[Client], T], *, of_database: bool = False) -> T | None:
-    """Query the store, or the history if *of_book*; return None if there is no answer in time."""
+    """Query the store, or the history if *of_database*; return None if there is no answer in time."""
     from gpuqueue.client import Client  # noqa: PLC0415 - completing an option needs no store
     from gpuqueue.errors import GpuQueueError  # noqa: PLC0415 - as above
     from gpuqueue.system.timeout_call import Look  # noqa: PLC0415 - as above

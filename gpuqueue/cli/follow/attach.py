@@ -78,7 +78,7 @@ class Attendance:
         self._cancelled = self._unreadable = self._apart = self._is_typed = self._may_sit = self._is_reported = False
         self._job: Job | None = None
         #: Output to show once the terminal is attached; None if there is no terminal to attach.
-        self._is_attached: bytes | None = None
+        self._unshown: bytes | None = None
         #: Log of the run whose terminal was attached, or could not be.
         self._sat: Path | None = None
 
@@ -92,7 +92,7 @@ class Attendance:
                 except KeyboardInterrupt:
                     self._interrupted()
                 except TerminalThere as there:
-                    self._is_attached = there.unshown
+                    self._unshown = there.unshown
                 finally:
                     self._line.clear()
 
@@ -138,7 +138,7 @@ class Attendance:
         if job is not None and has_ended and not job.attempt and job.spec.array is None:
             return
         self._make_room()
-        instead = "" if has_ended else ". What becomes of it is told here, and its exit code comes back"
+        instead = "" if has_ended else ". What becomes of it is reported here, and its exit code comes back"
         say("gpuqueue", f"{refused}{instead}")
         if self._is_typed and not has_ended:
             say("gpuqueue", f"nobody can type to it from here: gpuqueue attach {self._job_id} on its own host")
@@ -182,7 +182,7 @@ class Attendance:
         """
         from gpuqueue.cli.follow.terminal import AttachedTerminal  # noqa: PLC0415 - only for an attached terminal
 
-        unshown, self._is_attached = self._is_attached, None
+        unshown, self._unshown = self._unshown, None
         if unshown is None:
             return
         path = self._tail.path or Path()

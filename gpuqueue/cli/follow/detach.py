@@ -21,7 +21,7 @@ class _Signalled(BaseException):
 
 @contextlib.contextmanager
 def leaving(report: Callable[[], None]) -> Iterator[None]:
-    """Call *tell* before a signal or a closed pipe ends this process; ignored signals stay ignored (nohup)."""
+    """Call *report* before a signal or a closed pipe ends this process; ignored signals stay ignored (nohup)."""
     before = {number: signal.getsignal(number) for number in _ENDS}
     for number, handler in before.items():
         if handler is signal.SIG_DFL:

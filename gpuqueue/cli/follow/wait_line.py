@@ -31,7 +31,7 @@ WORDS = {
     WaitReason.MEMORY: "for memory",
     WaitReason.DEVICE: "for a device that serves it",
     WaitReason.SLOTS: "for a free slot on a device",
-    WaitReason.RESERVATION: "for a device that is kept for another job",
+    WaitReason.RESERVATION: "for a device that is reserved for another job",
     WaitReason.DRAINED: "for a device that is not drained",
     WaitReason.SILENT: "for a worker that was not heard for a while",
     WaitReason.LIMIT: "for room under a limit",

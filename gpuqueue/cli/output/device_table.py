@@ -92,10 +92,10 @@ COLUMNS: tuple[Column, ...] = (
         head="TOTAL", cell=lambda row, _: format_bytes(row.status.device.total_bytes), right=True, keep=2
     ),
     terminal_width.Column(
-        head="PROMISED", cell=lambda row, _: format_bytes(row.status.allocated_bytes), right=True, keep=5
+        head="ALLOCATED", cell=lambda row, _: format_bytes(row.status.allocated_bytes), right=True, keep=5
     ),
     terminal_width.Column(
-        head="STRANGERS", cell=lambda row, _: format_bytes(row.status.external_bytes), right=True, keep=3
+        head="EXTERNAL", cell=lambda row, _: format_bytes(row.status.external_bytes), right=True, keep=3
     ),
     FREE,
     terminal_width.Column(

@@ -35,7 +35,7 @@ def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             what = short(external.command or "cannot be seen", 60)
             held = "unknown" if external.held_bytes is None else format_bytes(external.held_bytes)
             label = render.device_label(each.device)
-            yield f"stranger on {plain(each.host)} device {label}: {held}  {who}  {what}"
+            yield f"external process on {plain(each.host)} device {label}: {held}  {who}  {what}"
 
 
 def device_plain(each: DeviceStatus) -> dict[str, object]:
@@ -59,5 +59,5 @@ def device_plain(each: DeviceStatus) -> dict[str, object]:
         "drained": each.drained,
         "drains": [drain_plain(said) for said in each.drains],
         "trouble": each.trouble,
-        "strangers": [asdict(external) for external in each.external_processes],
+        "external_processes": [asdict(external) for external in each.external_processes],
     }

@@ -64,4 +64,4 @@ def condition(device: DeviceStatus, beat_s: float, called: Mapping[int, str] | N
     if device.trouble is not None:
         return f"closed: {plain(device.trouble)}"
     kept = device.kept
-    return "ready" if kept is None else f"kept for job {(called or {}).get(kept.job_id, str(kept.job_id))}"
+    return "ready" if kept is None else f"reserved for job {(called or {}).get(kept.job_id, str(kept.job_id))}"

@@ -74,8 +74,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
 
 
 def level_of(job: Job) -> str:
-    """Return the priority of the job, and the one that aging has promoted it to: ``level low, lifted to high``."""
-    return f"level {job.spec.level}" + (f", lifted to {job.promoted}" if job.promoted is not None else "")
+    """Return the priority of the job, and the one that aging has promoted it to: ``level low, promoted to high``."""
+    return f"level {job.spec.level}" + (f", promoted to {job.promoted}" if job.promoted is not None else "")
 
 
 def state(job: Job) -> str:
@@ -320,7 +320,7 @@ def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list
         label = device_label(device) if device.name else "?"
         allocated = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
         peak = f"peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})"
-        lines.append(f"  device     {allocated}, {'its peak is told at the end' if goes_on else peak}")
+        lines.append(f"  device     {allocated}, {'its peak is reported at the end' if goes_on else peak}")
         seen = (_activity(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
         lines += [f"             {words}" for words in seen if words]
     return lines

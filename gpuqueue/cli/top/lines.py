@@ -22,7 +22,7 @@ BAR_WIDTH = 20
 
 #: Marks of a memory bar, which differ without colours too.
 HELD, ALLOCATED, EXTERNAL_PROCESSES, HEADROOM, FREE = "█", "▒", "▚", "╌", "·"
-LEGEND = f"{HELD} held  {ALLOCATED} promised  {EXTERNAL_PROCESSES} strangers  {HEADROOM} kept free  {FREE} free"
+LEGEND = f"{HELD} held  {ALLOCATED} allocated  {EXTERNAL_PROCESSES} external  {HEADROOM} headroom  {FREE} free"
 
 
 class Order(str, Enum):
@@ -94,7 +94,7 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
         head="MEMORY", cell=lambda row, width: bar(memory_parts(row.status), min(width, BAR_WIDTH)), least=8, narrows=0
     ),
     Column(
-        head="PROMISED",
+        head="ALLOCATED",
         cell=lambda row, _: f"{format_bytes(row.status.allocated_bytes)}/{format_bytes(row.status.device.total_bytes)}",
         right=True,
         keep=3,
@@ -140,7 +140,7 @@ def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
     total = format_bytes(sum(each.device.total_bytes for each in snapshot.devices))
     whose = f" of {plain(user)}" if user else ""
     return (
-        f"{running} running, {waiting} waiting{whose} · {allocated} of {total} promised · by {order.value}"
+        f"{running} running, {waiting} waiting{whose} · {allocated} of {total} allocated · by {order.value}"
         f" · {snapshot.at.astimezone():%H:%M:%S}"
     )
 

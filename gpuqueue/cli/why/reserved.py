@@ -30,10 +30,10 @@ Holders = Mapping[int, "datetime | None"]
 def kept_lines(found: Why) -> Iterator[str]:
     """Yield a line for each host of :func:`kept_for_others`, with the jobs that have reservations there."""
     hosts = kept_for_others(found, SystemClock().now())
-    rule = f"a host keeps devices for {count(found.reservations, 'job')} at a time (setting reservations)"
+    rule = f"a host reserves devices for {count(found.reservations, 'job')} at a time (setting reservations)"
     for host, holders in list(hosts.items())[:MOST_HOSTS]:
         jobs = " and ".join(named(found, each) + _since(at) for each, at in holders.items())
-        yield f"kept   on {plain(host)} for {jobs}; nothing is kept for this job yet: {rule}"
+        yield f"kept   on {plain(host)} for {jobs}; nothing is reserved for this job yet: {rule}"
     if len(hosts) > MOST_HOSTS:
         yield f"kept   so it is on {len(hosts) - MOST_HOSTS} more: see gpuqueue gpus"
 

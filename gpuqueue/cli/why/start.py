@@ -33,7 +33,8 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
     yield f"cannot say: {_unknown(found, explanation, start)}"
     if start.in_vain:
         lasting = " and ".join(called(found, each) for each in start.in_vain)
-        yield f"nothing is kept for it there before: the end of {lasting} was waited for in vain; others start there"
+        vain = f"the end of {lasting} was waited for in vain; others start there"
+        yield f"nothing is reserved for it there before: {vain}"
     for each in explanation.runs_in_the_way:
         yield from _usual(found, each)
 
@@ -62,7 +63,7 @@ def _until_then(found: Why, explanation: Explanation) -> str:
     behind = start.behind if start is not None else None
     parts = [f"{_listed(found, runs)} must have ended" for runs in [explanation.runs_in_the_way] if runs]
     if behind is not None:
-        parts.append(f"{called(found, behind)}, for which that is kept, has started")
+        parts.append(f"{called(found, behind)}, for which that is reserved, has started")
     if start is not None and start.limited:
         parts.append(f"there is room under {limits_of(explanation)}")
     return " and ".join(parts)
@@ -73,11 +74,15 @@ def _unknown(found: Why, explanation: Explanation, start: Start) -> str:
     room = explanation.room
     if start.limited and room is not None and room.kept_for is not None:
         holder = named(found, room.kept_for)
-        return f"first {holder}, for which the room under {limits_of(explanation)} is kept, must have started or gone"
+        return (
+            f"first {holder}, for which the room under {limits_of(explanation)} is reserved, must have started or gone"
+        )
     where, rivals = _where(found, start), start.rivals
     first = f"{count(rivals, 'job')} that may take the room {'goes' if rivals == 1 else 'go'} before it"
     if start.room_ms is not None and start.behind is not None and not start.limited:
-        return f"{first}; {called(found, start.behind)}, for which {where} is kept, has room by {clock(start.room_ms)}"
+        return (
+            f"{first}; {called(found, start.behind)}, for which {where} is reserved, has room by {clock(start.room_ms)}"
+        )
     if start.room_ms is not None:
         by = f"by {clock(start.room_ms)} on {where}, when {_until_then(found, explanation)}"
         return f"{first}; there is room for the first of them {by}"
@@ -88,7 +93,7 @@ def _endless(found: Why, explanation: Explanation, start: Start) -> str:
     """Return the runs without a time limit that must end before there is room."""
     where, room = _where(found, start), explanation.room
     if start.free_ms is None and start.behind is not None:
-        return f"{where} is kept for {called(found, start.behind)}, and nobody can say when that one has room"
+        return f"{where} is reserved for {called(found, start.behind)}, and nobody can say when that one has room"
     waited_for = [(f"{where} has room", start.blockers)] if start.free_ms is None else []
     if start.limited and room is not None and room.at_ms is None:
         waited_for.append((f"there is room under {limits_of(explanation)}", room.runs))
@@ -124,7 +129,7 @@ def _no_start(found: Why, explanation: Explanation) -> str:
     kept_for = _kept_from(found, possible)
     if kept_for:
         first = ", ".join(named(found, each) for each in sorted(kept_for))
-        return f"cannot say: there is room once {first}, for which devices are kept, has started or gone"
+        return f"cannot say: there is room once {first}, for which devices are reserved, has started or gone"
     silent = [label(found, each.device) for each in possible if each.obstacle is Obstacle.SILENT]
     if silent and not any(each.obstacle is Obstacle.DRAINED for each in possible):
         return f"not before the worker of {' or '.join(silent)} is heard again: see gpuqueue status there"

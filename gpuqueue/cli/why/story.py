@@ -81,11 +81,11 @@ def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
     if start.at_ms is not None:
         return f"by {_soon(start.at_ms)} on {where}"
     if start.limited and explanation.room is not None and explanation.room.kept_for is not None:
-        return f"the room under {limits_of(explanation)} is kept for job {explanation.room.kept_for}"
+        return f"the room under {limits_of(explanation)} is reserved for job {explanation.room.kept_for}"
     if start.room_ms is not None:
         return f"room by {_soon(start.room_ms)} on {where} for the first"
     if start.free_ms is None and start.behind is not None:
-        return f"{where} is kept for job {start.behind}"
+        return f"{where} is reserved for job {start.behind}"
     runs = explanation.runs_in_the_way
     ended = f"{', '.join(f'job {each}' for each in runs)} {have(len(runs))} ended"
     return f"as soon as {ended} on {where}" + (f" and under {limits_of(explanation)}" if start.limited else "")
@@ -119,9 +119,9 @@ def _place(found: Why) -> Iterator[str]:
     if place is None or not found.job.state.is_active:
         return
     if place.by is not None and place.deadline_ms is not None:
-        yield f"place  it makes place for job {place.by} by {clock(place.deadline_ms)}"
+        yield f"place  it is being preempted for job {place.by} by {clock(place.deadline_ms)}"
     if place.times >= MOST:
-        yield f"place  it has made place {count(place.times, 'time')}: it is not asked to again"
+        yield f"place  it was preempted {count(place.times, 'time')}: it is not asked to again"
 
 
 def _limit(found: Why, limit: LimitReached) -> str:
@@ -131,7 +131,7 @@ def _limit(found: Why, limit: LimitReached) -> str:
     words = f"{plain(limit.whose)} has {used} of {most} {noun} ({limit.measure}), and this job asks for {asked}"
     if limit.kept_for is not None:
         first = named(found, limit.kept_for)
-        words = f"the room under it is kept for {first}, which has waited too long: {words}"
+        words = f"the room under it is reserved for {first}, which has waited too long: {words}"
     return words + (f": {runs}" if runs else "")
 
 
@@ -157,7 +157,7 @@ def _not_yet(found: Why) -> Iterator[str]:
         yield "not before the pause after a rebuild of the store is over: gpuqueue doctor says when that is"
     for each in job.awaits:
         other = found.others.get(each.job_id)
-        stands = f"it is {other.state}" if other is not None else "it has ended, which the queue is about to tell"
+        stands = f"it is {other.state}" if other is not None else "it has ended, which the queue is about to report"
         ended = {Condition.OK: "has succeeded", Condition.ANY: "has ended", Condition.FAIL: "has failed"}
         yield f"not before job {each.job_id} {ended[each.condition]}: {stands}"
     if job.begins_at is not None and (job.state is JobState.QUEUED or job.begins_at > SystemClock().now()):

@@ -128,12 +128,12 @@ def _why_not(found: Why, verdict: Verdict) -> str:
 
 
 def _kept(verdict: Verdict) -> str:
-    why = "for which others made place" if verdict.place_made else "which has waited too long"
-    return f"kept for job {verdict.kept_for}, {why}"
+    why = "for which others were preempted" if verdict.place_made else "which has waited too long"
+    return f"reserved for job {verdict.kept_for}, {why}"
 
 
 def _takers(found: Why, verdict: Verdict, *, external_processes: bool = True) -> Iterator[str]:
-    """Yield the jobs on a device, largest first, then external processes and headroom unless *strangers* is false."""
+    """Yield the jobs on a device, largest first, then headroom and, if asked for, external processes."""
     status = found.devices.get(verdict.device)
     if status is not None and status.trouble is not None:
         yield plain(status.trouble)
@@ -149,6 +149,6 @@ def _takers(found: Why, verdict: Verdict, *, external_processes: bool = True) ->
         who = ", ".join(
             f"{short(each.user or '?', 12)} {short(each.command or '?')}" for each in status.external_processes
         )
-        yield f"strangers {format_bytes(status.external_bytes)}" + (f" ({who})" if who else "")
+        yield f"external {format_bytes(status.external_bytes)}" + (f" ({who})" if who else "")
     if status.headroom_bytes > 0:
         yield f"headroom {format_bytes(status.headroom_bytes)}"

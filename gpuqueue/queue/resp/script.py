@@ -11,7 +11,7 @@ from gpuqueue.queue.resp.protocol import Word
 
 
 class Script:
-    """Runs the script *text* on the store of the client *door*.
+    """Runs the script *text* on the store of *resp_client*.
 
     The first call sends the text, so that one run needs one request. If the store did not know a digest, a second
     request would be necessary.

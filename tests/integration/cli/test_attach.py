@@ -372,7 +372,9 @@ def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_pa
 
     assert 3 == process.wait(60)
     first, *others = err.read_text().splitlines()
-    assert first.startswith(f"gpuqueue: the log of job {job_id} lies on host elsewhere: /l. What becomes of it is told")
+    assert first.startswith(
+        f"gpuqueue: the log of job {job_id} lies on host elsewhere: /l. What becomes of it is reported"
+    )
     assert [f"gpuqueue: job {job_id} running on elsewhere", f"gpuqueue: job {job_id} failed (exit 3)"] == others
 
 

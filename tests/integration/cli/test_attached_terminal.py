@@ -138,7 +138,7 @@ def test_what_is_said_of_the_keys_comes_before_the_jobs_first_prompt(working: Si
         "from gpuqueue.model.job import JobState\n"
         "seen = attach.Attendance._seen\n"
         "def late(self, job):\n"
-        "    is_new = job.state is JobState.RUNNING and not self._is_told\n"
+        "    is_new = job.state is JobState.RUNNING and not self._is_reported\n"
         "    seen(self, replace(job, state=JobState.STARTING) if is_new else job)\n"
         "attach.Attendance._seen = late; main.main()"
     )

@@ -77,7 +77,7 @@ def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site)
     recorder = Recorder(Settings.load(), open_site.queue, open_site.client.database)
     while recorder.record(0):
         pass
-    assert open_site.queue.get(member) is None, "the queue has forgotten it, and the book knows it"
+    assert open_site.queue.get(member) is None, "the queue has forgotten it, and the history knows it"
     refused("submit", "--after", str(member), *TRUE)
 
 
@@ -106,13 +106,13 @@ def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
     while recorder.record(0):
         pass
 
-    assert "level low, lifted to normal" in open_site.cli("queue").stdout
+    assert "level low, promoted to normal" in open_site.cli("queue").stdout
     shown = open_site.cli("show", str(job_id)).stdout
-    assert ", level low, lifted to normal\n" in shown
-    assert "waited long: lifted to level normal\n" in shown
+    assert ", level low, promoted to normal\n" in shown
+    assert "waited long: promoted to priority normal\n" in shown
     assert "level normal" in open_site.cli("why", str(job_id)).stdout
     (note,) = json.loads(open_site.cli("show", str(job_id), "--json").stdout)["notes"]
-    assert (0, "waited long: lifted to level normal") == (note["attempt"], note["text"])
+    assert (0, "waited long: promoted to priority normal") == (note["attempt"], note["text"])
 
 
 @pytest.mark.full

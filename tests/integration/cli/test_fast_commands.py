@@ -103,7 +103,7 @@ def running(queue: JobQueue, own_store: OwnStore) -> Job:
 @pytest.fixture
 def ended(running: Job, queue: JobQueue, own_store: OwnStore, migrated_sqlite: Path) -> Job:
     """Return a failed job that only the history still has."""
-    shutil.copy(migrated_sqlite, own_store.settings.state_dir / "book.db")
+    shutil.copy(migrated_sqlite, own_store.settings.state_dir / "history.db")
     known = queue.record(running.id)
     assert known is not None
     assert known.last_run is not None

@@ -135,4 +135,4 @@ def test_show_tells_of_a_running_job_what_the_queue_knows(site: Site) -> None:
     assert re.search(r"^  took       \S+ so far$", shown, re.MULTILINE), shown
     assert re.search(r"^  memory     \S+/1G now$", shown, re.MULTILINE), shown
     assert "not measured" not in shown
-    assert "its peak is told at the end" in shown
+    assert "its peak is reported at the end" in shown

@@ -134,7 +134,7 @@ def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -
         terminal.shows("there is none above")
         terminal.press("\x1b[B")
         terminal.press("++")
-        terminal.shows("may not use the level urgent")
+        terminal.shows("may not use the priority urgent")
         assert " two " in terminal.shows("memory, level high")
         terminal.press("-")
         terminal.shows(f"job {other}: level normal")

@@ -162,7 +162,7 @@ def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> N
     said = site.cli("why", str(next_one)).stdout
     reported = json.loads(site.cli("why", str(next_one), "--json").stdout)["kept_for_others"]
 
-    rule = "nothing is kept for this job yet: a host keeps devices for 1 job at a time (setting reservations)"
+    rule = "nothing is reserved for this job yet: a host reserves devices for 1 job at a time (setting reservations)"
     kept = rf"^kept   on nodeA for job {holder} \(ada\) since 20[-0-9]+ [:0-9]+; {re.escape(rule)}$"
     assert len(re.findall(kept, said, re.MULTILINE)) == 1
     assert [("nodeA", holder)] == [(each["host"], each["job_id"]) for each in reported]
@@ -195,7 +195,7 @@ def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
     (kept,) = standing.devices
     (other,) = {"GPU-0", "GPU-1"} - {kept}
     place = 1 if kept == "GPU-0" else 2
-    assert shown[place].endswith(f"kept for job {holder}")
+    assert shown[place].endswith(f"reserved for job {holder}")
     assert shown[3 - place].endswith("ready")
     (below,) = [line for line in shown if line.startswith("kept: ")]
     assert below.startswith(f"kept: nodeA device {place - 1} since 20")
@@ -332,7 +332,9 @@ def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -
 
     said = site.cli("why", str(small)).stdout
 
-    assert f"start  cannot say: there is room once job {large} (ada), for which devices are kept, has started" in said
+    assert (
+        f"start  cannot say: there is room once job {large} (ada), for which devices are reserved, has started" in said
+    )
     assert "ever have the room" not in said
     store.close()
 
@@ -371,16 +373,16 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     small = queue.submit(make_spec(mem_bytes=5 * GIB)).id
     assert {run.job_id: urgent} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=600)
     asked = site.cli("why", str(run.job_id)).stdout
-    assert re.search(rf"^place  it makes place for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
+    assert re.search(rf"^place  it is being preempted for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
     reported = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["making_place"]
     assert (urgent, 1) == (reported["for"], reported["times"])
     assert "asked to again" not in asked
     connect(queue.url).hset(keys.job(run.job_id), "pn", 5)
-    assert "place  it has made place 5 times: it is not asked to again" in site.cli("why", str(run.job_id)).stdout
+    assert "place  it was preempted 5 times: it is not asked to again" in site.cli("why", str(run.job_id)).stdout
     gone = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
     queue.finish(run.job_id, run.token, duration_s=1.0, **gone)  # type: ignore[arg-type]
 
-    assert f"kept for job {urgent}, for which others made place" in site.cli("why", str(small)).stdout
+    assert f"reserved for job {urgent}, for which others were preempted" in site.cli("why", str(small)).stdout
     (device,) = json.loads(site.cli("why", str(small), "--json").stdout)["devices"]
     assert (urgent, True) == (device["kept_for"], device["place_made"])
 
@@ -444,7 +446,7 @@ def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
     said = site.cli("why", str(urgent)).stdout
 
     assert re.search(
-        rf"may take the place of job {run.job_id} .*from \S+ \S+ on; whoever must go has 1:00 for that", said
+        rf"may take the place of job {run.job_id} .*from \S+ \S+ on; a job that must go has 1:00 for that", said
     )
     (may,) = json.loads(site.cli("why", str(urgent), "--json").stdout)["may_preempt"]
     assert run.job_id == may["job_id"]

@@ -118,7 +118,7 @@ def test_a_site_that_is_well_says_so(up: Home) -> None:
         )
     assert {} == up.bad()
     rooms = {each["room"] for each in up.findings()}
-    assert {"settings", "state", "host", "python", "store", "queue", "book", "processes", "runs"} == rooms
+    assert {"settings", "state", "host", "python", "store", "queue", "history", "processes", "runs"} == rooms
 
 
 @pytest.mark.full

@@ -35,7 +35,7 @@ def settings_for(url: str) -> Settings:
 def of(url: str, *, integrity_s: float = 10.0) -> dict[str, Finding]:
     """Return the finding of each check."""
     facts = facts_of(settings_for(url), integrity_s=integrity_s)
-    return {each.check: each for each in examined("book", facts, room.CHECKS)}
+    return {each.check: each for each in examined("history", facts, room.CHECKS)}
 
 
 def away(url: str) -> Finding:
@@ -116,7 +116,7 @@ def test_a_database_without_tables_is_told_with_what_to_type(empty_url: str) -> 
 
 def test_looking_at_a_book_that_is_not_there_makes_none(tmp_path: Path) -> None:
     """Checking a missing history does not create the file, although opening a SQLite database normally does."""
-    found = away(f"sqlite:///{tmp_path / 'no' / 'book.db'}")
+    found = away(f"sqlite:///{tmp_path / 'no' / 'history.db'}")
 
     assert Grade.PROBLEM is found.grade
     assert (found.remedy or "").startswith("gpuqueue up, or gpuqueue db upgrade; or set GPUQUEUE_STATE_DIR")
@@ -142,9 +142,9 @@ def test_a_database_that_is_away_is_told_with_the_reason(url: str, words: str) -
 
 def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
     """A file that is no database is reported, as after an overwrite or with a wrong path in the settings."""
-    (tmp_path / "book.db").write_text("no database at all" * 100)
+    (tmp_path / "history.db").write_text("no database at all" * 100)
 
-    assert "file is not a database" in away(f"sqlite:///{tmp_path / 'book.db'}").seen
+    assert "file is not a database" in away(f"sqlite:///{tmp_path / 'history.db'}").seen
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
@@ -205,12 +205,12 @@ def test_a_directory_that_may_not_be_written_is_found(history_url: str) -> None:
     """
     with tempfile.TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
-        shutil.copy(history_url.removeprefix("sqlite:///"), f"{directory}/book.db")
-        Path(directory, "book.db").chmod(0o666)
+        shutil.copy(history_url.removeprefix("sqlite:///"), f"{directory}/history.db")
+        Path(directory, "history.db").chmod(0o666)
         os.setresuid(65534, 65534, 0)
         try:
             reason = book_facts_module._refusal(
-                open_engine(f"sqlite:///{directory}/book.db"), Path(directory, "book.db")
+                open_engine(f"sqlite:///{directory}/history.db"), Path(directory, "history.db")
             )
         finally:
             os.setresuid(0, 0, 0)

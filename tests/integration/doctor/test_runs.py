@@ -32,7 +32,7 @@ LOG = "what the job said\n"
 @pytest.fixture(autouse=True)
 def _database(site: Site, request: pytest.FixtureRequest) -> None:
     """Give the site a history with tables and no entries."""
-    shutil.copy(request.getfixturevalue("migrated_sqlite"), site.settings.state_dir / "book.db")
+    shutil.copy(request.getfixturevalue("migrated_sqlite"), site.settings.state_dir / "history.db")
 
 
 def make_run(site: Site, job_id: int, token: str, *, age_s: float = 2 * YOUNG_S, device: str = "GPU-0") -> RunDir:
@@ -208,9 +208,9 @@ def test_a_young_run_is_left_alone(site: Site, stale: RunDir) -> None:
 @pytest.mark.full
 def test_nothing_is_tidied_up_while_the_book_is_away(site: Site, stale: RunDir) -> None:
     """Nothing is removed while the history does not answer, because the end of the run is then not certain."""
-    database = site.settings.state_dir / "book.db"
+    database = site.settings.state_dir / "history.db"
     database.rename(database.with_suffix(".away"))
-    (site.settings.state_dir / "book.db").mkdir()
+    (site.settings.state_dir / "history.db").mkdir()
     before = everything(site)
 
     assert [] == mended(site)

@@ -120,7 +120,7 @@ def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
     assert record.last_run is not None
     assert record.last_run.ending is not None
     assert EndingKind.LOST is record.last_run.ending.kind
-    assert "the book could not take the report of its end: " in record.last_run.ending.detail
+    assert "the history could not take the report of its end: " in record.last_run.ending.detail
     report, claim = unwritten(history_url)
     assert (_ended(), ENDLESS) == (json.loads(report["fields"])["ended"], json.loads(claim["fields"])["devices"])
     found = _examined(history_url)
@@ -187,7 +187,7 @@ def test_no_secret_is_told_of_a_row_that_is_refused(
 
 def _examined(url: str) -> Any:
     settings = Settings.load({"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_DATABASE_URL": url})
-    found = examined("book", facts_of(settings, integrity_s=1), room.CHECKS)
+    found = examined("history", facts_of(settings, integrity_s=1), room.CHECKS)
     return {each.check: each for each in found}["events"]
 
 

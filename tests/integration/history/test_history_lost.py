@@ -106,7 +106,7 @@ def test_what_lives_is_written_down_again(
         str(known(database, running).runs[0].ending),
     )
     assert [Act.RESTORE, Act.FINISH] == [event.act for event in database.events(running)]
-    assert queue.get(running) is None, "the queue forgets what the book has"
+    assert queue.get(running) is None, "the queue forgets what the history has"
     assert queued + 1 == queue.submit(make_spec()).id
 
 
@@ -198,7 +198,7 @@ def test_an_older_copy_of_the_book_is_brought_up_to_date(
     Jobs that are live in the copy and missing in the store have ended. Otherwise they would run again after a loss of
     the store.
     """
-    path = tmp_path / "book.db"
+    path = tmp_path / "history.db"
     serve(queue, make_offer(slots=9))
     ended, runs_on, again, waits = (queue.submit(make_spec()).id for _ in range(4))
     claims = [start(queue) for _ in range(3)]
@@ -211,7 +211,7 @@ def test_an_older_copy_of_the_book_is_brought_up_to_date(
     new = queue.submit(make_spec()).id
     record()
     database.close()
-    for old in tmp_path.glob("book.db*"):
+    for old in tmp_path.glob("history.db*"):
         old.unlink()
     (tmp_path / "copy.db").rename(path)
 
@@ -244,7 +244,7 @@ def test_what_was_written_into_a_file_just_deleted_was_not_written(database: His
     to = Cursor(epoch="e", last_id="1-0")
 
     def meanwhile() -> Iterator[list[Survivor]]:
-        (tmp_path / "book.db").unlink()
+        (tmp_path / "history.db").unlink()
         yield []
 
     with pytest.raises(HistoryUnreachable, match="was replaced while it was written to"):
@@ -268,7 +268,7 @@ def test_the_history_of_another_store_is_not_touched(
     assert database.turn_to("another", expected=cursor)
 
     queue.cancel(1)
-    with pytest.raises(HistoryUnreachable, match="history of another store"):
+    with pytest.raises(HistoryUnreachable, match="belongs to another store"):
         record()
 
     assert (before, Cursor(epoch="another")) == (database.get(1), database.cursor())

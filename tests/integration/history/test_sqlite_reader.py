@@ -1,6 +1,6 @@
 """The light SQLite reader returns what the full history returns, and the full one answers where it cannot.
 
-Each test with its own history compares both for every job: see ``book_fixtures.py``.
+Each test with its own history compares both for every job: see ``history_fixtures.py``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def path(migrated_sqlite: Path, tmp_path: Path) -> Path:
     """Return a file with our tables, in a directory with special characters in its name."""
     odd = tmp_path / "50% off #1; Ünïcode"
     odd.mkdir()
-    return Path(shutil.copy(migrated_sqlite, odd / "book.db"))
+    return Path(shutil.copy(migrated_sqlite, odd / "history.db"))
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_it_tells_all_that_the_whole_book_tells(url: str) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["postgresql://h/d", "sqlite://", "sqlite:///book.db", "sqlite:////book.db?cache=shared", "sqlite+x:////b"],
+    ["postgresql://h/d", "sqlite://", "sqlite:///history.db", "sqlite:////history.db?cache=shared", "sqlite+x:////b"],
 )
 def test_it_is_shut_for_all_but_a_file(address: str) -> None:
     """The reader refuses all but an absolute file path. A relative path or driver options are left to the library."""
@@ -187,8 +187,8 @@ def test_a_file_in_anothers_place_is_read_at_once(path: Path, url: str, migrated
 
 def test_behind_a_shut_door_the_whole_book_answers(tmp_path: Path, migrated_sqlite: Path) -> None:
     """The full history answers where the reader refuses, with the same result."""
-    shutil.copy(migrated_sqlite, tmp_path / "book.db")
-    told_in_full(f"sqlite:///{tmp_path / 'book.db'}").close()
+    shutil.copy(migrated_sqlite, tmp_path / "history.db")
+    told_in_full(f"sqlite:///{tmp_path / 'history.db'}").close()
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
     reported = []
     for address in (settings.database_url, f"{settings.database_url}?timeout=7"):

@@ -152,7 +152,7 @@ def test_a_run_that_is_over_for_the_store_is_not_taken_back(queue: JobQueue) -> 
     serve(queue)
     queue.submit(make_spec())
     first = must_claim(queue)
-    queue.lose(1, first.token, loss_limit=3, detail="no worker vouched for it in time")
+    queue.lose(1, first.token, loss_limit=3, detail="no worker renewed its lease in time")
 
     assert queue.adopt(of_claim(first), lease_s=300) is None
     second = must_claim(queue)
@@ -163,7 +163,7 @@ def test_a_run_that_is_over_for_the_store_is_not_taken_back(queue: JobQueue) -> 
 
 
 def test_an_end_that_was_told_is_known_until_the_book_has_it(queue: JobQueue) -> None:
-    """A reported end stays known until the history has it. The run directory is kept for as long."""
+    """A reported end stays known until the history has it. The run directory is reserved for as long."""
     serve(queue)
     queue.submit(make_spec())
     claimed = must_claim(queue)

@@ -22,7 +22,7 @@ from gpuqueue.queue.server_info import server_facts
 from gpuqueue.settings.settings import Settings
 
 DAY_S = 86400.0
-ADMINS = "who looks after this site (setting admins)"
+ADMINS = "an administrator of this site (setting admins)"
 #: The changes that a user may make to a waiting job.
 CHANGES: dict[str, Callable[[JobQueue, int, str], object]] = {
     "cancel": lambda queue, job, by: queue.cancel(job, by=by),
@@ -41,7 +41,7 @@ def test_nobody_else_changes_a_job(queue: JobQueue, change: str) -> None:
     job = queue.submit(make_spec(array=array)).id
     before = queue.get(job)
 
-    with pytest.raises(Refused, match=f"job {job} is ada's: only ada may change it, or who looks after this site"):
+    with pytest.raises(Refused, match=f"job {job} is ada's: only ada may change it, or an administrator of this site"):
         CHANGES[change](queue, job, "bob")
 
     assert before == queue.get(job)
@@ -107,12 +107,13 @@ def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> 
 
     assert (5, f"job {own}: cancelled\n".encode(), 1) == (said.code, said.stdout, said.stderr.count("\n"))
     assert (
-        f"job {theirs} is ada's: only ada may change it, or who looks after this site (setting admins)" in said.stderr
+        f"job {theirs} is ada's: only ada may change it, or an administrator of this site (setting admins)"
+        in said.stderr
     )
     assert 5 == speak(["edit", str(theirs), "--mem", "2G"]).code
     assert (5, b"") == (chosen.code, chosen.stdout)
     assert (
-        "gpuqueue: only ada may change the jobs of ada, or who looks after this site (setting admins)\n"
+        "gpuqueue: only ada may change the jobs of ada, or an administrator of this site (setting admins)\n"
         == chosen.stderr
     )
     as_bob.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="bob")

@@ -231,7 +231,7 @@ def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, client: 
 def test_strangers_that_make_no_sense_are_none(queue: JobQueue, client: redis.Redis) -> None:
     """Malformed external processes, reported by a worker of another version, do not hide the device."""
     serve(queue)
-    for text in ("no JSON", "[]", '{"strangers":5}', '{"strangers":[{}]}', '{"trouble":7}'):
+    for text in ("no JSON", "[]", '{"external_processes":5}', '{"external_processes":[{}]}', '{"trouble":7}'):
         client.hset(keys.SEEN, "GPU-0", text)
         (device,) = queue.devices()
         assert ((), None) == (device.external_processes, device.trouble)

@@ -296,9 +296,9 @@ def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> Non
 
     queue.submit(make_spec(level=Level.URGENT, account=BOB))
     queue.submit(make_spec(level=Level.HIGH))
-    with pytest.raises(Refused, match="ada may not use the level urgent here: use --priority high"):
+    with pytest.raises(Refused, match="ada may not use the priority urgent here: use --priority high"):
         queue.submit(make_spec(level=Level.URGENT))
-    with pytest.raises(Refused, match="ada may not use the level urgent here"):
+    with pytest.raises(Refused, match="ada may not use the priority urgent here"):
         queue.edit(2, lambda spec: replace(spec, level=Level.URGENT), level=True)
     assert 2 == store.zcard(keys.LIVE)
     queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})

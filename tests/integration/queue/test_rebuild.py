@@ -140,7 +140,7 @@ def test_what_a_site_allows_holds_before_anybody_is_let_in(
     for changes, why in (
         ({}, "ada has 6 jobs waiting, and at most 6 may"),
         ({"gpus": 2, "account": BOB}, "2 devices asked for"),
-        ({"level": Level.URGENT}, "ada may not use the level urgent"),
+        ({"level": Level.URGENT}, "ada may not use the priority urgent"),
     ):
         with pytest.raises(Refused, match=why):
             queue.submit(make_spec(**changes))
@@ -255,7 +255,7 @@ def test_what_waits_keeps_its_order(
     assert [*once, late] == [must_claim(queue).job_id for _ in range(13)]
 
 
-@pytest.mark.parametrize("lost", ["the store", "the book, then the store", "both of them in turn, twice"])
+@pytest.mark.parametrize("lost", ["the store", "the history, then the store", "both of them in turn, twice"])
 def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     queue: JobQueue, database: HistoryDatabase, history_url: str, store_url: str, record: Callable[[], None], lost: str
 ) -> None:
@@ -296,7 +296,7 @@ def test_how_often_a_job_made_place_is_not_forgotten(
     queue.submit(make_spec())
     for _ in range(2):
         token = start(queue, 1)
-        ending = Ending.stopped(EndingKind.PREEMPTED, -15, "made place for job 2")
+        ending = Ending.stopped(EndingKind.PREEMPTED, -15, "preempted for job 2")
         again = Again(reason=WaitReason.RETRY)
         queue.finish(1, token, state=JobState.QUEUED, ending=ending, duration_s=1, devices=(), again=again)
     queue.submit(make_spec())

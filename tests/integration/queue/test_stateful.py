@@ -388,7 +388,7 @@ class Site(RuleBasedStateMachine):
         """Run the tick that reserves devices."""
         standing = self.queue.reserve(after_s=0, most=most)
         held = [device for each in standing for device in each.devices]
-        assert len(held) == len(set(held)), "a device is kept for two jobs"
+        assert len(held) == len(set(held)), "a device is reserved for two jobs"
         assert not any(self._is_beyond(each) for each in standing), "a device is kept in vain"
 
     def _is_beyond(self, kept: Reservation) -> bool:
@@ -441,7 +441,7 @@ class Site(RuleBasedStateMachine):
             assert JobState.RUNNING is jobs[victim].state
             assert jobs[victim].spec.requeue
             assert jobs[by].spec.level > jobs[victim].spec.level
-            assert self.client.hget(f"{{gq}}:j:{by}", "rv"), "nothing is kept for the job"
+            assert self.client.hget(f"{{gq}}:j:{by}", "rv"), "nothing is reserved for the job"
         after = self._kept()
         for job_id in {*before, *after}:
             reported = self.client.hget(keys.job(job_id), "rv") or ""

@@ -41,7 +41,7 @@ def test_each_obstacle_is_told(queue: JobQueue) -> None:
         make_offer("cpu-a", device=cpu, pool="p"),
         make_offer("GPU-headroom", headroom_bytes=15 * GIB, pool="p"),
         make_offer("GPU-drained", pool="p"),
-        make_offer("GPU-strangers", external_bytes=15 * GIB, pool="p"),
+        make_offer("GPU-external", external_bytes=15 * GIB, pool="p"),
         make_offer("GPU-slots", slots=0, pool="p"),
     )
     queue.drain(["GPU-drained"], origin=DrainOrigin.PERSON, why="", by="ada")
@@ -53,7 +53,7 @@ def test_each_obstacle_is_told(queue: JobQueue) -> None:
         "cpu-a": Obstacle.KIND,
         "GPU-headroom": Obstacle.TOO_SMALL,
         "GPU-drained": Obstacle.DRAINED,
-        "GPU-strangers": Obstacle.MEMORY,
+        "GPU-external": Obstacle.MEMORY,
         "GPU-slots": Obstacle.SLOTS,
     } == verdicts(queue, job_id)
 

@@ -49,10 +49,10 @@ class Outcome:
         if self.promises.losses:
             found.append(f"{self.promises.losses} runs were lost")
         if self.peaks.equal < EQUAL_SHARE * self.peaks.held:
-            found.append(f"only {self.peaks.equal} of {self.peaks.held} peaks that were held are in the book")
+            found.append(f"only {self.peaks.equal} of {self.peaks.held} peaks that were held are in the history")
         if self.peaks.accounted_equal < self.peaks.accounted:
             missed = self.peaks.accounted - self.peaks.accounted_equal
-            found.append(f"{missed} peaks of which the driver kept account are not in the book")
+            found.append(f"{missed} peaks of which the driver kept account are not in the history")
         return found
 
     def table(self) -> str:
@@ -63,7 +63,7 @@ class Outcome:
         rows = [
             ("claims", f"{promises.claims} in {self.took_s:.0f} s, {promises.givebacks} of them given back"),
             ("jobs", ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())),
-            ("strangers", ", ".join(f"{count} {move}" for move, count in self.moves.items())),
+            ("external_processes", ", ".join(f"{count} {move}" for move, count in self.moves.items())),
             ("promised of what was there", f"median {median(shares):.0%}, most {max(shares):.1%}" if shares else "-"),
             ("over-promised, by our own sums", f"{len(promises.violations)}"),
             ("honest jobs refused by the driver", f"{len(self.refused)}"),
@@ -147,11 +147,11 @@ def _astray(soak: Soak, records: list[Record], promises: Promises) -> Iterator[s
     for job_id, job in soak.jobs.items():
         record = known.get(job_id)
         if record is None:
-            yield f"job {job_id} is not in the book"
+            yield f"job {job_id} is not in the history"
             continue
         ending = record.last_run.ending if record.last_run else None
         if record.job.state is not promises.ended.get(job_id):
-            yield f"job {job_id}: {record.job.state} in the book, {promises.ended.get(job_id)} in the outbox"
+            yield f"job {job_id}: {record.job.state} in the history, {promises.ended.get(job_id)} in the outbox"
         if ending is None or (record.job.state, ending.kind) not in _DESERVED[job.kind]:
             yield f"job {job_id} ({job.kind.value}): {record.job.state}, {ending}"
 

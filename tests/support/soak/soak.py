@@ -96,7 +96,7 @@ class Soak:
         for worker in self._workers:
             self.site.end(worker)
         self.site.start_recorder()
-        until(self._is_recorded, timeout_s=300, what="everything is in the book")
+        until(self._is_recorded, timeout_s=300, what="everything is in the history")
         return judge(self, took_s=took_s, looks=self._looks.read_text(), moves=self._external_processes.moves)
 
     def close(self) -> None:

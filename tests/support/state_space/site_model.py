@@ -23,17 +23,17 @@ RULES = {
     "grace after an absence": "reap.lua: whoever was away grants one more lease before anything is taken back",
     "pause after a loss": "claim.lua: nothing is claimed for one lease after a rebuild",
     "pause while the store is there": "reap.lua: the pause is longer by the time that the store was away",
-    "no start in the pause": "started.lua: an older claim that the book still had does not start in the pause",
+    "no start in the pause": "started.lua: an older claim that the history still had does not start in the pause",
     "nothing newer": "adopt.lua: a run is taken back only if its attempt is above the job's",
-    "what the book knows comes back": "rebuild_job.lua, before the store opens",
+    "what the history knows comes back": "rebuild_job.lua, before the store opens",
     "ends are kept": "finish.lua, lose.lua: an end is an end",
     "attempts count on": "lose() and queue_again() leave the attempt as it is: the next claim's is above it",
     "who is cancelled is not queued again": "finish.lua, lose(), release_claim.lua: cancelling comes to cancelled",
     "who waits no more leaves the line": "leave() in cancel.lua, hold.lua; leave_line() in claim.lua, promote.lua",
     "what waits no more is kept nothing": "unreserve() in lua/state.lua, by the claim and whoever leaves the line",
     "what is kept is nobody else's": "fits() in claim.lua: a reservation lets others in only beside it",
-    "one device is kept for one": "holder in reserve.lua and preempt.lua: what another has is passed over, or given up",
-    "what asked for less is not taken back": "is_spec_of() in adopt.lua: the book missed an edit, it is another job",
+    "one device is reserved for one": "holder in reserve.lua and preempt.lua: another's is passed over, or given up",
+    "what asked for less is not taken back": "is_spec_of() in adopt.lua: the history missed an edit, it is another job",
     "only what waits is edited": "edit.lua: a run keeps what it was promised",
 }
 
@@ -210,7 +210,7 @@ class Model:
                     token = site.tokens + 1
                     mine = Job(ACTIVE, job.attempt + 1, token, device, rules.lease, job.size, level=job.level)
                     run = Run(number, device, token, mine.attempt, size=job.size)
-                    wrong = f"job {number} has what is kept for job {site.kept[device]}" if is_others else ""
+                    wrong = f"job {number} has what is reserved for job {site.kept[device]}" if is_others else ""
                     yield (
                         f"device {device} claims job {number} (token {token})",
                         self._stands(site, number, mine)._replace(
@@ -317,7 +317,7 @@ class Model:
         """
         database = tuple(job._replace(lease=0, kept=-1, asked=False) for job in site.jobs)
         if database != site.database:
-            yield "the book hears of all", site._replace(database=database)
+            yield "the history hears of all", site._replace(database=database)
 
     def _reaped(self, site: Site) -> Iterator[tuple[str, Site]]:
         if site.was_away:
@@ -362,21 +362,24 @@ class Model:
                 continue
             if job.kept >= 0:
                 after = site._replace(jobs=put(site.jobs, number, job._replace(kept=-1)))
-                yield f"nothing is kept for job {number} any more", after._replace(kept=put(site.kept, job.kept, -1))
+                yield (
+                    f"nothing is reserved for job {number} any more",
+                    after._replace(kept=put(site.kept, job.kept, -1)),
+                )
                 continue
             for device in range(self.rules.devices):
-                is_free = site.kept[device] == -1 or not self.rules.has("one device is kept for one")
+                is_free = site.kept[device] == -1 or not self.rules.has("one device is reserved for one")
                 if not is_free or self._promised(site, device) + job.size <= self.rules.capacity:
                     continue
                 jobs = put(site.jobs, number, job._replace(kept=device))
                 after = site._replace(jobs=jobs, kept=put(site.kept, device, number))
-                yield f"device {device} is kept for job {number}", after
+                yield f"device {device} is reserved for job {number}", after
                 if "preempt" in acts:
                     asked = tuple(
                         each._replace(asked=True) if each.state == ACTIVE and each.device == device else each
                         for each in after.jobs
                     )
-                    yield f"who runs on device {device} makes place for job {number}", after._replace(jobs=asked)
+                    yield f"who runs on device {device} is being preempted for job {number}", after._replace(jobs=asked)
 
     # ---- processes and time ----------------------------------------------------------------------------------------
 
@@ -463,7 +466,7 @@ class Model:
         )
 
     def _rebuilt(self, site: Site) -> Site:
-        database = site.database if self.rules.has("what the book knows comes back") else (Job(),) * len(site.jobs)
+        database = site.database if self.rules.has("what the history knows comes back") else (Job(),) * len(site.jobs)
         jobs = tuple(job._replace(lease=self.rules.lease) if job.state in RUNS else job for job in database)
         line = frozenset((n, job.level) for n, job in enumerate(database) if job.state == QUEUED)
         pause = self.rules.lease if self.rules.has("pause after a loss") else 0
@@ -533,7 +536,7 @@ class Model:
             if (job.kept >= 0 and site.kept[job.kept] != number) or (
                 number in site.kept and (job.kept < 0 or site.kept[job.kept] != number)
             ):
-                return f"what is kept for job {number} is told in two ways"
+                return f"what is reserved for job {number} is told in two ways"
         return None
 
 

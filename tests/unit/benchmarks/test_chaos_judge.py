@@ -135,7 +135,7 @@ def ended(ending: Ending, state: JobState = JobState.FAILED, **changes: Any) -> 
 
 def forgotten() -> Evidence:
     """Return the evidence of a job that a worker claimed and forgot, while it went on to claim the next job."""
-    runs = (run(ending=Ending.lost("no worker vouched for it in time")), replace(LOST_RUNS[1], claimed_at=at(105)))
+    runs = (run(ending=Ending.lost("no worker renewed its lease in time")), replace(LOST_RUNS[1], claimed_at=at(105)))
     return lost_once(runs=runs, traces={NAME: [trace("2.bb", 107, 108)]}, kills=[])
 
 

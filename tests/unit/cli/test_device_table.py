@@ -68,14 +68,14 @@ def test_a_member_is_called_by_its_name() -> None:
     row = device_table((kept,), 10.0, None, {13: "9_3", 14: "9_4"}).splitlines()[1]
 
     assert "  12 9_3  " in row
-    assert row.endswith("kept for job 9_4")
+    assert row.endswith("reserved for job 9_4")
 
 
 def test_a_pipe_gets_all_of_it() -> None:
     """A pipe gets every column, for scripts that split the table."""
     head, row, _ = device_table(SITE, 10.0).splitlines()
 
-    every = "HOST DEVICE NAME TOTAL PROMISED STRANGERS FREE SLOTS JOBS STATE"
+    every = "HOST DEVICE NAME TOTAL ALLOCATED EXTERNAL FREE SLOTS JOBS STATE"
     assert head.split() == every.split()
     assert "trainer-17" in row
     assert "NVIDIA H100 80GB HBM3" in row

@@ -158,7 +158,7 @@ def test_who_finds_the_room_under_a_limit_kept_reads_for_whom() -> None:
     found = Why(job=WAITS, explanation=replace(EXPLANATION, limit=limit), others=OTHERS)
 
     assert (
-        "limit  the room under it is kept for job 3 (bob), which has waited too long: @lab has 6G of 8G in use "
+        "limit  the room under it is reserved for job 3 (bob), which has waited too long: @lab has 6G of 8G in use "
         "(running_mem), and this job asks for 2G: job 4 (bob)"
     ) in story(found)
 
@@ -215,7 +215,7 @@ def test_who_finds_the_room_under_a_limit_kept_is_promised_no_start() -> None:
     room = RoomUnderLimits(at_ms=None, runs=(), kept_for=3)
 
     assert [
-        "cannot say: first job 3 (bob), for which the room under the limit is kept, must have started or gone"
+        "cannot say: first job 3 (bob), for which the room under the limit is reserved, must have started or gone"
     ] == starts(limited((4,)), room, kept_for=3)
 
 
@@ -260,12 +260,12 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
         return story(replace(FOUND, explanation=replace(EXPLANATION, start=start))).partition("start  ")[2]
 
     first = "1 job that may take the room goes before it"
-    assert f"cannot say: {first}; job 3, for which a:0 is kept, has room by {clock(LATER_MS)}" == said(kept)
+    assert f"cannot say: {first}; job 3, for which a:0 is reserved, has room by {clock(LATER_MS)}" == said(kept)
     assert said(replace(kept, free_ms=None, room_ms=None)) == (
-        f"cannot say: a:0 is kept for job 3, and nobody can say when that one has room; {first}"
+        f"cannot say: a:0 is reserved for job 3, and nobody can say when that one has room; {first}"
     )
     assert said(replace(kept, at_ms=LATER_MS, rivals=0)) == (
-        f"by {clock(LATER_MS)} on a:0, when job 4 must have ended and job 3, for which that is kept, has started, "
+        f"by {clock(LATER_MS)} on a:0, when job 4 must have ended and job 3, for which that is reserved, has started, "
         "unless others go before it"
     )
 
@@ -274,7 +274,7 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
     ("start", "room", "brief"),
     [
         (limited((), at_ms=LATER_MS, room_ms=LATER_MS), RoomUnderLimits(at_ms=LATER_MS), "by [-0-9 ]*[:0-9]+ on a:0"),
-        (limited((3,)), RoomUnderLimits(at_ms=None, kept_for=4), "the room under the limit is kept for job 4"),
+        (limited((3,)), RoomUnderLimits(at_ms=None, kept_for=4), "the room under the limit is reserved for job 4"),
         (
             limited((3,)),
             RoomUnderLimits(at_ms=None, runs=(4,)),
@@ -288,7 +288,7 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
         (
             Start(at_ms=None, devices=("a-0",), blockers=(3,), behind=4, rivals=1),
             RoomUnderLimits(at_ms=None),
-            "a:0 is kept for job 4",
+            "a:0 is reserved for job 4",
         ),
     ],
 )
@@ -311,7 +311,7 @@ def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> N
     def said(job: Job, *devices: Verdict) -> str:
         return story(Why(job=job, explanation=replace(EXPLANATION, start=None, devices=devices), others=OTHERS))
 
-    once = "there is room once job 3 (bob), for which devices are kept, has started or gone"
+    once = "there is room once job 3 (bob), for which devices are reserved, has started or gone"
     assert once in said(WAITS, kept[0], lacks[1])
     assert once in said(both, *kept)
     assert once not in said(WAITS, *lacks)
@@ -327,4 +327,6 @@ def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:
 
     said = story(Why(job=WAITS, explanation=replace(EXPLANATION, start=start), others=OTHERS))
 
-    assert "nothing is kept for it there before: the end of job 3 was waited for in vain; others start there" in said
+    assert (
+        "nothing is reserved for it there before: the end of job 3 was waited for in vain; others start there" in said
+    )

@@ -70,11 +70,11 @@ def test_what_others_may_read_is_named(settings: Settings) -> None:
     (settings.state_dir / "runs").mkdir(mode=0o700)
     assert Grade.OK is found(state_facts(settings), "modes").grade
 
-    (settings.state_dir / "book.db").touch(mode=0o644)
+    (settings.state_dir / "history.db").touch(mode=0o644)
     finding = found(state_facts(settings), "modes")
 
     assert Grade.WARNING is finding.grade
-    assert "book.db (0644)" in finding.seen
+    assert "history.db (0644)" in finding.seen
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,8 @@ def test_a_site_says_which_levels_may_take_whose_place() -> None:
     [
         ("urgent", "'urgent' preempts nothing: write urgent: low normal"),
         ("urgent:", "preempts nothing"),
-        ("urgent: nobody", "'nobody' is no level: choose from low, normal, high, urgent"),
-        ("top: low", "'top' is no level"),
+        ("urgent: nobody", "'nobody' is no priority: choose from low, normal, high, urgent"),
+        ("top: low", "'top' is no priority"),
         ("low: high", "low cannot preempt high: only lower levels"),
         ("high: high", "high cannot preempt high"),
         ("high: low; high: normal", "high is named twice"),

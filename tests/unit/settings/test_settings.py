@@ -19,7 +19,7 @@ def test_defaults_are_one_private_machine() -> None:
     settings = Settings.load(HERE)
 
     assert "unix:///s/store/store.sock" == settings.redis_url
-    assert "sqlite:////s/book.db" == settings.database_url
+    assert "sqlite:////s/history.db" == settings.database_url
     assert socket.gethostname() == settings.host
     assert settings.embedded
 

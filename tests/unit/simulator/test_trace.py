@@ -106,7 +106,7 @@ def test_a_limit_ends_a_run() -> None:
         ([HEAD, "1,ann,1G,nan"], "line 2, column duration_s: 'nan' is not a duration"),
         ([HEAD, "1,ann,1G,9999999999"], "line 2, column duration_s: '9999999999' is longer than ten years"),
         ([f"{HEAD},gpus", "1,ann,1G,5,65"], "line 2, column gpus: '65' is no number of GPUs"),
-        ([f"{HEAD},level", "1,ann,1G,5,top"], "line 2, column level: 'top' is no level: say low, normal"),
+        ([f"{HEAD},level", "1,ann,1G,5,top"], "line 2, column level: 'top' is no priority: say low, normal"),
         (["submitted_at,user,mem,duration", "soon,ann,1G,5"], "line 2, column submitted_at: 'soon' is no time"),
         ([HEAD, '1,"ann,1G,5'], "is no CSV"),
         ([f"{HEAD},time_limit_s", "1,ann,1G,5,0"], "line 2, column time_limit_s: a time limit must be above 0"),

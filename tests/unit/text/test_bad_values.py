@@ -173,7 +173,7 @@ def test_a_question_to_the_history_is_asked_or_refused(argument: str, value: Any
 
     Examples are a naive time, an unknown state and a lone surrogate.
     """
-    settings = Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": "sqlite:////dev/null/book.db"})
+    settings = Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": "sqlite:////dev/null/history.db"})
     with Client(settings) as client, pytest.raises((BadRequest, JobNotFound, HistoryUnreachable)):
         client.history(**{argument: value})
 

@@ -35,7 +35,7 @@ def test_a_password_is_never_shown(url: str, safe: str) -> None:
     "url",
     [
         "unix:///tmp/a@b.sock",
-        "sqlite:////home/a@b/book.db",
+        "sqlite:////home/a@b/history.db",
         "redis://[::1]:6379/0",
         "redis://h:6379/0",
         "postgresql://ada@h:5432/db",

@@ -64,7 +64,7 @@ def install() -> None:
 
 
 def take_over() -> None:
-    """Start the bookkeeping when a warm interpreter becomes a job."""
+    """Start the historykeeping when a warm interpreter becomes a job."""
     global began_s, RUN_DIR
     began_s, RUN_DIR = time.monotonic(), os.environ.get("GPUQUEUE_RUN_DIR")
     try:

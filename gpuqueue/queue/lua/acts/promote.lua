@@ -9,7 +9,7 @@ local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now, lifted = now_ms(), 0
 local last = last_id_before(now - after_ms)
 
-local function lift(id, lv, user, shape)
+local function promote(id, lv, user, shape)
   local j = call('HMGET', job_key(id), 'lf', 'at', 'ls')
   local lifts, since = counted(j[1]), waits_since(id, now)
   if not since or now - since < after_ms * (lifts + 1) then return false end
@@ -17,7 +17,7 @@ local function lift(id, lv, user, shape)
   leave_line(id, lv, user, shape) -- its reservation stays
   call('HSET', job_key(id), 'lv', above, 'lf', lifts + 1)
   enqueue(id, above, user, shape)
-  tell('lift', id, 'queued', now, counted(j[2]), counted(j[3]), '', 'level', above)
+  tell('promote', id, 'queued', now, counted(j[2]), counted(j[3]), '', 'level', above)
   lifted = lifted + 1
   return true
 end
@@ -28,7 +28,7 @@ for _, lv in ipairs({'1', '0'}) do -- highest first: no job is promoted twice
     for _, shape in ipairs(shapes) do
       while lifted < most do
         local id = call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1]
-        if not id or tonumber(id) > last or not lift(id, lv, user, shape) then break end
+        if not id or tonumber(id) > last or not promote(id, lv, user, shape) then break end
       end
     end
   end

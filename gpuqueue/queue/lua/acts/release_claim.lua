@@ -14,7 +14,7 @@ local now = now_ms()
 free_devices(id, job, now)
 local attempt = job.at - 1
 local state = job.st == 'cancelling' and 'cancelled' or 'queued'
-local event = tell('giveback', id, state, now, attempt, job.ls, '', 'token', token, 'detail', detail)
+local event = tell('release_claim', id, state, now, attempt, job.ls, '', 'token', token, 'detail', detail)
 call('HSET', job_key(id), 'st', state, 'at', attempt, 'tok', '', 'devs', '', 'host', '', 'w', '')
 if state == 'queued' then enqueue(id, job.lv, job.u, job.sh) else close(id, state, now, event) end
 ring('room')

@@ -265,7 +265,7 @@ def test_a_run_that_nobody_vouches_for_fences_itself(shims: Any) -> None:
     end = shims("sleep", "1000", vouch_s=0.3).ended()
 
     assert EndingKind.LOST is end.ending.kind
-    assert "no worker vouched for it in time" == end.ending.detail
+    assert "no worker renewed its lease in time" == end.ending.detail
 
 
 def test_vouching_again_keeps_a_run_alive(shims: Any) -> None:
@@ -407,10 +407,10 @@ while True:
 @pytest.mark.parametrize(
     ("code", "left_s", "words"),
     [
-        (75, 60.0, "preempted: made place for job 12"),
-        (1, 60.0, "preempted: made place for job 12"),
+        (75, 60.0, "preempted: preempted for job 12"),
+        (1, 60.0, "preempted: preempted for job 12"),
         (0, 60.0, "exit 0"),
-        (75, 1.0, "preempted: made place for job 12"),
+        (75, 1.0, "preempted: preempted for job 12"),
     ],
     ids=["asks for more", "gives up", "was done", "is too slow"],
 )

@@ -57,7 +57,7 @@ def test_the_first_job_makes_the_spare_for_the_next(make: Callable[..., WarmRuns
     runs = make()
     spec = runs.spec(SCRIPT)
 
-    assert "no spare is ready yet" == runs.refusal(spec)
+    assert "no warm interpreter is ready yet" == runs.refusal(spec)
     assert [("ran []\n", "warm")] * 3 == [(each.log, each.start) for each in (runs.warm(spec) for _ in range(3))]
 
 
@@ -126,7 +126,7 @@ def test_an_interpreter_behind_links_is_no_wrapper(make: Callable[..., WarmRuns]
 
 def test_a_site_may_keep_none(make: Callable[..., WarmRuns]) -> None:
     """With GPUQUEUE_WARM_SPARES=0 a site keeps no warm interpreters."""
-    assert "this site keeps no spares" == make(GPUQUEUE_WARM_SPARES="0").refusal(make().spec(SCRIPT))
+    assert "this site keeps no warm interpreters" == make(GPUQUEUE_WARM_SPARES="0").refusal(make().spec(SCRIPT))
 
 
 def test_a_host_without_memory_keeps_none(make: Callable[..., WarmRuns], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_a_host_without_memory_keeps_none(make: Callable[..., WarmRuns], monkeyp
     monkeypatch.setattr("workers.warm.pool._available_bytes", lambda: 0)
     runs = make()
 
-    assert "the host has too little memory for a spare" == runs.refusal(runs.spec(SCRIPT))
+    assert "the host has too little memory for a warm interpreter" == runs.refusal(runs.spec(SCRIPT))
 
 
 @pytest.mark.full
@@ -486,7 +486,7 @@ def test_a_spare_that_dies_as_the_job_comes_makes_it_start_cold(make: Callable[.
     os.kill(pid, signal.SIGKILL)
 
     ended = runs.ended(directory, shim)
-    assert ("ran []\n", "exit 0", "cold: the spare has ended") == (ended.log, ended.ending, ended.start)
+    assert ("ran []\n", "exit 0", "cold: the warm interpreter has ended") == (ended.log, ended.ending, ended.start)
 
 
 def test_a_spare_that_does_not_answer_can_be_cancelled(make: Callable[..., WarmRuns]) -> None:
@@ -613,7 +613,7 @@ def test_jobs_of_a_sweep_start_warm_and_show_says_so(site: Site, tmp_path: Path)
 
     first = submitted(site, script)
 
-    assert "started cold: no spare is ready yet" in site.cli("show", str(first)).stdout
+    assert "started cold: no warm interpreter is ready yet" in site.cli("show", str(first)).stdout
     until(lambda: "started warm" in site.cli("show", str(submitted(site, script))).stdout, what="a warm start")
     other = submitted(site, script, "--env", "OMP_NUM_THREADS=3")
     assert "started cold: OMP_NUM_THREADS differs" in site.cli("show", str(other)).stdout
@@ -644,7 +644,7 @@ def test_a_job_that_its_spare_refused_is_never_called_warm(site: Site, tmp_path:
         gate.touch()
         site.until_recorded(job)
         gate.unlink()
-        return None if "no spare is ready yet" in shown[0] else (shown, _notes(site, job))
+        return None if "no warm interpreter is ready yet" in shown[0] else (shown, _notes(site, job))
 
     why = ["started cold: the script may change sys.path (line 2)"]
     assert (why, why) == until(refused, what="a job that finds a spare")
@@ -691,7 +691,7 @@ def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_pa
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("step", "runs"),
-    [("workers.warm.pool:WarmInterpreter.become", 2), ("workers.warm.pool:WarmPool._device_filter", 1)],
+    [("workers.warm.pool:WarmInterpreter.become", 2), ("workers.warm.pool:WarmPool._start_wanted", 1)],
 )
 def test_a_worker_killed_around_the_order_costs_no_job_and_doubles_none(
     site: Site, tmp_path: Path, step: str, runs: int
@@ -704,7 +704,7 @@ def test_a_worker_killed_around_the_order_costs_no_job_and_doubles_none(
     site.start_recorder()
     effects, script = tmp_path / "effects", tmp_path / "train.py"
     script.write_text(f"open({str(effects)!r}, 'a').write('run ')\n")
-    time_of = "kill@2" if step.endswith("_wish") else "kill"  # the first call: the job that finds none
+    time_of = "kill@2" if step.endswith("_start_wanted") else "kill"  # the first call: the job that finds none
     command = [sys.executable, str(DIE_AT), time_of, step, "run", "--device", "0", "--plain"]
     worker = site.spawn_command(command)
     submitted(site, script)

@@ -77,8 +77,8 @@ def empty_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> I
 def history_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Iterator[str]:
     """Return the URL of a new database with gpuqueue's tables."""
     if backend == "sqlite":
-        shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
-        yield f"sqlite:///{tmp_path / 'book.db'}"
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "history.db")
+        yield f"sqlite:///{tmp_path / 'history.db'}"
         return
     server: Server = request.getfixturevalue("postgres_server")
     with server.database(request.getfixturevalue("_migrated_postgres")) as url:

@@ -135,7 +135,7 @@ def test_tables_of_another_version_are_refused(history_url: str, revision: str, 
         ("mysql://me:secret@localhost/book", "only SQLite and PostgreSQL"),
         ("postgresql+nodriver://me:secret@localhost/book", "no driver"),
         ("postgresql://me:secret@127.0.0.1:1/book?password=secret", "does not answer"),
-        ("sqlite:////dev/null/book.db", "is not there yet"),
+        ("sqlite:////dev/null/history.db", "is not there yet"),
     ],
 )
 def test_a_book_that_cannot_be_reached_says_so_in_one_line(url: str, words: str) -> None:
@@ -147,7 +147,7 @@ def test_a_book_that_cannot_be_reached_says_so_in_one_line(url: str, words: str)
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Any) -> None:
     """A file that is no database is neither read nor overwritten."""
-    path = tmp_path / "book.db"
+    path = tmp_path / "history.db"
     path.write_text("this is somebody's letter, not a database. " * 50)
     database = HistoryDatabase(f"sqlite:///{path}")
     with pytest.raises(HistoryUnreachable, match=r"is damaged \(file is not a database\)"):
@@ -158,6 +158,6 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Any) -> None:
 
 def test_a_new_file_is_private(tmp_path: Any) -> None:
     """A new file is readable only by its owner, because specs contain environments and so secrets."""
-    path = tmp_path / "deep" / "book.db"
+    path = tmp_path / "deep" / "history.db"
     migrate.upgrade(f"sqlite:///{path}")
     assert (0o600, 0o700) == (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777)

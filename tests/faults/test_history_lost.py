@@ -25,7 +25,7 @@ def robbed(
         site = Site(tmp_path / "state", store_url)
 
         def rob() -> None:
-            for file in site.settings.state_dir.glob("book.db*"):
+            for file in site.settings.state_dir.glob("history.db*"):
                 file.unlink()
 
         yield site, rob
@@ -51,7 +51,7 @@ def test_a_database_lost_under_a_running_recorder(robbed: tuple[Site, Callable[[
     gate = tmp_path / "gate"
     script = f"while [ ! -e {gate} ]; do sleep 0.05; done; exit 4"
     runs_on = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB)).id
-    until(lambda: site.client.database.get(runs_on) is not None, what="the book knows the job")
+    until(lambda: site.client.database.get(runs_on) is not None, what="the history knows the job")
 
     rob()
     ends_meanwhile = site.queue.submit(make_spec(argv=("sh", "-c", "exit 9"), mem_bytes=MIB)).id
@@ -67,5 +67,5 @@ def test_a_database_lost_under_a_running_recorder(robbed: tuple[Site, Callable[[
     gate.touch()
     assert "exit 4" == str(site.until_recorded(runs_on).runs[-1].ending)
     assert site.client.database.get(before) is None
-    assert 1 == site.log().count("the book lost its history: ")
+    assert 1 == site.log().count("the history database lost its history: ")
     assert site.queue.submit(make_spec()).id == ends_meanwhile + 1
