@@ -25,7 +25,7 @@ RETIRED = {
 }
 #: Lines on which a retired word is the name of a channel in the store.
 ALLOWED = re.compile(r"PREFIX \+ \"bell\"|``bell``")
-#: Removed with the next step, or written for an engine that reads them (event names in the store).
+#: Modules that are due to be removed.
 LEFT_OUT = {ROOT / "workers" / "inside" / "script.py", ROOT / "workers" / "inside" / "bindings.py"}
 FILES = sorted({*ROOT.glob("gpuqueue/**/*.py"), *ROOT.glob("workers/**/*.py")} - LEFT_OUT)
 

@@ -80,19 +80,15 @@ def output_of(spec: dict[str, Any]) -> LogFile | Terminal:
 
 def terminal(log: int, columns: int, rows: int) -> Terminal:
     """Return a new terminal whose output goes into *log*. The import is local because few jobs need it."""
-    if TYPE_CHECKING or __package__:
-        from workers.shim.pseudo_terminal import Terminal  # noqa: PLC0415 - see above
-    else:
-        from shim_pty import Terminal  # noqa: PLC0415 - see above
+    from workers.shim.pseudo_terminal import Terminal  # noqa: PLC0415 - see above
+
     return Terminal(log, columns, rows)
 
 
 def typed_terminal(log: int, columns: int, rows: int) -> Terminal:
     """Return a new attached terminal, which accepts typed input."""
-    if TYPE_CHECKING or __package__:
-        from workers.shim.attached_terminal import TypedTerminal  # noqa: PLC0415 - as above
-    else:
-        from shim_tty import TypedTerminal  # noqa: PLC0415 - as above
+    from workers.shim.attached_terminal import TypedTerminal  # noqa: PLC0415 - as above
+
     return TypedTerminal(log, columns, rows)
 
 
