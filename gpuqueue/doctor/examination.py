@@ -11,7 +11,7 @@ from gpuqueue.model.event import Cursor
 from gpuqueue.model.finding import Finding, Grade, examined, name_of, problem, unknown
 from gpuqueue.queue.diagnostics import QueueFacts, queue_facts
 from gpuqueue.system.process import is_locked
-from gpuqueue.system.timeout_call import Look, Unseen
+from gpuqueue.system.timed_call import CallFailed, TimedCall
 
 T = TypeVar("T")
 
@@ -46,8 +46,8 @@ ORDER = ("settings", "state", "host", "python", "store", "queue", "history", "pr
 def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple[str, list[Finding]]]:
     """Yield each section with its findings, in order, as soon as they are known."""
     try:
-        facts = Look(lambda: values.facts_of(environ), POLL_S).seen()
-    except Unseen as why:  # without settings no other part can be located
+        facts = TimedCall(lambda: values.facts_of(environ), POLL_S).result()
+    except CallFailed as why:  # without settings no other part can be located
         seen, remedy = f"the settings cannot be looked at: {why}", "is the disk of the home directory there?"
         yield "settings", [replace(problem(seen, remedy), room="settings", check=name_of(values.file))]
         return
@@ -62,13 +62,13 @@ class _Examination:
         integrity_s = DEEP_INTEGRITY_S if deep else INTEGRITY_S
         machines_s = machines.ASK_S + (machines.DEEP_S if deep else 0.0) + 1.0
         self._settings = settings
-        self._machines = Look(lambda: machines.ask(environ, deep=deep), machines_s)
-        self._store = Look(lambda: store.store_facts(settings), POLL_S)
-        self._database = Look(lambda: history.facts_of(settings, integrity_s=integrity_s), POLL_S + integrity_s)
-        self._state = Look(lambda: state.state_facts(settings), POLL_S)
-        self._processes = Look(lambda: processes.process_facts(settings, environ), POLL_S)
-        self._moving = Look(lambda: is_locked(settings.state_dir / "up.lock"), POLL_S)
-        self._queue: QueueFacts | Unseen | None = None
+        self._machines = TimedCall(lambda: machines.ask(environ, deep=deep), machines_s)
+        self._store = TimedCall(lambda: store.store_facts(settings), POLL_S)
+        self._database = TimedCall(lambda: history.facts_of(settings, integrity_s=integrity_s), POLL_S + integrity_s)
+        self._state = TimedCall(lambda: state.state_facts(settings), POLL_S)
+        self._processes = TimedCall(lambda: processes.process_facts(settings, environ), POLL_S)
+        self._moving = TimedCall(lambda: is_locked(settings.state_dir / "up.lock"), POLL_S)
+        self._queue: QueueFacts | CallFailed | None = None
 
     def rooms(self) -> Iterator[tuple[str, list[Finding]]]:
         """Yield each section with its findings as soon as they are known."""
@@ -88,8 +88,8 @@ class _Examination:
 
     def _report_state(self) -> Iterator[Finding]:
         try:
-            facts = self._state.seen()
-        except Unseen as why:
+            facts = self._state.result()
+        except CallFailed as why:
             seen, remedy = (
                 f"{self._settings.state_dir} cannot be looked at: {why}",
                 "is its disk there, and may we look?",
@@ -100,21 +100,21 @@ class _Examination:
 
     def _report_machines(self, room: str) -> Iterator[Finding]:
         try:
-            yield from self._machines.seen().of(room)
-        except Unseen as why:
+            yield from self._machines.result().of(room)
+        except CallFailed as why:
             yield replace(machines.absent(str(why)), room=room, check="machines")
 
     def _report_store(self) -> Iterator[Finding]:
         try:
-            facts = self._store.seen()
-        except Unseen as why:
+            facts = self._store.result()
+        except CallFailed as why:
             yield replace(store.away(self._settings, why), room="store", check=name_of(store.answers))
         else:
             yield from examined("store", facts, store.CHECKS)
 
     def _report_queue(self) -> Iterator[Finding]:
         found = self._queue_facts()
-        if isinstance(found, Unseen):
+        if isinstance(found, CallFailed):
             seen = f"what lies in the store cannot be seen: {found}"
             yield replace(unknown(seen, "mend the store first"), room="queue", check=name_of(queue.opened))
             return
@@ -129,60 +129,60 @@ class _Examination:
 
     def _report_history(self) -> Iterator[Finding]:
         try:
-            facts = self._database.seen()
-        except Unseen as why:
+            facts = self._database.result()
+        except CallFailed as why:
             yield replace(history.away(self._settings, why), room="history", check=name_of(history.answers))
         else:
             yield from examined("history", facts, history.CHECKS)
 
     def _tell_processes(self) -> Iterator[Finding]:
         try:
-            facts = self._processes.seen()
-        except Unseen as why:
+            facts = self._processes.result()
+        except CallFailed as why:
             seen, remedy = f"they cannot be looked at: {why}", "mend the state directory first"
             yield replace(unknown(seen, remedy), room="processes", check=name_of(processes.host))
             return
         found = self._queue_facts()
         yield from examined(
-            "processes", facts.with_queue(None if isinstance(found, Unseen) else found), processes.CHECKS
+            "processes", facts.with_queue(None if isinstance(found, CallFailed) else found), processes.CHECKS
         )
 
-    def _queue_facts(self) -> QueueFacts | Unseen:
+    def _queue_facts(self) -> QueueFacts | CallFailed:
         """Return the facts about the queue, or why there are none. The store is read only after it has answered."""
         if self._queue is None:
             try:
-                self._store.seen()
-            except Unseen:
-                self._queue = Unseen("the store does not answer")
+                self._store.result()
+            except CallFailed:
+                self._queue = CallFailed("the store does not answer")
                 return self._queue
             try:
                 cursor = self._cursor()
-                self._queue = Look(lambda: queue_facts(self._settings.redis_url, cursor), POLL_S).seen()
-            except Unseen as why:
+                self._queue = TimedCall(lambda: queue_facts(self._settings.redis_url, cursor), POLL_S).result()
+            except CallFailed as why:
                 self._queue = why
         return self._queue
 
     def _cursor(self) -> Cursor | None:
         try:
-            return self._database.seen().database.cursor
-        except Unseen:
+            return self._database.result().database.cursor
+        except CallFailed:
             return None
 
     def _host_runs(self) -> bool:
         try:
-            return self._processes.seen().host is not None
-        except Unseen:
+            return self._processes.result().host is not None
+        except CallFailed:
             return False
 
     def _reported(self) -> str | None:
         try:
-            return self._processes.seen().reported
-        except Unseen:
+            return self._processes.result().reported
+        except CallFailed:
             return None
 
 
-def _or(look: Look[T], *, instead: T) -> T:
+def _or(look: TimedCall[T], *, instead: T) -> T:
     try:
-        return look.seen()
-    except Unseen:
+        return look.result()
+    except CallFailed:
         return instead

@@ -9,7 +9,7 @@ from gpuqueue.history.error_text import silent
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.timeout_call import Unseen
+from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.redact import without_password
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import format_bytes
@@ -37,7 +37,7 @@ def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
     return Facts(database=database, free_bytes=None if database.path is None else free_bytes(database.path.parent))
 
 
-def away(settings: Settings, why: Unseen) -> Finding:
+def away(settings: Settings, why: CallFailed) -> Finding:
     """Return a finding on why the history is unreachable, with a remedy."""
     words, known = str(why), why.cause if isinstance(why.cause, HistoryUnreachable) else None
     if "malformed" in words or "not a database" in words:  # SQLite's words for a damaged file

@@ -12,7 +12,7 @@ from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.queue.diagnostics import queue_facts
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.timeout_call import Look, Unseen
+from gpuqueue.system.timed_call import CallFailed, TimedCall
 
 #: Time limit of the repairs in this process, in seconds.
 REPAIR_S = 15.0
@@ -26,16 +26,16 @@ def repair(environ: Mapping[str, str]) -> Iterator[str]:
         yield f"nothing was repaired: {faults[0]}"
         return
     try:
-        owner = Look(lambda: settings.state_dir.stat().st_uid, REPAIR_S).seen()
-    except Unseen as why:
+        owner = TimedCall(lambda: settings.state_dir.stat().st_uid, REPAIR_S).result()
+    except CallFailed as why:
         yield f"nothing was repaired: {why}"
         return
     if owner != os.getuid():  # files created here would have the wrong owner
         yield f"nothing was repaired: {settings.state_dir} is not this account's; gpuqueue doctor tells whose it is"
         return
     try:
-        yield from Look(lambda: resume_after_a_killed_down(settings), REPAIR_S).seen()
-    except Unseen as why:
+        yield from TimedCall(lambda: resume_after_a_killed_down(settings), REPAIR_S).result()
+    except CallFailed as why:
         yield f"devices were left as they are: {why}"
     try:
         answer = machines.ask(environ, deep=False, fix=True)

@@ -13,7 +13,7 @@ from gpuqueue.queue.safety import is_too_old, may_evict
 from gpuqueue.queue.server_info import ServerFacts, server_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
-from gpuqueue.system.timeout_call import Unseen
+from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.redact import without_password
 from gpuqueue.text.units import format_bytes
 
@@ -68,7 +68,7 @@ def _free_bytes(settings: Settings, server: ServerFacts) -> int | None:
         return None
 
 
-def away(settings: Settings, why: Unseen) -> Finding:
+def away(settings: Settings, why: CallFailed) -> Finding:
     """Return a finding on why the store is unreachable or not ready, with a remedy."""
     if isinstance(why.cause, StoreNotReady):
         seen, _, remedy = str(why).partition(": ")  # StoreNotReady messages have the form "fault: remedy"

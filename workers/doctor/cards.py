@@ -10,7 +10,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Device, DeviceKind, Health, Reading, trouble_of
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.timeout_call import Look, Unseen
+from gpuqueue.system.timed_call import CallFailed, TimedCall
 from gpuqueue.text.units import format_bytes
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.devices.nvml_diagnostics import DriverFacts
@@ -55,7 +55,7 @@ def facts_of(settings: Settings, driver: DriverFacts) -> Facts:
     """Read all devices at the same time, so that a slow device does not delay the others."""
     try:
         backend = choose(settings.devices, settings.host)
-        looks = [(device, Look(partial(_ask, backend, device), DEVICE_S)) for device in backend.devices()]
+        looks = [(device, TimedCall(partial(_ask, backend, device), DEVICE_S)) for device in backend.devices()]
     except (BadRequest, DeviceTrouble) as error:
         return Facts(settings=settings, driver=driver, trouble=str(error))
     return Facts(settings=settings, driver=driver, devices=tuple(_seen(device, look) for device, look in looks))
@@ -65,10 +65,10 @@ def _ask(backend: DeviceBackend, device: Device) -> tuple[Reading, Health]:
     return backend.reading(device), backend.health(device)
 
 
-def _seen(device: Device, look: Look[tuple[Reading, Health]]) -> Seen:
+def _seen(device: Device, look: TimedCall[tuple[Reading, Health]]) -> Seen:
     try:
-        reading, health = look.seen()
-    except Unseen as why:
+        reading, health = look.result()
+    except CallFailed as why:
         return Seen(device=device, trouble=str(why))
     return Seen(device=device, reading=reading, health=health)
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gpuqueue.model.finding import Check, Finding, examined, name_of, problem, unknown
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.timeout_call import Look, Unseen
+from gpuqueue.system.timed_call import CallFailed, TimedCall
 from workers.devices.nvml_calls import Session
 from workers.devices.nvml_diagnostics import CardFacts, DriverFacts, DriverState, card_facts, driver_facts
 from workers.doctor import cards, driver, orphans, python, runs, visibility
@@ -31,14 +31,14 @@ ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
 def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> Iterator[Finding]:
     """Yield all findings of this machine. The checks that do not depend on the driver come first."""
     session = Session()
-    opening = Look(lambda: driver_facts(session), DRIVER_S)
-    live = Look(lambda: runs.facts_of(settings), POLL_S)
-    outlived = Look(lambda: orphans.facts_of(settings), POLL_S)
+    opening = TimedCall(lambda: driver_facts(session), DRIVER_S)
+    live = TimedCall(lambda: runs.facts_of(settings), POLL_S)
+    outlived = TimedCall(lambda: orphans.facts_of(settings), POLL_S)
     yield from _reported("runs", live, runs.CHECKS)
     yield from _reported("runs", outlived, orphans.CHECKS)
     try:
-        facts = _with_cards(session, opening.seen())
-    except Unseen as why:
+        facts = _with_cards(session, opening.result())
+    except CallFailed as why:
         seen, remedy = (
             f"the NVIDIA driver hangs: {why}",
             "dmesg (NVRM, Xid) tells which card; a reset or a reboot helps",
@@ -48,17 +48,19 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
     else:
         yield from _host(settings, environ, facts)
     python_s = POLL_S + (python.DEEP_S if deep else 0.0)
-    yield from _reported("python", Look(lambda: python.facts_of(environ, facts, deep=deep), python_s), python.CHECKS)
+    yield from _reported(
+        "python", TimedCall(lambda: python.facts_of(environ, facts, deep=deep), python_s), python.CHECKS
+    )
 
 
 def _with_cards(session: Session, facts: DriverFacts) -> DriverFacts:
     """Return *facts* with the facts of each card. A card that hangs is in trouble, and does not delay the others."""
-    looks = [Look(partial(card_facts, session, index), CARD_S) for index in range(facts.count)]
+    looks = [TimedCall(partial(card_facts, session, index), CARD_S) for index in range(facts.count)]
     found = []
     for index, look in enumerate(looks):
         try:
-            found.append(look.seen())
-        except Unseen as why:
+            found.append(look.result())
+        except CallFailed as why:
             found.append(CardFacts(index=index, trouble=f"it hangs: {why}"))
     return replace(facts, cards=tuple(found))
 
@@ -66,15 +68,15 @@ def _with_cards(session: Session, facts: DriverFacts) -> DriverFacts:
 def _host(settings: Settings, environ: Mapping[str, str], facts: DriverFacts) -> Iterator[Finding]:
     around = look_around(visible=environ.get("NVIDIA_VISIBLE_DEVICES"))
     yield from examined("host", driver.Facts(settings=settings, driver=facts, around=around), driver.CHECKS)
-    served = Look(lambda: cards.facts_of(settings, facts), DEVICES_S)
+    served = TimedCall(lambda: cards.facts_of(settings, facts), DEVICES_S)
     yield from _reported("host", served, cards.CHECKS)
-    seen = Look(lambda: visibility.facts_of(served.seen().devices, settings.state_dir, environ), DEVICES_S)
+    seen = TimedCall(lambda: visibility.facts_of(served.result().devices, settings.state_dir, environ), DEVICES_S)
     yield from _reported("host", seen, visibility.CHECKS)
 
 
-def _reported(room: str, look: Look[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:
+def _reported(room: str, look: TimedCall[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:
     try:
-        yield from examined(room, look.seen(), checks)
-    except Unseen as why:
+        yield from examined(room, look.result(), checks)
+    except CallFailed as why:
         name = name_of(next(iter(checks)))
         yield replace(unknown(f"it could not be looked at: {why}"), room=room, check=name)

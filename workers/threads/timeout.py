@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from gpuqueue.system.timed_call import CallFailed, TimedCall
+
 T = TypeVar("T")
 
 #: The timeout(1) program. It starts and ends another program; a direct start from a dead file server would block too.
@@ -24,26 +26,21 @@ def in_time(ask: Callable[[], T], limit_s: float) -> T | None:
     room = _room
     if not room.acquire(blocking=False):
         return None
-    found: list[T] = []
-    raised: list[Exception] = []
-    done = threading.Event()
 
-    def look() -> None:
+    def counted() -> T:
         try:
-            found.append(ask())
-        except Exception as error:  # noqa: BLE001 - raised again in the calling thread
-            raised.append(error)
+            return ask()
         finally:
-            done.set()
             room.release()
 
     try:
-        threading.Thread(target=look, name="gpuqueue-look", daemon=True).start()
+        call = TimedCall(counted, limit_s)
     except RuntimeError:  # the host cannot create another thread
         room.release()
         return None
-    if not done.wait(limit_s):
+    try:
+        return call.result()
+    except CallFailed as failed:
+        if failed.cause is not None:
+            raise failed.cause from None
         return None
-    if raised:
-        raise raised[0]
-    return found[0]

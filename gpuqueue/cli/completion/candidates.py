@@ -201,11 +201,11 @@ def _seen(ask: Callable[[Client], T], *, of_database: bool = False) -> T | None:
     """Query the store, or the history if *of_database*; return None if there is no answer in time."""
     from gpuqueue.client import Client  # noqa: PLC0415 - completing an option needs no store
     from gpuqueue.errors import GpuQueueError  # noqa: PLC0415 - as above
-    from gpuqueue.system.timeout_call import Look  # noqa: PLC0415 - as above
+    from gpuqueue.system.timed_call import TimedCall  # noqa: PLC0415 - as above
 
     with contextlib.suppress(GpuQueueError), Client() as client:
         client.database if of_database else client.queue  # noqa: B018 - keep slow imports out of the time limit
-        return Look(lambda: ask(client), LIMIT_S).seen()
+        return TimedCall(lambda: ask(client), LIMIT_S).result()
     return None
 
 

@@ -25,7 +25,7 @@ from gpuqueue.model.finding import Finding, Grade, examined
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.notification import Notification, Outcome
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.timeout_call import Look, Unseen
+from gpuqueue.system.timed_call import CallFailed, TimedCall
 
 
 def settings_for(url: str) -> Settings:
@@ -41,8 +41,8 @@ def of(url: str, *, integrity_s: float = 10.0) -> dict[str, Finding]:
 def away(url: str) -> Finding:
     """Return the finding for a history that cannot be read."""
     settings = settings_for(url)
-    with pytest.raises(Unseen) as caught:
-        Look(lambda: facts_of(settings, integrity_s=1), 30).seen()
+    with pytest.raises(CallFailed) as caught:
+        TimedCall(lambda: facts_of(settings, integrity_s=1), 30).result()
     return room.away(settings, caught.value)
 
 

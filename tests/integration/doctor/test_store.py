@@ -31,7 +31,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
 from gpuqueue.queue.server_info import server_facts
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.timeout_call import Look, Unseen
+from gpuqueue.system.timed_call import CallFailed, TimedCall
 from gpuqueue.version import VERSION
 
 
@@ -208,8 +208,8 @@ def test_a_clock_that_is_off_is_told_with_what_hangs_on_it(store_url: str, off_s
 def test_a_store_that_is_away_is_told_with_the_reason(url: str, words: str) -> None:
     """Refused, unknown and malformed addresses have different findings. No password is shown."""
     settings = settings_for(url)
-    with pytest.raises(Unseen) as caught:
-        Look(lambda: store_facts(settings), 30).seen()
+    with pytest.raises(CallFailed) as caught:
+        TimedCall(lambda: store_facts(settings), 30).result()
 
     found = store_room.away(settings, caught.value)
 
@@ -221,8 +221,8 @@ def test_a_store_that_is_away_is_told_with_the_reason(url: str, words: str) -> N
 def test_a_store_that_wants_a_password_is_not_told_to_be_started(start_store: StartStore) -> None:
     """For a store that requires a password the remedy is the address, not a start, because the store runs."""
     settings = settings_for(start_store("--requirepass", "secret"))
-    with pytest.raises(Unseen) as caught:
-        Look(lambda: store_facts(settings), 30).seen()
+    with pytest.raises(CallFailed) as caught:
+        TimedCall(lambda: store_facts(settings), 30).result()
 
     found = store_room.away(settings, caught.value)
 
