@@ -31,11 +31,12 @@ from benchmarks.measure.place import from_the_tests
 from benchmarks.measure.table import report
 from gpuqueue.clock import SystemClock
 from gpuqueue.model.run import RunDevice
+from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.select import choose
 from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.measure.monitor import DeviceMonitor
 from workers.measure.sampler import Sampler
-from workers.measure.watchdog import Watchdog
 from workers.run.directory import RunDir
 from workers.run.values import Held
 
@@ -118,10 +119,11 @@ def sampler(shims: list[int], *, young: bool) -> Callable[[], None]:
     for number, pid in enumerate(shims, start=1):
         on = RunDevice(uuid=device.uuid, lease_bytes=2 * GIB, kind=device.kind, total_bytes=device.total_bytes)
         held = Held(job_id=number, token=f"1.{number}", devices=(on,))
-        directory = RunDir.create(place, held)
+        directory = RunDir.create(place / "runs", held)
         (directory.path / "pid").write_text(f"{ProcessIdentity.of(pid)}\n")
         runs.add(LiveRun(held=held, directory=directory, since_s=0.0 if not young else time.monotonic()))
-    return Sampler(backend, runs, SystemClock(), Watchdog(lambda _device, _reading: 0)).sample
+    settings, clock = Settings.load({"GPUQUEUE_STATE_DIR": str(place)}), SystemClock()
+    return Sampler(DeviceMonitor(settings, backend, runs, clock), runs, clock).sample
 
 
 def bare(share: float) -> Callable[[], None]:

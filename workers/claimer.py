@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable
@@ -17,7 +17,6 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import BrokenClaim, Claim, Later
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.settings.settings import Settings
-from workers.devices.backend import DeviceBackend
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
 from workers.run.directory import RunDir
@@ -38,7 +37,7 @@ class Claimer:
         self,
         settings: Settings,
         queue: JobQueue,
-        backend: DeviceBackend,
+        devices: Mapping[str, Device],
         device: Device,
         admission: AdmissionCheck,
         runs: LiveRuns,
@@ -50,7 +49,7 @@ class Claimer:
     ) -> None:
         self._settings = settings
         self._queue = queue
-        self._known = {each.uuid: each for each in backend.devices()}
+        self._known = devices
         self._gpus_here = any(each.kind is not DeviceKind.CPU for each in self._known.values())
         self._device = device
         self._admission = admission
@@ -104,7 +103,7 @@ class Claimer:
         """
         nonce = new_nonce()
         while True:
-            offer = self._admission.look()
+            offer = self._admission.offer()
             if offer.trouble is not None:
                 self._say(offer.trouble)
                 return None  # a job claimed by an unanswered attempt returns to the queue when its lease expires

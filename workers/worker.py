@@ -28,16 +28,17 @@ from workers.devices.backend import DeviceBackend
 from workers.devices.topology import near
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
+from workers.measure.monitor import DeviceMonitor
 from workers.measure.sampler import Sampler
-from workers.measure.watchdog import Watchdog
 from workers.run import process_tree
 from workers.run.directory import RunDir, reported, unsettled
 from workers.run.environment import TOKEN
-from workers.runner import NOT_STARTED, Runner
+from workers.runner import Runner
 from workers.services.adoption import Adoption
 from workers.services.heartbeats import Heartbeats
 from workers.services.prune import Pruner
 from workers.services.reaper import Reaper
+from workers.steps.report import NOT_STARTED
 from workers.threads.steady_clock import SteadyEvent
 
 log = logging.getLogger(__name__)
@@ -71,13 +72,12 @@ class Worker:
         self.name = f"{settings.host}/{device.uuid}/{secrets.token_hex(4)}"
         self.queue = JobQueue(settings.redis_url)
         self.runs = LiveRuns()
-        self._backend = backend
         self._clock = clock
-        self._admission = AdmissionCheck(settings, backend, device, self.runs, clock)
-        watchdog = Watchdog(self._admission.allocated_bytes)
-        self._sampler = Sampler(backend, self.runs, clock, watchdog, self._admission.look, self._admission.newest)
+        self._monitor = DeviceMonitor(settings, backend, self.runs, clock)
+        self._admission = AdmissionCheck(settings, self._monitor, device, clock)
+        self._sampler = Sampler(self._monitor, self.runs, clock)
         self._adoption = Adoption(settings, self.queue, self.runs, worker=self.name, near=near(backend, device))
-        self._runner = Runner(settings, self.queue, self._admission, self._sampler, self.runs, clock, self._adoption)
+        self._runner = Runner(settings, self.queue, self._admission, self._monitor, self.runs, clock, self._adoption)
         self._heartbeats = Heartbeats(settings, self.queue, self._admission, self.runs, clock, self._adoption)
         self._reaper = Reaper(settings, self.queue, clock)
         self._pruner = Pruner(settings, clock)
@@ -109,7 +109,7 @@ class Worker:
         self._claimer = Claimer(
             self.settings,
             self.queue,
-            self._backend,
+            self._monitor.devices,
             self.device,
             self._admission,
             self.runs,
@@ -222,11 +222,11 @@ class Worker:
         A worker adopts the runs of its own device. The worker of the first device also adopts the runs of devices that
         are gone: a card can drop out, and ``up`` can be called with other devices than before.
         """
-        here = sorted(self._backend.devices(), key=lambda device: device.index)
-        if uuid == self.device.uuid or uuid in {device.uuid for device in here}:
+        if uuid in self._monitor.devices:
             return uuid == self.device.uuid
+        first = min(self._monitor.devices.values(), key=lambda device: device.index)
         # A worker in another container may share the state directory and serve the device.
-        return here[0].uuid == self.device.uuid and not is_locked_anywhere(self._lock_of(uuid))
+        return first.uuid == self.device.uuid and not is_locked_anywhere(self._lock_of(uuid))
 
     def _give_up_orphans(self, verdicts: Verdicts) -> None:
         for lease in verdicts.others:

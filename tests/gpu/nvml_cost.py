@@ -20,12 +20,13 @@ from fake_driver.job import Cuda
 from gpuqueue.clock import SystemClock
 from gpuqueue.model.device import Device
 from gpuqueue.model.run import RunDevice
+from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import GIB, MIB
 from workers.devices.select import choose
 from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.measure.monitor import DeviceMonitor
 from workers.measure.sampler import Sampler
-from workers.measure.watchdog import Watchdog
 from workers.run.directory import RunDir
 from workers.run.values import Held
 
@@ -45,7 +46,8 @@ def main(uuid: str, place: str) -> None:
     run = run_of_ours(device, Path(place))
     runs = LiveRuns()
     runs.add(run)
-    sampler = Sampler(backend, runs, SystemClock(), Watchdog(lambda _device, _reading: 0))
+    settings, clock = Settings.load({"GPUQUEUE_STATE_DIR": place}), SystemClock()
+    sampler = Sampler(DeviceMonitor(settings, backend, runs, clock), runs, clock)
     cost_us = {
         "memory, second version": cost(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)),
         "process list": cost(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)),

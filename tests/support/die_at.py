@@ -2,7 +2,7 @@
 
 python die_at.py kill workers.claimer:Claimer._take run --device 0 --plain     SIGKILL there
 python die_at.py kill@3 workers.run.directory:_unlink run --device 0 --plain      SIGKILL there, the third time
-python die_at.py fail workers.runner:Runner._settle run --device 0 --plain     an OSError, the first time only
+python die_at.py fail workers.steps.judge:Judge.judge run --device 0 --plain     an OSError, the first time only
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Deadlined:
     def distance(self, a: Device, b: Device) -> int | None:
         """Return the backend's answer in time. A stuck device is not asked."""
         for device in (a, b):
-            self._lane(device.uuid).check()
+            self._lane(device.uuid).fail_if_stuck()
         return self._lane("the driver, asked for distances,").ask(self._deadline_s, self._backend.distance, a, b)
 
     def _lane(self, name: str) -> _Lane:
@@ -88,7 +88,7 @@ class _Lane:
             DeviceTrouble: the call does not return in time, or an earlier call has not returned yet.
 
         """
-        self.check()
+        self.fail_if_stuck()
         call = TimedCall(partial(question, *args), deadline_s, self._calls.put)
         try:
             return call.result()
@@ -99,7 +99,7 @@ class _Lane:
             self._stuck = call, datetime.now(timezone.utc) - timedelta(seconds=deadline_s)
         raise DeviceTrouble(f"{self._name} has not answered for {deadline_s:g} s")
 
-    def check(self) -> None:
+    def fail_if_stuck(self) -> None:
         """Return if no call is stuck.
 
         Raises:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuqueue.errors import Unreadable
-from gpuqueue.model.device import Reading
 from gpuqueue.model.job import JobSpec
 from gpuqueue.system.process import ProcessIdentity
 from workers.measure.meter import Meter
 from workers.measure.neighbours import Neighbours
+from workers.measure.sample import Sample
 from workers.measure.timeline import MOST_POINTS
 from workers.run.directory import RunDir
 from workers.run.values import Held
@@ -81,24 +82,37 @@ class LiveRun:
             meter = self.meters.setdefault(uuid, Meter(MOST_POINTS // len(self.held.devices)))
         return meter
 
-    def note(self, uuid: str, reading: Reading, used_bytes: int | None, pids: frozenset[int], now_s: float) -> None:
-        """Record one sample of the device *uuid*: the bytes that the run's processes *pids* use there."""
-        meter = self.meter(uuid)
+    def note(self, sample: Sample) -> None:
+        """Record one sample of a device."""
+        device, reading = sample.device, sample.reading
+        held = {run.job_id: run.used_bytes for run in sample.runs if run.alive}
+        self.neighbours.note(device, reading, held, sample.external_processes)
+        share = sample.measured(self.held.token)
+        if share is None:
+            return
+        meter = self.meter(device.uuid)
         with self._noting:
             meter.note(
-                used_bytes,
-                at_s=now_s - self.since_s,
+                share.used_bytes,
+                at_s=sample.began_s - self.since_s,
                 # A process of this run that ended right after the reading is not in *pids*, and is no neighbour.
-                shared=bool(reading.processes.keys() - pids - meter.pids),
+                shared=bool(reading.processes.keys() - share.pids - meter.pids),
                 device_bytes=reading.used_bytes,
-                pids=pids,
+                pids=share.pids,
             )
 
-    def note_at_once(self, held: Sequence[int | None]) -> None:
+    def note_at_once(self, used: Iterable[int | None]) -> None:
         """Record the bytes that the run uses on each of its devices at one moment; None where that is unknown."""
-        known = [each for each in held if each is not None]
+        known = [each for each in used if each is not None]
         if known and len(known) == len(self.held.devices):
             self.at_once_bytes = max(self.at_once_bytes or 0, sum(known))
+
+    def close(self) -> None:
+        """Close the files of the run, and release its lock if this worker holds it."""
+        self.directory.close()
+        if self.lock_fd is not None:
+            os.close(self.lock_fd)
+            self.lock_fd = None
 
     def hear_start(self) -> None:
         """Add a note on whether a warm interpreter became the run, once the shim has written that."""
@@ -112,10 +126,6 @@ class LiveRun:
         """Yield and remove the notes that were not sent yet."""
         while self.notes:
             yield self.notes.popleft()
-
-    def lease_bytes(self, uuid: str) -> int:
-        """Return the memory allocated to the run on the device *uuid*, in bytes."""
-        return sum(device.lease_bytes for device in self.held.devices if device.uuid == uuid)
 
     def observed(self) -> dict[str, int]:
         """Return the bytes of the last sample on each device; 0 before the first sample."""

@@ -34,7 +34,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look:
+class Snapshot:
     """A snapshot of one device. ``own_bytes`` is the run's own memory, None where the driver does not report it."""
 
     device: Device
@@ -57,13 +57,13 @@ class Neighbours:
 
     def __init__(self, job_id: int) -> None:
         self._job_id = job_id
-        self._looks: dict[str, Look] = {}
+        self._snapshots: dict[str, Snapshot] = {}
 
-    def seen(
+    def note(
         self,
         device: Device,
         reading: Reading,
-        ours_by_job: Mapping[int, int | None],
+        used_by_job: Mapping[int, int | None],
         external_processes: Sequence[ExternalProcess],
     ) -> None:
         """Record a snapshot of *device* from one reading.
@@ -74,30 +74,30 @@ class Neighbours:
         Args:
             device: One of the run's devices.
             reading: The reading. The memory of external processes is taken from it, not from their recent peaks.
-            ours_by_job: Bytes used there by each live job of this host; None where the driver does not report them.
+            used_by_job: Bytes used there by each live job of this host; None where the driver does not report them.
             external_processes: The external processes there.
 
         """
-        if self._job_id not in ours_by_job:
+        if self._job_id not in used_by_job:
             return
-        own_bytes = ours_by_job[self._job_id]
-        before = self._looks.get(device.uuid)
+        own_bytes = used_by_job[self._job_id]
+        before = self._snapshots.get(device.uuid)
         if own_bytes == 0 and before is not None and before.own_bytes != 0:
             return
-        jobs = {job_id: held for job_id, held in ours_by_job.items() if job_id != self._job_id and held != 0}
+        jobs = {job_id: held for job_id, held in used_by_job.items() if job_id != self._job_id and held != 0}
         beside = [Neighbour(who=f"job {job_id}", held_bytes=held) for job_id, held in jobs.items()]
         beside += _described(reading, external_processes)
-        self._looks[device.uuid] = Look(
+        self._snapshots[device.uuid] = Snapshot(
             device=device,
             free_bytes=reading.free_bytes,
             own_bytes=own_bytes,
             beside=tuple(sorted(beside, key=lambda each: -(each.held_bytes or 0))),
         )
 
-    def fullest(self, uuids: Collection[str] = ()) -> Look | None:
+    def fullest(self, uuids: Collection[str] = ()) -> Snapshot | None:
         """Return the snapshot of the fullest device among *uuids* (all if none is given), or None without snapshots."""
-        looks = [look for uuid, look in self._looks.items() if not uuids or uuid in uuids]
-        return min(looks, key=lambda look: look.free_bytes, default=None)
+        found = [each for uuid, each in self._snapshots.items() if not uuids or uuid in uuids]
+        return min(found, key=lambda each: each.free_bytes, default=None)
 
 
 def _described(reading: Reading, external_processes: Sequence[ExternalProcess]) -> Iterator[Neighbour]:

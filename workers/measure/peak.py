@@ -1,4 +1,4 @@
-"""Chooses the peak memory of a run on a device from several measurements, and names its source. Pure.
+"""Chooses the peak memory of a run on a device from several measurements, and names its source.
 
 Each measurement can be too low but not too high, and each misses something else, so the largest is the peak:
 
@@ -12,12 +12,43 @@ Each measurement can be too low but not too high, and each misses something else
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from gpuqueue.model.device import Peak, PeakSource
+from gpuqueue.model.device import DeviceKind, Peak, PeakSource
+from gpuqueue.model.run import RunDevice
+from workers.measure.active_runs import LiveRun
 from workers.measure.meter import Meter
+from workers.measure.monitor import DeviceMonitor
+from workers.run.torch_report import InsideReport
 
 #: With at least this many samples, a largest sample of 0 bytes means that the run used no memory on the device.
 ENOUGH_SAMPLES = 10
+
+
+def measured_devices(
+    run: LiveRun, max_rss_bytes: int | None, report: InsideReport | None, monitor: DeviceMonitor
+) -> tuple[RunDevice, ...]:
+    """Return the devices of an ended run, each with its peak, activity and timeline.
+
+    *max_rss_bytes* is the kernel's maximum for the run's largest process. *report* has the figures of torch's
+    allocators in the run's processes.
+    """
+    devices = []
+    for position, device in enumerate(run.held.devices):
+        meter = run.meter(device.uuid)
+        if device.kind is None:  # the worker that claimed the run did not know the device, so no samples exist
+            peak = Peak.unknown()
+        elif device.kind is not DeviceKind.GPU:
+            alone = len(run.held.devices) == 1  # with several devices the maximum cannot be divided among them
+            peak = peak_of(meter, device.kind.peak_source, kernel_bytes=max_rss_bytes if alone else None)
+        else:
+            torch_bytes = report.reserved(device.uuid, position) if report is not None else None
+            if torch_bytes is not None and torch_bytes > (device.total_bytes or torch_bytes):
+                torch_bytes = None  # the job writes the report, so its figures may be wrong
+            accounted = monitor.accounted(device.uuid, meter.pids)
+            peak = peak_of(meter, device.kind.peak_source, accounted=accounted, torch_bytes=torch_bytes)
+        devices.append(replace(device, peak=peak, activity=meter.activity(), timeline=meter.timeline()))
+    return tuple(devices)
 
 
 def peak_of(

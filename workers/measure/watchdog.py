@@ -10,13 +10,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
 from enum import Enum
 
-from gpuqueue.model.device import Device, DeviceKind, Reading
+from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import EndingKind
 from gpuqueue.text.units import MIB, format_bytes
 from workers.measure.active_runs import LiveRun
+from workers.measure.sample import Sample
 
 log = logging.getLogger(__name__)
 
@@ -52,59 +52,41 @@ def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, allocated_byte
     return Excess.WARN
 
 
-class Watchdog:
-    """Watches the runs of one worker on GPUs. Host memory is left to the kernel.
-
-    *allocated_bytes* returns the bytes in use on or allocated from a device, for the runs of all workers
-    (:meth:`workers.measure.admission.AdmissionCheck.allocated_bytes`). It is called only if a run exceeds its lease.
-    """
-
-    def __init__(self, allocated_bytes: Callable[[Device, Reading], int]) -> None:
-        self._allocated_bytes = allocated_bytes
-
-    def look(self, run: LiveRun, device: Device, used_bytes: int | None, reading: Reading) -> None:
-        """Check one sample of a run on a device, and warn or end the run if it uses too much."""
-        if used_bytes is None or device.kind is not DeviceKind.GPU or not run.held.capped:
-            return
-        lease_bytes = run.lease_bytes(device.uuid)
-        found = Excess.NONE
-        if used_bytes > lease_bytes:
-            not_taken = self._not_taken_bytes(device, reading)
-            found = excess(used_bytes, lease_bytes, free_bytes=reading.free_bytes, allocated_bytes=not_taken)
-        meter = run.meter(device.uuid)
-        # One high sample alone may be a process that is exiting. The score also catches a job that goes up and down.
-        meter.excess = meter.excess + 2 if found is Excess.END else max(0, meter.excess - 1)
-        if found is not Excess.NONE and not meter.warned:
-            meter.warned = True
-            limit = format_bytes(limit_bytes(lease_bytes))
-            self._report(run, f"it holds {format_bytes(used_bytes)} on {device.uuid}, more than the "
-                            f"{format_bytes(lease_bytes)} it asked for; above {limit} it is ended")  # fmt: skip
-        if meter.excess >= ENOUGH and not meter.ended:
-            try:
-                run.directory.ask_end(EndingKind.OUT_OF_MEMORY)
-            except OSError as error:
-                log.warning("%s: its end cannot be asked for, it is tried again: %s", run, error)
-                return
-            meter.ended = True
-            self._report(run, f"ended: it holds {format_bytes(used_bytes)} on {device.uuid} and asked for "
-                            f"{format_bytes(lease_bytes)}; give it more with --mem")  # fmt: skip
-
-    def _not_taken_bytes(self, device: Device, reading: Reading) -> int:
-        """Return the bytes that are allocated to runs and not used yet; 0 if the host cannot measure that now."""
+def enforce_limit(run: LiveRun, sample: Sample) -> None:
+    """Check one sample of a run, and warn or end the run if it uses too much. Host memory is left to the kernel."""
+    device, share = sample.device, sample.measured(run.held.token)
+    if share is None or share.used_bytes is None or device.kind is not DeviceKind.GPU or not run.held.capped:
+        return
+    used_bytes, lease_bytes = share.used_bytes, share.lease_bytes
+    reading, not_used_bytes = sample.reading, sample.allocated_bytes - sample.reading.used_bytes
+    found = excess(used_bytes, lease_bytes, free_bytes=reading.free_bytes, allocated_bytes=not_used_bytes)
+    meter = run.meter(device.uuid)
+    # One high sample alone may be a process that is exiting. The score also catches a job that goes up and down.
+    meter.excess = meter.excess + 2 if found is Excess.END else max(0, meter.excess - 1)
+    if found is not Excess.NONE and not meter.warned:
+        meter.warned = True
+        limit = format_bytes(limit_bytes(lease_bytes))
+        _report(run, f"it holds {format_bytes(used_bytes)} on {device.uuid}, more than the "
+                     f"{format_bytes(lease_bytes)} it asked for; above {limit} it is ended")  # fmt: skip
+    if meter.excess >= ENOUGH and not meter.ended:
         try:
-            return self._allocated_bytes(device, reading) - reading.used_bytes
+            run.directory.ask_end(EndingKind.OUT_OF_MEMORY)
         except OSError as error:
-            log.warning("%s is not judged by what is allocated to others: %s", device.uuid, error)
-            return 0
+            log.warning("%s: its end cannot be asked for, it is tried again: %s", run, error)
+            return
+        meter.ended = True
+        _report(run, f"ended: it holds {format_bytes(used_bytes)} on {device.uuid} and asked for "
+                     f"{format_bytes(lease_bytes)}; give it more with --mem")  # fmt: skip
 
-    def _report(self, run: LiveRun, words: str) -> None:
-        """Write *words* to the job's log, to its notes and to the worker's log."""
-        log.warning("%s: %s", run, words)
-        run.notes.append(words)
-        with contextlib.suppress(OSError):
-            # Non-blocking, because the job may have put a pipe there. Without O_CREAT, a deleted log stays deleted.
-            job_log = os.open(run.directory.log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
-            try:
-                os.write(job_log, f"gpuqueue: {words}\n".encode())
-            finally:
-                os.close(job_log)
+
+def _report(run: LiveRun, words: str) -> None:
+    """Write *words* to the job's log, to its notes and to the worker's log."""
+    log.warning("%s: %s", run, words)
+    run.notes.append(words)
+    with contextlib.suppress(OSError):
+        # Non-blocking, because the job may have put a pipe there. Without O_CREAT, a deleted log stays deleted.
+        job_log = os.open(run.directory.log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(job_log, f"gpuqueue: {words}\n".encode())
+        finally:
+            os.close(job_log)

@@ -66,6 +66,10 @@ class _Delivery:
     out_of_memory: bool
     devices: tuple[_OnDevice, ...]
 
+    def reserved(self, place: str | int) -> int:
+        """Return the bytes reserved on one device."""
+        return sum(device.reserved for device in self.devices if device.place == place)
+
 
 def read_reports(run_dir: Path) -> InsideReport | None:
     """Return the combined report of the run's processes, or None if no process has written a valid report."""
@@ -80,13 +84,9 @@ def read_reports(run_dir: Path) -> InsideReport | None:
         ooms=sum(device.ooms for device in devices),
         alloc_retries=sum(device.retries for device in devices),
         out_of_memory=any(each.out_of_memory for each in reported),
-        reserved_on={place: max(_reserved(each, place) for each in reported) for place in places},
+        reserved_on={place: max(each.reserved(place) for each in reported) for place in places},
         ooms_on={place: sum(device.ooms for device in devices if device.place == place) for place in places},
     )
-
-
-def _reserved(reported: _Delivery, place: str | int) -> int:
-    return sum(device.reserved for device in reported.devices if device.place == place)
 
 
 def _files(inside: Path) -> list[Path]:

@@ -88,13 +88,15 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exit:
-    """The exit of a run, which the shim writes after the run's last process is gone."""
+    """The exit of a run, which the shim writes after the run's last process is gone, unless the shim is lost."""
 
     ending: Ending
     duration_s: float | None
     max_rss_bytes: int | None
     #: Whether the job never began because the host was short of a resource: a process, a descriptor, disk space.
     hosts_fault: bool = False
+    #: Whether the shim is gone without having written an exit.
+    shim_vanished: bool = False
 
     @classmethod
     def of(cls, plain: Fields) -> Exit:

@@ -72,7 +72,7 @@ class Heartbeats:
         while True:
             asked_s = self._clock.monotonic_s()  # the lease counts from here at the earliest, so the grace does too
             runs = self._runs.all()
-            offer = self._admission.look()
+            offer = self._admission.offer()
             verdicts = self._queue.heartbeat(offer, [_alive(run) for run in runs], lease_s=self._settings.lease_s)
             if verdicts.epoch == self._epoch:
                 break

@@ -30,11 +30,11 @@ def note_looks(path: str) -> None:
     """Make the admission check and the claim log when they read the device."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     began = threading.local()
-    look, seek, still_fits = AdmissionCheck.look, JobQueue.seek, AdmissionCheck.still_fits
+    offer, seek, still_fits = AdmissionCheck.offer, JobQueue.seek, AdmissionCheck.still_fits
 
-    def noted_look(self: AdmissionCheck) -> Any:
+    def noted_offer(self: AdmissionCheck) -> Any:
         began.ns = time.time_ns()
-        return look(self)
+        return offer(self)
 
     def noted_seek(self: JobQueue, *args: Any, nonce: str, **kwargs: Any) -> Any:
         found = seek(self, *args, nonce=nonce, **kwargs)
@@ -44,13 +44,14 @@ def note_looks(path: str) -> None:
 
     def noted_still_fits(self: AdmissionCheck, run: Any) -> Any:
         ago_s = 0.0
-        if self.newest(self._device) is not None and self._newest is not None:  # the check reuses this reading
-            ago_s = time.monotonic() - self._newest[0]
+        sample = self._monitor.recent(self._device)
+        if sample is not None:  # the check reuses this sample
+            ago_s = time.monotonic() - sample.began_s
         os.write(file, f"start {run.held.token} {time.time_ns() - round(ago_s * 1e9)}\n".encode())
         return still_fits(self, run)
 
     patched: Any = AdmissionCheck
-    patched.look, patched.still_fits = noted_look, noted_still_fits
+    patched.offer, patched.still_fits = noted_offer, noted_still_fits
     patched = JobQueue
     patched.seek = noted_seek
 

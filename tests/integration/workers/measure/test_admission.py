@@ -24,8 +24,9 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import GIB, MIB
 from workers.measure.active_runs import LiveRun, LiveRuns
-from workers.measure.admission import MOMENT_S, AdmissionCheck
-from workers.measure.watchdog import Watchdog
+from workers.measure.admission import AdmissionCheck
+from workers.measure.monitor import MOMENT_S, DeviceMonitor
+from workers.measure.watchdog import enforce_limit
 from workers.run.directory import RunDir
 from workers.run.values import Held
 from workers.services.adoption import Adoption
@@ -40,6 +41,11 @@ class Later(SystemClock):
     """A clock of a machine that is *ahead* in time."""
 
     ahead = timedelta(0)
+    moments = 0
+
+    def monotonic_s(self) -> float:
+        """Return the present time, later by the moments that have passed."""
+        return super().monotonic_s() + 2 * MOMENT_S * self.moments
 
     def now(self) -> datetime:
         """Return the present time plus *ahead*."""
@@ -57,9 +63,10 @@ class Host:
         self.backend = backend
         self.devices = backend.devices()
         self.runs = [LiveRuns() for _ in self.devices]
-        self.gates = [
-            AdmissionCheck(self.settings, backend, device, runs, self.clock)
-            for device, runs in zip(self.devices, self.runs, strict=True)
+        self.monitors = [DeviceMonitor(self.settings, backend, runs, self.clock) for runs in self.runs]
+        self.checks = [
+            AdmissionCheck(self.settings, monitor, device, self.clock)
+            for device, monitor in zip(self.devices, self.monitors, strict=True)
         ]
 
     def run(self, job_id: int, gib: int, *cards: int, token: str | None = None) -> LiveRun:
@@ -110,18 +117,18 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
     """
     heartbeats = [
         Heartbeats(host.settings, queue, admission, runs, host.clock, Adoption(host.settings, queue, runs, worker="w"))
-        for admission, runs in zip(host.gates, host.runs, strict=True)
+        for admission, runs in zip(host.checks, host.runs, strict=True)
     ]
     for each in heartbeats:
         each.heartbeat()
     job = queue.submit(make_spec(mem_bytes=10 * GIB, gpus=2))
-    claim = queue.claim(host.gates[0].look(), worker="w0", lease_s=300, nonce="aa")
+    claim = queue.claim(host.checks[0].offer(), worker="w0", lease_s=300, nonce="aa")
     assert claim is not None
     pair = host.run(job.id, 10, 0, 1, token=claim.token)
     process = shim(pair)
     host.fake.hold(1, process, 10 * GIB)
     observed = {device.uuid: 10 * GIB for device in host.devices}
-    queue.heartbeat(host.gates[0].look(), [Alive(job_id=job.id, token=claim.token, observed=observed)], lease_s=300)
+    queue.heartbeat(host.checks[0].offer(), [Alive(job_id=job.id, token=claim.token, observed=observed)], lease_s=300)
     heartbeats[1].heartbeat()
 
     os.kill(process, 9)
@@ -136,7 +143,7 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
     pair.directory.settle()
     host.fake.hold(1, os.getpid(), 20 * GIB)
 
-    offer = host.gates[1].look()
+    offer = host.checks[1].offer()
     assert RESERVED + 20 * GIB == offer.external_bytes
     queue.submit(make_spec(mem_bytes=6 * GIB))
     assert queue.claim(offer, worker="w1", lease_s=300, nonce="bb") is None
@@ -152,11 +159,12 @@ def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_b
     host.runs[1].add(ours)
     pair = host.run(2, 10, 0, 1)
     host.runs[0].add(pair)
-    assert [None, None] == [host.gates[0].still_fits(pair), host.gates[1].still_fits(ours)]
+    assert [None, None] == [host.checks[0].still_fits(pair), host.checks[1].still_fits(ours)]
 
     host.fake.hold(1, os.getpid(), 4 * GIB)
+    host.clock.moments += 1
 
-    for admission, run in ((host.gates[1], ours), (host.gates[0], pair)):
+    for admission, run in ((host.checks[1], ours), (host.checks[0], pair)):
         said = admission.still_fits(run)
         assert said is not None
         assert said.startswith(f"{GIB // 2} bytes of {host.devices[1].uuid}")
@@ -170,9 +178,9 @@ def test_the_claims_own_look_is_not_taken_again_a_moment_later(host: Host, monke
     looks: list[object] = []
     reading = host.backend.reading
     monkeypatch.setattr(host.backend, "reading", lambda device: looks.append(device) or reading(device))
-    admission, ours, since_s = host.gates[1], host.run(1, 10, 1), host.clock.monotonic_s()
+    admission, ours, since_s = host.checks[1], host.run(1, 10, 1), host.clock.monotonic_s()
     monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s)
-    admission.look()
+    admission.offer()
     host.runs[1].add(ours)
 
     assert admission.still_fits(ours) is None
@@ -191,12 +199,12 @@ def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
 
     That reading still has the run's memory, which would be taken for that of an external process.
     """
-    admission, before, ours, since_s = host.gates[1], host.run(1, 20, 1), host.run(2, 20, 1), host.clock.monotonic_s()
+    admission, before, ours, since_s = host.checks[1], host.run(1, 20, 1), host.run(2, 20, 1), host.clock.monotonic_s()
     monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s)
     host.runs[1].add(before)
     process = shim(before)
     host.fake.hold(1, process, 20 * GIB)
-    admission.look()
+    admission.offer()
     os.kill(process, 9)
     before.directory.settle()
     host.runs[1].remove(before.held.token)
@@ -213,11 +221,12 @@ def test_what_a_run_has_taken_of_its_lease_is_not_counted_twice(host: Host, shim
     ours = host.run(1, 13, 1)
     host.runs[1].add(ours)
     host.fake.hold(1, process, 9 * GIB)
-    assert host.gates[1].still_fits(ours) is None
+    assert host.checks[1].still_fits(ours) is None
 
     host.fake.hold(1, process, 11 * GIB)
+    host.clock.moments += 1
 
-    assert host.gates[1].still_fits(ours) is not None
+    assert host.checks[1].still_fits(ours) is not None
 
 
 def test_a_driver_that_does_not_say_who_holds_what_lets_a_second_job_start(
@@ -232,7 +241,7 @@ def test_a_driver_that_does_not_say_who_holds_what_lets_a_second_job_start(
         host.runs[1].add(run)
     host.fake.hold(1, shim(first), 10 * GIB, not_available=True)
 
-    assert host.gates[1].still_fits(second) is None
+    assert host.checks[1].still_fits(second) is None
 
 
 def test_a_run_that_nobody_settles_keeps_no_memory_for_ever(host: Host, shim: Callable[[LiveRun], int]) -> None:
@@ -245,13 +254,13 @@ def test_a_run_that_nobody_settles_keeps_no_memory_for_ever(host: Host, shim: Ca
     host.runs[1].add(ours)
     below = ProcessIdentity.of(shim(dead))
     (dead.directory.path / "pid").write_text(f"{replace(below, started=1)}\n")  # a later process has its pid
-    said = host.gates[1].still_fits(ours)
+    said = host.checks[1].still_fits(ours)
     assert said is not None
     assert said.startswith(f"{30 * GIB + RESERVED - 24 * GIB} bytes"), "the claim that is young may still become a run"
 
     host.clock.ahead = timedelta(seconds=host.settings.lease_s + 1)
 
-    assert host.gates[1].still_fits(ours) is None
+    assert host.checks[1].still_fits(ours) is None
 
 
 def test_a_job_that_takes_what_another_workers_job_was_promised_is_ended(
@@ -264,12 +273,10 @@ def test_a_job_that_takes_what_another_workers_job_was_promised_is_ended(
     ours = host.run(1, 3, 1)
     host.runs[1].add(ours)
     pair = host.run(2, 20, 0, 1)
-    watchdog = Watchdog(host.gates[1].allocated_bytes)
     device, held_bytes = host.devices[1], 3 * GIB + 200 * MIB
 
     def sample() -> bool:
-        reading = host.backend.reading(device)
-        watchdog.look(ours, device, held_bytes, reading)
+        enforce_limit(ours, host.monitors[1].sample(device))
         return (ours.directory.path / "cancel").exists()
 
     host.fake.hold(1, shim(ours), held_bytes)

@@ -14,8 +14,8 @@ import pytest
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.cpu import CpuBackend
 from workers.devices.simulated import SimulatedBackend
-from workers.measure.admission import _external
 from workers.measure.attribution import owners
+from workers.measure.monitor import described
 from workers.run import process_tree
 from workers.run.environment import TOKEN
 
@@ -63,27 +63,28 @@ def _hidden(how: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 def look_around() -> dict[str, Any]:
     """Do all that a worker does with /proc, with another process of its own account beside it."""
+    token = f"1.hidden-{os.getpid()}"
     child = os.fork()
     if child == 0:
-        os.execve("/bin/sleep", ["sleep", "1000"], {TOKEN: "1.hidden"})  # noqa: S606 - no shell is wanted
+        os.execve("/bin/sleep", ["sleep", "1000"], {TOKEN: token})  # noqa: S606 - no shell is wanted
     deadline = time.monotonic() + 30
-    while not process_tree.carrying(TOKEN, "1.hidden") and time.monotonic() < deadline:
+    while not process_tree.carrying(TOKEN, token) and time.monotonic() < deadline:
         os.sched_yield()
     identity = ProcessIdentity.of(child)
     simulated, cpu = SimulatedBackend("h", "sim:1x1G"), CpuBackend("h")
     (device,), (processor,) = simulated.devices(), cpu.devices()
-    external = _external(1, 5)
+    external = described(1, 5)
     return {
         "hidden": process_tree.hides_others(),
         "init": str(ProcessIdentity.of(1)),
         "below": child in process_tree.below(os.getpid()),
         "alive": identity is not None and identity.alive(),
-        "owners": owners([1, child], {"1.hidden": None}).get(child),
+        "owned": owners([1, child], {token: None}).get(child) == token,
         "simulated": simulated.reading(device).total_bytes,
         "cpu": cpu.reading(processor).free_bytes > 0,
         "used": (cpu.used_by(cpu.reading(processor), [1, child]) or 0) > 0,
         "stranger": [external.user, external.command],
-        "swept": process_tree.sweep(TOKEN, "1.hidden"),
+        "swept": process_tree.sweep(TOKEN, token),
         "ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),
     }
 
@@ -103,7 +104,7 @@ def test_a_proc_that_hides_others_hides_nothing_of_ours(how: int) -> None:
         "init": "None",
         "below": True,
         "alive": True,
-        "owners": "1.hidden",
+        "owned": True,
         "simulated": 2**30,
         "cpu": True,
         "used": True,

@@ -8,29 +8,37 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.clock import SystemClock
-from gpuqueue.model.device import Device, DeviceKind, Peak, PeakSource, Reading
+from gpuqueue.model.device import DeviceKind, Peak, PeakSource, Reading
 from gpuqueue.model.run import RunDevice
+from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
 from workers.devices.select import choose
+from workers.devices.simulated import SimulatedBackend
 from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.measure.monitor import MOMENT_S, DeviceMonitor
+from workers.measure.peak import measured_devices
 from workers.measure.sampler import FIRST_S, Sampler
-from workers.measure.watchdog import Watchdog
 from workers.run.directory import RunDir
 from workers.run.values import Held
+
+
+def monitor_of(spec: str, place: Path, runs: LiveRuns, clock: SystemClock | None = None) -> DeviceMonitor:
+    """Return the monitor of a worker that serves *spec*."""
+    settings = Settings.load({"GPUQUEUE_STATE_DIR": str(place / "state"), "GPUQUEUE_CONFIG": os.devnull})
+    return DeviceMonitor(settings, choose(spec, "box"), runs, clock or SystemClock())
 
 
 def peak_on(kind: DeviceKind | None, place: Path, spec: str) -> Peak:
     """Return the peak of a run on a device of *kind*, as reported by a worker of *spec*.
 
-    The sampler measured 7 bytes and the kernel 9.
+    The worker measured 7 bytes and the kernel 9.
     """
     device = RunDevice(uuid="dev-0", lease_bytes=1, kind=kind)
     held = Held(job_id=1, token="1.a", devices=(device,), capped=True)
     run = LiveRun(held=held, directory=RunDir.create(place, held), since_s=0.0)
     if kind is not None:
         run.meter("dev-0").note(7, at_s=0.0, shared=False, device_bytes=7)
-    runs = LiveRuns()
-    (reported,) = Sampler(choose(spec, "box"), runs, SystemClock(), Watchdog(runs)).reported(run, 9, None)
+    (reported,) = measured_devices(run, 9, None, monitor_of(spec, place, LiveRuns()))
     return reported.peak
 
 
@@ -80,35 +88,51 @@ def test_the_first_look_at_a_run_is_not_in_the_way_of_its_start(tmp_path: Path) 
     held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
     runs.add(LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=0.0))
 
-    Sampler(choose("sim:24G", "box"), runs, SystemClock(), Watchdog(runs)).loop(stopping)
+    Sampler(monitor_of("sim:24G", tmp_path, runs), runs, SystemClock()).loop(stopping)
 
     assert [FIRST_S] == stopping.waits_s
 
 
-def test_a_look_that_a_claim_has_just_taken_is_a_sample(tmp_path: Path) -> None:
-    """A recent reading for a claim is used as a sample.
+class Standing(SystemClock):
+    """A clock that a test sets."""
+
+    now_s = 0.0
+
+    def monotonic_s(self) -> float:
+        """Return the time that was set."""
+        return self.now_s
+
+
+def test_a_sample_that_a_claim_has_just_taken_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recent sample for a claim is reused by the sampler.
 
     Regression: in a series of short jobs the device was read for each claim and again for each peak.
     """
-    backend, runs, clock = choose("sim:24G", "box"), LiveRuns(), SystemClock()
-    (device,) = backend.devices()
-    began_s = clock.monotonic_s()
+    runs, clock = LiveRuns(), Standing()
+    monitor = monitor_of("sim:24G", tmp_path, runs, clock)
+    (device,) = monitor.devices.values()
     held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid=device.uuid, lease_bytes=1),))
-    run = LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=began_s)
+    run = LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=0.0)
     (run.directory.path / "pid").write_text(f"{ProcessIdentity.of(os.getpid())}\n")
     runs.add(run)
+    taken: list[float] = []
     ours = Reading(total_bytes=24, free_bytes=20, processes={os.getpid(): 4})
-    asked: list[float] = []
+    monkeypatch.setattr(SimulatedBackend, "reading", lambda *_: taken.append(clock.now_s) or ours)
+    sampler = Sampler(monitor, runs, clock)
 
-    def newest(_device: Device, since_s: float) -> Reading | None:
-        asked.append(since_s)
-        return ours
+    clock.now_s = FIRST_S / 4
+    monitor.sample(device)
+    clock.now_s = FIRST_S
+    sampler.sample()
+    assert [FIRST_S / 4, FIRST_S] == taken, "one from before its start would not have seen it"
 
-    Sampler(backend, runs, clock, Watchdog(lambda _device, _reading: 0), newest=newest).sample()
-
-    assert [began_s + FIRST_S / 2] == asked, "one from before its start would not have seen it"
+    clock.now_s = 1.0
+    monitor.sample(device)
+    clock.now_s += MOMENT_S / 2
+    sampler.sample()
+    assert [FIRST_S / 4, FIRST_S, 1.0] == taken
     assert 4 == run.at_once_bytes
-    assert 0 == run.meter(device.uuid).samples, "who took the look has noted it"
+    assert 3 == run.meter(device.uuid).samples, "each sample is recorded once"
 
 
 def test_a_run_that_is_still_to_be_started_wakes_nobody() -> None:

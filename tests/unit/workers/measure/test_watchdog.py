@@ -9,7 +9,8 @@ from gpuqueue.model.device import DeviceKind, Reading
 from gpuqueue.model.run import RunDevice
 from gpuqueue.text.units import GIB, MIB
 from workers.measure.active_runs import LiveRun
-from workers.measure.watchdog import Excess, Watchdog, excess, limit_bytes
+from workers.measure.sample import RunOnDevice, Sample
+from workers.measure.watchdog import Excess, enforce_limit, excess, limit_bytes
 from workers.run.directory import RunDir
 from workers.run.values import Held
 
@@ -53,10 +54,25 @@ def run_of(place: Path) -> LiveRun:
 
 def looked_at(run: LiveRun, *used: int) -> bool:
     """Pass these samples to the watchdog, and return whether it asked for the run's end."""
-    watchdog = Watchdog(lambda _device, reading: reading.used_bytes)
-    device = make_device("GPU-0")
     for each in used:
-        watchdog.look(run, device, each, Reading(total_bytes=24 * GIB, free_bytes=10 * GIB))
+        share = RunOnDevice(
+            job_id=1,
+            token="1.a",
+            lease_bytes=GIB,
+            started=True,
+            alive=True,
+            pids=frozenset({7}),
+            used_bytes=each,
+        )
+        sample = Sample(
+            device=make_device("GPU-0"),
+            began_s=0.0,
+            reading=Reading(total_bytes=24 * GIB, free_bytes=24 * GIB - each, processes={7: each}),
+            runs=(share,),
+            peaks={},
+            external_processes=(),
+        )
+        enforce_limit(run, sample)
     return (run.directory.path / "cancel").exists()
 
 

@@ -12,8 +12,8 @@ from gpuqueue.model.run import RunDevice
 from workers.measure.active_runs import LiveRun
 from workers.run.directory import RunDir
 from workers.run.values import Held
-from workers.runner import Runner
 from workers.shim.client import Shim, Unanswered
+from workers.steps.spawn import Spawn
 
 
 class Failing:
@@ -47,12 +47,12 @@ def test_whatever_goes_wrong_the_lock_tells_whether_there_is_a_shim(
     run = LiveRun(held=held, directory=directory, since_s=0.0)
     lock = directory.try_lock()
     assert lock is not None
-    runner = Runner.__new__(Runner)
+    spawn = Spawn.__new__(Spawn)
     shims = Failing(error, late=late)
-    runner._shims = shims  # type: ignore[assignment]
+    spawn._shims = shims  # type: ignore[assignment]
 
     with pytest.raises(Unanswered if late else OSError):
-        runner._shim_of(run, make_spec(), {}, lock)
+        spawn._shim_of(run, make_spec(), {}, lock)
 
     assert late is (run.lock_fd is None)
     os.close(shims.held if run.lock_fd is None else run.lock_fd)

@@ -1,0 +1,56 @@
+"""The second step: asks the queue for permission to start."""
+
+from __future__ import annotations
+
+from gpuqueue.clock import Clock
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job import JobState
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings.settings import Settings
+from workers.measure.active_runs import LiveRun
+from workers.steps.conclusion import NotStarted
+from workers.steps.detach import Detaching
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The permission to start *run* until ``until_s`` on the host's monotonic clock, in seconds."""
+
+    run: LiveRun
+    until_s: float
+
+
+class Authorise:
+    """Asks the queue whether a run may start."""
+
+    def __init__(self, settings: Settings, queue: JobQueue, clock: Clock, detaching: Detaching) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._clock = clock
+        self._detaching = detaching
+
+    def authorise(self, run: LiveRun) -> Permit:
+        """Return the permission to start *run*.
+
+        Raises:
+            NotStarted: The job was cancelled, or the claim is stale.
+            Detached: The worker stops before the store answers.
+
+        """
+        until_s, state = self._detaching.answered(lambda: self._ask(run))
+        if state is JobState.CANCELLING:
+            raise NotStarted("cancelled before it started")
+        if state is not JobState.RUNNING:
+            raise NotStarted("the claim is stale", stale=True)
+        return Permit(run, until_s)
+
+    def _ask(self, run: LiveRun) -> tuple[float, JobState | None]:
+        until_s = self._clock.monotonic_s() + self._settings.shim_grace_s  # counted from before the request
+        state = self._queue.started(
+            run.held.job_id,
+            run.held.token,
+            lease_s=self._settings.lease_s,
+            log_path=str(run.directory.log),
+            devices=run.held.devices,
+        )
+        return until_s, state

@@ -1,0 +1,29 @@
+"""The values with which the steps of a run end: a conclusion about an ended run, or the reason why it did not start."""
+
+from __future__ import annotations
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.queue.lease import NO_EVIDENCE, Evidence
+
+
+class NotStarted(Exception):
+    """The run did not start, so its claim is released, unless the claim is *stale*.
+
+    *host_failed*: the host was short of a resource, so the device accepts no job until a trial start succeeds.
+    """
+
+    def __init__(self, why: str, *, host_failed: bool = False, stale: bool = False) -> None:
+        super().__init__(why)
+        self.host_failed = host_failed
+        self.stale = stale
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Conclusion:
+    """What is reported about an ended run. A run whose ending is LOST has no devices with peaks."""
+
+    ending: Ending
+    devices: tuple[RunDevice, ...] = ()
+    duration_s: float | None = None
+    evidence: Evidence = NO_EVIDENCE

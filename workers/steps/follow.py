@@ -1,0 +1,56 @@
+"""The fourth step: waits until the shim of a run is gone."""
+
+from __future__ import annotations
+
+from workers.measure.active_runs import LiveRun
+from workers.shim.client import Shim
+from workers.shim.supervisor import CANNOT_WRITE
+from workers.steps.conclusion import NotStarted
+from workers.steps.detach import Detaching
+
+#: Pause between two polls for a shim that is just being started, in seconds.
+POLL_S = 0.05
+
+
+class Follow:
+    """Follows the shims of one worker's runs."""
+
+    def __init__(self, detaching: Detaching) -> None:
+        self._detaching = detaching
+
+    def follow_child(self, run: LiveRun, shim: Shim) -> None:
+        """Wait until the shim that this worker started is gone.
+
+        Raises:
+            NotStarted: The shim did not begin the run.
+            Detached: The worker stops before.
+
+        """
+        try:
+            self._detaching.wait_for(shim.handle)
+            code = shim.code()
+        finally:
+            shim.close()
+        if code != 0 and run.directory.held() is not None and run.directory.shim() is None:
+            # A shim writes its identity before it starts anything, so this one started nothing.
+            why = f"its shim ended at once with {'a signal' if code is None else code}"
+            raise NotStarted("its run directory cannot be written" if code == CANNOT_WRITE else why, host_failed=True)
+
+    def follow(self, run: LiveRun) -> None:
+        """Wait until the shim of *run*, found by the files of the run directory, is gone.
+
+        Raises:
+            Detached: The worker stops before.
+
+        """
+        while (shim := run.directory.shim()) is None:
+            if not run.directory.path.is_dir():
+                return  # the run directory was deleted; the shim ends when it notices
+            if run.lock_fd is None:
+                run.lock_fd = run.directory.try_lock()
+            if run.lock_fd is not None:
+                return  # the lock is free, so no shim was started
+            self._detaching.pause(POLL_S)
+        handle = shim.handle()
+        if handle is not None:
+            self._detaching.wait_for(handle)

@@ -1,0 +1,66 @@
+"""The sixth step: measures an ended run, and decides its final ending."""
+
+from __future__ import annotations
+
+import logging
+
+from gpuqueue.clock import Clock
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.system.logs import LOGS
+from workers.measure.active_runs import LiveRun
+from workers.measure.admission import AdmissionCheck
+from workers.measure.monitor import DeviceMonitor
+from workers.measure.peak import measured_devices
+from workers.run.torch_report import read_reports
+from workers.run.values import Exit
+from workers.run.verdict import judged, tail
+from workers.steps.conclusion import Conclusion, NotStarted
+from workers.steps.evidence import EvidenceCollector
+
+log = logging.getLogger(__name__)
+
+
+class Judge:
+    """Draws the conclusion from the exit of a run. A bug here must not prevent the report of an end."""
+
+    def __init__(self, admission: AdmissionCheck, monitor: DeviceMonitor, clock: Clock) -> None:
+        self._ground = admission.ground
+        self._monitor = monitor
+        self._collector = EvidenceCollector(admission, clock)
+
+    def judge(self, run: LiveRun, end: Exit) -> Conclusion:
+        """Return the conclusion about *run*.
+
+        Raises:
+            NotStarted: The job never began, because the host was short of a resource.
+
+        """
+        if end.hosts_fault:
+            raise NotStarted(end.ending.detail, host_failed=True)
+        if end.ending.kind is EndingKind.LOST:
+            return Conclusion(ending=end.ending, evidence=self._collector.of_loss(run, end))
+        self._ground.held()
+        log_tail = b"\n".join(tail(run.directory.path / name) for name in LOGS)
+        devices, ending = self._judged(run, end, log_tail)
+        evidence = self._collector.of_ending(run, ending, end.duration_s, log_tail)
+        return Conclusion(ending=ending, devices=devices, duration_s=end.duration_s, evidence=evidence)
+
+    def _judged(self, run: LiveRun, end: Exit, log_tail: bytes) -> tuple[tuple[RunDevice, ...], Ending]:
+        """Return the devices with their peaks, and the ending, which may become OUT_OF_MEMORY."""
+        try:
+            report = read_reports(run.directory.path)
+            devices = measured_devices(run, end.max_rss_bytes, report, self._monitor)
+            ran_out_on = report.ran_out_on([each.uuid for each in devices]) if report is not None else ()
+            full = run.neighbours.fullest(ran_out_on)
+            peaks = [each.peak.bytes for each in devices if full is None or each.uuid == full.device.uuid]
+            return devices, judged(
+                end.ending,
+                report,
+                log_tail,
+                asked_bytes=run.held.devices[0].lease_bytes,
+                peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+                circumstances=full.in_words(several=len(devices) > 1) if full is not None else "",
+            )
+        except Exception:
+            log.exception("%s: its peaks could not be reported", run)
+            return run.held.devices, end.ending

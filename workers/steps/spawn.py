@@ -1,0 +1,118 @@
+"""The third step: writes the shim's spec and starts the shim, which starts the job."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+from collections.abc import Mapping
+
+from gpuqueue.clock import Clock
+from gpuqueue.model.job import JobSpec
+from gpuqueue.settings.settings import Settings
+from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.run.environment import environment
+from workers.run.values import ShimSpec
+from workers.shim.client import Shim, Shims, Unanswered
+from workers.steps.authorise import Permit
+from workers.steps.conclusion import NotStarted
+from workers.warm.pool import WarmPool
+
+log = logging.getLogger(__name__)
+
+
+class Spawn:
+    """Starts the shims of one worker's runs."""
+
+    def __init__(self, settings: Settings, clock: Clock, runs: LiveRuns, shims: Shims, warm_pool: WarmPool) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._runs = runs
+        self._shims = shims
+        self._warm_pool = warm_pool
+
+    def spawn(self, permit: Permit) -> Shim:
+        """Start the run's shim.
+
+        Raises:
+            NotStarted: No shim was started, because the host is short of a resource.
+            Unanswered: A shim was started but gave no answer. The caller must follow it by its files.
+
+        """
+        run, spec = permit.run, permit.run.spec
+        if spec is None or run.lock_fd is None:
+            raise NotStarted("the run directory is locked by somebody else", host_failed=True)
+        try:
+            env = self._write_spec(run, spec, permit.until_s)
+            shim = self._shim_of(run, spec, env, run.lock_fd)
+        except OSError as error:
+            raise NotStarted(error.strerror or str(error), host_failed=True) from error
+        run.since_s = self._clock.monotonic_s()
+        self._runs.wake()  # a short run may end before the sampler's next poll
+        log.info("started %s: %s", run, spec.name)
+        return shim
+
+    def _write_spec(self, run: LiveRun, spec: JobSpec, start_before: float) -> Mapping[str, str]:
+        """Write the shim's spec and its first heartbeat, and return the run's environment.
+
+        Raises:
+            OSError: A file cannot be written.
+
+        """
+        held, directory, settings = run.held, run.directory, self._settings
+        env = environment(held.job_id, held.token, spec, held.devices, directory.path, cap=settings.cap)
+        # Written with the spec. A worker that adopts the run before the first heartbeat would otherwise count the
+        # run's time from the adoption.
+        run.since_s = self._clock.monotonic_s()
+        directory.write_spec(
+            ShimSpec(
+                argv=spec.argv,
+                cwd=spec.cwd,
+                env=env,
+                time_limit_s=spec.time_limit_s,
+                signal=(spec.signal.number, spec.signal.before_s) if spec.signal else None,
+                kill_grace_s=settings.kill_grace_s,
+                fence_grace_s=settings.fence_grace_s,
+                start_before=start_before,
+                umask=spec.umask,
+                log_limit_bytes=settings.log_limit_bytes,
+                pty=(spec.pty.columns, spec.pty.rows) if spec.pty is not None else None,
+                typed=spec.pty is not None and spec.pty.typed,
+                separate_stderr=spec.separate_stderr,
+            ),
+            run.figures(),
+        )
+        directory.renew(start_before)
+        return env
+
+    def _shim_of(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim:
+        """Start the shim of *run*. From then on only the shim holds the run's lock, so a free lock means no shim.
+
+        Raises:
+            OSError: No shim was started, and this worker holds the lock again.
+            Unanswered: A shim was started but gave no answer.
+
+        """
+        run.lock_fd = None
+        try:
+            shim = self._warm(run, spec, env, lock_fd) or self._shims.start(run.directory.path, lock_fd)
+        except Exception as error:  # any error: a lock left open here would look like a live shim for ever
+            os.close(lock_fd)  # if a shim did start, it still holds the lock
+            with contextlib.suppress(OSError):
+                run.lock_fd = run.directory.try_lock()
+            if run.lock_fd is None:
+                raise Unanswered(str(error)) from error
+            raise OSError(getattr(error, "errno", errno.EAGAIN), str(error) or type(error).__name__) from error
+        os.close(lock_fd)
+        return shim
+
+    def _warm(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim | None:
+        """Return the shim of a warm interpreter that becomes the run, or None if the run must start cold."""
+        if not spec.warm:
+            return None
+        shim, why = self._warm_pool.start(spec, env, run.directory.path, lock_fd)
+        run.warm_asked = shim is not None  # the warm interpreter may refuse; the shim then writes the reason
+        if shim is None:
+            run.notes.append(f"started cold: {why}")
+        return shim
