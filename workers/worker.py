@@ -198,13 +198,7 @@ class Worker:
                 yield run
 
     def _first_heartbeat(self) -> Verdicts:
-        """Send the first heartbeat. Wait up to ``OPEN_S`` for the store to open, and keep the runs alive meanwhile.
-
-        Raises:
-            StoreNotOpen: The store does not open in time. The host process starts the worker again.
-            StoreUnreachable: The store does not answer.
-
-        """
+        """Send the first heartbeat. Wait up to ``OPEN_S`` for the store to open, and keep the runs alive meanwhile."""
         deadline_s = self._clock.monotonic_s() + OPEN_S
         while True:
             asked_s = self._clock.monotonic_s()

@@ -82,12 +82,7 @@ class _Lane:
         threading.Thread(target=self._serve, name=f"asks {name}", daemon=True).start()
 
     def ask(self, deadline_s: float, question: Callable[..., _Answer], *args: object) -> _Answer:
-        """Return what *question* returns within *deadline_s* seconds.
-
-        Raises:
-            DeviceTrouble: the call does not return in time, or an earlier call has not returned yet.
-
-        """
+        """Return what *question* returns within *deadline_s* seconds."""
         self.fail_if_stuck()
         call = TimedCall(partial(question, *args), deadline_s, self._calls.put)
         try:
@@ -100,12 +95,7 @@ class _Lane:
         raise DeviceTrouble(f"{self._name} has not answered for {deadline_s:g} s")
 
     def fail_if_stuck(self) -> None:
-        """Return if no call is stuck.
-
-        Raises:
-            DeviceTrouble: an earlier call has not returned yet.
-
-        """
+        """Return if no call is stuck."""
         if self._stuck is not None and not self._stuck[0].done:
             since = f"{self._stuck[1]:%Y-%m-%d %H:%M:%S} UTC"
             raise DeviceTrouble(f"{self._name} is stale since {since}: a call never returned")

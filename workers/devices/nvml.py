@@ -48,10 +48,6 @@ class NvmlBackend:
         """Return this host's GPUs in the order of their index. A card in MIG mode is replaced by its instances.
 
         A GPU that stops answering stays in the list. A GPU that has never answered has no known UUID and is left out.
-
-        Raises:
-            DeviceTrouble: the driver does not answer, or none of the GPUs does.
-
         """
         looks = [self._identify(card) for card in range(int(self._session.ask(pynvml.nvmlDeviceGetCount)))]
         silent = {card: look for card, look in enumerate(looks) if isinstance(look, Refusal)}
@@ -70,12 +66,7 @@ class NvmlBackend:
         return tuple(sorted((device for _, device in self._known.values()), key=lambda device: device.index))
 
     def reading(self, device: Device) -> Reading:
-        """Return a sample of the memory of *device*.
-
-        Raises:
-            DeviceTrouble: the GPU does not answer, or does not report its memory or its processes.
-
-        """
+        """Return a sample of the memory of *device*."""
         total_bytes, free_bytes, held = look(self._session, self._session.handle(device.uuid))
         return Reading(total_bytes=total_bytes, free_bytes=min(free_bytes, total_bytes), processes=held)
 
@@ -90,31 +81,16 @@ class NvmlBackend:
         return total_bytes
 
     def health(self, device: Device) -> Health:
-        """Return the current health of *device*. Values that a MIG instance lacks are those of its card.
-
-        Raises:
-            DeviceTrouble: the GPU does not answer at all.
-
-        """
+        """Return the current health of *device*. Values that a MIG instance lacks are those of its card."""
         parent = None if device.mig_parent is None else self._session.handle(device.mig_parent)
         return health_of(self._session, self._session.handle(device.uuid), parent)
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
-        """Return the driver's own peak memory of each process of *pids*, in bytes; empty if accounting is off.
-
-        Raises:
-            DeviceTrouble: the GPU does not answer at all.
-
-        """
+        """Return the driver's own peak memory of each process of *pids*, in bytes; empty if accounting is off."""
         return accounted(self._session, self._session.handle(device.uuid), pids)
 
     def distance(self, a: Device, b: Device) -> int | None:
-        """Return the distance of two GPUs: 0 for a direct NVLink or the same card, None if it is unknown.
-
-        Raises:
-            DeviceTrouble: one of the GPUs does not answer at all.
-
-        """
+        """Return the distance of two GPUs: 0 for a direct NVLink or the same card, None if it is unknown."""
         cards = [device.mig_parent or device.uuid for device in (a, b)]
         handles = [self._session.handle(card) for card in cards]
         if cards[0] == cards[1]:
@@ -127,12 +103,7 @@ class NvmlBackend:
         return None if level is None else int(level)
 
     def _identify(self, card: int) -> tuple[Device, ...] | Refusal:
-        """Return the GPU at index *card* or its MIG instances, or the error if only this GPU does not answer.
-
-        Raises:
-            Refusal: the driver as a whole does not answer.
-
-        """
+        """Return the GPU at index *card* or its MIG instances, or the error if only this GPU does not answer."""
         try:
             handle = self._session.ask(pynvml.nvmlDeviceGetHandleByIndex, card)
             bus = _text(self._session.ask(pynvml.nvmlDeviceGetPciInfo, handle).busId)
@@ -146,12 +117,7 @@ class NvmlBackend:
             return refusal
 
     def _instances(self, card_handle: Any, card: int, bus: str) -> tuple[Device, ...]:
-        """Return the MIG instances of a card. No job can use the card itself.
-
-        Raises:
-            Refusal: NVML gave an error.
-
-        """
+        """Return the MIG instances of a card. No job can use the card itself."""
         parent = _text(self._session.ask(pynvml.nvmlDeviceGetUUID, card_handle))
         slots = range(int(self._session.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, card_handle)))
         hole = frozenset({pynvml.NVML_ERROR_NOT_FOUND})
@@ -167,12 +133,7 @@ class NvmlBackend:
         )
 
     def _device(self, handle: Any, index: int, bus: str, parent: str | None = None) -> Device:
-        """Return the device for the GPU or MIG instance *handle*.
-
-        Raises:
-            Refusal: NVML gave an error.
-
-        """
+        """Return the device for the GPU or MIG instance *handle*."""
         return Device(
             uuid=_text(self._session.ask(pynvml.nvmlDeviceGetUUID, handle)),
             index=index,

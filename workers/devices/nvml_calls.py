@@ -66,12 +66,7 @@ class Refusal(DeviceTrouble):
 
 
 def _resp(call: Callable[..., _Answer], *args: object) -> _Answer:
-    """Make one NVML call, and translate its error.
-
-    Raises:
-        Refusal: NVML gave an error.
-
-    """
+    """Make one NVML call, and translate its error."""
     try:
         return call(*args)
     except pynvml.NVMLError as error:

@@ -43,12 +43,7 @@ def health_of(session: Session, handle: Any, parent: Any = None) -> Health:
 
 
 def _look(session: Session, handle: Any) -> Health:
-    """Return the health that *handle* itself reports.
-
-    Raises:
-        Refusal: the GPU or the driver is gone.
-
-    """
+    """Return the health that *handle* itself reports."""
     temperature_c = _temperature_c(session, handle)
     further = _further(session, handle)
     power_mw = session.maybe("nvmlDeviceGetPowerUsage", handle)

@@ -111,12 +111,7 @@ def merged(entries: Iterable[tuple[int, int | None]]) -> dict[int, int | None]:
 
 
 def _list(session: Session, call: Callable[..., Iterable[Any]], handle: Any) -> list[tuple[int, int | None]]:
-    """Return one process list. It is read again if it grew between the two NVML calls that pynvml makes for it.
-
-    Raises:
-        Refusal: NVML gave an error.
-
-    """
+    """Return one process list. It is read again if it grew between the two NVML calls that pynvml makes for it."""
     tries_left = _LIST_TRIES
     while True:
         tries_left -= 1

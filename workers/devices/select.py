@@ -74,12 +74,7 @@ def find(backend: DeviceBackend, wanted: str) -> Device:
 
 
 def _gpus() -> DeviceBackend | None:
-    """Return this host's GPUs, None if it has none.
-
-    Raises:
-        DeviceTrouble: there is a driver, but it is broken.
-
-    """
+    """Return this host's GPUs, None if it has none."""
     from workers.devices.nvml import NvmlBackend  # noqa: PLC0415 - only a host that may have GPUs needs pynvml
 
     probed = NvmlBackend.probe()

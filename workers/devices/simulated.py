@@ -103,12 +103,7 @@ class SimulatedBackend(Driverless):
         return self._devices
 
     def reading(self, device: Device) -> Reading:
-        """Return a sample of the memory of *device*.
-
-        Raises:
-            DeviceTrouble: *device* does not belong to this backend.
-
-        """
+        """Return a sample of the memory of *device*."""
         if device.uuid not in self._uuids:
             raise DeviceTrouble(f"there is no simulated device {device.uuid}")
         listed: dict[_Identity, frozenset[str]] = {}

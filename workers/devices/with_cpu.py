@@ -21,23 +21,13 @@ class WithCpu:
         self._cpu = cpu
 
     def devices(self) -> tuple[Device, ...]:
-        """Return the GPUs and then the CPU, which has the next index.
-
-        Raises:
-            DeviceTrouble: the GPUs' driver does not answer.
-
-        """
+        """Return the GPUs and then the CPU, which has the next index."""
         gpus = self._gpus.devices()
         after = max((device.index for device in gpus), default=-1) + 1
         return (*gpus, *(replace(device, index=after + device.index) for device in self._cpu.devices()))
 
     def reading(self, device: Device) -> Reading:
-        """Return a sample of the memory of *device*.
-
-        Raises:
-            DeviceTrouble: the device does not answer, or does not report its free memory.
-
-        """
+        """Return a sample of the memory of *device*."""
         return self._of(device).reading(device)
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
@@ -45,30 +35,15 @@ class WithCpu:
         return (self._gpus if reading.listed else self._cpu).used_by(reading, pids)
 
     def health(self, device: Device) -> Health:
-        """Return the current health of *device*.
-
-        Raises:
-            DeviceTrouble: the device does not answer at all.
-
-        """
+        """Return the current health of *device*."""
         return self._of(device).health(device)
 
     def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
-        """Return the driver's own peak memory of each process of *pids* on *device*, in bytes.
-
-        Raises:
-            DeviceTrouble: the device does not answer at all.
-
-        """
+        """Return the driver's own peak memory of each process of *pids* on *device*, in bytes."""
         return self._of(device).accounted(device, pids)
 
     def distance(self, a: Device, b: Device) -> int | None:
-        """Return the distance of two devices. The distance between the CPU and a GPU is unknown (None).
-
-        Raises:
-            DeviceTrouble: one of the devices does not answer at all.
-
-        """
+        """Return the distance of two devices. The distance between the CPU and a GPU is unknown (None)."""
         backend = self._of(a)
         return backend.distance(a, b) if backend is self._of(b) else None
 

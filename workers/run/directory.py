@@ -333,12 +333,7 @@ class RunDir:
 
 
 def _make(path: Path) -> None:
-    """Create the directory of a run, and the job's directory above it, which exists only after an earlier run.
-
-    Raises:
-        OSError: The directory cannot be created, or exists already.
-
-    """
+    """Create the directory of a run, and the job's directory above it, which exists only after an earlier run."""
     try:
         path.parent.mkdir()
     except FileExistsError:
@@ -353,10 +348,6 @@ def _second_name(file: str, name: str) -> None:
 
     A hard link needs no inode. The search for a free inode is most of the cost of a small file when many files come
     and go, because ext4 skips inodes that were freed in the last minutes.
-
-    Raises:
-        OSError: Neither link can be created.
-
     """
     try:
         os.link(file, name)

@@ -54,12 +54,7 @@ class Spawn:
         return shim
 
     def _write_spec(self, run: LiveRun, spec: JobSpec, start_before: float) -> Mapping[str, str]:
-        """Write the shim's spec and its first heartbeat, and return the run's environment.
-
-        Raises:
-            OSError: A file cannot be written.
-
-        """
+        """Write the shim's spec and its first heartbeat, and return the run's environment."""
         held, directory, settings = run.held, run.directory, self._settings
         env = environment(held.job_id, held.token, spec, held.devices, directory.path, cap=settings.cap)
         # Written with the spec. A worker that adopts the run before the first heartbeat would otherwise count the
@@ -87,13 +82,7 @@ class Spawn:
         return env
 
     def _shim_of(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim:
-        """Start the shim of *run*. From then on only the shim holds the run's lock, so a free lock means no shim.
-
-        Raises:
-            OSError: No shim was started, and this worker holds the lock again.
-            Unanswered: A shim was started but gave no answer.
-
-        """
+        """Start the shim of *run*. From then on only the shim holds the run's lock, so a free lock means no shim."""
         run.lock_fd = None
         try:
             shim = self._warm(run, spec, env, lock_fd) or self._shims.start(run.directory.path, lock_fd)
