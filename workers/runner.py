@@ -12,13 +12,13 @@ from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
 from workers.services.adoption import Adoption
 from workers.shim.client import Shims
-from workers.steps.authorise import Authorise
-from workers.steps.check import Check
+from workers.steps.authorise import authorise
+from workers.steps.check import check
 from workers.steps.conclusion import Conclusion, NotStarted
 from workers.steps.detach import Detached, Detaching
-from workers.steps.follow import Follow
+from workers.steps.follow import follow, follow_child
 from workers.steps.judge import Judge
-from workers.steps.read_exit import ReadExit
+from workers.steps.read_exit import read_exit
 from workers.steps.report import Report
 from workers.steps.spawn import Spawn
 from workers.threads.steady_clock import SteadyEvent
@@ -40,15 +40,15 @@ class Runner:
         clock: Clock,
         adoption: Adoption,
     ) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._admission = admission
         self._runs = runs
+        self._clock = clock
         self._shims = Shims()
         self._warm_pool = WarmPool(settings, self._shims, clock)
         self._detaching = Detaching()
-        self._check = Check(admission)
-        self._authorise = Authorise(settings, queue, clock, self._detaching)
         self._spawn = Spawn(settings, clock, runs, self._shims, self._warm_pool)
-        self._follow = Follow(self._detaching)
-        self._exit = ReadExit()
         self._judge = Judge(admission, monitor, clock)
         self._report = Report(settings, queue, runs, admission.ground, adoption, self._detaching)
 
@@ -84,10 +84,10 @@ class Runner:
     def _start(self, run: LiveRun) -> NotStarted | None:
         """Start *run* and wait until its shim is gone. Return why it did not start, or None."""
         try:
-            self._check.check(run)
-            permit = self._authorise.authorise(run)
+            checked = check(run, self._admission)
+            permit = authorise(checked, self._settings, self._queue, self._clock, self._detaching)
             shim = self._spawn.spawn(permit)
-            self._follow.follow_child(run, shim)
+            follow_child(run, shim, self._detaching)
         except NotStarted as refusal:
             return refusal
         except Detached:
@@ -111,8 +111,8 @@ class Runner:
             self._detaching.pause()
 
     def _conclude(self, run: LiveRun) -> Conclusion | NotStarted:
-        self._follow.follow(run)
-        end = self._exit.read_exit(run)
+        follow(run, self._detaching)
+        end = read_exit(run)
         try:
             return self._judge.judge(run, end)
         except NotStarted as refusal:

@@ -41,10 +41,9 @@ class TimedCall(Generic[T]):
         start(self._run)
 
     def _run(self) -> None:
-        if self._given_up:  # it waited behind another call of its thread
-            return
         try:
-            self._answer = self._function()
+            if not self._given_up:  # it may have waited behind another call of its thread
+                self._answer = self._function()
         except Exception as error:  # noqa: BLE001 - any exception is passed to the caller
             self._error = error
         self._done.set()

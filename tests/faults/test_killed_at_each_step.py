@@ -19,12 +19,12 @@ DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
 STEPS = {
     "workers.claimer:Claimer._take": 2,  # claimed only
     "workers.run.directory:_second_name": 2,  # the claim is on the disk, without its link
-    "workers.steps.check:Check.check": 2,  # the run directory exists
+    "workers.runner:check": 2,  # the run directory exists
     "workers.steps.spawn:Spawn.spawn": 2,  # the queue has the start, no process exists
     "workers.shim.client:Shims.start": 2,  # all files are written, the shim is not requested
     "workers.shim.client:Shims._reply": 1,  # the shim is requested, the answer is not read
-    "workers.steps.follow:Follow.follow_child": 1,  # the shim is alive
-    "workers.steps.read_exit:ReadExit.read_exit": 1,  # the job has ended and is not reported
+    "workers.runner:follow_child": 1,  # the shim is alive
+    "workers.runner:read_exit": 1,  # the job has ended and is not reported
     "workers.run.directory:RunDir.report": 1,  # the queue has the report, the directory does not say so yet
     "workers.run.directory:RunDir.settle": 1,  # the history has the end, the directory is not settled
 }
@@ -82,8 +82,8 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
         "workers.run.directory:RunDir.write_spec",
         "workers.shim.client:Shims.start",
         "workers.shim.client:Shims._reply",
-        "workers.steps.follow:Follow.follow_child",
-        "workers.steps.read_exit:ReadExit.read_exit",
+        "workers.runner:follow_child",
+        "workers.runner:read_exit",
         "workers.run.directory:RunDir.report",
         "workers.run.directory:RunDir.settle",
         "workers.steps.judge:Judge.judge",

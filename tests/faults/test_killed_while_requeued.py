@@ -22,7 +22,7 @@ DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
 @pytest.mark.parametrize(
     "step",
     [
-        "workers.steps.read_exit:ReadExit.read_exit",  # the run has ended and is not reported
+        "workers.runner:read_exit",  # the run has ended and is not reported
         "workers.run.directory:RunDir.report",  # the queue has the report, the directory does not say so yet
         "workers.run.directory:RunDir.settle",  # the history has the end, the directory is not settled
     ],

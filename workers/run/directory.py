@@ -34,8 +34,7 @@ from workers.shim.preempt_notice import NAME as NOTIFICATION
 
 log = logging.getLogger(__name__)
 
-#: Folder below the runs with a link to the claim of each unsettled run. Only the link's name is used: older versions
-#: made a symbolic link to the run's directory.
+#: Folder below the runs with a link to the claim of each unsettled run. Only the link's name is used.
 LIVE = "live"
 #: Folder below the runs with a link for each run whose end was reported to the store and is not in the history yet.
 REPORTED = "told"
@@ -273,8 +272,8 @@ class RunDir:
             put(self.path / "meters", json.dumps(plain))
             self._not_after_settlement("meters")
 
-    def meters(self) -> Fields:
-        """Return the figures that a worker saved (``LiveRun.figures``); empty if there are none.
+    def meters(self) -> Fields | None:
+        """Return the figures that a worker saved (``LiveRun.figures``), or None if there are none.
 
         Raises:
             Unreadable: The figures are damaged.
@@ -284,7 +283,7 @@ class RunDir:
         if kept is None:
             spec = read_fields(self.path / "spec")
             kept = spec.below("meters", "the figures of a run") if spec is not None and "meters" in spec else None
-        return kept or Fields({}, "the figures of a run")
+        return kept
 
     def report(self) -> None:
         """Move the run's link from ``LIVE`` to ``REPORTED``: its end was reported to the store.

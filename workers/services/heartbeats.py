@@ -131,8 +131,6 @@ class Heartbeats:
             run.notes.append(
                 f"preemption requested for job {place.by}, in {format_duration(place.left_s)} at the latest"
             )
-        if place.left_s < -self._settings.kill_grace_s:  # a shim of an older version supports only this request
-            run.directory.ask_end(EndingKind.PREEMPTED)
 
     def _tell_notes(self, run: LiveRun) -> None:
         run.hear_start()

@@ -20,37 +20,29 @@ class Permit:
     until_s: float
 
 
-class Authorise:
-    """Asks the queue whether a run may start."""
+def authorise(run: LiveRun, settings: Settings, queue: JobQueue, clock: Clock, detaching: Detaching) -> Permit:
+    """Return the permission to start *run*.
 
-    def __init__(self, settings: Settings, queue: JobQueue, clock: Clock, detaching: Detaching) -> None:
-        self._settings = settings
-        self._queue = queue
-        self._clock = clock
-        self._detaching = detaching
+    Raises:
+        NotStarted: The job was cancelled, or the claim is stale.
+        Detached: The worker stops before the store answers.
 
-    def authorise(self, run: LiveRun) -> Permit:
-        """Return the permission to start *run*.
+    """
 
-        Raises:
-            NotStarted: The job was cancelled, or the claim is stale.
-            Detached: The worker stops before the store answers.
-
-        """
-        until_s, state = self._detaching.answered(lambda: self._ask(run))
-        if state is JobState.CANCELLING:
-            raise NotStarted("cancelled before it started")
-        if state is not JobState.RUNNING:
-            raise NotStarted("the claim is stale", stale=True)
-        return Permit(run, until_s)
-
-    def _ask(self, run: LiveRun) -> tuple[float, JobState | None]:
-        until_s = self._clock.monotonic_s() + self._settings.shim_grace_s  # counted from before the request
-        state = self._queue.started(
+    def ask() -> tuple[float, JobState | None]:
+        until_s = clock.monotonic_s() + settings.shim_grace_s  # counted from before the request
+        state = queue.started(
             run.held.job_id,
             run.held.token,
-            lease_s=self._settings.lease_s,
+            lease_s=settings.lease_s,
             log_path=str(run.directory.log),
             devices=run.held.devices,
         )
         return until_s, state
+
+    until_s, state = detaching.answered(ask)
+    if state is JobState.CANCELLING:
+        raise NotStarted("cancelled before it started")
+    if state is not JobState.RUNNING:
+        raise NotStarted("the claim is stale", stale=True)
+    return Permit(run, until_s)

@@ -12,45 +12,40 @@ from workers.steps.detach import Detaching
 POLL_S = 0.05
 
 
-class Follow:
-    """Follows the shims of one worker's runs."""
+def follow_child(run: LiveRun, shim: Shim, detaching: Detaching) -> None:
+    """Wait until the shim that this worker started is gone.
 
-    def __init__(self, detaching: Detaching) -> None:
-        self._detaching = detaching
+    Raises:
+        NotStarted: The shim did not begin the run.
+        Detached: The worker stops before.
 
-    def follow_child(self, run: LiveRun, shim: Shim) -> None:
-        """Wait until the shim that this worker started is gone.
+    """
+    try:
+        detaching.wait_for(shim.handle)
+        code = shim.code()
+    finally:
+        shim.close()
+    if code != 0 and run.directory.held() is not None and run.directory.shim() is None:
+        # A shim writes its identity before it starts anything, so this one started nothing.
+        why = f"its shim ended at once with {'a signal' if code is None else code}"
+        raise NotStarted("its run directory cannot be written" if code == CANNOT_WRITE else why, host_failed=True)
 
-        Raises:
-            NotStarted: The shim did not begin the run.
-            Detached: The worker stops before.
 
-        """
-        try:
-            self._detaching.wait_for(shim.handle)
-            code = shim.code()
-        finally:
-            shim.close()
-        if code != 0 and run.directory.held() is not None and run.directory.shim() is None:
-            # A shim writes its identity before it starts anything, so this one started nothing.
-            why = f"its shim ended at once with {'a signal' if code is None else code}"
-            raise NotStarted("its run directory cannot be written" if code == CANNOT_WRITE else why, host_failed=True)
+def follow(run: LiveRun, detaching: Detaching) -> None:
+    """Wait until the shim of *run*, found by the files of the run directory, is gone.
 
-    def follow(self, run: LiveRun) -> None:
-        """Wait until the shim of *run*, found by the files of the run directory, is gone.
+    Raises:
+        Detached: The worker stops before.
 
-        Raises:
-            Detached: The worker stops before.
-
-        """
-        while (shim := run.directory.shim()) is None:
-            if not run.directory.path.is_dir():
-                return  # the run directory was deleted; the shim ends when it notices
-            if run.lock_fd is None:
-                run.lock_fd = run.directory.try_lock()
-            if run.lock_fd is not None:
-                return  # the lock is free, so no shim was started
-            self._detaching.pause(POLL_S)
-        handle = shim.handle()
-        if handle is not None:
-            self._detaching.wait_for(handle)
+    """
+    while (shim := run.directory.shim()) is None:
+        if not run.directory.path.is_dir():
+            return  # the run directory was deleted; the shim ends when it notices
+        if run.lock_fd is None:
+            run.lock_fd = run.directory.try_lock()
+        if run.lock_fd is not None:
+            return  # the lock is free, so no shim was started
+        detaching.pause(POLL_S)
+    handle = shim.handle()
+    if handle is not None:
+        detaching.wait_for(handle)

@@ -10,25 +10,22 @@ from workers.run.environment import TOKEN
 from workers.run.values import Exit
 
 
-class ReadExit:
-    """Reads the exits that shims wrote."""
+def read_exit(run: LiveRun) -> Exit:
+    """Return the exit of *run*. Without a readable exit the run is lost, and its processes are killed.
 
-    def read_exit(self, run: LiveRun) -> Exit:
-        """Return the exit of *run*. Without a readable exit the run is lost, and its processes are killed.
+    Raises:
+        OSError: The exit cannot be read now.
 
-        Raises:
-            OSError: The exit cannot be read now.
-
-        """
-        vanished = False
-        try:
-            found = run.directory.exit()
-            if found is not None:
-                return found
-            vanished = run.directory.path.is_dir()
-            words = "its shim vanished" if vanished else "its run directory was deleted"
-        except Unreadable as error:
-            words = str(error)
-        swept = process_tree.sweep(TOKEN, run.held.token)
-        words += f", {swept} processes of it were ended" if swept else ""
-        return Exit(ending=Ending.lost(words), duration_s=None, max_rss_bytes=None, shim_vanished=vanished)
+    """
+    vanished = False
+    try:
+        found = run.directory.exit()
+        if found is not None:
+            return found
+        vanished = run.directory.path.is_dir()
+        words = "its shim vanished" if vanished else "its run directory was deleted"
+    except Unreadable as error:
+        words = str(error)
+    swept = process_tree.sweep(TOKEN, run.held.token)
+    words += f", {swept} processes of it were ended" if swept else ""
+    return Exit(ending=Ending.lost(words), duration_s=None, max_rss_bytes=None, shim_vanished=vanished)
