@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
-import os
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 
 from gpuqueue.clock import Clock
-from gpuqueue.errors import Unreachable
-from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
@@ -19,136 +18,133 @@ from gpuqueue.queue.requests import new_nonce
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.admission import AdmissionCheck
+from workers.measure.monitor import DeviceMonitor
 from workers.run.directory import RunDir
 from workers.run.start_health import in_words
 from workers.run.values import Held
+from workers.steps.detach import Detached, answered
 from workers.threads.steady_clock import SteadyEvent
 
 log = logging.getLogger(__name__)
 
-#: Pause after the store did not answer or a claim was released, in seconds.
+#: Pause after a claim was released, in seconds.
 PAUSE_S = 1.0
 
 
 class Claimer:
-    """Claims jobs for one device and passes each run to *hand_over*, which must not block."""
+    """Claims jobs for one device."""
 
-    def __init__(  # noqa: PLR0913 - needs most parts of the worker
+    def __init__(
         self,
         settings: Settings,
         queue: JobQueue,
-        devices: Mapping[str, Device],
-        device: Device,
+        monitor: DeviceMonitor,
         admission: AdmissionCheck,
         runs: LiveRuns,
         clock: Clock,
         *,
         worker: str,
-        hand_over: Callable[[LiveRun], None],
-        stopping: threading.Event,
     ) -> None:
         self._settings = settings
         self._queue = queue
-        self._known = devices
+        self._known = monitor.devices
         self._gpus_here = any(each.kind is not DeviceKind.CPU for each in self._known.values())
-        self._device = device
         self._admission = admission
         self._runs = runs
         self._clock = clock
         self._worker = worker
-        self._hand_over = hand_over
-        self._stopping = stopping
-        self._slots = settings.slots_for(device)
+        self._slots = settings.slots_for(admission.device)
         self._said: str | None = None
         self._paused_until_s = 0.0
         #: Seconds until the next claim attempt, after a job was left to a better device.
         self._again_s = math.inf
         self.wake = SteadyEvent()
 
-    def loop(self) -> None:
-        """Claim jobs until the worker stops.
+    def loop(self, hand_over: Callable[[LiveRun], None], stopping: SteadyEvent) -> None:
+        """Claim jobs until *stopping* is set, and pass each run to *hand_over*, which must not block.
 
         The loop runs after each wake-up message, after the end of each run, and at least every ``poll_s`` seconds.
         """
-        while not self._stopping.is_set():
+        while not stopping.is_set():
             self.wake.clear()
-            while not self._stopping.is_set() and self.claim_one():
-                pass
+            with contextlib.suppress(Detached):  # the next worker of this device reports an open claim as lost
+                while not stopping.is_set() and (claim := self._claim(stopping)) is not None:
+                    self._take(claim, hand_over, stopping)
             self.wake.wait(min(self._settings.poll_s, self._again_s))
 
     def pause(self) -> None:
         """Stop claiming for ``PAUSE_S``, so that this worker does not reclaim a job that it has just released."""
         self._paused_until_s = self._clock.monotonic_s() + PAUSE_S
 
-    def claim_one(self) -> bool:
-        """Claim one job and hand it over. Return whether there was one."""
+    def _claim(self, stopping: SteadyEvent) -> Claim | None:
+        """Claim one job, or return None if there is no free slot or no job that fits.
+
+        The store is asked with the same nonce until it answers, so that a lost reply does not lose the job.
+        """
         self._again_s = math.inf
         if len(self._runs) >= self._slots or self._clock.monotonic_s() < self._paused_until_s:
-            return False
-        claim = self._claim()
-        if claim is None:
-            return False
-        self._take(claim)
-        return True
-
-    def _say(self, trouble: str) -> None:
-        if trouble != self._said:
-            log.warning("%s takes no new job: %s", self._device.uuid, trouble)
-            self._said = trouble
-
-    def _claim(self) -> Claim | None:
-        """Ask for a job with the same nonce until the store answers, so that a lost reply does not lose the job.
-
-        Each attempt reads the device again, because the store may have been unavailable for a while.
-        """
-        nonce = new_nonce()
+            return None
         while True:
-            offer = self._admission.offer()
-            if offer.trouble is not None:
-                self._say(offer.trouble)
-                return None  # a job claimed by an unanswered attempt returns to the queue when its lease expires
+            nonce = new_nonce()
             try:
-                found = self._queue.seek(
-                    offer,
-                    worker=self._worker,
-                    lease_s=self._settings.lease_s,
-                    nonce=nonce,
-                    gpus_here=self._gpus_here,
-                )
+                found = answered(lambda: self._seek(nonce), stopping)  # noqa: B023 - called in this round
             except BrokenClaim as broken:
-                self._refuse(broken)
-                nonce = new_nonce()  # the broken job has ended: ask for the next one
-            except Unreachable as error:
-                log.warning("no claims for now: %s", error)
-                if self._stopping.wait(PAUSE_S):
-                    return None  # if the store did claim a job, the next worker of this device reports it as lost
-            else:
-                if isinstance(found, Later):
-                    self._again_s = found.after_s
-                    return None
-                return found
+                self._refuse(broken, stopping)  # the broken job has ended: ask for the next one
+                continue
+            if isinstance(found, Later):
+                self._again_s = found.after_s
+                return None
+            return found
 
-    def _refuse(self, broken: BrokenClaim) -> None:
+    def _seek(self, nonce: str) -> Claim | Later | None:
+        """Ask the store for a job. Each attempt samples the device, because the store may have been away for a while.
+
+        If the device is in trouble, a job claimed by an unanswered attempt returns to the queue when its lease expires.
+        """
+        offer = self._admission.offer()
+        if offer.trouble is not None:
+            if offer.trouble != self._said:
+                log.warning("%s takes no new job: %s", offer.device.uuid, offer.trouble)
+            self._said = offer.trouble
+            return None
+        return self._queue.seek(
+            offer, worker=self._worker, lease_s=self._settings.lease_s, nonce=nonce, gpus_here=self._gpus_here
+        )
+
+    def _refuse(self, broken: BrokenClaim, stopping: SteadyEvent) -> None:
         """End a job that cannot be run. If the claim were released, the job would be claimed again at once."""
         why = f"{broken.why}: submit the job again"
         log.error("job %s is refused: %s", broken.job_id, why)
-        while True:
-            try:
-                self._queue.finish(
-                    broken.job_id,
-                    broken.token,
-                    state=JobState.FAILED,
-                    ending=Ending.refused(why),
-                    duration_s=None,
-                    devices=(),
-                )
-            except Unreachable:
-                if self._stopping.wait(PAUSE_S):
-                    return  # the next worker of this device reports the claim as lost
-            else:
-                return
+        refuse = partial(self._queue.finish, broken.job_id, broken.token, state=JobState.FAILED)
+        answered(partial(refuse, ending=Ending.refused(why), duration_s=None, devices=()), stopping)
 
-    def _take(self, claim: Claim) -> None:
+    def _take(self, claim: Claim, hand_over: Callable[[LiveRun], None], stopping: SteadyEvent) -> None:
+        """Hand the claimed run over. If the host is short of disk space or threads, release the claim."""
+        run = None
+        try:
+            run = self._run_of(claim)
+            self._runs.add(run)
+            log.info("claimed %s", run)
+            hand_over(run)
+        except Exception as error:
+            trace = not isinstance(error, OSError)
+            log.error("job %s cannot be started: %s", claim.job_id, error, exc_info=trace)  # noqa: TRY400
+            if run is not None:
+                self._runs.remove(claim.token)
+                run.close()
+                run.directory.discard()
+            self._admission.ground.failed(in_words(error))
+            self.pause()
+            why = f"it could not be started on {self._settings.host}: {getattr(error, 'strerror', None) or error}"
+            answered(lambda: self._queue.release_claim(claim.job_id, claim.token, why), stopping)
+
+    def _run_of(self, claim: Claim) -> LiveRun:
+        """Create the directory of a claimed run, and lock it.
+
+        Raises:
+            OSError: The directory cannot be created. No part of it is left.
+
+        """
         held = Held(
             job_id=claim.job_id,
             token=claim.token,
@@ -156,51 +152,14 @@ class Claimer:
             capped=self._settings.cap and claim.spec.cap,
             claimed_ms=claim.claimed_ms,
         )
+        directory = RunDir.create(self._settings.runs_dir, held, claim.payload)
+        run = LiveRun(held=held, directory=directory, since_s=self._clock.monotonic_s(), spec=claim.spec)
         try:
-            directory, lock_fd = self._make_directory(held, claim.payload)
-        except OSError as error:
-            log.warning("job %s goes back: no run directory: %s", claim.job_id, error)
-            self._admission.ground.failed(in_words(error))
-            self._give_back(claim, f"no run directory on {self._settings.host}: {error.strerror}")
-            return
-        run = LiveRun(
-            held=held,
-            directory=directory,
-            since_s=self._clock.monotonic_s(),
-            lock_fd=lock_fd,
-            spec=claim.spec,
-        )
-        self._runs.add(run)
-        log.info("claimed %s", run)
-        try:
-            self._hand_over(run)
-        except Exception as error:
-            log.exception("%s could not be handed over", run)
-            self._runs.remove(run.held.token)
-            if lock_fd is not None:
-                os.close(lock_fd)
-            directory.discard()
-            self._admission.ground.failed(in_words(error))  # for example, the host cannot create a thread
-            self._give_back(claim, f"it could not be handed over: {error}")
-
-    def _make_directory(self, held: Held, payload: str) -> tuple[RunDir, int | None]:
-        directory = RunDir.create(self._settings.runs_dir, held, payload)
-        try:
-            return directory, directory.try_lock()
+            run.lock_fd = directory.try_lock()
         except OSError:
             directory.discard()
             raise
-
-    def _give_back(self, claim: Claim, why: str) -> None:
-        self.pause()
-        while True:
-            try:
-                self._queue.release_claim(claim.job_id, claim.token, why)
-            except Unreachable:
-                if self._stopping.wait(PAUSE_S):
-                    return  # the lease expires
-            else:
-                return
+        return run
 
     def _run_device(self, uuid: str, lease_bytes: int) -> RunDevice:
         known = self._known.get(uuid)

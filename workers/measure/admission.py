@@ -26,7 +26,7 @@ class AdmissionCheck:
     def __init__(self, settings: Settings, monitor: DeviceMonitor, device: Device, clock: Clock) -> None:
         self._settings = settings
         self._monitor = monitor
-        self._device = device
+        self.device = device
         self._clock = clock
         #: Records failed starts. While it reports trouble, the device takes no job.
         self.ground = Ground(settings.runs_dir, clock)
@@ -36,7 +36,7 @@ class AdmissionCheck:
     def offer(self) -> Offer:
         """Sample the device and return its offer. If the device is in trouble, it has no slots, and the reason."""
         try:
-            sample = self._monitor.sample(self._device)
+            sample = self._monitor.sample(self.device)
             return self._offer(sample, self._trouble() or self.ground.trouble())
         except DeviceTrouble as error:
             return self._offer(None, str(error))
@@ -46,11 +46,11 @@ class AdmissionCheck:
     def _offer(self, sample: Sample | None, trouble: str | None) -> Offer:
         """Return the offer. Without a sample the external memory is unknown: unknown memory is not free memory."""
         return Offer(
-            device=self._device,
+            device=self.device,
             host=self._settings.host,
-            headroom_bytes=min(self._settings.headroom_bytes, self._device.total_bytes),
+            headroom_bytes=min(self._settings.headroom_bytes, self.device.total_bytes),
             external_bytes=None if sample is None else sample.external_bytes,
-            slots=self._settings.slots_for(self._device) if trouble is None else 0,
+            slots=self._settings.slots_for(self.device) if trouble is None else 0,
             pool=self._settings.pool,
             observed={} if sample is None else sample.observed,
             external_processes=() if sample is None else sample.external_processes,
@@ -59,7 +59,7 @@ class AdmissionCheck:
 
     def _trouble(self) -> str | None:
         """Return why the device should take no new job now, or None. The reason holds for ``COOL_DOWN_S``."""
-        trouble = trouble_of(self._monitor.health(self._device, HEALTH_S))
+        trouble = trouble_of(self._monitor.health(self.device, HEALTH_S))
         now_s = self._clock.monotonic_s()
         if trouble is not None:
             self._unwell, self._unwell_until_s = trouble, now_s + COOL_DOWN_S
@@ -71,7 +71,7 @@ class AdmissionCheck:
 
     def _is_unwell(self, uuid: str) -> bool:
         device = self._monitor.devices.get(uuid)
-        if device is None or (uuid == self._device.uuid and self._clock.monotonic_s() < self._unwell_until_s):
+        if device is None or (uuid == self.device.uuid and self._clock.monotonic_s() < self._unwell_until_s):
             return True
         try:
             self._monitor.sample(device)

@@ -23,6 +23,22 @@ class Detached(Exception):
     """The worker is stopping. The next worker of the device continues from the run directory."""
 
 
+def answered(ask: Callable[[], T], stopping: SteadyEvent) -> T:
+    """Call *ask* until the store answers, so that a store outage does not lose an ending.
+
+    Raises:
+        Detached: The worker is stopping.
+
+    """
+    while True:
+        try:
+            return ask()
+        except Unreachable as error:
+            log.warning("the store does not answer, trying again: %s", error)
+        if stopping.wait(RETRY_S):
+            raise Detached
+
+
 class Detaching:
     """The signal that the worker stops. All waits raise :class:`Detached` after :meth:`set`."""
 
@@ -63,15 +79,5 @@ class Detaching:
             raise Detached
 
     def answered(self, ask: Callable[[], T]) -> T:
-        """Call *ask* until the store answers, so that a store outage does not lose an ending.
-
-        Raises:
-            Detached: The worker is stopping. The run directory keeps the data for the next worker.
-
-        """
-        while True:
-            try:
-                return ask()
-            except Unreachable as error:
-                log.warning("the store does not answer, trying again: %s", error)
-            self.pause()
+        """Call :func:`answered` until the worker stops. The run directory keeps the data for the next worker."""
+        return answered(ask, self._event)

@@ -2,7 +2,7 @@
 
 python soak/worker.py SLOTS LOOKS run --device 0 --plain
 
-The product makes the second worker of a device wait (Worker._lock_device), and the soak needs both at once. LOOKS is a
+The product makes the second worker of a device wait (Takeover.lock), and the soak needs both at once. LOOKS is a
 file to which every worker appends a line for the reading that led to a claim, with the claim's nonce, and for each
 reading right before a start, with the run's token. So the judge knows the moment of each reading.
 """
@@ -18,10 +18,10 @@ from typing import Any
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
 from workers.measure.admission import AdmissionCheck
-from workers.worker import Worker
+from workers.takeover import Takeover
 
 
-def alone(_worker: Worker) -> int:
+def alone(_takeover: Takeover) -> int:
     """Replace the lock of the device by one that is always free."""
     return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
@@ -44,7 +44,7 @@ def note_looks(path: str) -> None:
 
     def noted_still_fits(self: AdmissionCheck, run: Any) -> Any:
         ago_s = 0.0
-        sample = self._monitor.recent(self._device)
+        sample = self._monitor.recent(self.device)
         if sample is not None:  # the check reuses this sample
             ago_s = time.monotonic() - sample.began_s
         os.write(file, f"start {run.held.token} {time.time_ns() - round(ago_s * 1e9)}\n".encode())
@@ -58,8 +58,8 @@ def note_looks(path: str) -> None:
 
 if __name__ == "__main__":
     os.environ["GPUQUEUE_SLOTS"], looks, *sys.argv[1:] = sys.argv[1:]
-    patched: Any = Worker
-    patched._lock_device = alone
+    patched: Any = Takeover
+    patched.lock = alone
     note_looks(looks)
     from workers.cli import main
 
