@@ -125,7 +125,7 @@ def files_left(site: Site) -> list[str]:
     runs = site.settings.runs_dir
     left = [
         path
-        for path in (*runs.glob("live/*"), *runs.glob("told/*"), *runs.glob("[0-9]*/*/*"))
+        for path in (*runs.glob("live/*"), *runs.glob("reported/*"), *runs.glob("[0-9]*/*/*"))
         if path.name not in _KEPT_FILES
     ]
     return sorted(str(path.relative_to(runs)) for path in left)

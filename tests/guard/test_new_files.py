@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from one_shim import RUN_TOKEN, Shim
 
-from workers.run.directory import LIVE
+from workers.run.links import LIVE
 from workers.shim.client import Shims
 
 #: The directories of the job and of the token; the claim, which is also the lock and the link; the spec, later the

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from gpuqueue.errors import Unreachable
 from gpuqueue.settings.settings import Settings
 from workers.doctor.runs import facts_of, links, tokens_over
-from workers.run.directory import LIVE, RunDir
+from workers.run.directory import RunDir
+from workers.run.links import LIVE
 
 
 def remove_dangling_links(settings: Settings) -> Iterator[str]:

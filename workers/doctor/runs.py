@@ -14,7 +14,8 @@ from gpuqueue.queue.diagnostics import standings
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import is_locked
 from gpuqueue.text.units import format_duration
-from workers.run.directory import LIVE, RunDir
+from workers.run.directory import RunDir
+from workers.run.links import LIVE
 
 #: A run that is younger than this may still be starting, without a lock yet, in seconds.
 YOUNG_S = 30.0

@@ -15,9 +15,8 @@ import logging
 import os
 import shutil
 import signal
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -28,50 +27,39 @@ from gpuqueue.model.run import EndingKind
 from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import in_one_line
-from workers.run.files import is_ours, put, read, read_fields
+from workers.run import links
+from workers.run.files import FixedFile, is_ours, put, read, read_fields
 from workers.run.values import Exit, Held, ShimSpec
 from workers.shim.preempt_notice import NAME as NOTIFICATION
 
 log = logging.getLogger(__name__)
 
-#: Folder below the runs with a link to the claim of each unsettled run. Only the link's name is used.
-LIVE = "live"
-#: Folder below the runs with a link for each run whose end was reported to the store and is not in the history yet.
-REPORTED = "told"
-
-#: Error numbers of a file system that does not support, or does not allow, a second name for a file.
-_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
-
 
 class RunDir:
-    """The directory of one run."""
+    """The directory of one run. A method that writes a file raises OSError if the file cannot be written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._heartbeat: int | None = None
-        self._heartbeat_lock = threading.Lock()
+        self._heartbeat = FixedFile(f"{path}/beat")
 
     @classmethod
     def create(cls, runs: Path, held: Held, payload: str = "") -> RunDir:
         """Create the directory of a new run below *runs*, readable only by its owner.
 
         *payload* is the job's spec as it was claimed, for a store that loses its data.
-
-        Raises:
-            OSError: The directory cannot be created. No part of it is left.
-
         """
         path = runs / str(held.job_id) / held.token
-        _make(path)
+        with contextlib.suppress(FileExistsError):  # a job's second run
+            path.parent.mkdir(parents=True)
+        path.mkdir(mode=0o700)
         directory = cls(path)
-        live = runs / LIVE
         try:
             if payload:
                 put(directory.path / "job", payload)
             put(directory.path / "claim", json.dumps(held.plain()))
             with contextlib.suppress(OSError):  # without the link, try_lock creates the file
                 os.link(directory._at("claim"), directory._at("lock"))
-            _within(live, lambda: _second_name(directory._at("claim"), f"{live}/{directory._name}"))
+            links.add(runs, directory._name, directory._at("claim"))
         except OSError:
             directory.discard()
             raise
@@ -102,11 +90,25 @@ class RunDir:
     def held(self) -> Held | None:
         """Return the claim of the run, or None if the run is settled or its claim is damaged."""
         try:
-            plain = read_fields(self.path / "claim")
-            return None if plain is None else self._held(plain)
+            return self._held()
         except Unreadable as error:
             _warn_once(self.path / "claim", f"nobody can adopt the run: {error}")
             return None
+
+    def damaged(self) -> bool:
+        """Return whether the claim exists but cannot be read, so that no worker can adopt the run."""
+        try:
+            self._held()
+        except Unreadable:
+            return True
+        return False
+
+    def _held(self) -> Held | None:
+        plain = read_fields(self.path / "claim")
+        held = None if plain is None else Held.of(plain)
+        if plain is not None and held is not None and (str(held.job_id), held.token) != self.path.parts[-2:]:
+            raise plain.wrong("token", "this run's")
+        return held
 
     def claimed_at(self) -> datetime | None:
         """Return the time of the claim, or None if the run is settled."""
@@ -115,29 +117,8 @@ class RunDir:
         except OSError:
             return None
 
-    def _held(self, plain: Fields) -> Held:
-        held = Held.of(plain)
-        if (str(held.job_id), held.token) != (self.path.parent.name, self.path.name):
-            raise plain.wrong("token", "this run's")
-        return held
-
-    def damaged(self) -> bool:
-        """Return whether the claim exists but cannot be read, so that no worker can adopt the run."""
-        try:
-            plain = read_fields(self.path / "claim")
-            if plain is not None:
-                self._held(plain)
-        except Unreadable:
-            return True
-        return False
-
     def payload(self) -> str | None:
-        """Return the job's spec as it was claimed, or None if the file is missing or was replaced.
-
-        Raises:
-            OSError: The file cannot be read now.
-
-        """
+        """Return the job's spec as it was claimed, or None if the file is missing or was replaced."""
         with contextlib.suppress(Unreadable):
             return read(self.path / "job")
         return None
@@ -170,37 +151,18 @@ class RunDir:
     def renew(self, until_s: float) -> None:
         """Write a heartbeat for the shim, valid until *until_s* on the host's monotonic clock, in seconds.
 
-        The file is written in place with a fixed length, so that this works on a full disk. The file stays open, so
-        that this works without free descriptors. The caller must call :meth:`close` at the end.
-
-        Raises:
-            OSError: The file cannot be written.
-
+        The file stays open, so the caller must call :meth:`close` at the end.
         """
-        if not self.claimed:
-            return  # the run was settled meanwhile
-        with self._heartbeat_lock:
-            if self._heartbeat is None:
-                # Non-blocking, because a job may have put a pipe there, and one run must not delay all heartbeats.
-                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-                self._heartbeat = os.open(self._at("beat"), flags, 0o600)
-            os.pwrite(self._heartbeat, f"{until_s:020.3f}\n".encode("ascii"), 0)
-        self._not_after_settlement("beat")
+        if self.claimed:
+            self._heartbeat.write(f"{until_s:020.3f}\n")
+            self._not_after_settlement("beat")
 
     def close(self) -> None:
         """Close the file that :meth:`renew` keeps open."""
-        with self._heartbeat_lock:
-            if self._heartbeat is not None:
-                os.close(self._heartbeat)
-                self._heartbeat = None
+        self._heartbeat.close()
 
     def ask_end(self, kind: EndingKind) -> None:
-        """Ask the shim to end the run for the reason *kind*. The first reason is kept.
-
-        Raises:
-            OSError: The request cannot be written.
-
-        """
+        """Ask the shim to end the run for the reason *kind*. The first reason is kept."""
         cancel = self.path / "cancel"
         if self.claimed and not os.path.lexists(cancel):
             try:
@@ -217,13 +179,8 @@ class RunDir:
 
         Returns:
             Whether this is the first request. The first request is kept.
-
-        Raises:
-            OSError: The request cannot be written.
-
         """
-        notification = self.path / NOTIFICATION
-        if not self.claimed or os.path.lexists(notification):
+        if not self.claimed or os.path.lexists(self._at(NOTIFICATION)):
             return False
         plain = {
             "reason": f"job {by} of a higher priority takes its place",
@@ -231,8 +188,7 @@ class RunDir:
             "deadline": time.time() + left_s,
             "until_s": time.monotonic() + left_s,
         }
-        put(notification, json.dumps(plain))
-        self._not_after_settlement(NOTIFICATION)
+        self._put(NOTIFICATION, json.dumps(plain))
         self._call_shim()
         return True
 
@@ -268,9 +224,7 @@ class RunDir:
 
     def keep_meters(self, plain: Mapping[str, Any]) -> None:
         """Save the figures so far, so that the peak survives the worker."""
-        if self.claimed:
-            put(self.path / "meters", json.dumps(plain))
-            self._not_after_settlement("meters")
+        self._put("meters", json.dumps(plain))
 
     def meters(self) -> Fields | None:
         """Return the figures that a worker saved (``LiveRun.figures``), or None if there are none.
@@ -289,14 +243,8 @@ class RunDir:
         """Move the run's link from ``LIVE`` to ``REPORTED``: its end was reported to the store.
 
         The files stay until the history has the end, because the store may still lose it.
-
-        Raises:
-            OSError: The link cannot be moved.
-
         """
-        runs, reported = self.path.parent.parent, self.path.parent.parent / REPORTED
-        with contextlib.suppress(FileNotFoundError):  # the link was moved before
-            _within(reported, lambda: os.rename(f"{runs}/{LIVE}/{self._name}", f"{reported}/{self._name}"))  # noqa: PTH104 - _at
+        links.report(self.path.parent.parent, self._name)
 
     @property
     def _name(self) -> str:
@@ -322,8 +270,13 @@ class RunDir:
                 _unlink(self._at(name))
         if "inside" in names:
             shutil.rmtree(self._at("inside"), ignore_errors=True)
-        for links in (LIVE, REPORTED):
-            _unlink(f"{self.path.parent.parent}/{links}/{self._name}")
+        links.remove(self.path.parent.parent, self._name)
+
+    def _put(self, name: str, text: str) -> None:
+        """Write a file, unless the run is settled."""
+        if self.claimed:
+            put(self.path / name, text)
+            self._not_after_settlement(name)
 
     def _not_after_settlement(self, name: str) -> None:
         """Remove a file again if the run was settled while the file was written."""
@@ -331,44 +284,10 @@ class RunDir:
             _unlink(self._at(name))
 
 
-def _make(path: Path) -> None:
-    """Create the directory of a run, and the job's directory above it, which exists only after an earlier run."""
-    try:
-        path.parent.mkdir()
-    except FileExistsError:
-        pass  # a job's second run
-    except FileNotFoundError:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    path.mkdir(mode=0o700)
-
-
-def _second_name(file: str, name: str) -> None:
-    """Create a hard link *name* to *file*, or a symbolic link if the file system has no hard links.
-
-    A hard link needs no inode. The search for a free inode is most of the cost of a small file when many files come
-    and go, because ext4 skips inodes that were freed in the last minutes.
-    """
-    try:
-        os.link(file, name)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        os.symlink(file, name)  # noqa: PTH211 - see RunDir._at
-
-
 def _unlink(file: str) -> None:
     """Remove a file, and ignore errors."""
     with contextlib.suppress(OSError):
         os.unlink(file)  # noqa: PTH108 - see RunDir._at
-
-
-def _within(directory: Path, act: Callable[[], object]) -> None:
-    """Call *act*, which needs *directory*. Create the directory only if that fails, to save a system call per job."""
-    try:
-        act()
-    except FileNotFoundError:
-        directory.mkdir(exist_ok=True, mode=0o700)
-        act()
 
 
 @lru_cache(maxsize=1024)
@@ -382,20 +301,12 @@ def unsettled(runs: Path, but: Collection[str] = ()) -> Iterator[RunDir]:
 
     Runs with a token in *but* are left out.
     """
-    yield from _linked(runs, LIVE, but)
+    for job_id, token in links.names(runs, links.LIVE):
+        if token not in but:
+            yield RunDir(runs / job_id / token)
 
 
 def reported(runs: Path) -> Iterator[RunDir]:
     """Yield the directories of runs whose end was reported to the store and may not be in the history yet."""
-    yield from _linked(runs, REPORTED)
-
-
-def _linked(runs: Path, links: str, but: Collection[str] = ()) -> Iterator[RunDir]:
-    try:
-        names = sorted(os.listdir(f"{runs}/{links}"))  # noqa: PTH208 - see RunDir._at
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in names:
-        job_id, _, token = name.partition(".")
-        if token not in but:
-            yield RunDir(runs / job_id / token)
+    for job_id, token in links.names(runs, links.REPORTED):
+        yield RunDir(runs / job_id / token)

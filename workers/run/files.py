@@ -28,6 +28,34 @@ _OURS = re.compile(
 _NO_FILE_OF_OURS = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM})
 
 
+class FixedFile:
+    """A small file that is written in place, with a fixed length, and stays open. Thread-safe.
+
+    So it can be written on a full disk and without free descriptors.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd: int | None = None
+        self._lock = threading.Lock()
+
+    def write(self, text: str) -> None:
+        """Write *text*. Raises OSError if the file cannot be written."""
+        with self._lock:
+            if self._fd is None:
+                # Non-blocking, because a job may have put a pipe there, and one run must not delay all heartbeats.
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+                self._fd = os.open(self._path, flags, 0o600)
+            os.pwrite(self._fd, text.encode("ascii"), 0)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+
 def put(path: Path, text: str) -> None:
     """Write a file atomically, readable only by its owner.
 

@@ -21,7 +21,8 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.connect import connect
 from workers.doctor.runs import YOUNG_S
-from workers.run.directory import LIVE, RunDir
+from workers.run.directory import RunDir
+from workers.run.links import LIVE
 from workers.run.values import Held
 from workers.services.recorder import Recorder
 
