@@ -206,12 +206,7 @@ class RunDir:
         return None
 
     def exit(self) -> Exit | None:
-        """Return the exit that the shim wrote, or None if there is none.
-
-        Raises:
-            Unreadable: The file exists but is not a valid exit.
-
-        """
+        """Return the exit that the shim wrote, or None if there is none. Raises Unreadable if it is not valid."""
         plain = read_fields(self.path / "exit")
         return None if plain is None else Exit.of(plain)
 
@@ -227,12 +222,7 @@ class RunDir:
         self._put("meters", json.dumps(plain))
 
     def meters(self) -> Fields | None:
-        """Return the figures that a worker saved (``LiveRun.figures``), or None if there are none.
-
-        Raises:
-            Unreadable: The figures are damaged.
-
-        """
+        """Return the saved ``LiveRun.figures``, or None if there are none. Raises Unreadable if they are damaged."""
         kept = read_fields(self.path / "meters")
         if kept is None:
             spec = read_fields(self.path / "spec")
