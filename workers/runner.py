@@ -15,7 +15,7 @@ from workers.shim.client import Shims
 from workers.steps.authorise import authorise
 from workers.steps.check import check
 from workers.steps.conclusion import Conclusion, NotStarted
-from workers.steps.detach import Detached, Detaching
+from workers.steps.detach import Detached, pause
 from workers.steps.follow import follow, follow_child
 from workers.steps.judge import Judge
 from workers.steps.read_exit import read_exit
@@ -47,10 +47,10 @@ class Runner:
         self._clock = clock
         self._shims = Shims()
         self._warm_pool = WarmPool(settings, self._shims, clock)
-        self._detaching = Detaching()
+        self._stopping = SteadyEvent()
         self._spawn = Spawn(settings, clock, runs, self._shims, self._warm_pool)
         self._judge = Judge(admission, monitor, clock)
-        self._report = Report(settings, queue, runs, admission.ground, adoption, self._detaching)
+        self._report = Report(settings, queue, runs, admission.ground, adoption, self._stopping)
 
     def prepare(self) -> None:
         """Start the process that forks shims, before the first run needs it."""
@@ -63,7 +63,7 @@ class Runner:
 
     def detach(self) -> None:
         """Stop following the runs. They continue in their shims."""
-        self._detaching.set()
+        self._stopping.set()
         self._warm_pool.close()
         self._shims.close()
 
@@ -85,9 +85,9 @@ class Runner:
         """Start *run* and wait until its shim is gone. Return why it did not start, or None."""
         try:
             checked = check(run, self._admission)
-            permit = authorise(checked, self._settings, self._queue, self._clock, self._detaching)
+            permit = authorise(checked, self._settings, self._queue, self._clock, self._stopping)
             shim = self._spawn.spawn(permit)
-            follow_child(run, shim, self._detaching)
+            follow_child(run, shim, self._stopping)
         except NotStarted as refusal:
             return refusal
         except Detached:
@@ -108,10 +108,10 @@ class Runner:
                 log.warning("%s: it cannot be settled for now: %s", run, error)
             except Exception:
                 log.exception("%s: it could not be settled, trying again", run)
-            self._detaching.pause()
+            pause(self._stopping)
 
     def _conclude(self, run: LiveRun) -> Conclusion | NotStarted:
-        follow(run, self._detaching)
+        follow(run, self._stopping)
         end = read_exit(run)
         try:
             return self._judge.judge(run, end)

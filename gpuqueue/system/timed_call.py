@@ -53,11 +53,11 @@ class TimedCall(Generic[T]):
         """Return whether the function has returned or raised an exception."""
         return self._done.is_set()
 
-    def result(self) -> T:
-        """Wait for the result until the time limit, and return it.
+    def wait(self) -> T:
+        """Wait for the result until the time limit, and return it. An exception of the function is raised here.
 
         Raises:
-            CallFailed: the function raised an exception, or did not return in time.
+            CallFailed: the function did not return in time.
 
         """
         left_s = self._began_s + self._limit_s - time.monotonic()
@@ -65,8 +65,22 @@ class TimedCall(Generic[T]):
             self._given_up = True
             raise CallFailed(f"no answer within {self._limit_s:g} s")
         if self._error is not None:
-            raise CallFailed(_reported(self._error), self._error)
+            raise self._error
         return self._answer
+
+    def result(self) -> T:
+        """Wait for the result until the time limit, and return it.
+
+        Raises:
+            CallFailed: the function raised an exception, or did not return in time.
+
+        """
+        try:
+            return self.wait()
+        except Exception as error:
+            if error is not self._error:
+                raise
+            raise CallFailed(_reported(error), error) from error
 
 
 def _reported(error: Exception) -> str:

@@ -86,13 +86,11 @@ class _Lane:
         self.fail_if_stuck()
         call = TimedCall(partial(question, *args), deadline_s, self._calls.put)
         try:
-            return call.result()
-        except CallFailed as failed:
-            if failed.cause is not None:
-                raise failed.cause from None
-        if self._stuck is None or self._stuck[0].done:
-            self._stuck = call, datetime.now(timezone.utc) - timedelta(seconds=deadline_s)
-        raise DeviceTrouble(f"{self._name} has not answered for {deadline_s:g} s")
+            return call.wait()
+        except CallFailed:
+            if self._stuck is None or self._stuck[0].done:
+                self._stuck = call, datetime.now(timezone.utc) - timedelta(seconds=deadline_s)
+            raise DeviceTrouble(f"{self._name} has not answered for {deadline_s:g} s") from None
 
     def fail_if_stuck(self) -> None:
         """Return if no call is stuck."""

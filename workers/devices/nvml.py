@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 
 from gpuqueue.model.device import Device, DeviceKind, Health, Reading
-from workers.devices.nvml_calls import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session
+from workers.devices.nvml_calls import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session, text
 from workers.devices.nvml_health import health_of
 from workers.devices.nvml_memory import accounted, look, memory
 
@@ -106,7 +106,7 @@ class NvmlBackend:
         """Return the GPU at index *card* or its MIG instances, or the error if only this GPU does not answer."""
         try:
             handle = self._session.ask(pynvml.nvmlDeviceGetHandleByIndex, card)
-            bus = _text(self._session.ask(pynvml.nvmlDeviceGetPciInfo, handle).busId)
+            bus = text(self._session.ask(pynvml.nvmlDeviceGetPciInfo, handle).busId)
             mode = self._session.maybe("nvmlDeviceGetMigMode", handle, forgive=UNSUPPORTED)
             if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
                 return (self._device(handle, card, bus),)
@@ -118,7 +118,7 @@ class NvmlBackend:
 
     def _instances(self, card_handle: Any, card: int, bus: str) -> tuple[Device, ...]:
         """Return the MIG instances of a card. No job can use the card itself."""
-        parent = _text(self._session.ask(pynvml.nvmlDeviceGetUUID, card_handle))
+        parent = text(self._session.ask(pynvml.nvmlDeviceGetUUID, card_handle))
         slots = range(int(self._session.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, card_handle)))
         hole = frozenset({pynvml.NVML_ERROR_NOT_FOUND})
         found = {
@@ -135,16 +135,11 @@ class NvmlBackend:
     def _device(self, handle: Any, index: int, bus: str, parent: str | None = None) -> Device:
         """Return the device for the GPU or MIG instance *handle*."""
         return Device(
-            uuid=_text(self._session.ask(pynvml.nvmlDeviceGetUUID, handle)),
+            uuid=text(self._session.ask(pynvml.nvmlDeviceGetUUID, handle)),
             index=index,
-            name=_text(self._session.ask(pynvml.nvmlDeviceGetName, handle)),
+            name=text(self._session.ask(pynvml.nvmlDeviceGetName, handle)),
             kind=DeviceKind.GPU,
             total_bytes=int(memory(self._session, handle).total),
             pci_bus=bus,
             mig_parent=parent,
         )
-
-
-def _text(raw: str | bytes) -> str:
-    """Return *raw* as text. Some versions of pynvml return bytes."""
-    return raw.decode() if isinstance(raw, bytes) else raw

@@ -1,4 +1,7 @@
-"""Calls to the NVIDIA driver through NVML: the session they are made in, and messages for their errors."""
+"""Calls to the NVIDIA driver through NVML: the session they are made in, and messages for their errors.
+
+A function here raises Refusal if NVML gives an error that it does not handle.
+"""
 
 from __future__ import annotations
 
@@ -90,12 +93,7 @@ class Session:
         self._handles: dict[str, Any] = {}
 
     def open(self) -> None:
-        """Open a session unless a usable one is open.
-
-        Raises:
-            Refusal: NVML gave an error.
-
-        """
+        """Open a session unless a usable one is open."""
         with self._lock:
             # A session does not survive a fork: the child opens its own.
             if self._opened_by == os.getpid() and not self._stale:
@@ -113,12 +111,7 @@ class Session:
             self._opened_by = os.getpid()
 
     def ask(self, call: Callable[..., _Answer], *args: object) -> _Answer:
-        """Make *call* in an open session. If its error ends the session, the next call opens a new one.
-
-        Raises:
-            Refusal: NVML gave an error.
-
-        """
+        """Make *call* in an open session. If its error ends the session, the next call opens a new one."""
         self.open()
         try:
             return _resp(call, *args)
@@ -131,10 +124,6 @@ class Session:
 
         *forgive* lists the errors that give None. By default these are all errors except those that mean that the GPU
         or the session is lost.
-
-        Raises:
-            Refusal: NVML gave an error that is not forgiven.
-
         """
         self.open()
         call = getattr(pynvml, name, None)
@@ -149,12 +138,7 @@ class Session:
             raise
 
     def handle(self, uuid: str) -> Any:
-        """Return this session's handle of the GPU or MIG instance *uuid*.
-
-        Raises:
-            Refusal: NVML gave an error.
-
-        """
+        """Return this session's handle of the GPU or MIG instance *uuid*."""
         self.open()  # first, because a new session clears the cached handles
         handle = self._handles.get(uuid)
         if handle is None:
@@ -168,3 +152,8 @@ class Session:
         age_s = time.monotonic() - self._opened_at_s
         if refusal.code in SESSION_GONE or (refusal.code in _GPU_GONE and age_s >= _REOPEN_FOR_ONE_GPU_S):
             self._stale = True
+
+
+def text(raw: str | bytes | None) -> str:
+    """Return *raw* as text, empty for None. Some versions of pynvml return bytes."""
+    return raw.decode() if isinstance(raw, bytes) else raw or ""

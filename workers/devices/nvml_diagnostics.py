@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 
 from gpuqueue.lazy.frozen import dataclass
-from workers.devices.nvml_calls import Refusal, Session
+from workers.devices.nvml_calls import Refusal, Session, text
 
 
 class DriverState(str, Enum):
@@ -84,7 +84,7 @@ def driver_facts(session: Session) -> DriverFacts:
     version = session.maybe("nvmlSystemGetCudaDriverVersion")
     return DriverFacts(
         state=DriverState.WELL,
-        driver=_text(session.maybe("nvmlSystemGetDriverVersion")),
+        driver=text(session.maybe("nvmlSystemGetDriverVersion")) or None,
         library=_library(),
         cuda=None if version is None else (version // 1000, version % 1000 // 10),
         count=count,
@@ -94,7 +94,7 @@ def driver_facts(session: Session) -> DriverFacts:
 def _library() -> str | None:
     """Return the version of the library. The library may report it even without an open session."""
     with contextlib.suppress(pynvml.NVMLError):
-        return _text(pynvml.nvmlSystemGetNVMLVersion())
+        return text(pynvml.nvmlSystemGetNVMLVersion())
     return None
 
 
@@ -107,7 +107,7 @@ def card_facts(session: Session, index: int) -> CardFacts:
         persistence = session.maybe("nvmlDeviceGetPersistenceMode", handle)
         return CardFacts(
             index=index,
-            uuid=_text(session.ask(pynvml.nvmlDeviceGetUUID, handle)),
+            uuid=text(session.ask(pynvml.nvmlDeviceGetUUID, handle)),
             persistent=None if persistence is None else bool(persistence),
             divided=divided,
             parts=_parts(session, handle) if divided else 0,
@@ -120,7 +120,3 @@ def _parts(session: Session, handle: Any) -> int:
     slots = range(int(session.maybe("nvmlDeviceGetMaxMigDeviceCount", handle) or 0))
     found = (session.maybe("nvmlDeviceGetMigDeviceHandleByIndex", handle, slot) for slot in slots)
     return sum(each is not None for each in found)
-
-
-def _text(raw: str | bytes | None) -> str | None:
-    return raw.decode() if isinstance(raw, bytes) else raw

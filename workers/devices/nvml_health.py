@@ -1,4 +1,7 @@
-"""The health of a GPU from NVML. A call that the card does not support leaves only its own field None."""
+"""The health of a GPU from NVML. A call that the card does not support leaves only its own field None.
+
+A function here raises Refusal if NVML gives an error that it does not handle.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,7 @@ _DEGREES_FROM = 40
 
 
 def health_of(session: Session, handle: Any, parent: Any = None) -> Health:
-    """Return the health of the GPU *handle*. For a MIG instance, its card *parent* supplies the missing fields.
-
-    Raises:
-        Refusal: the GPU or the driver is gone.
-
-    """
+    """Return the health of the GPU *handle*. For a MIG instance, its card *parent* supplies the missing fields."""
     own = _look(session, handle)
     if parent is None:
         return own

@@ -1,4 +1,7 @@
-"""The memory of a GPU from NVML: its size, the free bytes, and the bytes of each process."""
+"""The memory of a GPU from NVML: its size, the free bytes, and the bytes of each process.
+
+A function here raises Refusal if NVML gives an error that it does not handle.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,7 @@ _LOOKS = 3
 
 
 def memory(session: Session, handle: Any) -> Any:
-    """Return NVML's memory figures. Total and free mean the same in versions 1 and 2 of the call.
-
-    Raises:
-        Refusal: NVML gave an error, or has no figures for this GPU.
-
-    """
+    """Return NVML's memory figures. Total and free mean the same in versions 1 and 2 of the call."""
     if session.memory_v2:
         try:
             return session.ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
@@ -43,10 +41,6 @@ def look(session: Session, handle: Any) -> tuple[int, int, dict[int, int | None]
     ones, so a process that frees memory between two calls would hide that much of it. The free memory is therefore read
     before and after the process list. If both values are equal, the sample is consistent. If they differ in every
     attempt, the smaller free value of the last attempt is used.
-
-    Raises:
-        Refusal: NVML gave an error.
-
     """
     before = memory(session, handle)
     for _ in range(_LOOKS):
@@ -60,12 +54,7 @@ def look(session: Session, handle: Any) -> tuple[int, int, dict[int, int | None]
 
 
 def processes(session: Session, handle: Any) -> dict[int, int | None]:
-    """Return every process on the GPU with its bytes, None if the driver does not report them.
-
-    Raises:
-        Refusal: NVML gave an error.
-
-    """
+    """Return every process on the GPU with its bytes, None if the driver does not report them."""
     entries = _list(session, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
     # Some cards do not support graphics, and some drivers do not support MPS, whose clients have a list of their own.
     # An error of the compute list is always raised: without that list every job would seem to use 0 bytes.
@@ -86,10 +75,6 @@ def accounted(session: Session, handle: Any, pids: Iterable[int]) -> dict[int, i
 
     Only an administrator can enable accounting, and MIG instances do not support it. The result is empty without
     accounting. For a reused pid the figure is that of the later process (nvml.h, nvmlDeviceGetAccountingStats).
-
-    Raises:
-        Refusal: the GPU or the driver is gone.
-
     """
     if session.maybe("nvmlDeviceGetAccountingMode", handle) != pynvml.NVML_FEATURE_ENABLED:
         return {}

@@ -9,7 +9,8 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun
 from workers.steps.conclusion import NotStarted
-from workers.steps.detach import Detaching
+from workers.steps.detach import answered
+from workers.threads.steady_clock import SteadyEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Permit:
     until_s: float
 
 
-def authorise(run: LiveRun, settings: Settings, queue: JobQueue, clock: Clock, detaching: Detaching) -> Permit:
+def authorise(run: LiveRun, settings: Settings, queue: JobQueue, clock: Clock, stopping: SteadyEvent) -> Permit:
     """Return the permission to start *run*.
 
     Raises:
@@ -40,7 +41,7 @@ def authorise(run: LiveRun, settings: Settings, queue: JobQueue, clock: Clock, d
         )
         return until_s, state
 
-    until_s, state = detaching.answered(ask)
+    until_s, state = answered(ask, stopping)
     if state is JobState.CANCELLING:
         raise NotStarted("cancelled before it started")
     if state is not JobState.RUNNING:

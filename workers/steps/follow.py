@@ -6,13 +6,14 @@ from workers.measure.active_runs import LiveRun
 from workers.shim.client import Shim
 from workers.shim.supervisor import CANNOT_WRITE
 from workers.steps.conclusion import NotStarted
-from workers.steps.detach import Detaching
+from workers.steps.detach import pause, wait_for
+from workers.threads.steady_clock import SteadyEvent
 
 #: Pause between two polls for a shim that is just being started, in seconds.
 POLL_S = 0.05
 
 
-def follow_child(run: LiveRun, shim: Shim, detaching: Detaching) -> None:
+def follow_child(run: LiveRun, shim: Shim, stopping: SteadyEvent) -> None:
     """Wait until the shim that this worker started is gone.
 
     Raises:
@@ -21,7 +22,7 @@ def follow_child(run: LiveRun, shim: Shim, detaching: Detaching) -> None:
 
     """
     try:
-        detaching.wait_for(shim.handle)
+        wait_for(shim.handle, stopping)
         code = shim.code()
     finally:
         shim.close()
@@ -31,7 +32,7 @@ def follow_child(run: LiveRun, shim: Shim, detaching: Detaching) -> None:
         raise NotStarted("its run directory cannot be written" if code == CANNOT_WRITE else why, host_failed=True)
 
 
-def follow(run: LiveRun, detaching: Detaching) -> None:
+def follow(run: LiveRun, stopping: SteadyEvent) -> None:
     """Wait until the shim of *run*, found by the files of the run directory, is gone.
 
     Raises:
@@ -45,7 +46,7 @@ def follow(run: LiveRun, detaching: Detaching) -> None:
             run.lock_fd = run.directory.try_lock()
         if run.lock_fd is not None:
             return  # the lock is free, so no shim was started
-        detaching.pause(POLL_S)
+        pause(stopping, POLL_S)
     handle = shim.handle()
     if handle is not None:
-        detaching.wait_for(handle)
+        wait_for(handle, stopping)

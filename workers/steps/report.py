@@ -16,7 +16,8 @@ from workers.run.start_health import NO_START, Ground
 from workers.services.adoption import Adoption
 from workers.services.after_end import AfterEnd
 from workers.steps.conclusion import Conclusion, NotStarted
-from workers.steps.detach import Detaching
+from workers.steps.detach import answered
+from workers.threads.steady_clock import SteadyEvent
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +35,14 @@ class Report:
         runs: LiveRuns,
         ground: Ground,
         adoption: Adoption,
-        detaching: Detaching,
+        stopping: SteadyEvent,
     ) -> None:
         self._settings = settings
         self._queue = queue
         self._runs = runs
         self._ground = ground
         self._adoption = adoption
-        self._detaching = detaching
+        self._stopping = stopping
         self._after_end = AfterEnd(queue)
 
     def report(self, run: LiveRun, conclusion: Conclusion | NotStarted) -> str:
@@ -65,14 +66,14 @@ class Report:
             why = f"it could not be started on {self._settings.host}: {why}"
         log.warning("%s does not start: %s", run, why)
         if not refusal.stale:
-            self._detaching.answered(lambda: self._queue.release_claim(run.held.job_id, run.held.token, why))
+            answered(lambda: self._queue.release_claim(run.held.job_id, run.held.token, why), self._stopping)
         run.directory.discard()
         return NOT_STARTED
 
     def _lose(self, run: LiveRun, conclusion: Conclusion) -> str:
         held, limit, detail = run.held, self._settings.loss_limit, conclusion.ending.detail
         lose = partial(self._queue.lose, held.job_id, held.token, loss_limit=limit, detail=detail)
-        state = self._detaching.answered(partial(lose, evidence=conclusion.evidence))
+        state = answered(partial(lose, evidence=conclusion.evidence), self._stopping)
         log.warning("%s was lost: %s; the job is %s now", run, detail, state or "no longer ours")
         if state is not None and state.is_end:
             self._after_end.ended(run, state, Ending.lost(detail))
@@ -84,7 +85,7 @@ class Report:
         again = Again(reason=WaitReason.RETRY) if ending.kind is EndingKind.PREEMPTED else None
         run.hear_start()
         for text in run.taken_notes():
-            self._detaching.answered(partial(self._queue.note, held.job_id, held.token, text))
+            answered(partial(self._queue.note, held.job_id, held.token, text), self._stopping)
         finish = partial(
             self._queue.finish,
             held.job_id,
@@ -97,7 +98,7 @@ class Report:
             evidence=conclusion.evidence,
             again=again,
         )
-        after = self._detaching.answered(lambda: finish() or self._finish_if_adopted(run, finish))
+        after = answered(lambda: finish() or self._finish_if_adopted(run, finish), self._stopping)
         log.info("%s: %s (%s)", run, after or "stale, the result changes nothing", ending)
         if after is None:
             run.directory.settle()

@@ -23,6 +23,10 @@ class SteadyEvent(threading.Event):
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         weakref.finalize(self, os.close, self._fd)
 
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while the event is set."""
+        return self._fd
+
     def set(self) -> None:
         """Set the event and wake all threads that wait for it."""
         super().set()

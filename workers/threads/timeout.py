@@ -39,8 +39,6 @@ def in_time(ask: Callable[[], T], limit_s: float) -> T | None:
         room.release()
         return None
     try:
-        return call.result()
-    except CallFailed as failed:
-        if failed.cause is not None:
-            raise failed.cause from None
+        return call.wait()
+    except CallFailed:
         return None
