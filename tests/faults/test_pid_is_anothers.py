@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from bounded import until
 from factories import make_offer, make_spec
 from site_of_one import Site
 
@@ -78,7 +79,7 @@ def test_a_run_whose_shims_pid_is_anothers_now_is_lost_and_nobody_is_signalled(
     record = site.until_recorded(job.id)
     assert JobState.CANCELLED is record.job.state
     assert "its shim vanished" in str(record.runs[0].ending)
-    assert not (directory.path / "claim").exists()
+    until(lambda: not (directory.path / "claim").exists(), what="the run directory is settled")
 
 
 def abandoned(site: Site, job_id: int, uuid: str, shim: ProcessIdentity) -> RunDir:
