@@ -60,7 +60,7 @@ def _above(pid: int, tops: Mapping[int, tuple[int, str]], proc: Path) -> str | N
     """Return the token of the shim that is *pid* or its ancestor, or None if no ancestor is in *tops*."""
     for _ in range(_DEEPEST):
         try:
-            raw = (proc / str(pid) / "stat").read_bytes()
+            raw = _read(f"{proc}/{pid}/stat")
         except OSError:
             return None
         fields = raw[raw.rindex(b")") + 2 :].split()  # the process name may contain spaces and parentheses
@@ -75,7 +75,7 @@ def _above(pid: int, tops: Mapping[int, tuple[int, str]], proc: Path) -> str | N
 def _carried(pid: int, tokens: Iterable[str], proc: Path) -> str | None:
     """Return the one of *tokens* in the initial environment of *pid*, or None if absent or not readable."""
     try:
-        environ = (proc / str(pid) / "environ").read_bytes()
+        environ = _read(f"{proc}/{pid}/environ")
     except OSError:
         return None
     for entry in environ.split(b"\0"):
@@ -83,3 +83,8 @@ def _carried(pid: int, tokens: Iterable[str], proc: Path) -> str | None:
             token = entry[len(_VARIABLE) :].decode(errors="replace")
             return token if token in tokens else None
     return None
+
+
+def _read(file: str) -> bytes:
+    with open(file, "rb", buffering=0) as opened:  # noqa: PTH123 - creating a Path takes longer than reading the file
+        return opened.read()

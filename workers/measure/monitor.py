@@ -8,6 +8,7 @@ import threading
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 
 from gpuqueue.clock import Clock
@@ -192,7 +193,7 @@ def described(pid: int, held_bytes: int | None) -> ExternalProcess:
     """Return the external process *pid*. User and command are None if it has ended or is in another pid namespace."""
     process = Path(f"/proc/{pid}")
     try:
-        user = pwd.getpwuid(process.stat().st_uid).pw_name
+        user = _user(process.stat().st_uid)
     except (OSError, KeyError):
         user = None
     try:
@@ -201,3 +202,8 @@ def described(pid: int, held_bytes: int | None) -> ExternalProcess:
     except OSError:
         command = None
     return ExternalProcess(pid=pid, held_bytes=held_bytes, user=user, command=command)
+
+
+@cache
+def _user(uid: int) -> str:
+    return pwd.getpwuid(uid).pw_name
