@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from itertools import islice
@@ -22,21 +23,17 @@ _MOST_BYTES = 64 * 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InsideReport:
-    """The figures of torch's allocators in a run.
+    """The figures of torch's allocators in one process of a run, or in all of them.
 
-    The bytes are those of the process with the most. They are exact for one process, and a lower bound for several,
-    because the peaks of the processes may have occurred at the same time.
+    The keys are device UUIDs, or the device's position in the run if a process did not know the UUID. The bytes of a
+    run are those of the process with the most. They are exact for one process, and a lower bound for several, because
+    the peaks of the processes may have occurred at the same time.
     """
 
-    torch_allocated_bytes: int
-    torch_reserved_bytes: int
-    ooms: int = 0
-    alloc_retries: int = 0
     #: Whether a process died of an uncaught OutOfMemoryError.
     out_of_memory: bool = False
-    #: Reserved bytes by device UUID, or by the device's position in the run if a process did not know the UUID.
     reserved_on: Mapping[str | int, int] = field(default_factory=dict)
-    #: The number of out-of-memory errors on each device, by the same keys.
+    #: The number of out-of-memory errors on each device.
     ooms_on: Mapping[str | int, int] = field(default_factory=dict)
 
     def reserved(self, uuid: str, position: int) -> int | None:
@@ -50,42 +47,16 @@ class InsideReport:
         return [uuid for position, uuid in places if any(self.ooms_on.get(key) for key in (uuid, position))]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _OnDevice:
-    place: str | int
-    allocated: int
-    reserved: int
-    ooms: int
-    retries: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Delivery:
-    """The report of one process."""
-
-    out_of_memory: bool
-    devices: tuple[_OnDevice, ...]
-
-    def reserved(self, place: str | int) -> int:
-        """Return the bytes reserved on one device."""
-        return sum(device.reserved for device in self.devices if device.place == place)
-
-
 def read_reports(run_dir: Path) -> InsideReport | None:
     """Return the combined report of the run's processes, or None if no process has written a valid report."""
     reported = [each for path in _files(run_dir / "inside") if (each := _read(path)) is not None]
     if not reported:
         return None
-    devices = [device for each in reported for device in each.devices]
-    places = {device.place for device in devices}
+    places = {place for each in reported for place in each.reserved_on}
     return InsideReport(
-        torch_allocated_bytes=max(sum(device.allocated for device in each.devices) for each in reported),
-        torch_reserved_bytes=max(sum(device.reserved for device in each.devices) for each in reported),
-        ooms=sum(device.ooms for device in devices),
-        alloc_retries=sum(device.retries for device in devices),
         out_of_memory=any(each.out_of_memory for each in reported),
-        reserved_on={place: max(each.reserved(place) for each in reported) for place in places},
-        ooms_on={place: sum(device.ooms for device in devices if device.place == place) for place in places},
+        reserved_on={place: max(each.reserved_on.get(place, 0) for each in reported) for place in places},
+        ooms_on={place: sum(each.ooms_on.get(place, 0) for each in reported) for place in places},
     )
 
 
@@ -99,22 +70,19 @@ def _files(inside: Path) -> list[Path]:
         return []
 
 
-def _read(path: Path) -> _Delivery | None:
+def _read(path: Path) -> InsideReport | None:
+    """Return the report of one process, or None if the file is not a valid report."""
     try:
         fields = loaded(read_small(path, _MOST_BYTES), "a report from inside")
-        return _Delivery(
-            out_of_memory=fields.plain("out_of_memory") is True,
-            devices=tuple(_on_device(each) for each in fields.each("devices")),
-        )
+        reserved: Counter[str | int] = Counter()
+        ooms: Counter[str | int] = Counter()
+        for plain in fields.each("devices"):
+            device = Fields(plain, "a device in a report from inside")
+            place = device.text_or_none("uuid") or device.whole("index")
+            reserved[place] += device.whole("reserved_bytes")
+            ooms[place] += device.whole("ooms")
     except (OSError, Unreadable):
         return None
-
-
-def _on_device(plain: object) -> _OnDevice:
-    fields = Fields(plain, "a device in a report from inside")
-    names = ("allocated_bytes", "reserved_bytes", "ooms", "alloc_retries")
-    allocated, reserved, ooms, retries = (fields.whole(name) for name in names)
-    if max(allocated, reserved, ooms, retries) >= _ABSURD:
-        raise Unreadable("no figure of any device")
-    place = fields.text_or_none("uuid") or fields.whole("index")
-    return _OnDevice(place=place, allocated=allocated, reserved=reserved, ooms=ooms, retries=retries)
+    if max([*reserved.values(), *ooms.values()], default=0) >= _ABSURD:
+        return None
+    return InsideReport(out_of_memory=fields.plain("out_of_memory") is True, reserved_on=reserved, ooms_on=ooms)

@@ -251,7 +251,7 @@ def test_a_run_that_an_older_worker_left_is_adopted_for_ever(directory: RunDir, 
     )
     report = read_reports(directory.path)
     assert report is not None
-    assert (5 * GIB, 1, False) == (report.reserved("GPU-1", 0), report.alloc_retries, report.out_of_memory)
+    assert (5 * GIB, False) == (report.reserved("GPU-1", 0), report.out_of_memory)
 
 
 def test_a_refusal_that_an_older_shim_wrote_is_told_for_ever(directory: RunDir) -> None:

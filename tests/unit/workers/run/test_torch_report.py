@@ -42,9 +42,8 @@ def test_of_several_processes_the_one_with_the_most_counts(tmp_path: Path) -> No
     report = read_reports(tmp_path)
 
     assert report is not None
-    assert (4 * GIB, 2 * GIB) == (report.torch_reserved_bytes, report.torch_allocated_bytes)
     assert (4 * GIB, 2 * GIB, None) == tuple(report.reserved(f"GPU-{place}", place) for place in (0, 1, 2))
-    assert (2, 1, False) == (report.ooms, report.alloc_retries, report.out_of_memory)
+    assert ({0: 2, 1: 0}, False) == (report.ooms_on, report.out_of_memory)
 
 
 def test_a_launcher_may_give_each_process_one_device(tmp_path: Path) -> None:
@@ -88,7 +87,7 @@ def test_a_file_that_makes_no_sense_is_not_read(tmp_path: Path, text: str) -> No
     report = read_reports(tmp_path)
 
     assert report is not None
-    assert GIB == report.torch_reserved_bytes
+    assert {0: GIB} == report.reserved_on
 
 
 SEEN = Peak(bytes=5, source=PeakSource.NVML_SAMPLED, samples=3, interval_s=1.0, shared=False)

@@ -10,8 +10,8 @@ from workers.run.torch_report import InsideReport
 from workers.run.verdict import TAIL_BYTES, judged, tail
 
 FAILED = Ending.from_status(1)
-DIED = InsideReport(torch_allocated_bytes=1, torch_reserved_bytes=1, out_of_memory=True)
-SURVIVED = InsideReport(torch_allocated_bytes=1, torch_reserved_bytes=1, ooms=3)
+DIED = InsideReport(out_of_memory=True)
+SURVIVED = InsideReport(ooms_on={0: 3})
 
 
 def verdict(ending: Ending = FAILED, report: InsideReport | None = None, log: bytes = b"") -> Ending:
