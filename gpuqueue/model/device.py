@@ -199,17 +199,14 @@ SOFT_LIMIT_C = 80.0
 class Health:
     """The health of a device at one moment. None means that the device does not report the figure.
 
-    ``limit_c`` is the device's own limit, above which it throttles. ``utilisation`` and ``memory_utilisation`` are
-    shares of time from 0 to 1. ``throttled`` names the reasons for which the device throttles now. ``ecc_uncorrected``
+    ``limit_c`` is the device's own limit, above which it throttles. ``utilisation`` is a share of
+    time from 0 to 1. ``throttled`` names the reasons for which the device throttles now. ``ecc_uncorrected``
     counts the memory errors since the driver started. ``compute_mode`` is default, prohibited or exclusive_process.
     """
 
     temperature_c: float | None = None
-    memory_temperature_c: float | None = None
     limit_c: float | None = None
-    power_w: float | None = None
     utilisation: float | None = None
-    memory_utilisation: float | None = None
     throttled: tuple[str, ...] | None = None
     ecc_uncorrected: int | None = None
     compute_mode: str | None = None

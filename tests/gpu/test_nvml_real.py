@@ -54,7 +54,6 @@ class TestNvmlOnARealCard(DeviceConformance):
         assert health.temperature_c is not None
         assert 5 < health.temperature_c < 120
         assert health.limit_c is None or 60 < health.limit_c < 120
-        assert health.power_w is None or 1 < health.power_w < 3000
         assert health.throttled is not None
         assert "default" == health.compute_mode
 

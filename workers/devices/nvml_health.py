@@ -16,7 +16,7 @@ from workers.devices.nvml_calls import Session
 # Constants of nvml.h, written as numbers because older versions of pynvml lack some of the names.
 _GPU_SENSOR = 0
 _SLOWDOWN, _GPU_MAX = 1, 3
-_MEMORY_TEMPERATURE, _SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT = 82, 194, 196
+_SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT = 194, 196
 _UNCORRECTED, _SINCE_THE_DRIVER_STARTED = 1, 0
 #: Throttle reasons by bit. The other bits (idle, clocks set by a user, the normal power cap) are not alarming.
 _THROTTLED = {0x8: HARDWARE_SLOWDOWN, 0x20: SOFTWARE_THERMAL, 0x40: HARDWARE_THERMAL, 0x80: POWER_BRAKE}
@@ -43,18 +43,12 @@ def health_of(session: Session, handle: Any, parent: Any = None) -> Health:
 def _look(session: Session, handle: Any) -> Health:
     """Return the health that *handle* itself reports."""
     temperature_c = _temperature_c(session, handle)
-    further = _further(session, handle)
-    power_mw = session.maybe("nvmlDeviceGetPowerUsage", handle)
     rates = session.maybe("nvmlDeviceGetUtilizationRates", handle)
     errors = session.maybe("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _SINCE_THE_DRIVER_STARTED)
     return Health(
         temperature_c=temperature_c,
-        # A card without this sensor gives an error or 0.
-        memory_temperature_c=further.get(_MEMORY_TEMPERATURE) or None,
-        limit_c=_limit_c(session, handle, temperature_c, further),
-        power_w=None if power_mw is None else power_mw / 1000,
+        limit_c=_limit_c(session, handle, temperature_c, _further(session, handle)),
         utilisation=None if rates is None else rates.gpu / 100,
-        memory_utilisation=None if rates is None else rates.memory / 100,
         throttled=_throttled(session, handle),
         ecc_uncorrected=None if errors is None else int(errors),
         compute_mode=_MODES.get(session.maybe("nvmlDeviceGetComputeMode", handle)),
@@ -71,7 +65,7 @@ def _temperature_c(session: Session, handle: Any) -> float | None:
 
 def _further(session: Session, handle: Any) -> dict[int, float]:
     """Return the values of the numbered NVML fields that this card supports, by field id."""
-    ids = [_MEMORY_TEMPERATURE, _SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT]
+    ids = [_SLOWDOWN_TLIMIT, _GPU_MAX_TLIMIT]
     values = session.maybe("nvmlDeviceGetFieldValues", handle, ids) or ()
     return {
         int(each.fieldId): float(getattr(each.value, _VALUES[each.valueType]))

@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 #: The health of the fake cards by default.
 WELL = Health(
     temperature_c=40.0,
-    memory_temperature_c=45.0,
     limit_c=83.0,
-    power_w=60.5,
     utilisation=0.0,
-    memory_utilisation=0.0,
     throttled=(),
     ecc_uncorrected=0,
     compute_mode="default",

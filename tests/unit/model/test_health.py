@@ -26,7 +26,7 @@ from gpuqueue.model.device import (
         Health(limit_c=60.0),
         Health(throttled=(POWER_BRAKE, HARDWARE_SLOWDOWN)),
         Health(compute_mode="exclusive_process"),
-        Health(memory_temperature_c=95.0, ecc_uncorrected=3, utilisation=1.0),
+        Health(ecc_uncorrected=3, utilisation=1.0),
     ],
 )
 def test_a_device_that_is_well_or_unknown_takes_jobs(health: Health) -> None:

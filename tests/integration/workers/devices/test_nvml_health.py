@@ -13,7 +13,6 @@ from fake_driver.fake_driver import (
     GPU_IS_LOST,
     MARGIN,
     MODE,
-    POWER,
     REASONS,
     TEMPERATURE,
     TEMPERATURE_V,
@@ -58,19 +57,16 @@ def start(fake: FakeGpus, tmp_path: Path) -> Iterator[Start]:
 def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
     """Each health field is the card's own value, in gpuqueue's units."""
     gpu = fake.state.gpus[1]
-    gpu.temperature, gpu.memory_temperature, gpu.gpu_max, gpu.power_mw = 71, 88, 90, 412_250
-    gpu.utilisation, gpu.memory_utilisation, gpu.ecc, gpu.compute_mode = 97, 33, 2, 3
+    gpu.temperature, gpu.gpu_max = 71, 90
+    gpu.utilisation, gpu.ecc, gpu.compute_mode = 97, 2, 3
     gpu.reasons = 0x1 | 0x2 | 0x4 | 0x8 | 0x20 | 0x40 | 0x80
     backend = start("auto")
     first, second = backend.devices()
     assert WELL == backend.health(first)
     assert Health(
         temperature_c=71.0,
-        memory_temperature_c=88.0,
         limit_c=90.0,
-        power_w=412.25,
         utilisation=0.97,
-        memory_utilisation=0.33,
         throttled=("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"),
         ecc_uncorrected=2,
         compute_mode="exclusive_process",
@@ -85,9 +81,8 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
         (TEMPERATURE, ["temperature_c"]),
         (TEMPERATURE_V, []),
         (THRESHOLD | MARGIN, ["limit_c"]),
-        (FIELDS, ["memory_temperature_c"]),
-        (POWER, ["power_w"]),
-        (UTILISATION, ["utilisation", "memory_utilisation"]),
+        (FIELDS, []),
+        (UTILISATION, ["utilisation"]),
         (REASONS, ["throttled"]),
         (ECC, ["ecc_uncorrected"]),
         (MODE, ["compute_mode"]),
