@@ -43,7 +43,6 @@ class Runner:
         self._settings = settings
         self._queue = queue
         self._admission = admission
-        self._runs = runs
         self._clock = clock
         self._shims = Shims()
         self._warm_pool = WarmPool(settings, self._shims, clock)
@@ -79,7 +78,6 @@ class Runner:
             return "detached"
         finally:
             run.close()
-            self._runs.remove(run.held.token)
 
     def _start(self, run: LiveRun) -> NotStarted | None:
         """Start *run* and wait until its shim is gone. Return why it did not start, or None."""

@@ -138,7 +138,10 @@ class Worker:
         run = self.runs.get(token)
         if run is None:
             return "unknown"  # a message for an earlier process of this device's worker
-        outcome = self._runner.run(run)
+        try:
+            outcome = self._runner.run(run)
+        finally:
+            self.runs.remove(token)
         if outcome == NOT_STARTED:
             self._claimer.pause()
         self._claimer.wake.set()

@@ -1,4 +1,4 @@
-"""What is measured on a device: memory samples of runs, peaks, external processes, and admission.
+"""What is measured on a device: samples, memory of runs and of external processes, peaks, and admission.
 
-Start reading at ``sampler.py`` for the measurements and at ``admission.py`` for what a device may grant.
+Start reading at ``monitor.py``, which takes every sample, and at ``admission.py`` for what a device may grant.
 """
