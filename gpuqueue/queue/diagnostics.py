@@ -14,7 +14,7 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import DeviceStatus
-from gpuqueue.queue.wait_reasons import is_paused
+from gpuqueue.queue.recovery import is_paused
 from gpuqueue.text.json_fields import loaded
 
 if TYPE_CHECKING:

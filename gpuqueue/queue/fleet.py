@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, cast
 
-from gpuqueue.codec import device_to_plain
+from gpuqueue.codec import device_from_plain, device_to_plain
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import Connect, answering, connect
 from gpuqueue.queue.store import Store
-from gpuqueue.queue.wait_reasons import announced
 from gpuqueue.text.json_fields import loaded
 from gpuqueue.version import VERSION
 
@@ -128,7 +128,11 @@ class Fleet(Store):
 
     def _known(self) -> list[tuple[Device, str]]:
         """Return every announced device with its pool; skip withdrawn and unreadable devices."""
-        found = announced(cast("list[str]", self._redis.hvals(keys.FACTS)))
+        found = []
+        for text in cast("list[str]", self._redis.hvals(keys.FACTS)):
+            with contextlib.suppress(Unreadable):
+                plain = loaded(text, "a device")
+                found.append((plain.text("host"), device_from_plain(plain.plain("device"))))
         pipe = self._redis.pipeline(transaction=False)
         for host, device in found:
             pipe.hget(keys.host_devices(host), device.uuid)

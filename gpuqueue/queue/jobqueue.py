@@ -10,7 +10,6 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import JobState
 from gpuqueue.queue.changes import Changes, state_in
 from gpuqueue.queue.connect import answering
-from gpuqueue.queue.device_matching import kind_word
 from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.requests import Requests
 from gpuqueue.queue.senders import Senders
@@ -22,12 +21,11 @@ if TYPE_CHECKING:
     from gpuqueue.model.notification import Delivery
     from gpuqueue.model.run import Ending, RunDevice
     from gpuqueue.queue import lease as leases
-    from gpuqueue.queue import limit_matching, rebuild, replies
+    from gpuqueue.queue import rebuild, replies
     from gpuqueue.queue.lease import Again, Alive, Claim, Evidence, Later, Offer, Verdicts
 else:
     logging = later("logging")
     leases = later("gpuqueue.queue.lease")
-    limit_matching = later("gpuqueue.queue.limit_matching")
     replies = later("gpuqueue.queue.replies")
     rebuild = later("gpuqueue.queue.rebuild")
 
@@ -157,7 +155,7 @@ def device_words(offer: Offer, *, lease_s: float) -> list[str | int]:
         offer.counted_bytes,
         offer.slots,
         offer.pool,
-        kind_word(offer.device),
+        offer.kind_word,
         _ms(lease_s),
     ]
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Member
 from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.queue import keys, wait_reasons
+from gpuqueue.queue import keys
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.fleet import Fleet
 from gpuqueue.queue.maintenance import Ticks
 from gpuqueue.queue.recovery import Recovery, ask_entries, ask_ids, ids_in
-from gpuqueue.queue.wait_reasons import Surroundings
 
 if TYPE_CHECKING:
     import logging
@@ -24,17 +24,19 @@ if TYPE_CHECKING:
     from gpuqueue import codec
     from gpuqueue.model import job_page as listings
     from gpuqueue.model.job_page import Listing
-    from gpuqueue.model.limits import Use
     from gpuqueue.model.run import Record, RunDevice
-    from gpuqueue.queue import explanation_replies, rebuild, replies
+    from gpuqueue.queue import explanation, rebuild, replies
     from gpuqueue.queue.explanation import Explanation
 else:
     logging = later("logging")
     codec = later("gpuqueue.codec")
     listings = later("gpuqueue.model.job_page")
-    explanation_replies = later("gpuqueue.queue.explanation_replies")
+    explanation = later("gpuqueue.queue.explanation")
     replies = later("gpuqueue.queue.replies")
     rebuild = later("gpuqueue.queue.rebuild")
+
+#: Maximum number of jobs in one call of ``listing.lua``.
+MOST_JOBS = 1000
 
 
 class Looks(Recovery, Fleet, Ticks):
@@ -48,21 +50,8 @@ class Looks(Recovery, Fleet, Ticks):
             Unreadable: the store knows the job, but its entry is damaged.
 
         """
-        pipe = self._redis.pipeline(transaction=True)
-        ask_entries(pipe, [job_id])
-        wait_reasons.ask(pipe)
-        entry, around = _cut(pipe.execute(), 2)
-        fields, spec = next(self._entries_in(entry))
-        if not fields:
-            return None
-        job = replies.job(job_id, fields, spec)
-        if job.reason is not WaitReason.MEMORY:
-            return job
-        found = Surroundings(around)
-        pipe = self._redis.pipeline(transaction=False)
-        found.ask_devices(pipe)
-        found.take_devices(pipe.execute())
-        return self._with_reasons([job], found)[0]
+        fields, spec = next(self._entries([job_id]))
+        return self._with_reasons([replies.job(job_id, fields, spec)], {})[0] if fields else None
 
     @answering
     def members(self, array_id: int) -> list[JobState]:
@@ -99,7 +88,7 @@ class Looks(Recovery, Fleet, Ticks):
     def why(self, job_id: int) -> Explanation | None:
         """Return why a job does not run, by the rules and values of a claim; None if the job is unknown."""
         reply = self._scripts.run("why", job_id)
-        return explanation_replies.explanation(job_id, reply) if reply else None
+        return explanation.explanation(job_id, reply) if reply else None
 
     @answering
     def live(self, *, limit: int = 1000, after: int = 0) -> list[Job]:
@@ -113,21 +102,22 @@ class Looks(Recovery, Fleet, Ticks):
     def page(self, *, limit: int = 1000, after: int = 0) -> Listing:
         """Return the jobs of :meth:`live`, with the memory of the running ones, and the id to continue ``after``.
 
-        This takes two round trips to the store. Array members and limits each need another one.
+        This takes two round trips to the store. Array members need another one, and so do very many different jobs.
         """
         pipe = self._redis.pipeline(transaction=True)
         ask_ids(pipe, after, limit)
-        wait_reasons.ask(pipe)
-        page, around = _cut(pipe.execute(), 3)
-        ids, found = ids_in(page), Surroundings(around)
+        pipe.time()
+        *page, (seconds, micros) = pipe.execute()
+        ids = ids_in(page)
         pipe = self._redis.pipeline(transaction=True)
         ask_entries(pipe, ids)
-        found.ask_devices(pipe)
-        entries, devices = _cut(pipe.execute(), 2 * len(ids))
-        found.take_devices(devices)
+        for first in range(0, len(ids), MOST_JOBS):
+            self._scripts.add(pipe, "listing", *ids[first : first + MOST_JOBS])
+        answers = pipe.execute()
+        details = dict(zip(map(int, ids), itertools.chain.from_iterable(answers[2 * len(ids) :]), strict=True))
         jobs: list[Job] = []
         said: dict[int, tuple[str, tuple[RunDevice, ...]]] = {}
-        for job_id, (fields, spec) in zip(ids, self._entries_in(entries), strict=True):
+        for job_id, (fields, spec) in zip(ids, self._entries_in(answers[: 2 * len(ids)]), strict=True):
             try:
                 if fields:
                     jobs.append(replies.job(int(job_id), fields, spec))
@@ -136,24 +126,23 @@ class Looks(Recovery, Fleet, Ticks):
             except Unreadable as error:
                 logging.getLogger(__name__).warning("%s", error)
         return listings.Listing(
-            at=from_epoch_ms(found.now_ms),
-            jobs=tuple(self._with_reasons(jobs, found)),
-            held_bytes=found.held_bytes,
+            at=from_epoch_ms(int(seconds) * 1000 + int(micros) // 1000),
+            jobs=tuple(self._with_reasons(jobs, details)),
+            held_bytes={job_id: int(each) for job_id, each in details.items() if each and each.isdecimal()},
             logs={job_id: log_path for job_id, (log_path, _) in said.items() if log_path},
             devices={job_id: devices for job_id, (_, devices) in said.items()},
             after=int(ids[-1]) if len(ids) == limit else None,
         )
 
-    def _with_reasons(self, jobs: list[Job], found: Surroundings) -> list[Job]:
-        """Return *jobs*, with the precise reason of each waiting job."""
-        uses: list[Mapping[str, Use]] = []
-
-        def asked() -> Mapping[str, Use]:
-            if not uses:
-                uses.append(self.uses())
-            return uses[0]
-
-        return [replace(job, reason=found.reason(job, asked)) if job.reason else job for job in jobs]
+    def _with_reasons(self, jobs: list[Job], details: Mapping[int, str | None]) -> list[Job]:
+        """Return *jobs*, each that waits for a device with the precise reason; *details* are of ``listing.lua``."""
+        found = {job_id: each for job_id, each in details.items() if each is not None}
+        waiting = [job.id for job in jobs if job.reason is WaitReason.MEMORY]
+        while unknown := [each for each in waiting if each not in found][:MOST_JOBS]:
+            reply: list[str | None] = self._scripts.run("listing", *unknown)
+            found |= {job_id: each for job_id, each in zip(unknown, reply, strict=True) if each is not None}
+        precise = {each: WaitReason(found[each]) for each in waiting if found[each] and not found[each].isdecimal()}
+        return [replace(job, reason=precise[job.id]) if job.id in precise else job for job in jobs]
 
     @answering
     def counts(self) -> tuple[int, int]:
@@ -169,7 +158,3 @@ class Looks(Recovery, Fleet, Ticks):
     def anybody(self) -> bool:
         """Return whether there is any announced device that was not withdrawn."""
         return bool(self._redis.hlen(keys.FACTS))
-
-
-def _cut(answers: list[Any], at: int) -> tuple[list[Any], list[Any]]:
-    return answers[:at], answers[at:]

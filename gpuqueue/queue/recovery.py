@@ -12,7 +12,6 @@ from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import NOT_OPEN, answering
 from gpuqueue.queue.store import Store
-from gpuqueue.queue.wait_reasons import is_paused
 
 if TYPE_CHECKING:
     import logging
@@ -193,6 +192,14 @@ class Recovery(Store):
         kept = dict(zip(arrays, self._redis.mget([keys.spec(each) for each in arrays]), strict=True)) if arrays else {}
         for fields, spec in zip(hashes, specs, strict=True):
             yield fields, _spec_of(fields, spec, kept) if fields.get("ar") else spec
+
+
+def is_paused(claims_ms: int | None, ticked_ms: int | None, *, now_ms: int) -> bool:
+    """Return whether claims are paused, by the fields ``claims`` and ``reap`` of the store's ``meta`` hash.
+
+    As ``pausing`` in ``lua/shared/state.lua``: a pause lasts until the first tick after its end.
+    """
+    return (claims_ms or 0) > min(now_ms, ticked_ms or 0)
 
 
 def ask_ids(pipe: Any, after: int | str, limit: int) -> None:

@@ -17,7 +17,6 @@ from gpuqueue.model.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.queue import dependency_args
 from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.connect import answering
-from gpuqueue.queue.device_matching import why_impossible
 from gpuqueue.queue.reads import Looks
 from gpuqueue.queue.submit_errors import Found, Unknown, only_all_of_it
 from gpuqueue.text.sanitize import plain
@@ -25,10 +24,10 @@ from gpuqueue.text.sanitize import plain
 if TYPE_CHECKING:
     import hashlib
 
-    from gpuqueue.queue import limit_matching
+    from gpuqueue.queue import refusals
 else:
     hashlib = later("hashlib")
-    limit_matching = later("gpuqueue.queue.limit_matching")
+    refusals = later("gpuqueue.queue.refusals")
 
 
 def new_nonce() -> str:
@@ -187,7 +186,7 @@ def _refuse(
                 f"{plain(spec.account.name)} may not use the priority urgent here: use --priority high, or ask "
                 "who runs this site (setting urgent)"
             )
-        raise Impossible(why_impossible(spec, why, int(figure), known() if why == "model" else ()))
+        raise Impossible(refusals.why_impossible(spec, why, int(figure), known() if why == "model" else ()))
     if verdict == "limited":
         whose, limit, used, most, asked = rest
-        raise limit_matching.beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))
+        raise refusals.beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))

@@ -23,7 +23,8 @@ PRELUDE = ("core", "state")
 #: ``device_filter.lua`` before acts that match jobs with devices, ``capacity.lua`` before acts that plan ahead,
 #: ``limits.lua`` before acts that limits concern, ``array_index.lua`` before acts with limits or array members,
 #: ``dependencies.lua`` and ``array.lua`` before acts that queue a job or take it out of the queue,
-#: ``limit_reservation.lua`` before ``reserve``, ``limit_forecast.lua`` before ``why``,
+#: ``limit_reservation.lua`` before ``reserve``, ``limit_forecast.lua`` and ``rivals.lua`` before ``why``,
+#: ``obstacles.lua`` before ``why`` and ``listing``,
 #: ``authorize.lua`` before acts by which users change a job, ``priority_front.lua`` before acts that move a job to the
 #: front, ``feasibility.lua`` before ``submit`` and ``edit``, ``topology.lua`` and ``better_device.lua`` before
 #: ``claim``.
@@ -52,6 +53,7 @@ ACTS = (
     "set_limits",
     "usage",
     "why",
+    "listing",
     "cancel",
     "hold",
     "release",
@@ -97,7 +99,8 @@ SHARED = {
     ),
     "reserve": ("device_filter", "array_index", "limits", "capacity", "limit_reservation"),
     **dict.fromkeys(("promote", "preempt"), ("device_filter", "array_index", "limits", "capacity")),
-    "why": ("device_filter", "array_index", "limits", "capacity", "limit_forecast"),
+    "why": ("device_filter", "array_index", "limits", "capacity", "limit_forecast", "obstacles", "rivals"),
+    "listing": ("device_filter", "array_index", "limits", "capacity", "obstacles"),
     "usage": ("device_filter", "array_index", "limits"),
     "move_front": ("authorize", "priority_front"),
     "set_tags": ("authorize",),
@@ -169,15 +172,18 @@ class Scripts:
         """Run the script *act* in one atomic step and return its reply."""
         return self._script(act)(keys=self._keys(), args=args)
 
+    def add(self, pipe: Any, act: str, *args: str | float) -> None:
+        """Add the script *act* to *pipe*."""
+        self._script(act)(keys=self._keys(), args=args, client=pipe)
+
     def run_each(self, act: str, many: Iterable[Sequence[str | float]]) -> list[Any]:
         """Run the script *act* once for each of *many*, each in a separate step; return the replies.
 
         If a script fails, its error takes the place of its reply.
         """
-        script = self._script(act)
         pipe = self._client.pipeline(transaction=False)
         for args in many:
-            script(keys=self._keys(), args=args, client=pipe)
+            self.add(pipe, act, *args)
         return list(pipe.execute(raise_on_error=False))
 
     def _keys(self) -> list[str]:

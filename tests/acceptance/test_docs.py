@@ -250,7 +250,7 @@ def a_wait(job: Job) -> Why:
             theirs=0,
             own_before=0,
             start=Start(at_ms=None, devices=("GPU-0",), blockers=()),
-            limit=LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=1, most=1, asked=1, runs=(2,)),
+            limits=(LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=1, most=1, asked=1, runs=(2,)),),
             devices=(
                 Verdict(
                     device="GPU-0",

@@ -29,7 +29,7 @@ def why_to_plain(found: Why) -> dict[str, object]:
         else _limit_plain(explanation, explanation.limit),
         "more_limits": []
         if explanation is None
-        else [_limit_plain(explanation, each) for each in explanation.more_limits],
+        else [_limit_plain(explanation, each) for each in explanation.limits[1:]],
         "making_place": None
         if found.making_place is None
         else {

@@ -149,6 +149,7 @@ GOOD: dict[str, list[Any]] = {
     "set_limits": ["user:*", "running_gpus=2 queued_jobs=9!", "member:bob", "lab", "members:lab", "bob,eve"],
     "usage": [],
     "why": [5],
+    "listing": [5, 1, 99],
     "cancel": [4, "bob"],
     "hold": [4, ""],
     "release": [6, "root"],
@@ -239,7 +240,7 @@ def test_good_arguments_are_no_error(store: redis.Redis, act: str) -> None:
     after = dump(store)
     assert [] == faults(after)
     assert (before == after) == (
-        act in {"rebuild_begin", "preempt", "rebuild_preemptions", "resume", "reserve", "usage", "why"}
+        act in {"rebuild_begin", "preempt", "rebuild_preemptions", "resume", "reserve", "usage", "why", "listing"}
     )
 
 

@@ -35,13 +35,12 @@ from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.job import ENDS, JobSpec, JobState, Level, WaitReason
 from gpuqueue.model.limits import Limits, Measure, Use
-from gpuqueue.model.placement import ANYWHERE, Placement, Preference
+from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.queue import keys
 from gpuqueue.queue.changes import Mark
 from gpuqueue.queue.connect import connect
-from gpuqueue.queue.device_matching import admits
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, Alive, Claim, Later, Offer, Reservation
@@ -218,7 +217,10 @@ class Site(RuleBasedStateMachine):
         self.attempts[claimed.job_id] = self.attempts.get(claimed.job_id, 0) + 1
         assert claimed.attempt == self.attempts[claimed.job_id]
         self._remember(claimed)
-        assert all(admits(claimed.spec.placement, make_device(each, name=MODELS[each])) for each in claimed.devices)
+        wanted = claimed.spec.placement
+        assert not wanted.devices or set(claimed.devices) <= set(wanted.devices)
+        names = [MODELS[each] for each in claimed.devices]
+        assert all(any(fits_model(model, name) for model in wanted.models or (name,)) for name in names)
         return claimed
 
     def _remember(self, claimed: Claim) -> None:

@@ -112,10 +112,11 @@ end
 
 -- Return what a job of this shape asks for on each device; nil for a damaged shape. `most`: see most_alone.
 function asks_of(shape)
-  local mem, _, n, pool, wish, more = parse_shape(shape)
+  local mem, limit_s, n, pool, wish, more = parse_shape(shape)
   if not mem then return nil end
   local want = constraints(more)
-  return {mem = mem, n = n, pool = pool, wish = wish, want = want, most = want.alone and most_alone(pool) or math.huge}
+  return {mem = mem, limit_s = limit_s, n = n, pool = pool, wish = wish, want = want,
+    most = want.alone and most_alone(pool) or math.huge}
 end
 
 -- Return whether the job may use this device, and would fit if none of our runs were there.

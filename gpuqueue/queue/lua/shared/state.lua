@@ -9,7 +9,7 @@ local function refusal()
   return redis.error_reply('NOTOPEN the store knows nothing')
 end
 
-local GONE_MS = 5000 -- a run at its time limit still needs a moment to exit (GONE_MS in ../limit_matching.py)
+local GONE_MS = 5000 -- a run at its time limit still needs a moment to exit
 
 -- Return whether a job of this shape asks for exclusive devices. Its leases are marked, and no other job joins it
 -- there.
