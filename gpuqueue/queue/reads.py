@@ -36,7 +36,7 @@ else:
     rebuild = later("gpuqueue.queue.rebuild")
 
 #: Maximum number of jobs in one call of ``listing.lua``.
-MOST_JOBS = 1000
+MOST_JOBS = 500
 
 
 class Looks(Recovery, Fleet, Ticks):
@@ -136,13 +136,19 @@ class Looks(Recovery, Fleet, Ticks):
 
     def _with_reasons(self, jobs: list[Job], details: Mapping[int, str | None]) -> list[Job]:
         """Return *jobs*, each that waits for a device with the precise reason; *details* are of ``listing.lua``."""
-        found = {job_id: each for job_id, each in details.items() if each is not None}
-        waiting = [job.id for job in jobs if job.reason is WaitReason.MEMORY]
-        while unknown := [each for each in waiting if each not in found][:MOST_JOBS]:
-            reply: list[str | None] = self._scripts.run("listing", *unknown)
-            found |= {job_id: each for job_id, each in zip(unknown, reply, strict=True) if each is not None}
-        precise = {each: WaitReason(found[each]) for each in waiting if found[each] and not found[each].isdecimal()}
-        return [replace(job, reason=precise[job.id]) if job.id in precise else job for job in jobs]
+        found = dict(details)
+        unknown = [job for job in jobs if job.reason is WaitReason.MEMORY and found.get(job.id) is None]
+        unknown.sort(key=lambda job: (job.spec.account.name, str(job.spec.shape)))  # one call judges equal jobs once
+        while unknown:
+            asked = [job.id for job in unknown[:MOST_JOBS]]
+            found.update(zip(asked, self._scripts.run("listing", *asked), strict=True))
+            unknown = [job for job in unknown if found.get(job.id) is None]
+
+        def precise(job: Job) -> Job:
+            reason = found.get(job.id) if job.reason is WaitReason.MEMORY else None
+            return replace(job, reason=WaitReason(reason)) if reason and not reason.isdecimal() else job
+
+        return list(map(precise, jobs))
 
     @answering
     def counts(self) -> tuple[int, int]:

@@ -2,24 +2,24 @@
 -- Changes nothing.
 --
 -- Jobs of one user and one shape wait for the same reason, so they are judged together. MOST bounds the time of one
--- call: with more different jobs or devices, some jobs get no answer, and the caller asks again.
+-- call: with many different jobs or devices, the last jobs get no answer, and the caller asks again.
 -- ARGV: ids ...
 -- returns for each job: why it waits | the bytes that its run used in the last sample, on all its devices | '' for any
 --   other job | nil for no answer
-local MOST_JOBS, MOST = 1000, 4000 -- MOST: devices judged in one call
+local MOST_JOBS, MOST = 500, 2000 -- MOST: devices judged in one call
 if #ARGV > MOST_JOBS then return redis.error_reply('BADARGS there are more than ' .. MOST_JOBS .. ' jobs') end
-for i = 1, #ARGV do
-  local wrong = misfit({'id'}, i)
-  if wrong then return wrong end
-end
-local now, site, site_size, judged, reasons = now_ms(), nil, 1, 0, {}
+local kinds = {}
+for i = 1, #ARGV do kinds[i] = 'id' end
+local wrong = misfit(kinds)
+if wrong then return wrong end
+local now, reasons = now_ms(), {}
+local site, site_size, judged = nil, 1, 0
 
-local function reason_of(job)
+local function reason_of(job, has_reservation)
   if not site then
     site = read_site()
     for _, on_host in ipairs(site) do site_size = site_size + #on_host.devices end
   end
-  local has_reservation = call('HEXISTS', job_key(job.id), 'rv') == 1
   local like = job.u .. ' ' .. job.sh .. ' ' .. (has_reservation and job.id or '')
   if not reasons[like] and (judged == 0 or judged + site_size <= MOST) then
     judged = judged + site_size
@@ -38,12 +38,17 @@ local function used_by(id, devices)
   return sum and string.format('%.0f', sum) or ''
 end
 
-local found = {}
-for i, id in ipairs(ARGV) do
-  local st, why, u, sh, lv, devices = unpack(call('HMGET', job_key(id), 'st', 'why', 'u', 'sh', 'lv', 'devs'))
+local function answer(id)
+  local st, why, u, sh, lv, devices, reserved = unpack(call('HMGET', job_key(id), 'st', 'why', 'u', 'sh', 'lv', 'devs', 'rv'))
+  if ACTIVE[st] then return used_by(id, devices) end
   local job = {id = id, st = st, why = why, u = u, sh = sh, lv = lv}
-  if ACTIVE[st] then found[i] = used_by(id, devices)
-  elseif st == 'queued' and (why or '') == '' and queueable(job) then found[i] = reason_of(job)
-  else found[i] = '' end
+  if st ~= 'queued' or (why or '') ~= '' or not queueable(job) then return '' end
+  return reason_of(job, reserved)
+end
+
+local found, is_full = {}, false
+for i = 1, #ARGV do
+  found[i] = not is_full and answer(ARGV[i])
+  is_full = not found[i]
 end
 return found
