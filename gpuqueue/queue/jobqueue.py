@@ -89,7 +89,7 @@ class JobQueue(Requests, Changes, Outbox, Senders):
             args += [run.job_id, run.token, len(run.observed)]
             for device, observed in run.observed.items():
                 args += [device, observed]
-        verdicts = replies.verdicts(alive, self._scripts.run("heartbeat", *args))
+        verdicts = replies.verdicts(self._scripts.run("heartbeat", *args))
         self._tell_seen(offer)
         return verdicts
 

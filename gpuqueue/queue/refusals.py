@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from gpuqueue.errors import Refused
 from gpuqueue.model.device import Device, DeviceFilter
@@ -94,12 +94,10 @@ _OF_USER = {
 }
 
 
-def beyond_limit(spec: JobSpec, whose: str, name: str, figures: tuple[int, int, int]) -> Refused:
-    """Return the error for a job that a limit refuses; *whose* and *name* are from the reply of ``submit.lua``.
-
-    *figures* are the amount in use, the maximum, and the amount that the job asks for.
-    """
-    used, most, asked = figures
+def beyond_limit(spec: JobSpec, limit: Mapping[str, str]) -> Refused:
+    """Return the error for a job that a *limit* refuses, which is from the reply of ``submit.lua``."""
+    whose, name = limit["whose"], limit["measure"]
+    used, most, asked = (int(limit[each]) for each in ("used", "most", "asked"))
     if whose == "pool":
         return _beyond_pool(spec, name, most, asked)
     measure = Measure(name)

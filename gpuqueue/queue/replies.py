@@ -1,11 +1,12 @@
-"""Converts script replies and the store's hashes to values; for ``why.lua`` see explanation_replies.py."""
+"""Converts script replies and the store's hashes to values; for ``why.lua`` see explanation.py."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_spec, device_from_plain, of_member, stand_in
@@ -18,7 +19,6 @@ from gpuqueue.model.job import Job, JobState, Level, WaitReason
 from gpuqueue.model.limits import Use
 from gpuqueue.queue.drains import drains
 from gpuqueue.queue.lease import (
-    Alive,
     BrokenClaim,
     Claim,
     DeviceStatus,
@@ -80,57 +80,43 @@ def with_owner(spec: str | None, member: Member | None) -> str | None:
     return of_member(spec, member) if spec and member is not None else spec
 
 
-def uses(reply: Sequence[Any]) -> dict[str, Use]:
-    """Return the reply of usage.lua, which has five values for each user."""
-    return {
-        user: Use(running_jobs=int(jobs), running_gpus=int(gpus), running_mem=int(held), queued_jobs=int(queued))
-        for user, jobs, gpus, held, queued in zip(*(reply[place::5] for place in range(5)), strict=True)
-    }
+def uses(reply: str) -> dict[str, Use]:
+    """Return the reply of usage.lua."""
+    return {each.pop("user"): Use(**{name: int(value) for name, value in each.items()}) for each in json.loads(reply)}
 
 
-def reservations(reply: Sequence[str]) -> list[Reservation]:
-    """Return the reply of reserve.lua, which has four values for each reservation."""
+def reservations(reply: str) -> list[Reservation]:
+    """Return the reply of reserve.lua."""
     return [
         Reservation(
-            job_id=int(job_id),
-            devices=tuple(devices.split(",")),
-            start_ms=int(start) or None,
-            until_ms=int(until) or None,
+            job_id=int(each["job_id"]),
+            devices=tuple(each["devices"].split(",")),
+            start_ms=int(each["start_ms"]) or None,
+            until_ms=int(each["until_ms"]) or None,
         )
-        for job_id, devices, start, until in zip(*(reply[place::4] for place in range(4)), strict=True)
+        for each in json.loads(reply)
     ]
 
 
-def verdicts(alive: Sequence[Alive], reply: Sequence[Any]) -> Verdicts:
-    """Return the reply of heartbeat.lua about the runs *alive*, the other leases and the device."""
-    per_run, others, drained, epoch, places = reply
-    by_verdict = {1: set[str](), 0: set[str](), -1: set[str]()}
-    for run, verdict in zip(alive, per_run, strict=True):
-        by_verdict[int(verdict)].add(run.token)
+def verdicts(reply: str) -> Verdicts:
+    """Return the reply of heartbeat.lua about the runs of a device, its other leases and the device."""
+    plain = json.loads(reply)
+    go_on, cancelled, stale = (
+        frozenset(token for token, verdict in plain["verdicts"].items() if verdict == which) for which in (1, -1, 0)
+    )
+    numbers = ("job_id", "lease_bytes", "observed_bytes")
     return Verdicts(
-        epoch=epoch,
-        go_on=frozenset(by_verdict[1]),
-        cancelled=frozenset(by_verdict[-1]),
-        stale=frozenset(by_verdict[0]),
-        others=tuple(_leases(others)),
-        drains=drains(drained or None),
+        epoch=plain["epoch"],
+        go_on=go_on,
+        cancelled=cancelled,
+        stale=stale,
+        others=tuple(Lease(**{**each, **{name: int(each[name]) for name in numbers}}) for each in plain["others"]),
+        drains=drains(plain.get("drained")),
         places={
-            token: MakePlace(by=int(by), left_s=int(left_ms) / 1000)
-            for token, by, left_ms in zip(places[::3], places[1::3], places[2::3], strict=True)
+            token: MakePlace(by=int(each["by"]), left_s=each["left_ms"] / 1000)
+            for token, each in plain["preempted"].items()
         },
     )
-
-
-def _leases(flat: Sequence[str]) -> Iterator[Lease]:
-    for i in range(0, len(flat), 5):
-        job_id, token, lease_bytes, observed_bytes, leads = flat[i : i + 5]
-        yield Lease(
-            job_id=int(job_id),
-            token=token,
-            lease_bytes=int(lease_bytes),
-            observed_bytes=int(observed_bytes),
-            leads=leads == "1",
-        )
 
 
 def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:

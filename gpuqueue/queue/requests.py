@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 else:
     hashlib = later("hashlib")
     refusals = later("gpuqueue.queue.refusals")
+
+#: Reasons of a new job that is in a queue. A job with another reason may not start yet.
+_IN_QUEUE = frozenset({WaitReason.MEMORY, WaitReason.DEVICE, WaitReason.LIMIT})
 
 
 def new_nonce() -> str:
@@ -61,14 +65,15 @@ class Requests(Looks):
         if verdict == "found":
             raise Found(int(rest[0]))
         _refuse(spec, verdict, rest, self._known)
-        job_id, submitted_ms, reason, aside = rest
+        job_id, submitted_ms, why = rest
+        reason = WaitReason(why or WaitReason.MEMORY)
         return Job(
             id=int(job_id),
             spec=spec,
             state=JobState.HELD if spec.waits.hold else JobState.QUEUED,
             submitted_at=from_epoch_ms(int(submitted_ms)),
-            reason=WaitReason(aside or reason or WaitReason.MEMORY),
-            begins_at=spec.waits.begin_at if aside else None,
+            reason=reason,
+            begins_at=None if reason in _IN_QUEUE else spec.waits.begin_at,
             tags=spec.tags,
             tally=Tally(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
         )
@@ -188,5 +193,4 @@ def _refuse(
             )
         raise Impossible(refusals.why_impossible(spec, why, int(figure), known() if why == "model" else ()))
     if verdict == "limited":
-        whose, limit, used, most, asked = rest
-        raise refusals.beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))
+        raise refusals.beyond_limit(spec, json.loads(rest[0]))

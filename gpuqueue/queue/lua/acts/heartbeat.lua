@@ -1,12 +1,13 @@
 -- Heartbeat of a worker for one device and its runs: renews the leases of the runs.
 -- ARGV: host  device  total  headroom  foreign (bytes of external processes)  slots  pool  kind  lease_ms, then for
 --   each run: id  token  n, and n times: device  observed bytes
--- returns {verdicts, others, drained, epoch, places}
---   verdicts: for each run 1 continue | 0 not owned any more | -1 cancelled
---   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device is the run's
---     first
---   places:   for each preempted run: token, the job it is preempted for, ms that it has left (negative if overdue)
---   drained:  the drains of the device (JSON), '' if there are none
+-- returns JSON
+--   epoch:    of the store
+--   verdicts: token -> 1 continue | 0 not owned any more | -1 cancelled
+--   others:   leases on this device that were not named: job_id, token, lease_bytes, observed_bytes, leads (whether this
+--     device is the run's first)
+--   preempted: token -> {by: the job it is preempted for, left_ms: the time that it has left, negative if overdue}
+--   drained:  the drains of the device (JSON), if any
 local wrong = misfit {'host', 'device', 'bytes', 'bytes', 'bytes', 'count', 'pool', 'word', 'ms'}
 local at = 10
 while not wrong and at <= #ARGV do
@@ -36,7 +37,7 @@ local function charge_on(id, job)
   charge(job.u, more, share_of(job.u), levels_waited_at())
 end
 
-local verdicts, named, places = {}, {}, {}
+local verdicts, named, preempted = {}, {}, {}
 local i = 10
 while i <= #ARGV do
   local id, token, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
@@ -51,15 +52,14 @@ while i <= #ARGV do
         if bytes then call('HSET', key2('dl', name), id, bytes .. ':' .. observed .. ':' .. ends) end
       end
     end
-    verdicts[#verdicts + 1] = job.st == 'cancelling' and -1 or 1
+    verdicts[token] = job.st == 'cancelling' and -1 or 1
     named[id] = true
     charge_on(id, job)
     if job.pre and job.st == 'running' then
-      local left_ms = string.format('%.0f', (tonumber(job.pd or '') or now) - now)
-      for _, value in ipairs({token, job.pre, left_ms}) do places[#places + 1] = value end
+      preempted[token] = {by = job.pre, left_ms = (tonumber(job.pd or '') or now) - now}
     end
   else
-    verdicts[#verdicts + 1] = 0
+    verdicts[token] = 0
   end
   i = i + 3 + 2 * n
 end
@@ -71,8 +71,9 @@ for k = 1, #leases, 2 do
   if not named[id] then
     local job = read_job(id)
     local bytes, observed = string.match(leases[k + 1], '^(%d+):(%d+)')
-    local leads = string.match(job.devs or '', '^[^,]+') == device and '1' or '0'
-    for _, value in ipairs({id, job.tok or '', bytes or '0', observed or '0', leads}) do others[#others + 1] = value end
+    others[#others + 1] = {job_id = id, token = job.tok or '', lease_bytes = bytes or '0', observed_bytes = observed or '0',
+      leads = string.match(job.devs or '', '^[^,]+') == device}
   end
 end
-return {verdicts, others, call('HGET', P .. 'drained', device) or '', call('GET', P .. 'epoch'), places}
+return cjson.encode({epoch = call('GET', P .. 'epoch'), verdicts = verdicts, others = others, preempted = preempted,
+  drained = call('HGET', P .. 'drained', device) or nil})

@@ -2,8 +2,8 @@
 -- Any process may call this, as often as it likes. A reservation moves only if the job would start sooner by more than
 -- MOMENT_MS.
 -- ARGV: after_ms  most (reservations on one host)
--- returns for each reservation: job, devices (comma-separated), start in ms (0: unknown), and if the start is unknown,
---   until when the reservation lasts if no run in its way ends before: in ms, else 0
+-- returns JSON, for each reservation: job_id, devices (comma-separated), start_ms ('0': unknown), and if the start is
+--   unknown, until_ms: until when the reservation lasts if no run in its way ends before, else '0'
 --
 -- If the start of the job is unknown, its devices could be empty for days. So they are reserved for as long as the job
 -- had waited when the reservation began, or when a run in its way last ended (rk). Then they are dropped, and the runs
@@ -162,7 +162,7 @@ local function reserve(id, shape, found)
   call('HSETNX', job_key(id), 'rs', string.format('%.0f', now))
   found.host.held = found.host.held + counts(id)
   local ends = string.format('%.0f', keep_holding(id, found))
-  for _, value in ipairs({id, table.concat(chosen, ','), string.format('%.0f', found.start), ends}) do out[#out + 1] = value end
+  out[#out + 1] = {job_id = id, devices = table.concat(chosen, ','), start_ms = string.format('%.0f', found.start), until_ms = ends}
 end
 
 local function forget(id, devices)
@@ -294,4 +294,4 @@ local room = false
 for _, host in ipairs(hosts) do room = room or host.held < most end
 if room then fill() end
 if changed then ring('room') end
-return out
+return cjson.encode(out)

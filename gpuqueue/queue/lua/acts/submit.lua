@@ -2,8 +2,8 @@
 -- arrow: none -> queued
 -- arrow: none -> held
 -- ARGV: user  priority  mem  shape  requeue (0|1)  spec  nonce  how it waits (see dependencies.lua)
--- returns {'queued', id, ms, 'device' if no known device may run it, 'limit' if a limit leaves no room now, else '',
---   why it is not in a queue or ''}
+-- returns {'queued', id, ms, why it is not in a queue, else 'device' if no known device may run it, 'limit' if a limit
+--   leaves no room now, else ''}
 --       | {'found', id}: a waiting or running job of this user has this dedupe key
 --       | {'unknown', ids of dependencies that the store does not know, ...}
 --       | {'member', id of a dependency that is a member of an array, id of its array}
@@ -11,7 +11,7 @@
 --       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
 --       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0} | {'impossible', 'urgent', 0}
 --       | {'impossible', 'model', 0} | {'impossible', 'named', 0}
---       | {'limited', 'pool' or a user or @ and a group, which limit, used, most, asked}
+--       | {'limited', JSON: whose ('pool', a user, or @ and a group), measure, and as strings used, most, asked}
 --       | {'default', ms}: it has no time limit and must be submitted again with this one
 local wrong = expect {'user', 'level', 'size', 'shape', 'flag', 'text', 'nonce', 'text'}
 local waits
@@ -29,7 +29,10 @@ local default_ms = not time_ms and default_time_ms(pool)
 if default_ms then return {'default', default_ms} end
 
 local known_id, known_ts = string.match(call('GET', key2('idem', nonce)) or '', '^(%d+):(%d+)$')
-if known_id then return {'queued', known_id, known_ts, verdict == 'queued' and why or '', call('HGET', job_key(known_id), 'why') or ''} end
+if known_id then
+  local aside = call('HGET', job_key(known_id), 'why') or ''
+  return {'queued', known_id, known_ts, aside ~= '' and aside or verdict == 'queued' and why or ''}
+end
 local twin = waits.key and same_key(user, waits.key)
 if twin then return {'found', twin} end
 if verdict == 'impossible' then return {verdict, why, figure} end
@@ -61,4 +64,4 @@ local aside = waits.hold and 'held' or stand(id, job, now)
 if aside ~= '' then call('HSET', job_key(id), 'why', aside) end
 tell('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))
 if aside == '' then ring('work') end
-return {verdict, id, stamp, why, aside}
+return {verdict, id, stamp, aside ~= '' and aside or why}

@@ -1,5 +1,5 @@
 -- Return what each user has running and waiting. Changes nothing.
--- returns for each user with either: user, runs, their GPUs, their bytes, waiting jobs
+-- returns JSON, for each user with either: user, running_jobs, running_gpus, running_mem (bytes, a string), queued_jobs
 local wrong = expect {}
 if wrong then return wrong end
 local users = {}
@@ -16,7 +16,7 @@ for user in pairs(users) do names[#names + 1] = user end
 table.sort(names)
 for _, user in ipairs(names) do
   local held = held_by({user}, true)
-  for _, value in ipairs({user, held.running_jobs, held.running_gpus, string.format('%.0f', held.running_mem),
-    waiting_of(user)}) do out[#out + 1] = value end
+  held.user, held.running_mem, held.queued_jobs = user, string.format('%.0f', held.running_mem), waiting_of(user)
+  out[#out + 1] = held
 end
-return out
+return cjson.encode(out)

@@ -323,9 +323,10 @@ end
 function beyond_a_limit(user, shape, mem, time_ms, waits, members)
   local beyond = refused_by_limit(user, shape, mem, time_ms or math.huge, waits, members or 1)
   if not beyond then return nil end
-  local figures = {beyond.used, beyond.most, beyond.asked == math.huge and 0 or beyond.asked}
-  for i = 1, 3 do figures[i] = string.format('%.0f', figures[i]) end
-  return {'limited', beyond.whose, beyond.measure, unpack(figures)}
+  for _, name in ipairs({'used', 'most', 'asked'}) do
+    beyond[name] = string.format('%.0f', beyond[name] == math.huge and 0 or beyond[name])
+  end
+  return {'limited', cjson.encode(beyond)}
 end
 
 -- Return the time limit in ms that a job of this pool gets if it has none; nil without a default.
