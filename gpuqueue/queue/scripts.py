@@ -12,10 +12,9 @@ from gpuqueue.queue.keys import PREFIX
 from gpuqueue.queue.resp.client import RespClient
 
 if TYPE_CHECKING:
-    from gpuqueue.queue import functions, lua_minify
+    from gpuqueue.queue import functions
 else:
     functions = later("gpuqueue.queue.functions")
-    lua_minify = later("gpuqueue.queue.lua_minify")
 
 #: The parts before every act.
 PRELUDE = ("core", "state")
@@ -72,28 +71,18 @@ OPENING = frozenset(
 #: The acts that set the rules of the site. A store accepts them during a rebuild too, so that the rules apply from the
 #: start.
 RULES = frozenset({"set_policy", "set_limits"})
-#: The act that runs most often, and in long-lived processes. It is a stored function if the server supports that (see
-#: functions.py). Its text returns the act as a Lua function. For a command that runs once this has no advantage.
+#: The act that runs most often. It is a stored function if the server supports that (see functions.py). Its text
+#: returns the act as a Lua function.
 LASTING = frozenset({"claim"})
 _LUA = Path(__file__).with_name("lua")
 _FIRST = "do local why = refusal() if why then return why end end\n"
 _FIRST_OF_RULES = f"if call('EXISTS', P .. 'rebuilding') == 0 then\n{_FIRST}end\n"
 
-
-class Late(str):
-    """A part that an act seldom needs. It becomes the body of ``load_<part>``, which the act calls before its use.
-
-    A claim on an idle queue spent half its time on creating functions that it did not call.
-    """
-
-    __slots__ = ()
-
-
 #: The parts before an act, in addition to the prelude.
 SHARED = {
     "claim": (
-        *("device_filter", Late("array_index"), Late("limits"), Late("dependencies"), Late("capacity")),
-        *("topology", Late("better_device"), Late("array")),
+        *("device_filter", "array_index", "limits", "dependencies", "capacity"),
+        *("topology", "better_device", "array"),
     ),
     "reserve": ("device_filter", "array_index", "limits", "capacity", "limit_reservation"),
     **dict.fromkeys(("promote", "preempt"), ("device_filter", "array_index", "limits", "capacity")),
@@ -143,19 +132,16 @@ def whole(act: str, clock: str = "") -> str:
 
 
 def lasting(act: str, clock: str = "") -> str:
-    """Return a Lua chunk that returns an act of LASTING as a function. *clock*: see :func:`whole`."""
-    return lua_minify.lean(lua_minify.nested((*map(source, PRELUDE), clock + _shared(act), source(act))))
+    """Return a Lua chunk that returns an act of LASTING as a function. *clock*: see :func:`whole`.
+
+    A Lua function has at most 200 local variables, so the act and its shared parts are a function within the prelude.
+    """
+    prelude, body = "".join(map(source, PRELUDE)), clock + _shared(act) + source(act)
+    return f"{prelude}return (function()\n{body}\nend)()"
 
 
 def _shared(act: str) -> str:
-    return "".join(_late(part) if isinstance(part, Late) else source(part) for part in SHARED.get(act, ()))
-
-
-def _late(part: str) -> str:
-    """Return a part whose functions are created at the first call of ``load_<part>``."""
-    head, _, body = source(part).partition("\ndo\n")
-    exported = head[head.index("\nlocal ") + len("\nlocal ") :].partition(",")[0]
-    return f"{head}\nlocal function load_{part}()\nif {exported} then return end\n{body}"
+    return "".join(map(source, SHARED.get(act, ())))
 
 
 class Scripts:

@@ -32,14 +32,8 @@ local function asked_by(shape)
   return asks
 end
 
-local function load_arrays() -- and the parts that queue jobs
-  load_dependencies()
-  load_array_index()
-  load_array()
-end
 local function spec_for(id, array)
   if not array then return call('GET', key2('s', id)) end
-  load_arrays()
   return spec_of(id, array)
 end
 
@@ -94,7 +88,6 @@ end
 
 local function neighbours() -- the host's other devices of this kind, fullest first, in a fixed order
   if learned.peers then return learned.peers end
-  load_capacity()
   local peers, free_there = learned_of('peers'), learned_of('free_on')
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
@@ -136,7 +129,6 @@ end
 
 local function are_limited() -- most sites have no limits; read once a job is found that fits
   if learned.limits_set == nil then learned.limits_set, learned.any_shares = there(P .. 'limits', P .. 'shares') end
-  if learned.limits_set then load_limits() end
   return learned.limits_set
 end
 
@@ -144,7 +136,6 @@ end
 local function look_at_reservation(kept_for, leases)
   r_job, r_need, r_start, blockers, room_beside = nil, nil, nil, nil, 0
   if not kept_for then return end
-  load_capacity()
   r_job, r_need, r_start, blockers = parse_reservation(kept_for)
   if r_job and are_limited() and reserved_in_vain(r_job, kind) then
     unreserve(r_job)
@@ -200,7 +191,6 @@ local function take(id, lv, user, shape, devices, how)
   if j[1] == 'queued' and j[6] then -- the rest of the array stays in the queue
     if j[9] then call('HDEL', job_key(id), 'pl') end
     array = id
-    load_arrays()
     id, index, left = split(array, j[6], now)
     if not id then return nil end
   else
@@ -313,13 +303,10 @@ local function leave_elsewhere(id, shape) -- to a better device
   if asks.n > 1 then
     local elsewhere = fits(shape).elsewhere
     if not elsewhere then return false end
-    load_better_device()
     return leave_to(elsewhere, id, now)
   end
   local order = asks.want.order or meta().order
   if asks.want.alone or order == '' then return false end
-  load_capacity()
-  load_better_device()
   local this = {host = host, device = device, kind = kind, available = available, total = total}
   local better = better_device(this, asks.mem, asks, order, now)
   return better ~= nil and leave_to(better, id, now)
@@ -515,7 +502,6 @@ return function()
   if again then return again end
   local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
   if first_due and tonumber(first_due) <= now then -- a begin time has come, or a dependency has ended
-    load_arrays()
     let_in(now)
   end
   if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end
