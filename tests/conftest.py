@@ -80,7 +80,7 @@ def store_url(_server: Settings) -> str:
 def queue(store_url: str) -> Iterator[JobQueue]:
     """Return a queue that was opened and is empty."""
     opened = JobQueue(store_url)
-    opened.open(0)
+    opened.recovery.open(0)
     yield opened
     opened.close()
 

@@ -164,7 +164,7 @@ class Runner:
     def _give_back(self, run: LiveRun, why: str) -> None:
         """Release a claim that started no process. The release does not count as an attempt."""
         log.warning("%s goes back: %s", run, why)
-        self._answered(lambda: self._queue.release_claim(run.held.job_id, run.held.token, why))
+        self._answered(lambda: self._queue.runs.release_claim(run.held.job_id, run.held.token, why))
         run.directory.discard()
 
     def _never_began(self, run: LiveRun, why: str) -> str:
@@ -185,7 +185,7 @@ class Runner:
 
         """
         until_s = self._clock.monotonic_s() + self._settings.shim_grace_s
-        verdict = self._queue.started(
+        verdict = self._queue.runs.started(
             run.held.job_id,
             run.held.token,
             lease_s=self._settings.lease_s,
@@ -341,9 +341,9 @@ class Runner:
         evidence = self._witness.ended(run, ending, end.duration_s, log_tail)
         run.hear_start()
         for text in run.taken_notes():
-            self._answered(partial(self._queue.note, held.job_id, held.token, text))
+            self._answered(partial(self._queue.runs.note, held.job_id, held.token, text))
         report = partial(
-            self._queue.finish,
+            self._queue.runs.finish,
             held.job_id,
             held.token,
             state=state,
@@ -410,7 +410,7 @@ class Runner:
     def _lose(self, run: LiveRun, detail: str, evidence: Evidence = NO_EVIDENCE) -> str:
         held, limit = run.held, self._settings.loss_limit
         state = self._answered(
-            lambda: self._queue.lose(held.job_id, held.token, loss_limit=limit, detail=detail, evidence=evidence)
+            lambda: self._queue.runs.lose(held.job_id, held.token, loss_limit=limit, detail=detail, evidence=evidence)
         )
         log.warning("%s was lost: %s; the job is %s now", run, detail, state or "no longer ours")
         if state is not None and state.is_end:

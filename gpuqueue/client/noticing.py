@@ -39,7 +39,7 @@ class Noticing(Connection):
     def _judge(self, notification: Notification) -> None:
         from gpuqueue.notify import sending, targets  # noqa: PLC0415 - lazy import: rarely needed, and imports much
 
-        senders = self.queue.senders()
+        senders = self.queue.senders.all()
         if notification.kind is NotificationKind.URL:
             urls = [each for each in senders if each.urls]
             if not self.settings.notify_urls or (senders and not urls):
@@ -56,7 +56,7 @@ class Noticing(Connection):
 
     def nobody_sends(self) -> str | None:
         """Return why no notification can be sent now, or None if no reason is known."""
-        senders = self.queue.senders()
+        senders = self.queue.senders.all()
         if senders and not any(each.schemes for each in senders):
             return f"Apprise is not installed on {senders[0].host}: nobody is notified. {EXTRA}"
         return None

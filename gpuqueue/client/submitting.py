@@ -184,9 +184,9 @@ class Submitting(Looking, Noticing):
 
         def submit(ends: Mapping[int, bool] | None = None) -> Job:
             try:
-                return self.queue.submit(spec, nonce=nonce, ends=ends)
+                return self.queue.requests.submit(spec, nonce=nonce, ends=ends)
             except StoreUnreachable:
-                return self.queue.submit(spec, nonce=nonce, ends=ends)
+                return self.queue.requests.submit(spec, nonce=nonce, ends=ends)
 
         try:
             try:
@@ -203,7 +203,7 @@ class Submitting(Looking, Noticing):
         if mem is None:
             default_bytes = self.settings.default_mem_bytes
             if default_bytes is None:
-                default_bytes = self.queue.limits().of_pool(str(pool)).default_mem_bytes
+                default_bytes = self.queue.rules.limits().of_pool(str(pool)).default_mem_bytes
             if default_bytes is None:
                 raise BadRequest("say how much device memory the job needs: --mem 6G")
             return default_bytes

@@ -159,7 +159,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
-    statuses = queue.devices()
+    statuses = queue.devices.all()
     with translated(queue.url):
         facts = cast("dict[str, str]", client.hgetall(keys.FACTS))
     for status in statuses:

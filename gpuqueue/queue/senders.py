@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, cast
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import answering
-from gpuqueue.queue.store import Store
+from gpuqueue.queue.store import Store, answering
 from gpuqueue.text.json_fields import loaded
+from gpuqueue.text.sanitize import in_one_line
 
 if TYPE_CHECKING:
+    from gpuqueue.model.job import JobState
+    from gpuqueue.model.notification import Delivery
     from gpuqueue.queue import sender as sending
     from gpuqueue.queue.sender import Sender
 else:
@@ -23,20 +25,23 @@ else:
 ANNOUNCE_S, PATIENCE = 60.0, 3
 
 
-class Senders(Store):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that handles senders of notifications."""
+class Senders:
+    """The senders of notifications, and the results of their commands."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     @answering
-    def announce_sender(self, host: str, *, targets: Sequence[str], schemes: Sequence[str], urls: bool) -> None:
+    def announce(self, host: str, *, targets: Sequence[str], schemes: Sequence[str], urls: bool) -> None:
         """Announce the capabilities of the sender on *host*. The sender must repeat this every ANNOUNCE_S."""
-        can = {"at": self.now_ms(), "targets": list(targets), "schemes": list(schemes), "urls": urls}
-        self._redis.hset(keys.SENDERS, host, json.dumps(can))
+        can = {"at": self._store.now_ms(), "targets": list(targets), "schemes": list(schemes), "urls": urls}
+        self._store.client.hset(keys.SENDERS, host, json.dumps(can))
 
     @answering
-    def senders(self) -> list[Sender]:
+    def all(self) -> list[Sender]:
         """Return the current senders, sorted by host; skip unreadable entries."""
-        now, found = self.now_ms(), []
-        for host, text in sorted(cast("dict[str, str]", self._redis.hgetall(keys.SENDERS)).items()):
+        now, found = self._store.now_ms(), []
+        for host, text in sorted(cast("dict[str, str]", self._store.client.hgetall(keys.SENDERS)).items()):
             try:
                 can = loaded(text, "what a sender can")
                 if now - can.whole("at") <= 1000 * ANNOUNCE_S * PATIENCE:
@@ -46,3 +51,10 @@ class Senders(Store):
             except Unreadable:
                 continue
         return found
+
+    @answering
+    def reported(self, job_id: int, *, state: JobState, attempt: int, what: Delivery) -> bool:
+        """Record the result *what* of a job's notification command; return False if such a job has not ended."""
+        outcome = "" if what.outcome is None else what.outcome.value
+        words = (what.number, outcome, in_one_line(what.trouble or ""))
+        return bool(self._store.scripts.run("notification_result", job_id, state.value, attempt, *words))

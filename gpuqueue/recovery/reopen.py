@@ -59,19 +59,19 @@ def open_queue(
     jobs = 0
     arrays: list[Survivor] = []
     for page in database.survivors():
-        back = queue.restore(epoch, page, lease_s=lease_s)
+        back = queue.recovery.restore(epoch, page, lease_s=lease_s)
         if back is None:
             return None  # another process has finished the rebuild, or the store lost its data again
         jobs += back
         arrays += [each for each in page if each.is_array]
-    if arrays and not queue.gather(epoch, arrays):
+    if arrays and not queue.recovery.gather(epoch, arrays):
         return None
     if settings is not None:
         send_rules(queue, settings)
     known = 0 if last is None else last
     pause_s = 0.0 if last is None else lease_s
     floor = 0 if last is None else last + ID_GAP
-    opened = queue.open(floor, epoch=epoch, last=known, pause_s=pause_s)
+    opened = queue.recovery.open(floor, epoch=epoch, last=known, pause_s=pause_s)
     return Opened(jobs=jobs, pause_s=pause_s) if opened else None
 
 
@@ -79,7 +79,7 @@ def _begin(queue: JobQueue, database: HistoryDatabase) -> str | None:
     """Begin or join the rebuild and move the history's cursor to its epoch. Return the epoch, or None if it is open."""
     while queue.epoch() is None:
         known = database.cursor()
-        epoch = queue.begin()
+        epoch = queue.recovery.begin()
         if epoch is None:
             break
         if (known is not None and known.epoch == epoch) or database.turn_to(epoch, expected=known):
@@ -98,7 +98,7 @@ def catch_up(queue: JobQueue, database: HistoryDatabase) -> int | None:
         StoreUnreachable: the store does not answer.
 
     """
-    epoch, recorded = queue.epoch(), queue.recorded()
+    epoch, recorded = queue.epoch(), queue.outbox.recorded()
     if epoch is None or recorded is None:
         return None
     known = database.cursor()
@@ -110,9 +110,9 @@ def catch_up(queue: JobQueue, database: HistoryDatabase) -> int | None:
     if known is not None and place(known.last_id) >= place(recorded):
         return None
     return database.rebase(
-        queue.survivors(),
+        queue.recovery.survivors(),
         expected=known,
         to=Cursor(epoch=epoch, last_id=recorded),
-        last_given=queue.last_given(),
+        last_given=queue.recovery.last_given(),
         at=from_epoch_ms(queue.now_ms()),
     )

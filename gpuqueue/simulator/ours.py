@@ -96,14 +96,14 @@ class Ours:
         self._open()
 
     def _open(self) -> None:
-        self._queue.open(0)
+        self._queue.recovery.open(0)
         knobs = self._knobs
-        self._queue.set_policy(
+        self._queue.rules.set_policy(
             half_life_s=knobs.half_life_s, urgent=None, shares=knobs.shares, placement=knobs.placement
         )
-        self._queue.set_limits(knobs.limits)
+        self._queue.rules.set_limits(knobs.limits)
         for offer in self._offers:
-            self._queue.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="simulated")
+            self._queue.devices.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="simulated")
         self._tick(0.0)
 
     def _offer(self, place: int) -> Offer:
@@ -129,7 +129,7 @@ class Ours:
     def arrive(self, request: Request, now_s: float) -> None:
         """Submit a job for *request*."""
         self._is(now_s)
-        job = self._queue.submit(_spec(request), nonce=self._nonce())
+        job = self._queue.requests.submit(_spec(request), nonce=self._nonce())
         self._waiting[job.id] = request
         for after_s in (self._knobs.reserve_after_s, self._knobs.age_after_s):
             if after_s is not None:
@@ -141,7 +141,7 @@ class Ours:
         """Finish the run of *placement*."""
         self._is(now_s)
         claim = self._claims.pop(placement.request.number)
-        self._queue.finish(
+        self._queue.runs.finish(
             claim.job_id,
             claim.token,
             state=JobState.SUCCEEDED,
@@ -213,7 +213,7 @@ class Ours:
     def _reap(self, now_s: float) -> None:
         """Run the reaper, which lets usage decay up to now. No lease expires here."""
         passed_s = max(0.0, now_s - self._reaped_s)
-        self._queue.reap(loss_limit=3, lease_s=FOR_EVER_S, tick_s=FOR_EVER_S, passed_s=passed_s)
+        self._queue.maintenance.reap(loss_limit=3, lease_s=FOR_EVER_S, tick_s=FOR_EVER_S, passed_s=passed_s)
         self._reaped_s = now_s
 
     def _tick(self, now_s: float) -> None:
@@ -223,10 +223,10 @@ class Ours:
             heapq.heappop(self._due)
         knobs = self._knobs
         self._show(range(len(self._offers)), now_s)
-        if knobs.age_after_s is not None and self._queue.age(after_s=knobs.age_after_s):
+        if knobs.age_after_s is not None and self._queue.maintenance.promote(after_s=knobs.age_after_s):
             heapq.heappush(self._due, now_s + knobs.age_after_s)
         if knobs.reserve_after_s is not None:
-            stand = self._queue.reserve(after_s=knobs.reserve_after_s, most=knobs.reservations)
+            stand = self._queue.maintenance.reserve(after_s=knobs.reserve_after_s, most=knobs.reservations)
             kept = {(each.job_id, each.devices) for each in stand}
             for _ in kept - self._kept:
                 heapq.heappush(self._due, now_s + max(knobs.reserve_after_s, COUNTS_S) + JUST_AFTER_S)
@@ -277,7 +277,7 @@ class Ours:
     def _claim(self, place: int) -> Claim | None:
         offer = self._offers[place]
         self._seen_s[place] = self._now_s()
-        found = self._queue.seek(
+        found = self._queue.runs.seek(
             offer, worker=f"worker-{offer.device.uuid}", lease_s=FOR_EVER_S, nonce=self._nonce(), gpus_here=True
         )
         if isinstance(found, Later):
@@ -287,7 +287,7 @@ class Ours:
 
     def _begin(self, claim: Claim, now_s: float) -> Placement:
         request = self._waiting.pop(claim.job_id)
-        self._queue.started(claim.job_id, claim.token, lease_s=FOR_EVER_S, log_path="/dev/null", devices=())
+        self._queue.runs.started(claim.job_id, claim.token, lease_s=FOR_EVER_S, log_path="/dev/null", devices=())
         self._claims[request.number] = claim
         cards = tuple(self._places[uuid] for uuid in claim.devices)
         for place in cards:
@@ -303,10 +303,10 @@ class Ours:
 
     def _forget(self) -> None:
         """Do the recorder's work: read all events, and let the store delete what they cover."""
-        while events := self._queue.events(self._read):
+        while events := self._queue.outbox.events(self._read):
             self._read = events[-1].id
             self.starts.update(event.fields["start"] for event in events if event.act is Act.CLAIM)
-        self._queue.settle(Cursor(epoch=self._queue.epoch() or "", last_id=self._read))
+        self._queue.outbox.settle(Cursor(epoch=self._queue.epoch() or "", last_id=self._read))
         self._reported = 0
 
 

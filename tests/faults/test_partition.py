@@ -50,7 +50,7 @@ def elsewhere(stack: ExitStack, store_url: str, place: Path, **settings: str) ->
     stack.callback(site.stop)
     site.environ["GPUQUEUE_REDIS_URL"] = link.url
     worker = site.spawn_command(network.command(str(BIN / "gpuqueue-worker"), "run", "--plain"))
-    until(lambda: worker.poll() is not None or site.queue.devices(), what="a worker over there")
+    until(lambda: worker.poll() is not None or site.queue.devices.all(), what="a worker over there")
     assert worker.poll() is None, site.log()
     return site, network.cut, network.heal
 

@@ -92,7 +92,7 @@ def named(command: str) -> str:
 def through(site: Site, jobs: int) -> None:
     """Run *jobs* jobs, one after the other."""
     for _ in range(jobs):
-        site.until_recorded(site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
+        site.until_recorded(site.queue.requests.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
 
 
 def listen(store: OwnStore, site: Site, act: Callable[[], object]) -> Heard:

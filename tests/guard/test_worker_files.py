@@ -44,7 +44,7 @@ SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_HEARTBEAT_S:g}s", "GPUQUEUE_LEASE": "10h",
 def through(site: Site, jobs: int) -> None:
     """Run *jobs* jobs, one after the other."""
     for _ in range(jobs):
-        site.until_recorded(site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
+        site.until_recorded(site.queue.requests.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
 
 
 def kind_of(path: str) -> str:

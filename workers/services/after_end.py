@@ -123,7 +123,9 @@ class AfterEnd:
         """Let the job's owner know what became of a command. A store that is away hears nothing of it."""
         what = Delivery(number=number, outcome=outcome, trouble=trouble or None)
         try:
-            self._jobs.reported(run.held.job_id, state=state, attempt=int(run.held.token.partition(".")[0]), what=what)
+            self._jobs.senders.reported(
+                run.held.job_id, state=state, attempt=int(run.held.token.partition(".")[0]), what=what
+            )
         except (GpuQueueError, ValueError) as error:
             log.warning("%s: what became of its command at the end cannot be told: %s", run, error)
 

@@ -78,7 +78,7 @@ class Host:
         """Cancel the drains that ``down`` made, and withdraw the devices that this host no longer has."""
         queue = JobQueue(self._settings.redis_url)
         here = {device.uuid for device in self._devices}
-        for status in queue.devices(self._settings.host):
+        for status in queue.devices.all(self._settings.host):
             silent = status.seen_s_ago > SILENT_HEARTBEATS * self._settings.beat_s
             if status.device.uuid in here or not silent or status.jobs:
                 continue
@@ -89,9 +89,9 @@ class Host:
                     status.device.uuid,
                 )
                 continue
-            queue.withdraw(self._settings.host, status.device.uuid)
+            queue.devices.withdraw(self._settings.host, status.device.uuid)
         with contextlib.suppress(StoreNotOpen):  # a store that is not open has no drains, and the workers wait for it
-            queue.resume(here, origins=[DrainOrigin.DOWN])  # drains by users and by quick failures stay
+            queue.devices.resume(here, origins=[DrainOrigin.DOWN])  # drains by users and by quick failures stay
         queue.close()
 
     def _look_after(self, child: Child) -> None:

@@ -101,7 +101,7 @@ class Sender:
         if not self._schemes:  # Apprise may have been installed since the last announcement
             self._schemes = sending.schemes() if sending.is_there() else ()
         settings = self._settings
-        self._queue.announce_sender(
+        self._queue.senders.announce(
             settings.host, targets=sorted(settings.notify), schemes=self._schemes, urls=settings.notify_urls
         )
         self._announced_s = time.monotonic()

@@ -116,7 +116,7 @@ def _report_away(error: HistoryUnreachable) -> None:
 
 def _open_queue(machine: Machine) -> None:
     """Prepare the queue, and report if it was rebuilt after a loss of data, also if the recorder rebuilt it."""
-    opened, pause_s = machine.open_queue(), machine.queue.pause_left_s()
+    opened, pause_s = machine.open_queue(), machine.queue.recovery.pause_left_s()
     if pause_s:
         back = f"{opened.jobs} jobs are back" if opened is not None else "its jobs are back"
         pause = format_duration(pause_s)

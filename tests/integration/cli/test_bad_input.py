@@ -63,10 +63,10 @@ ELSEWHERE = {"run", "attach", "estimate", "simulate", "up", "down", "status", "d
 @pytest.fixture
 def here(here: JobQueue) -> JobQueue:
     """Return a queue with a running, a waiting and a cancelled job, which the command line uses."""
-    here.submit(make_spec(name="\x1b]0;owned\x07\n\u202e"))
+    here.requests.submit(make_spec(name="\x1b]0;owned\x07\n\u202e"))
     must_claim(here)
-    here.submit(make_spec())
-    here.cancel(here.submit(make_spec()).id)
+    here.requests.submit(make_spec())
+    here.jobs.cancel(here.requests.submit(make_spec()).id)
     return here
 
 
@@ -97,7 +97,7 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
         assert b"" == said.stdout or command in EACH_WORD
     elif said.code and not (command == "wait" and said.code in {1, 130}):  # the exit code of wait is that of the job
         assert said.stderr.startswith("gpuqueue: ")
-    assert here.counts()[0] >= 0
+    assert here.jobs.counts()[0] >= 0
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_what_an_option_does_not_take_is_told_alike_everywhere(command: str, opt
 
 def test_a_terminal_that_knows_few_characters_is_no_mistake(here: JobQueue) -> None:
     """Characters that the output encoding lacks are replaced, as on a Latin-1 terminal or an ASCII pipe."""
-    here.submit(make_spec(name="моя работа"))
+    here.requests.submit(make_spec(name="моя работа"))
 
     assert b"??? ??????" in speak(["queue"], "latin-1").stdout
     assert "no such file: ????.py" in speak(["submit", "файл.py", "--mem", "1G"], "latin-1").stderr
@@ -257,4 +257,4 @@ def test_one_damaged_job_hides_no_other_on_the_command_line(here: JobQueue, stor
     assert (1, 1) == (said.code, said.stderr.count("\n"))
     assert "the store's entry of job 2 cannot be read" in said.stderr
     assert harmless(said.stderr)
-    assert here.counts()
+    assert here.jobs.counts()

@@ -58,7 +58,7 @@ def end(site: Site, code: int = 0) -> int:
     claimed = must_claim(site.queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
-    site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=11520.0, devices=())
+    site.queue.runs.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=11520.0, devices=())
     return claimed.job_id
 
 
@@ -253,7 +253,7 @@ def test_a_site_may_take_names_alone(store_url: str, tmp_path: Path, hook: Hook)
     here, there = (
         each.cli("submit", "--mem", "64M", "--on-end", hook.url(), "--", "true", check=False) for each in (site, other)
     )
-    job = site.queue.submit(make_spec(notifications=(Notification(hook.url()), Notification("team")))).id
+    job = site.queue.requests.submit(make_spec(notifications=(Notification(hook.url()), Notification("team")))).id
     end(site)
 
     assert [5, 5] == [here.returncode, there.returncode]

@@ -236,9 +236,9 @@ def test_a_store_that_wants_a_password_is_not_told_to_be_started(start_store: St
 def test_a_queue_that_is_well_needs_nothing(queue: JobQueue) -> None:
     """A queue with heartbeats from its device, a running job and a working reaper passes every check."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     found = of_queue(queue.url)
 
@@ -257,9 +257,9 @@ def test_a_store_that_was_never_opened_is_found(start_store: StartStore) -> None
 def test_a_store_that_is_being_rebuilt_is_told_until_jobs_start_again(start_store: StartStore) -> None:
     """The finding says what to do if a rebuild does not finish, and afterwards why no job starts during the pause."""
     queue = JobQueue(start_store())
-    epoch = queue.begin()
+    epoch = queue.recovery.begin()
     on_its_way = the(of_queue(queue.url), "opened")
-    queue.open(100_001, epoch=epoch, last=1, pause_s=300)
+    queue.recovery.open(100_001, epoch=epoch, last=1, pause_s=300)
     paused = the(of_queue(queue.url), "opened")
     admin = connect(queue.url)
     admin.hset(keys.META, "claims", queue.now_ms() - 1)
@@ -318,7 +318,7 @@ def test_a_silent_worker_is_worse_while_it_holds_a_job(queue: JobQueue) -> None:
     assert (Grade.WARNING, True) == (idle.grade, idle.remedy.startswith("on nodeA: "))
 
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
     set_seen(queue, "nodeA", "GPU-0", 40_000)
     holding = the(of_queue(queue.url, GPUQUEUE_HOST="nodeA"), "devices", "nodeA 0")
@@ -330,9 +330,9 @@ def test_a_silent_worker_is_worse_while_it_holds_a_job(queue: JobQueue) -> None:
 def test_a_machine_that_was_taken_down_around_its_jobs_is_no_alarm(queue: JobQueue) -> None:
     """After ``down --leave-jobs`` a silent worker gets only a note, because a user stopped it."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
-    queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
     set_seen(queue, "nodeA", "GPU-0", 40_000)
 
     assert Grade.NOTE is the(of_queue(queue.url), "devices", "nodeA 0").grade
@@ -356,7 +356,7 @@ def test_a_killed_down_is_told_from_one_at_work(
 ) -> None:
     """A drain by ``down`` is a warning only if the host process runs and no ``down`` is at work."""
     serve(queue)
-    queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
 
     facts = of_queue(queue.url, moving=moving, host_runs=host_runs, GPUQUEUE_HOST="nodeA")
 
@@ -370,8 +370,8 @@ def test_what_a_person_drained_is_no_fault(queue: JobQueue) -> None:
     Other findings about the device are reported too.
     """
     serve(queue)
-    queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="new fan", by="ada")
-    queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="bob")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="new fan", by="ada")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="bob")
 
     found = [each for each in of_queue(queue.url, GPUQUEUE_HOST="nodeA") if each.about == "nodeA 0"]
 
@@ -384,7 +384,7 @@ def test_what_a_person_drained_is_no_fault(queue: JobQueue) -> None:
 def test_a_device_that_drained_itself_is_warned_of(queue: JobQueue) -> None:
     """A device that was drained after several jobs died on it is a warning. A user must examine it."""
     serve(queue)
-    queue.drain(["GPU-0"], origin=DrainOrigin.DEATHS, why="job 1, 2 and 3", by="")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DEATHS, why="job 1, 2 and 3", by="")
 
     found = the(of_queue(queue.url), "devices", "nodeA 0")
 
@@ -407,7 +407,7 @@ def test_what_an_older_version_said_of_a_drained_device_can_be_read(queue: JobQu
 def test_leases_that_nobody_takes_back_are_found(queue: JobQueue) -> None:
     """Expired leases are a problem, except during the grace period of a reaper that was away."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
     admin = connect(queue.url)
     admin.zadd(keys.LEASES, {"1": queue.now_ms() - 60_000})
@@ -429,7 +429,7 @@ def test_a_reaper_that_is_gone_is_missed_only_while_something_runs(queue: JobQue
     admin = connect(queue.url)
     admin.hset(keys.META, "reap", str(queue.now_ms() - 120_000))
     idle = the(of_queue(queue.url), "reaper")
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
     busy = the(of_queue(queue.url), "reaper")
 
@@ -439,7 +439,7 @@ def test_a_reaper_that_is_gone_is_missed_only_while_something_runs(queue: JobQue
 
 def test_jobs_that_nobody_could_run_are_found(queue: JobQueue) -> None:
     """Jobs that wait without any device are a warning. Submit accepts them, but a user must start a worker."""
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
 
     assert Grade.WARNING is the(of_queue(queue.url), "waiting").grade
 
@@ -473,8 +473,8 @@ def test_a_recorder_that_is_behind_is_found_by_what_waits_longest(queue: JobQueu
 
 def test_a_book_that_does_not_take_over_is_found(queue: JobQueue) -> None:
     """Jobs that stay in the store long after their end are a warning. They remain until the history has them."""
-    queue.submit(make_spec())
-    queue.cancel(1)
+    queue.requests.submit(make_spec())
+    queue.jobs.cancel(1)
     just_ended = the(of_queue(queue.url), "ended")
     admin = connect(queue.url)
     admin.zadd(keys.ENDED, {"1": queue.now_ms() - 60_000})
@@ -521,8 +521,8 @@ def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
     For a store that was never opened the result is None.
     """
     serve(queue)
-    queue.submit(make_spec())
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
+    queue.requests.submit(make_spec())
     token = must_claim(queue).token
 
     found = standings(queue.url, [1, 2, 3])

@@ -36,18 +36,18 @@ def client(store_url: str) -> Iterator[redis.Redis]:
 
 def site_of(queue: JobQueue, placement: Preference | None, *offers: Offer) -> None:
     """Serve devices in a site with this default placement."""
-    queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
+    queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
     serve(queue, *offers)
 
 
 def seek(queue: JobQueue, uuid: str, **offer: Any) -> Claim | Later | None:
     """Seek a job as the worker of a device does."""
-    return queue.seek(make_offer(uuid, **offer), worker=f"worker-{uuid}", lease_s=300, nonce=new_nonce())
+    return queue.runs.seek(make_offer(uuid, **offer), worker=f"worker-{uuid}", lease_s=300, nonce=new_nonce())
 
 
 def submitted(queue: JobQueue, **changes: Any) -> int:
     """Submit a job and return its id."""
-    return queue.submit(make_spec(**changes)).id
+    return queue.requests.submit(make_spec(**changes)).id
 
 
 def let_time_pass(client: redis.Redis, *job_ids: int) -> None:
@@ -70,7 +70,7 @@ def test_a_job_goes_to_the_emptiest_device(queue: JobQueue, site: Preference | N
         assert Later(0.2) == seek(queue, "GPU-0", external_bytes=10 * GIB)
         assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the bell")
     assert Later(0.2) == seek(queue, "GPU-1", external_bytes=5 * GIB)
-    assert JobState.QUEUED is queue.get(job_id).state  # type: ignore[union-attr]
+    assert JobState.QUEUED is queue.jobs.get(job_id).state  # type: ignore[union-attr]
     found = must_claim(queue, "GPU-2", host="nodeB")
     assert (job_id, None) == (found.job_id, seek(queue, "GPU-0", external_bytes=10 * GIB))
 
@@ -100,7 +100,7 @@ def test_no_job_waits_for_its_place_longer_than_a_moment(queue: JobQueue, client
     let_time_pass(client, job_id)
     run = must_claim(queue, "GPU-0", external_bytes=5 * GIB)
     assert job_id == run.job_id
-    assert queue.release_claim(job_id, run.token, "full")
+    assert queue.runs.release_claim(job_id, run.token, "full")
     assert Later(0.2) == seek(queue, "GPU-0", external_bytes=5 * GIB)
 
 
@@ -140,7 +140,7 @@ def test_a_device_that_would_not_be_better_is_not_waited_for(queue: JobQueue, ca
 def drained(queue: JobQueue, client: redis.Redis) -> None:
     """Drain the device as a user does."""
     del client
-    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="", by="ada")
+    queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="", by="ada")
 
 
 def silent(queue: JobQueue, client: redis.Redis) -> None:
@@ -198,7 +198,7 @@ def test_devices_fill_evenly(queue: JobQueue) -> None:
     done = 0
     while done < 12:
         done += sum(isinstance(seek(queue, name), Claim) for name in names)
-    assert [3, 3, 3, 3] == [len(each.jobs) for each in queue.devices()]
+    assert [3, 3, 3, 3] == [len(each.jobs) for each in queue.devices.all()]
 
 
 def test_or_one_after_the_other(queue: JobQueue, client: redis.Redis) -> None:
@@ -222,10 +222,10 @@ def test_a_reserved_job_is_left_to_nobody(queue: JobQueue) -> None:
     submitted(queue, mem_bytes=20 * GIB)
     run = must_claim(queue, "GPU-0")
     big = submitted(queue, mem_bytes=20 * GIB)
-    assert [big] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert [big] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     serve(queue, make_offer("GPU-1", device=make_device("GPU-1", total_bytes=48 * GIB)))
     done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
-    queue.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+    queue.runs.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
 
     assert big == must_claim(queue, "GPU-0").job_id
 
@@ -237,7 +237,7 @@ def test_what_it_costs_a_claim(queue: JobQueue, client: redis.Redis, devices: in
     claim(queue)  # the first claim may have to load the function first
     costs = {}
     for site in (None, Preference.SPREAD):
-        queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=site)
+        queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, placement=site)
         costs[site] = [calls_of(client, lambda: claim(queue))]  # no job waits
         submitted(queue)
         costs[site].append(calls_of(client, lambda: must_claim(queue)))

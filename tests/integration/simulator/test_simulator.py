@@ -92,20 +92,20 @@ def test_time_passes_as_the_simulation_says(store_url: str) -> None:
     """Acts and the shared prelude use the simulated time, and no trace of it stays in the store."""
     clock = SimulatedClock(EPOCH_MS)
     queue = SimulatedQueue(store_url, clock)
-    queue.open(0, pause_s=5.0)
-    assert queue.pause_left_s() == 5.0
+    queue.recovery.open(0, pause_s=5.0)
+    assert queue.recovery.pause_left_s() == 5.0
     clock.now_ms += 4_000
-    assert queue.pause_left_s() == 1.0
+    assert queue.recovery.pause_left_s() == 1.0
     clock.now_ms += 1_000
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
-    assert queue.pause_left_s() == 0.0
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
+    assert queue.recovery.pause_left_s() == 0.0
     clock.now_ms += 86_400_000 - 5_000
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     client = connect(store_url)
     assert client.hget("{gq}:meta", "reap") == str(EPOCH_MS + 86_400_000)
     real = JobQueue(store_url)
-    real.reap(loss_limit=3, lease_s=300, tick_s=10)
+    real.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
     assert int(client.hget("{gq}:meta", "reap") or 0) == pytest.approx(real.now_ms(), abs=60_000)
     for each in (queue, real, client):
         each.close()

@@ -31,7 +31,7 @@ def test_a_running_job_is_a_real_celery_task(site: Site, tmp_path: Path) -> None
     worker = site.start_worker(plain=False)
     gate = tmp_path / "gate"
     wait = f"while [ ! -e {gate} ]; do sleep 0.05; done"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", wait), mem_bytes=MIB, name="seen"))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", wait), mem_bytes=MIB, name="seen"))
     site.until_state(job.id, JobState.RUNNING)
 
     node, tasks = until(lambda: next(iter(json.loads(inspect(site, "active") or "{}").items()), None))
@@ -73,7 +73,7 @@ def test_flower_sees_the_worker_and_the_job(site: Site) -> None:
         def seen() -> list[str]:
             # Flower misses events from before it subscribed, and only a task's first event has the name. So jobs run
             # until Flower has seen one from its first event.
-            site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)
+            site.until_recorded(site.queue.requests.submit(make_spec(mem_bytes=MIB)).id)
             return [task["name"] for task in ask("tasks").values() if task["name"]]
 
         assert {"gpuqueue.model.run"} == set(until(seen, what="flower knows the job"))

@@ -44,6 +44,7 @@ class Delivery:
 
     def __init__(self) -> None:
         self.what: list[tuple[int, Outcome | None, str | None]] = []
+        self.senders = self
 
     def reported(self, _job_id: int, *, what: what_became.Delivery, **_state: object) -> None:
         """Record a report."""
