@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 from gpuqueue.codec import device_to_plain
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.imports import later
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.device_matching import kind_word
 from gpuqueue.queue.store import Store, answering, to_ms
@@ -92,7 +93,7 @@ class Devices:
             return {}
         pipe = self._store.client.pipeline(transaction=False)
         for job_id in whole.values():
-            pipe.hget(keys.job(job_id), "rs")
+            pipe.hget(keys.job(job_id), stored.RESERVED_SINCE_MS)
         since = zip(whole.items(), pipe.execute(), strict=True)
         return {uuid: replies.kept(job_id, since_ms) for (uuid, job_id), since_ms in since}
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpuqueue.errors import StoreNotOpen
 from gpuqueue.lazy.imports import later
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import NOT_OPEN
 
@@ -39,10 +40,10 @@ def read_entries(store: Store, ids: Sequence[int | str]) -> Iterator[tuple[dict[
 def entries_in(store: Store, answers: Sequence[Any]) -> Iterator[tuple[dict[str, str], str | None]]:
     """Yield the hashes and specs in the replies to :func:`ask_entries`; a member has the spec of its array."""
     hashes, specs = answers[::2], answers[1::2]
-    arrays = sorted({fields["ar"] for fields in hashes if fields.get("ar")})
+    arrays = sorted({fields[stored.ARRAY] for fields in hashes if fields.get(stored.ARRAY)})
     kept = dict(zip(arrays, store.client.mget([keys.spec(each) for each in arrays]), strict=True)) if arrays else {}
     for fields, spec in zip(hashes, specs, strict=True):
-        yield fields, _spec_of(fields, spec, kept) if fields.get("ar") else spec
+        yield fields, _spec_of(fields, spec, kept) if fields.get(stored.ARRAY) else spec
 
 
 def ask_ids(pipe: Any, after: int | str, limit: int) -> None:
@@ -75,6 +76,6 @@ def ask_entries(pipe: Any, ids: Sequence[int | str]) -> None:
 def _spec_of(fields: Mapping[str, str], spec: str | None, arrays: Mapping[str, str | None]) -> str | None:
     """Return a member's spec, which the store has once for the whole array."""
     try:
-        return replies.with_owner(spec or arrays[fields["ar"]], replies.member_in(fields))
+        return replies.with_owner(spec or arrays[fields[stored.ARRAY]], replies.member_in(fields))
     except ValueError:  # a damaged entry does not name its array
         return spec

@@ -12,6 +12,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.tags import MAX_TAGS
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys, wait_reasons
 from gpuqueue.queue.changes import Changed, Mark, not_yours, state_in
 from gpuqueue.queue.entries import ask_entries, ask_ids, entries_in, ids_in, read_entries
@@ -104,8 +105,8 @@ class Jobs:
             try:
                 if fields:
                     jobs.append(replies.job(int(job_id), fields, spec))
-                    if jobs[-1].state.is_active and fields.get("said"):
-                        said[int(job_id)] = codec.decode_started(fields["said"])
+                    if jobs[-1].state.is_active and fields.get(stored.START_REPORT):
+                        said[int(job_id)] = codec.decode_started(fields[stored.START_REPORT])
             except Unreadable as error:
                 logging.getLogger(__name__).warning("%s", error)
         return listings.Listing(
@@ -133,7 +134,7 @@ class Jobs:
         """Return the states of the claimed members of an array that have not ended; empty if it is no array."""
         pipe = self._store.client.pipeline(transaction=False)
         for member_id in self._store.client.smembers(keys.members(array_id)):
-            pipe.hget(keys.job(member_id), "st")
+            pipe.hget(keys.job(member_id), stored.STATE)
         return [JobState(state) for state in pipe.execute() if state]
 
     @answering
@@ -144,7 +145,7 @@ class Jobs:
             return {}
         pipe = self._store.client.pipeline(transaction=False)
         for job_id in ids:
-            pipe.hget(keys.job(job_id), "ar")
+            pipe.hget(keys.job(job_id), stored.ARRAY)
         arrays = zip(ids, pipe.execute(), strict=True)
         return {
             job_id: str(Member.of(job_id, int(array)))
@@ -233,7 +234,7 @@ class Jobs:
             int(each) - array_id - 1: answer.removeprefix(_STANDS) for each, answer in zip(others, answers, strict=True)
         }
         reached = {index for index, answer in stands.items() if answer in _AIMS[act]}
-        after = self._store.client.hget(keys.job(array_id), "st") if others else state
+        after = self._store.client.hget(keys.job(array_id), stored.STATE) if others else state
         return Changed(
             state=JobState(after or state),
             reached=frozenset(reached.union(Indexes.parse(moved))),

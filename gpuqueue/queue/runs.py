@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import JobState
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.changes import state_in
 from gpuqueue.queue.store import Store, answering, to_ms
@@ -148,7 +149,7 @@ class Runs:
         pipe.get(keys.EPOCH)
         pipe.hget(keys.META, "recorded")
         for job_id in runs:
-            pipe.hmget(keys.job(job_id), "tok", "st", "pt", "pe")
+            pipe.hmget(keys.job(job_id), stored.TOKEN, stored.STATE, stored.PREVIOUS_TOKEN, stored.PREVIOUS_EVENT)
         now_epoch, recorded, *found = pipe.execute()
         if now_epoch != epoch:
             return None

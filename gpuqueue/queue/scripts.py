@@ -7,11 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.lazy.imports import import_all_now, later
+from gpuqueue.lazy.imports import import_all_now, later, pattern
+from gpuqueue.queue.job_fields import FIELDS
 from gpuqueue.queue.keys import PREFIX
 from gpuqueue.queue.resp.client import RespClient
 
 if TYPE_CHECKING:
+    import re
+
     from gpuqueue.queue import functions
 else:
     functions = later("gpuqueue.queue.functions")
@@ -74,6 +77,8 @@ RULES = frozenset({"set_policy", "set_limits"})
 #: The act that runs most often. It is a stored function if the server supports that (see functions.py). Its text
 #: returns the act as a Lua function.
 LASTING = frozenset({"claim"})
+#: A stored name of a field in Lua, and a table of them (see lua/shared/core.lua).
+_FIELD, _FIELD_TABLE = pattern(r"\bF\.(\w+)"), pattern(r"\bF\{([\w\s,]+)\}")
 _LUA = Path(__file__).with_name("lua")
 _FIRST = "do local why = refusal() if why then return why end end\n"
 _FIRST_OF_RULES = f"if call('EXISTS', P .. 'rebuilding') == 0 then\n{_FIRST}end\n"
@@ -105,9 +110,17 @@ SHARED = {
 
 @cache
 def source(act: str) -> str:
-    """Return the text of one script or shared part, without the prelude."""
+    """Return the text of one script or shared part, without the prelude and with the stored names of fields."""
     folder = "acts" if act in ACTS else "shared"
-    return (_LUA / folder / f"{act}.lua").read_text(encoding="ascii")
+    text = (_LUA / folder / f"{act}.lua").read_text(encoding="ascii")
+    return _FIELD.sub(lambda field: f"'{FIELDS[field[1]]}'", _FIELD_TABLE.sub(_field_table, text))
+
+
+def _field_table(found: re.Match[str]) -> str:
+    """Return ``F{a, b}`` as two Lua tables: the stored names, and the names in the code."""
+    names = found[1].replace(",", " ").split()
+    constants, texts = (", ".join(form.format(name) for name in names) for form in ("F.{}", "'{}'"))
+    return f"{{{constants}}}, {{{texts}}}"
 
 
 def load_all() -> None:

@@ -14,6 +14,7 @@ from spoken import documented, harmless, speak
 
 from gpuqueue.cli.main import COMMANDS, commands
 from gpuqueue.errors import StoreUnreachable
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.jobqueue import JobQueue
 
 #: Arguments for any position. The kernel passes no NUL, and Python turns undecodable bytes into surrogates.
@@ -246,7 +247,7 @@ def test_one_damaged_job_hides_no_other_on_the_command_line(here: JobQueue, stor
     from gpuqueue.queue.connect import connect  # noqa: PLC0415 - as above
 
     client = connect(store_url)
-    client.hset(keys.job(2), "st", "\x1b]0;x\x07")
+    client.hset(keys.job(2), stored.STATE, "\x1b]0;x\x07")
     client.delete(keys.spec(1))
     client.close()
 

@@ -10,6 +10,7 @@ from site_of_one import Site
 
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -99,7 +100,7 @@ def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
     """
     job_id = submit(open_site, "--priority", "low")
     store = connect(open_site.queue.url)
-    store.hset(keys.job(job_id), "ts", open_site.queue.now_ms() - 90 * 1000)
+    store.hset(keys.job(job_id), stored.SUBMITTED_MS, open_site.queue.now_ms() - 90 * 1000)
     store.close()
     assert [1, 0] == [open_site.queue.maintenance.promote(after_s=60) for _ in range(2)]
     recorder = Recorder(Settings.load(), open_site.queue, open_site.client.database)

@@ -13,6 +13,7 @@ from gpuqueue.model.job import JobState, Level
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -328,7 +329,7 @@ def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -
     large, small = (site.queue.requests.submit(make_spec(mem_bytes=size * GIB)).id for size in (20, 5))
     store = connect(site.queue.url)
     store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:{running}")
-    store.hset(keys.job(large), "rv", "GPU-0")
+    store.hset(keys.job(large), stored.RESERVED, "GPU-0")
 
     said = site.cli("why", str(small)).stdout
 
@@ -348,7 +349,7 @@ def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> No
     site.queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
     store = connect(site.queue.url)
     store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:")
-    store.hset(keys.job(large), "rv", "GPU-0")
+    store.hset(keys.job(large), stored.RESERVED, "GPU-0")
 
     said = site.cli("why", str(small)).stdout
 
@@ -377,7 +378,7 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     reported = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["making_place"]
     assert (urgent, 1) == (reported["for"], reported["times"])
     assert "asked to again" not in asked
-    connect(queue.url).hset(keys.job(run.job_id), "pn", 5)
+    connect(queue.url).hset(keys.job(run.job_id), stored.PREEMPTIONS, 5)
     assert "place  it was preempted 5 times: it is not asked to again" in site.cli("why", str(run.job_id)).stdout
     gone = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
     queue.runs.finish(run.job_id, run.token, duration_s=1.0, **gone)  # type: ignore[arg-type]
@@ -482,7 +483,7 @@ def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
     urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
     assert [first, second] == may_preempt(site, urgent)
 
-    connect(queue.url).hset(keys.job(first), "pn", 5)
+    connect(queue.url).hset(keys.job(first), stored.PREEMPTIONS, 5)
     assert [second] == may_preempt(site, urgent)
     queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
     assert [] == may_preempt(site, urgent)

@@ -12,6 +12,7 @@ from store_dump import dump, faults
 from gpuqueue.model.array import Array, Axis, Indexes, Member
 from gpuqueue.model.job import Job, JobState, Level, WaitReason
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -264,20 +265,20 @@ def test_waiting_counts_from_the_last_member_taken(farm: JobQueue, client: redis
     An array that is being served is not promoted above other jobs.
     """
     first = submit(farm, "0-9")
-    client.hset(f"{{gq}}:j:{first}", "ts", 1_000_000)
+    client.hset(f"{{gq}}:j:{first}", stored.SUBMITTED_MS, 1_000_000)
     taken = must_claim(farm)
 
     assert 0 == farm.maintenance.promote(after_s=3600, most=10)
     farm.runs.lose(taken.job_id, taken.token, loss_limit=3, detail="gone")
     assert 0 == farm.maintenance.promote(after_s=3600, most=10), "nor is a member that waits again"
-    client.hdel(f"{{gq}}:j:{first}", "tw")
+    client.hdel(f"{{gq}}:j:{first}", stored.MEMBER_CLAIMED_MS)
     assert 1 == farm.maintenance.promote(after_s=3600, most=10)
 
 
 def test_who_keeps_an_array_aside_lets_it_in_again(farm: JobQueue, client: redis.Redis) -> None:
     """A change to some members does not let an array back into the queue while another reason keeps it out."""
     first = submit(farm, "0-9")
-    client.hset(f"{{gq}}:j:{first}", "why", "device")
+    client.hset(f"{{gq}}:j:{first}", stored.REASON, "device")
     client.delete(*(key for key in client.keys("*") if key.split(":")[1] in {"q", "us", "ul", "sh", "su"}))
 
     farm.jobs.part(first, "cancel", Indexes.parse("3"))
@@ -291,7 +292,7 @@ def test_no_member_is_there_twice(farm: JobQueue, client: redis.Redis) -> None:
     """A member that is a job already is never made again, even if the text of remaining members is wrong."""
     first = submit(farm, "0-2")
     one = must_claim(farm)
-    client.hset(f"{{gq}}:j:{first}", "rm", "0-2")
+    client.hset(f"{{gq}}:j:{first}", stored.LEFT, "0-2")
 
     assert [first + 2, first + 3] == [must_claim(farm).job_id for _ in range(2)]
     assert one.spec == stand(farm, one.job_id).spec
@@ -302,7 +303,7 @@ def test_a_million_members_cost_a_claim_no_more(farm: JobQueue, client: redis.Re
     first = submit(farm, "0-999999")
 
     assert first + 1 == must_claim(farm).job_id
-    assert "1-999999" == client.hget(f"{{gq}}:j:{first}", "rm")
+    assert "1-999999" == client.hget(f"{{gq}}:j:{first}", stored.LEFT)
 
 
 @pytest.mark.full
@@ -314,7 +315,7 @@ def test_thousands_of_members_are_all_named(farm: JobQueue, client: redis.Redis)
     array = submit(farm, "0-3")
     ids = [str(10**6 + number) for number in range(9000)]
     for number in ids:
-        client.hset(keys.job(number), "ix", 3)
+        client.hset(keys.job(number), stored.INDEX, 3)
     client.sadd(keys.members(array), *ids)
 
     _, moved, *others = Scripts(client).run("edit_members", array, "hold", "", "")

@@ -17,6 +17,7 @@ from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.finding import Grade, examined
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.diagnostics import queue_facts
@@ -148,7 +149,9 @@ def test_the_most_scattered_array_comes_back(
         client.flushall()
         assert open_queue(queue, database, lease_s=LEASE_S) is not None
 
-        kept = client.hmget(keys.job(array), "rm", "hd", "ec", "st", "un")
+        kept = client.hmget(
+            keys.job(array), stored.LEFT, stored.HELD, stored.CANCELLED, stored.STATE, stored.PROGRESS_UNKNOWN
+        )
         assert [one, other, str(MOST_MEMBERS - count), "queued", None] == kept
         client.close()
 

@@ -19,6 +19,7 @@ from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -161,7 +162,7 @@ def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQue
         queue.requests.submit(make_spec())
     tokens = [must_claim(queue).token for _ in range(3)]
     for job_id in (1, 2, 3, 4):
-        client.hdel(keys.job(job_id), "lv", "u", "sh")
+        client.hdel(keys.job(job_id), stored.PRIORITY, stored.USER, stored.SHAPE)
     client.zadd(keys.LEASES, {"1": 0})
 
     assert not queue.runs.release_claim(2, tokens[1], "no room")  # no change: its lease expires
@@ -178,7 +179,7 @@ def test_an_entry_without_a_state_hides_nobody(
     """An entry with an unknown state is logged and hides no other job. A request for its id gives one clear error."""
     for _ in range(3):
         queue.requests.submit(make_spec())
-    client.hset(keys.job(2), "st", "paused by a version to come")
+    client.hset(keys.job(2), stored.STATE, "paused by a version to come")
 
     with caplog.at_level(logging.WARNING):
         assert [1, 3] == [job.id for job in queue.jobs.live()]

@@ -14,6 +14,7 @@ from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.job import Job, JobState, Level, WaitReason
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -64,7 +65,7 @@ def time_goes_by(queue: JobQueue) -> None:
     store = connect(queue.url)
     for job_id in [each for each in store.zrange(keys.PREFIX + "timers", 0, -1) if not each.startswith("d:")]:
         store.zadd(keys.PREFIX + "timers", {job_id: 1})
-        store.hset(keys.job(job_id), "nb", 1)
+        store.hset(keys.job(job_id), stored.NOT_BEFORE_MS, 1)
     store.close()
 
 
@@ -255,13 +256,13 @@ def test_what_a_job_waited_for_does_not_lift_it(queue: JobQueue) -> None:
     serve(queue)
     job_id = submit(queue, waits=begin())
     store = connect(queue.url)
-    store.hset(keys.job(job_id), "ts", queue.now_ms() - 10 * 86_400_000)
+    store.hset(keys.job(job_id), stored.SUBMITTED_MS, queue.now_ms() - 10 * 86_400_000)
     time_goes_by(queue)
     queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     assert 0 == queue.maintenance.promote(after_s=86_400)
 
-    store.hdel(keys.job(job_id), "since")
+    store.hdel(keys.job(job_id), stored.READY_SINCE_MS)
     assert 1 == queue.maintenance.promote(after_s=86_400)
     store.close()
 

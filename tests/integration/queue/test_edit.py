@@ -21,6 +21,7 @@ from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, JobSpec, JobState, Level, WaitReason
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -81,7 +82,7 @@ def test_a_held_job_stays_held_and_a_level_counts_at_once(queue: JobQueue) -> No
     third = submit(queue, account=BOB)
     store = connect(queue.url)
     for each in (first, second, third):
-        store.hset(keys.job(each), "ts", 1)
+        store.hset(keys.job(each), stored.SUBMITTED_MS, 1)
     store.close()
     queue.maintenance.promote(after_s=1000)
     queue.requests.edit(third, to(name="x"))
@@ -217,11 +218,11 @@ def test_the_book_hears_of_an_edit_and_gives_it_back(
     assert ("other", 3 * GIB) == (record.job.spec.name, record.job.spec.mem_bytes)
 
     store = connect(store_url)
-    shape = store.hget(keys.job(job_id), "sh")
+    shape = store.hget(keys.job(job_id), stored.SHAPE)
     store.flushall()
     open_queue(queue, database, lease_s=300)
 
-    assert shape == store.hget(keys.job(job_id), "sh")
+    assert shape == store.hget(keys.job(job_id), stored.SHAPE)
     assert "other" == job_of(queue, job_id).spec.name
     store.close()
 

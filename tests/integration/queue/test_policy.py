@@ -14,6 +14,7 @@ from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused, Unreadable
 from gpuqueue.model.job import Account, JobState, Level
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -124,7 +125,7 @@ def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis
     run = must_claim(queue)
     assert usage(store)["ada"] == pytest.approx(600, rel=0.01), "in advance, while nobody knows"
 
-    store.hincrby(keys.job(run.job_id), "tc", -3600_000)
+    store.hincrby(keys.job(run.job_id), stored.CLAIMED_MS, -3600_000)
     for _ in range(3):
         queue.devices.heartbeat(
             make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300
@@ -148,7 +149,7 @@ def test_what_is_usual_goes_by_how_long_runs_took_and_not_by_what_was_charged(
     def usual_after(took_s: float, **asked: float) -> int:
         queue.requests.submit(make_spec(**asked))
         run = must_claim(queue)
-        store.hincrby(keys.job(run.job_id), "tc", -round(took_s * 1000))
+        store.hincrby(keys.job(run.job_id), stored.CLAIMED_MS, -round(took_s * 1000))
         queue.devices.heartbeat(
             make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300
         )
@@ -170,7 +171,7 @@ def test_a_run_that_no_claim_of_today_began_counts_half_as_well(queue: JobQueue,
     serve(queue, make_offer(slots=1))
     queue.requests.submit(make_spec())
     run = must_claim(queue)
-    store.hdel(keys.job(run.job_id), "usu")
+    store.hdel(keys.job(run.job_id), stored.USUAL_S)
     store.hset(keys.PREFIX + "usual", "ada", "10")
 
     ended(queue, run, 40.0)

@@ -15,6 +15,7 @@ from gpuqueue.model.job import JobState, Level, WaitReason
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -42,7 +43,7 @@ def running(queue: JobQueue, store: redis.Redis, *, uuid: str = "GPU-0", for_s: 
     run = must_claim(queue, uuid)
     assert job_id == run.job_id
     queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    store.hset(keys.job(job_id), "tr", queue.now_ms() - round(for_s * 1000))
+    store.hset(keys.job(job_id), stored.STARTED_MS, queue.now_ms() - round(for_s * 1000))
     return run
 
 
@@ -200,7 +201,7 @@ def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redi
         run = must_claim(queue)
         queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
         assert heartbeat(queue, run).places == {}, "what was said of its last run holds no more"
-        store.hset(keys.job(run.job_id), "tr", 1)
+        store.hset(keys.job(run.job_id), stored.STARTED_MS, 1)
     urgent(queue, mem_bytes=20 * GIB)
 
     assert {} == preempt(queue)
@@ -243,9 +244,9 @@ def test_who_was_lifted_by_waiting_takes_nobodys_place(queue: JobQueue, store: r
     run = running(queue, store, mem_bytes=20 * GIB)
     waiting = queue.requests.submit(make_spec(account=BOB, mem_bytes=20 * GIB)).id
     for job_id in (run.job_id, waiting):
-        store.hset(keys.job(job_id), "ts", 1)
+        store.hset(keys.job(job_id), stored.SUBMITTED_MS, 1)
     assert 1 == queue.maintenance.promote(after_s=1.0)
-    assert "2" == store.hget(keys.job(waiting), "lv")
+    assert "2" == store.hget(keys.job(waiting), stored.PRIORITY)
 
     assert {} == preempt(queue)
 
@@ -338,7 +339,7 @@ def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
 
     leave(queue, low)
 
-    assert before_ms <= int(store.hget(keys.job(low.job_id), "since") or 0)  # type: ignore[arg-type]
+    assert before_ms <= int(store.hget(keys.job(low.job_id), stored.READY_SINCE_MS) or 0)  # type: ignore[arg-type]
 
 
 def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQueue, store: redis.Redis) -> None:
@@ -437,7 +438,7 @@ def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.R
     assert {low.job_id: job_id} == preempt(queue)
 
     assert ["GPU-0"] == store.hkeys(keys.PREFIX + "rsv")
-    assert store.hget(keys.job(gang), "rv") is store.hget(keys.job(gang), "rs") is None
+    assert store.hget(keys.job(gang), stored.RESERVED) is store.hget(keys.job(gang), stored.RESERVED_SINCE_MS) is None
 
 
 def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQueue, store: redis.Redis) -> None:
@@ -477,7 +478,7 @@ def test_of_two_cards_the_one_that_is_kept_for_nobody(queue: JobQueue, store: re
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     runs = {uuid: running(queue, store, uuid=uuid, mem_bytes=20 * GIB) for uuid in ("GPU-0", "GPU-1")}
     for run in runs.values():
-        store.hset(keys.job(run.job_id), "tr", 1)
+        store.hset(keys.job(run.job_id), stored.STARTED_MS, 1)
     normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     ((card,),) = kept(queue).values()
     (other,) = {"GPU-0", "GPU-1"} - {card}
@@ -525,7 +526,7 @@ def test_room_is_kept_also_behind_a_run_that_was_waited_for_in_vain(queue: JobQu
     """
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
-    store.hset(keys.job(run.job_id), "iw", str(store.hget(keys.job(run.job_id), "tc")))
+    store.hset(keys.job(run.job_id), stored.IN_VAIN_MS, str(store.hget(keys.job(run.job_id), stored.CLAIMED_MS)))
     job_id = urgent(queue, mem_bytes=22 * GIB)
     assert {run.job_id: job_id} == preempt(queue)
 
@@ -590,7 +591,7 @@ def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(
     assert {} == preempt(queue)
 
     end_by(queue, store, hung, -120)
-    store.hset(keys.job(hung.job_id), "pd", queue.now_ms() - 120_000)
+    store.hset(keys.job(hung.job_id), stored.PREEMPT_UNTIL_MS, queue.now_ms() - 120_000)
     if cancelled:
         queue.jobs.cancel(hung.job_id)
 

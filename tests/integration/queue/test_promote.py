@@ -11,6 +11,7 @@ from factories import BOB, make_offer, make_spec, must_claim, serve
 from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import Level
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -30,7 +31,7 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 def submit_days_ago(queue: JobQueue, store: redis.Redis, days: float, **changes: object) -> int:
     """Queue a job that has waited for *days* days."""
     job_id = queue.requests.submit(make_spec(**changes)).id
-    store.hset(keys.job(job_id), "ts", queue.now_ms() - round(days * DAY_S * 1000))
+    store.hset(keys.job(job_id), stored.SUBMITTED_MS, queue.now_ms() - round(days * DAY_S * 1000))
     return job_id
 
 
@@ -60,8 +61,8 @@ def test_nothing_is_lifted_to_urgent_or_before_its_time(queue: JobQueue, store: 
     assert 1 == queue.maintenance.promote(after_s=DAY_S)
     assert 0 == queue.maintenance.promote(after_s=DAY_S)
 
-    assert "2" == store.hget(keys.job(old_high), "lv")
-    assert "1" == store.hget(keys.job(low), "lv")
+    assert "2" == store.hget(keys.job(old_high), stored.PRIORITY)
+    assert "1" == store.hget(keys.job(low), stored.PRIORITY)
 
 
 def test_a_users_jobs_keep_their_order(queue: JobQueue, store: redis.Redis) -> None:
@@ -116,7 +117,7 @@ def test_a_member_is_not_lifted_for_the_time_in_which_it_ran_or_was_held(queue: 
     array = queue.requests.submit(make_spec(array=Array.parse("0-1%1"))).id
     run = must_claim(queue)
     for each in (array, run.job_id):
-        store.hset(keys.job(each), "tw", queue.now_ms() - round(1.5 * DAY_S * 1000))
+        store.hset(keys.job(each), stored.MEMBER_CLAIMED_MS, queue.now_ms() - round(1.5 * DAY_S * 1000))
     queue.runs.lose(run.job_id, run.token, loss_limit=3, detail="gone")
 
     assert 0 == queue.maintenance.promote(after_s=DAY_S)

@@ -22,6 +22,7 @@ from gpuqueue.model.job import Job, JobState, Level, WaitReason
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
@@ -309,7 +310,7 @@ def test_how_often_a_job_made_place_is_not_forgotten(
     open_queue(queue, database, lease_s=LEASE_S)
 
     client = connect(store_url)
-    assert ["2", None] == [client.hget(keys.job(each), "pn") for each in (1, 2)]
+    assert ["2", None] == [client.hget(keys.job(each), stored.PREEMPTIONS) for each in (1, 2)]
     client.close()
 
 
@@ -626,7 +627,9 @@ def test_for_what_a_job_is_run_again_comes_back(
     assert [WaitReason.REQUEUE, WaitReason.REQUEUE, WaitReason.RETRY, WaitReason.RETRY] == [
         each.reason for each in before
     ]
-    assert [None, None, "1", "1"] == [client.hget(keys.job(each), "ra") for each in ids], "the attempt that gave it"
+    assert [None, None, "1", "1"] == [client.hget(keys.job(each), stored.RETRY_AFTER) for each in ids], (
+        "the attempt that gave it"
+    )
     client.close()
 
 
@@ -643,7 +646,7 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     queue.runs.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
     client = connect(store_url)
     client.zadd(keys.PREFIX + "timers", {str(retried): 1})
-    client.hset(keys.job(retried), "nb", 1)
+    client.hset(keys.job(retried), stored.NOT_BEFORE_MS, 1)
     token = start(queue, retried)
     bad = Ending.from_status(1)
     queue.runs.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())

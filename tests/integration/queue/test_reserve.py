@@ -17,6 +17,7 @@ from gpuqueue.model.job import JobState, Level, WaitReason
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -35,7 +36,7 @@ def end(queue: JobQueue, run: Claim) -> None:
 def token_of(queue: JobQueue, job_id: int) -> str:
     """Return the token of a job's run."""
     client = connect(queue.url)
-    token = client.hget(keys.job(job_id), "tok")
+    token = client.hget(keys.job(job_id), stored.TOKEN)
     client.close()
     return str(token)
 
@@ -279,7 +280,7 @@ def test_one_that_stands_for_long_keeps_no_other_from_its_turn(queue: JobQueue) 
 
     assert {first: ("GPU-0",)} == reserve(queue)
     store = connect(queue.url)
-    store.hincrby(keys.job(first), "rs", -61_000)
+    store.hincrby(keys.job(first), stored.RESERVED_SINCE_MS, -61_000)
     store.close()
     assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
     assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
@@ -298,8 +299,8 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 def wait_on(store: redis.Redis, job_id: int, passed_s: int = 61) -> None:
     """Let *passed_s* seconds pass since the devices were first reserved for a job behind the same runs."""
-    since, _, runs = str(store.hget(keys.job(job_id), "rk")).partition(":")
-    store.hset(keys.job(job_id), "rk", f"{int(since) - passed_s * 1000}:{runs}")
+    since, _, runs = str(store.hget(keys.job(job_id), stored.RESERVED_RUNS)).partition(":")
+    store.hset(keys.job(job_id), stored.RESERVED_RUNS, f"{int(since) - passed_s * 1000}:{runs}")
 
 
 def pair_behind_a_run(queue: JobQueue) -> tuple[Claim, int]:
@@ -376,9 +377,9 @@ def test_who_has_waited_for_long_is_kept_room_for_long(queue: JobQueue, store: r
     _, pair = pair_behind_a_run(queue)
     small(queue, account=BOB)
     for waited_s, kept_s in ((30, 60), (3600, 3600), (3 * 86400, 86400), (8 * 86400, 2 * 86400)):
-        store.hset(keys.job(pair), "ts", queue.now_ms() - waited_s * 1000)
+        store.hset(keys.job(pair), stored.SUBMITTED_MS, queue.now_ms() - waited_s * 1000)
         (kept,) = queue.maintenance.reserve(after_s=0, most=1)
-        since_ms = int(str(store.hget(keys.job(pair), "rk")).partition(":")[0])
+        since_ms = int(str(store.hget(keys.job(pair), stored.RESERVED_RUNS)).partition(":")[0])
         assert kept.until_ms is not None
         assert kept_s == pytest.approx((kept.until_ms - since_ms) / 1000, abs=5), waited_s
 
@@ -613,7 +614,7 @@ def test_for_a_job_that_lost_its_figure_room_is_kept_all_the_same(queue: JobQueu
     must_claim(queue)
     large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     client = connect(store_url)
-    client.hdel(keys.job(large), "mem")
+    client.hdel(keys.job(large), stored.MEM_BYTES)
     client.close()
 
     for _ in range(3):

@@ -9,6 +9,7 @@ from factories import claim, make_offer, make_spec, must_claim, serve
 from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -98,7 +99,7 @@ def test_it_waits_for_its_time_and_comes_back_with_the_next_claim_or_tick(queue:
     assert claim(queue) is None
 
     store = store_of(queue)
-    store.hset(keys.job(1), "nb", 1)
+    store.hset(keys.job(1), stored.NOT_BEFORE_MS, 1)
     store.zadd(keys.PREFIX + "timers", {"1": 1})
     store.close()
     if tick == "reap":

@@ -14,6 +14,7 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState
 from gpuqueue.model.placement import Placement, Preference
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -53,7 +54,7 @@ def submitted(queue: JobQueue, **changes: Any) -> int:
 def let_time_pass(client: redis.Redis, *job_ids: int) -> None:
     """Let the moment be over for which these jobs were left to a better device."""
     for job_id in job_ids:
-        assert client.hincrby(keys.job(job_id), "pl", -1000) > 0
+        assert client.hincrby(keys.job(job_id), stored.LEFT_SINCE_MS, -1000) > 0
 
 
 @pytest.mark.parametrize(("site", "said"), [(Preference.SPREAD, None), (Preference.PACK, SPREAD), (None, SPREAD)])
@@ -108,7 +109,7 @@ def test_a_clock_that_was_set_back_keeps_no_job_waiting(queue: JobQueue, client:
     """A moment noted before the clock was set back does not keep a job waiting."""
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB), make_offer("GPU-1"))
     job_id = submitted(queue)
-    client.hset(keys.job(job_id), "pl", queue.now_ms() + 10_000_000)
+    client.hset(keys.job(job_id), stored.LEFT_SINCE_MS, queue.now_ms() + 10_000_000)
 
     assert job_id == must_claim(queue, "GPU-0", external_bytes=5 * GIB).job_id
 
@@ -185,7 +186,7 @@ def test_a_claim_leaves_a_few_jobs_and_then_takes_one(queue: JobQueue, client: r
 
     taken = must_claim(queue, "GPU-0", external_bytes=5 * GIB).job_id
     assert jobs[8] == taken
-    assert 8 == sum(client.hexists(keys.job(each), "pl") for each in jobs)
+    assert 8 == sum(client.hexists(keys.job(each), stored.LEFT_SINCE_MS) for each in jobs)
 
 
 def test_devices_fill_evenly(queue: JobQueue) -> None:
@@ -213,7 +214,7 @@ def test_or_one_after_the_other(queue: JobQueue, client: redis.Redis) -> None:
         assert isinstance(seek(queue, "GPU-1"), Claim)
     assert seek(queue, "GPU-1") is None
     assert jobs[6] == must_claim(queue, "GPU-2").job_id
-    assert not client.hexists(keys.job(jobs[1]), "pl")
+    assert not client.hexists(keys.job(jobs[1]), stored.LEFT_SINCE_MS)
 
 
 def test_a_reserved_job_is_left_to_nobody(queue: JobQueue) -> None:

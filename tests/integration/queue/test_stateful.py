@@ -38,6 +38,7 @@ from gpuqueue.model.limits import Limits, Measure, Use
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.changes import Mark
 from gpuqueue.queue.connect import connect
@@ -231,10 +232,10 @@ class Site(RuleBasedStateMachine):
         """Seek as a worker does. A job that is left to a better device is free for all once its moment is over."""
         found = self.queue.runs.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
         if isinstance(found, Later):
-            left = {job_id for job_id in fits if self.client.hexists(keys.job(job_id), "pl")}
+            left = {job_id for job_id in fits if self.client.hexists(keys.job(job_id), stored.LEFT_SINCE_MS)}
             assert left, "nothing was left, or something that does not fit"
             for job_id in left:
-                self.client.hincrby(keys.job(job_id), "pl", -1000)
+                self.client.hincrby(keys.job(job_id), stored.LEFT_SINCE_MS, -1000)
             found = self.queue.runs.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
             assert isinstance(found, Claim), "it waits for the sake of its place"
         return found
@@ -286,7 +287,7 @@ class Site(RuleBasedStateMachine):
         waiting = [each for each in self.client.zrange("{gq}:timers", 0, -1) if not each.startswith("d:")]
         for job_id in waiting:
             self.client.zadd("{gq}:timers", {job_id: 1})
-            self.client.hset(f"{{gq}}:j:{job_id}", "nb", 1)
+            self.client.hset(f"{{gq}}:j:{job_id}", stored.NOT_BEFORE_MS, 1)
         self.queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=1000)
         left = set(self.client.zrange("{gq}:timers", 0, -1))
         assert not left & set(waiting)
@@ -409,9 +410,9 @@ class Site(RuleBasedStateMachine):
     def be_kept_in_vain(self) -> None:
         """Make every reservation old enough that the next tick may drop it."""
         for job_id in self.client.zrange(keys.LIVE, 0, -1):
-            since, _, runs = (self.client.hget(keys.job(job_id), "rk") or "").partition(":")
+            since, _, runs = (self.client.hget(keys.job(job_id), stored.RESERVED_RUNS) or "").partition(":")
             if since:
-                self.client.hset(keys.job(job_id), "rk", f"1:{runs}")
+                self.client.hset(keys.job(job_id), stored.RESERVED_RUNS, f"1:{runs}")
         for whose, kept in self.client.hgetall(keys.KEPT_ROOM).items():
             *before, _, runs, shape = kept.split(":", 7)
             self.client.hset(keys.KEPT_ROOM, whose, ":".join((*before, "1", runs, shape)))
@@ -443,10 +444,10 @@ class Site(RuleBasedStateMachine):
             assert JobState.RUNNING is jobs[victim].state
             assert jobs[victim].spec.requeue
             assert jobs[by].spec.level > jobs[victim].spec.level
-            assert self.client.hget(f"{{gq}}:j:{by}", "rv"), "nothing is reserved for the job"
+            assert self.client.hget(f"{{gq}}:j:{by}", stored.RESERVED), "nothing is reserved for the job"
         after = self._kept()
         for job_id in {*before, *after}:
-            reported = self.client.hget(keys.job(job_id), "rv") or ""
+            reported = self.client.hget(keys.job(job_id), stored.RESERVED) or ""
             assert after.get(job_id, set()) == {*filter(None, reported.split(","))}, "it lost a part of it"
 
     def _kept(self) -> dict[int, set[str]]:
@@ -544,7 +545,7 @@ class Site(RuleBasedStateMachine):
         No older token becomes valid again, and no attempt is counted twice.
         """
         for job in self.queue.jobs.live():
-            state, token, attempt = self.client.hmget(keys.job(job.id), "st", "tok", "at")
+            state, token, attempt = self.client.hmget(keys.job(job.id), stored.STATE, stored.TOKEN, stored.ATTEMPTS)
             if state in {"starting", "running", "cancelling"} and not job.tally:  # an array has no run of its own
                 assert token == self.tokens[job.id][-1], "an older claim has the job again"
             assert int(attempt or 0) == self.attempts.get(job.id, 0), "its next claim would not be above its last"

@@ -12,6 +12,7 @@ import redis
 from bounded import until
 from factories import make_offer, make_spec, must_claim
 
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -88,7 +89,7 @@ def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, client:
     with Doorbell(queue.url) as wakeups:
         assert Later(0.2) == seek(queue, 0, held)
         assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the bell")
-    client.hincrby(keys.job(job_id), "pl", -1000)
+    client.hincrby(keys.job(job_id), stored.LEFT_SINCE_MS, -1000)
     late = seek(queue, 0, held)
     assert isinstance(late, Claim)
     assert ("GPU-0", "GPU-2") == late.devices  # GPU-2 is on the same node

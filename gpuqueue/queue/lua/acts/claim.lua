@@ -45,7 +45,8 @@ local function answer_again(leases)
     if string.sub(leases[i], -#mark) == mark then id = leases[i - 1] end
   end
   if not id then return nil end
-  local j = call('HMGET', job_key(id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
+  local j = call('HMGET', job_key(id), F.state, F.token, F.attempts, F.mem_bytes, F.devices, F.claimed_ms, F.array,
+    F.index, F.shape)
   if j[1] ~= 'starting' or j[2] ~= (j[3] or '') .. '.' .. nonce then return {} end
   local mem = j[4]
   if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', promised_to(id, j[5]) or 0) end
@@ -185,11 +186,12 @@ local function over_a_limit(user, shape) -- only for a shape that fits
 end
 
 local function take(id, lv, user, shape, devices, how)
-  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix', 'pl', 'rv')
+  local j = call('HMGET', job_key(id), F.state, F.mem_bytes, F.attempts, F.losses, F.started_ms, F.left, F.array,
+    F.index, F.left_since_ms, F.reserved)
   local array, index, left = j[7] or nil, j[8] or nil, nil
   if j[10] then unreserve(id) end
   if j[1] == 'queued' and j[6] then -- the rest of the array stays in the queue
-    if j[9] then call('HDEL', job_key(id), 'pl') end
+    if j[9] then call('HDEL', job_key(id), F.left_since_ms) end
     array = id
     id, index, left = split(array, j[6], now)
     if not id then return nil end
@@ -216,11 +218,13 @@ local function take(id, lv, user, shape, devices, how)
   if alone then -- exclusive: everything each device can allocate; reported is the smallest
     rate, mem = n, string.format('%.0f', charged_on(devices, asks.want))
   end
-  if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
+  if j[5] or j[9] then call('HDEL', job_key(id), F.started_ms, F.start_report, F.left_since_ms, F.preempted_by,
+    F.preempt_until_ms) end
   if learned.limits_set then room_is_taken(user, shape) end
-  call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
-    'tc', stamp, 'tf', fair_ms(now), 'dep', deposit_s, 'usu', usual_s,
-    'rate', rate, 'how', how, 'why', '')
+  call('HSET', job_key(id), F.state, 'starting', F.attempts, attempt, F.token, token, F.worker, worker,
+    F.host, host, F.devices, names,
+    F.claimed_ms, stamp, F.claimed_fair_ms, fair_ms(now), F.deposit_s, deposit_s, F.usual_s, usual_s,
+    F.rate, rate, F.start_kind, how, F.reason, '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do
     if alone then held = string.format('%.0f', free_on(devices[i])) end
@@ -236,7 +240,7 @@ end
 
 -- Claim the job that this device is reserved for, before all others. -> the claim | nil
 local function take_reserved()
-  local j = call('HMGET', job_key(r_job), 'st', 'lv', 'u', 'sh')
+  local j = call('HMGET', job_key(r_job), F.state, F.priority, F.user, F.shape)
   if j[1] ~= 'queued' then
     call('HDEL', P .. 'rsv', device)
     r_job = nil

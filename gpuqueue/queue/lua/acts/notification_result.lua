@@ -8,7 +8,7 @@ local wrong = expect {'id', 'reason', 'count', 'count', 'reason', 'text'}
 if wrong then return wrong end
 local id, state, attempt, number, outcome, trouble = unpack(ARGV)
 local job = read_job(id)
-if not ENDED[job.st or state] then return 0 end
-tell('told', id, job.st or state, now_ms(), counted(attempt), job.ls or 0, '', 'number', number, 'outcome', outcome,
+if not ENDED[job.state or state] then return 0 end
+tell('told', id, job.state or state, now_ms(), counted(attempt), job.losses or 0, '', 'number', number, 'outcome', outcome,
   'trouble', trouble)
 return 1
