@@ -19,14 +19,7 @@ else:
 
 #: The parts before every act.
 PRELUDE = ("core", "state")
-#: The acts, one script each. The other Lua files are shared parts that go before certain acts (see SHARED):
-#: ``device_filter.lua`` before acts that match jobs with devices, ``capacity.lua`` before acts that plan ahead,
-#: ``limits.lua`` before acts that limits concern, ``array_index.lua`` before acts with limits or array members,
-#: ``dependencies.lua`` and ``array.lua`` before acts that queue a job or take it out of the queue,
-#: ``limit_reservation.lua`` before ``reserve``, ``limit_forecast.lua`` before ``why``,
-#: ``authorize.lua`` before acts by which users change a job, ``priority_front.lua`` before acts that move a job to the
-#: front, ``feasibility.lua`` before ``submit`` and ``edit``, ``topology.lua`` and ``better_device.lua`` before
-#: ``claim``.
+#: The acts, one script each. The other Lua files are shared parts; SHARED says before which acts they go.
 ACTS = (
     "rebuild_begin",
     "rebuild_job",
