@@ -242,7 +242,25 @@ def key_of(name: str) -> str:
 
 def variable_of(name: str) -> str:
     """Return the environment variable of the field *name*."""
-    return PREFIX + key_of(name).upper()
+    return _variable(key_of(name))
+
+
+def _variable(key: str) -> str:
+    return PREFIX + key.upper()
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that look like settings and are none, each with a hint. Inside a job there are none.
+
+    A job has variables of its own, ``GPUQUEUE_JOB_ID`` and others, and may submit jobs.
+    """
+    environ = os.environ if environ is None else environ
+    if PREFIX + "JOB_ID" in environ:
+        return {}
+    keys = [*map(key_of, READERS), "config"]
+    known = {_variable(key) for key in keys}
+    unknown = [each for each in sorted(environ) if each.startswith(PREFIX) and each not in known]
+    return {each: _meant(each.removeprefix(PREFIX).lower(), keys, _variable) for each in unknown}
 
 
 def settings_file(environ: Mapping[str, str]) -> Path:
@@ -310,12 +328,12 @@ def _read_values(
     return values, origins
 
 
-def _meant(key: str, known: list[str]) -> str:
+def _meant(key: str, known: list[str], shown: Callable[[str], str] = str) -> str:
     """Return a hint for the unknown *key*: similar settings, or all settings if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 - only where a key is mistaken
 
     close = get_close_matches(key, known, n=2)
-    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    return f"did you mean {' or '.join(map(shown, close))}?" if close else f"there are {', '.join(map(shown, known))}"
 
 
 def _as_words(raw: object) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.queue.wait_reasons import SEEN_MS
-from gpuqueue.settings.settings import LONGEST_HEARTBEAT_S, Settings, embedded_socket
+from gpuqueue.settings.settings import LONGEST_HEARTBEAT_S, Settings, embedded_socket, unknown_variables
 from gpuqueue.text.units import GIB
 
 HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}
@@ -192,3 +192,15 @@ def test_a_target_that_makes_no_sense_is_refused_without_its_secret(tmp_path: Pa
         Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
 
     assert "secret" not in str(refused.value)
+
+
+def test_a_misspelled_variable_is_reported_with_what_was_meant() -> None:
+    """``GPUQUEUE_LEASES=1h`` had no effect and no message."""
+    found = unknown_variables({**HERE, "GPUQUEUE_LEASES": "1h", "GPUQUEUE_CONFIG": "/dev/null", "HOME": "/root"})
+
+    assert {"GPUQUEUE_LEASES": "did you mean GPUQUEUE_LEASE?"} == found
+
+
+def test_a_job_that_submits_jobs_hears_nothing_of_its_own_variables() -> None:
+    """A job has GPUQUEUE_JOB_ID, GPUQUEUE_RUN_DIR and more, which are no settings."""
+    assert {} == unknown_variables({**HERE, "GPUQUEUE_JOB_ID": "7", "GPUQUEUE_RUN_DIR": "/r"})
