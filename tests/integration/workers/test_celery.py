@@ -38,7 +38,7 @@ def test_a_running_job_is_a_real_celery_task(site: Site, tmp_path: Path) -> None
 
     assert f"sim-{site.settings.host}-0@{site.settings.host}" == node
     (task,) = tasks
-    assert ("gpuqueue.model.run", job.id, {"name": "seen"}) == (task["name"], task["args"][0], task["kwargs"])
+    assert ("gpuqueue.run", job.id, {"name": "seen"}) == (task["name"], task["args"][0], task["kwargs"])
     assert f"gpu.sim-{site.settings.host}-0" == task["delivery_info"]["routing_key"]
     gate.touch()
     assert JobState.SUCCEEDED is site.until_recorded(job.id).job.state
@@ -76,7 +76,7 @@ def test_flower_sees_the_worker_and_the_job(site: Site) -> None:
             site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)
             return [task["name"] for task in ask("tasks").values() if task["name"]]
 
-        assert {"gpuqueue.model.run"} == set(until(seen, what="flower knows the job"))
+        assert {"gpuqueue.run"} == set(until(seen, what="flower knows the job"))
     finally:
         flower.kill()
         flower.wait()
