@@ -33,6 +33,8 @@ else:
     preemption, slotting = later("gpuqueue.model.preemption"), later("gpuqueue.model.slots")
 
 PREFIX = "GPUQUEUE_"
+#: Keys of the variables that docker-compose.yml reads from its shell.
+OF_COMPOSE = ("extra_pip", "shm_size", "user_id", "work")
 #: Least number of heartbeats in a lease: some may be late or get lost.
 HEARTBEATS_IN_A_LEASE = 5
 #: Longest time between two heartbeats, in seconds. The scripts count on a device for 15 s after its last heartbeat
@@ -258,7 +260,7 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str
     if PREFIX + "JOB_ID" in environ:
         return {}
     keys = [*map(key_of, READERS), "config"]
-    known = {_variable(key) for key in keys}
+    known = {*map(_variable, keys), *map(_variable, OF_COMPOSE)}
     unknown = [each for each in sorted(environ) if each.startswith(PREFIX) and each not in known]
     return {each: _meant(each.removeprefix(PREFIX).lower(), keys, _variable) for each in unknown}
 
