@@ -32,8 +32,7 @@ class Noticing(Connection):
         ]
         notifications = tuple(dict.fromkeys(found))
         for notification in notifications:
-            if notification.kind is not NotificationKind.COMMAND:
-                self._judge(notification)
+            self._judge(notification)
         return notifications
 
     def _judge(self, notification: Notification) -> None:

@@ -19,7 +19,6 @@ from gpuqueue.text.sanitize import in_one_line, short
 if TYPE_CHECKING:
     import logging
 
-    from gpuqueue.model.notification import Delivery
     from gpuqueue.model.run import Ending, RunDevice
     from gpuqueue.queue import lease as leases
     from gpuqueue.queue import limit_matching, rebuild, replies
@@ -99,13 +98,6 @@ class JobQueue(Requests, Changes, Outbox, Senders):
     def note(self, job_id: int, token: str, detail: str) -> bool:
         """Add *detail* to the history of a live run; return False if the run is stale."""
         return bool(self._scripts.run("run_note", job_id, token, in_one_line(detail)))
-
-    @answering
-    def reported(self, job_id: int, *, state: JobState, attempt: int, what: Delivery) -> bool:
-        """Record the result *what* of a job's notification command; return False if such a job has not ended."""
-        outcome = "" if what.outcome is None else what.outcome.value
-        words = (what.number, outcome, in_one_line(what.trouble or ""))
-        return bool(self._scripts.run("notification_result", job_id, state.value, attempt, *words))
 
     @answering
     def release_claim(self, job_id: int, token: str, detail: str) -> bool:
