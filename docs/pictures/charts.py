@@ -100,7 +100,7 @@ def draw_memory(database: HistoryDatabase, job_id: int, path: Path) -> None:
     run = charts.drawable(record) if record else None
     if record is None or run is None:
         raise SystemExit(f"job {job_id} has nothing to draw: choose another")
-    image_file.write(str(path), charts.title_of(record), charts.memory(record, run), "")
+    image_file.write(str(path), charts.memory(record, run))
 
 
 def fill(outbox: Outbox, chance: random.Random) -> int:

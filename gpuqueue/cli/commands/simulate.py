@@ -90,8 +90,6 @@ def simulate(
         raise BadRequest(f"say on which devices: gpuqueue simulate {short(file, 60)} --devices 4x24G")
     if as_json and plot is not None:
         raise BadRequest("--json and --plot exclude each other: choose one")
-    if plot is not None:
-        image_file.check()
     jobs = _read(file)
     settings = _settings(knobs, jobs.groups)
     site = Site.parse(devices, slots=settings.slots, headroom_bytes=settings.headroom_bytes)
@@ -272,4 +270,4 @@ def _plot(reported: Comparison, devices: str, path: str) -> None:
 
     ours = reported.outcomes[0]
     title = f"{ours.all.jobs} jobs on {short(devices, 40)}"
-    image_file.write(path, title, simulation.overview(reported, title), _text(reported, devices))
+    image_file.write(path, simulation.overview(reported, title))

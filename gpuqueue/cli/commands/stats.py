@@ -80,15 +80,13 @@ def stats(
       gpuqueue stats
       gpuqueue stats --by day --since 7d
       gpuqueue stats --by device --csv > devices.csv
-      gpuqueue stats --plot lab.html
+      gpuqueue stats --plot lab.png
     """  # noqa: D301 - \b is click's mark for lines to keep
     if as_json + as_csv + (plot is not None) > 1:
         raise BadRequest("--json, --csv and --plot exclude each other: choose one")
     period = {"since": moment(since), "until": moment(until)}
     ordered(**period)
     with Client() as client:
-        if plot is not None:
-            image_file.check()
         reported = client.stats(by, **period, user=user)
         if plot is not None:
             if not reported.total.runs:
@@ -111,7 +109,7 @@ def _plot(client: Client, reported: Statistics, path: str, user: str | None) -> 
     title = f"gpuqueue, {render.when(reported.since)[:16]} to {render.when(reported.until)[:16]}" + (
         f", {user}" if user else ""
     )
-    image_file.write(path, title, charts.overview(people, course, title), _table(reported))
+    image_file.write(path, charts.overview(people, course, title))
 
 
 def course_of(client: Client, reported: Statistics, user: str | None) -> Course:

@@ -281,14 +281,10 @@ def memory(record: Record, run: Run) -> Figure:
         axes.set_ylabel(f"{name} on each device" if len(run.devices) > 1 else name)
         axes.grid(visible=True)
         axes.set_title(_caption(record, run), fontsize=10, fontweight="normal", color="#444444", pad=8)
-        figure.suptitle(title_of(record), fontsize=14, fontweight="bold", x=0.01, ha="left")
+        title = f"Memory of job {record.job.label}: {short(spec.name, 60)}"
+        figure.suptitle(title, fontsize=14, fontweight="bold", x=0.01, ha="left")
         figure.legend(loc="outside lower left", ncols=3, frameon=False)
         return figure
-
-
-def title_of(record: Record) -> str:
-    """Return the title of the chart of a job's memory."""
-    return f"Memory of job {record.job.label}: {short(record.job.spec.name, 60)}"
 
 
 def _line(
