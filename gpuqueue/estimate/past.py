@@ -118,15 +118,10 @@ def _whose(script: Script, job: Job) -> Whose | None:
     if spec.script is None or spec.gpus < 1:
         return None
     own = spec.account.name == script.account.name
-    path = str(Path(spec.cwd, spec.script))
-    if _plain(path) == _plain(script.path):
+    path, wanted = Path(spec.cwd, spec.script), Path(script.path)
+    if path == wanted:
         return Whose.OWN if own else Whose.ANYBODY
-    return Whose.OWN_ELSEWHERE if own and Path(path).name == Path(script.path).name else None
-
-
-def _plain(path: str) -> str:
-    """Return *path* normalized without reading the disk: ``/a/./b`` becomes ``/a/b``."""
-    return str(Path(path))
+    return Whose.OWN_ELSEWHERE if own and path.name == wanted.name else None
 
 
 def _seen(script: Script, record: Record) -> Iterator[PastRun]:
