@@ -11,10 +11,10 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.limits import Limits, Use
 from gpuqueue.simulator.figures import Outcome
-from gpuqueue.simulator.ours import Knobs, Ours
+from gpuqueue.simulator.ours import Ours
 from gpuqueue.simulator.replay import Placement, Policy, replay
 from gpuqueue.simulator.rivals import Backfill, ExclusiveFifo, FirstFit
-from gpuqueue.simulator.site import Site
+from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import format_bytes
 

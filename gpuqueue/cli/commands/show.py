@@ -71,11 +71,11 @@ def _show_end(log: Path, what: str) -> None:
 
 
 def _plot(record: Record, path: str) -> None:
-    from gpuqueue.cli.plots import charts  # noqa: PLC0415 - only for --plot
+    from gpuqueue.cli.plots import job_memory  # noqa: PLC0415 - only for --plot
 
-    run = charts.drawable(record)
+    run = job_memory.drawable(record)
     if run is None:
         raise Refused(
             f"job {record.job.label} has no memory to draw: its runs are too short, go on, or could not be seen"
         )
-    image_file.write(path, charts.memory(record, run))
+    image_file.write(path, job_memory.memory(record, run))

@@ -23,7 +23,7 @@ from gpuqueue.model.shares import Shares
 from gpuqueue.settings.settings import Settings
 from gpuqueue.simulator import made, trace
 from gpuqueue.simulator.figures import Outcome, Served, outcome_to_plain
-from gpuqueue.simulator.site import Site
+from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Trace
 from gpuqueue.text.sanitize import brief, short
 from gpuqueue.text.units import format_duration
@@ -31,7 +31,6 @@ from gpuqueue.text.units import format_duration
 if TYPE_CHECKING:
     from gpuqueue.simulator import comparison
     from gpuqueue.simulator.comparison import Comparison, LeftOut
-    from gpuqueue.simulator.ours import Knobs
 else:  # the replay needs the queue and a store
     comparison = later("gpuqueue.simulator.comparison")
 
@@ -141,8 +140,6 @@ def _blaming(knobs: dict[str, str | None], fault: str) -> str:
 
 
 def _knobs(settings: Settings) -> Knobs:
-    from gpuqueue.simulator.ours import Knobs  # noqa: PLC0415 - as above
-
     return Knobs(
         half_life_s=settings.half_life_s,
         shares=Shares.parse(settings.shares, settings.groups).by_user(),

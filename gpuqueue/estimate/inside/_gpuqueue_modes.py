@@ -58,23 +58,15 @@ class Counting(DispatchMode):  # type: ignore[misc] # torch has no types here
         kwargs = kwargs or {}
         if self.ledger.paused:
             return func(*args, **kwargs)
-        given = [each for each in tensors_in((args, kwargs))]  # noqa: C416 - read twice
+        given = list(tensors_in((args, kwargs)))
         on_gpu = any(self.ledger.has(each) for each in given)
         out = func(*args, **kwargs)
         if on_gpu:
-            hosts = {key(each) for each in given if not self.ledger.has(each)}
+            hosts = {self.ledger.key_of(each) for each in given if not self.ledger.has(each)}
             for each in tensors_in(out):
-                if key(each) not in hosts:
+                if self.ledger.key_of(each) not in hosts:
                     self.ledger.add(each, self.label)
         return out
-
-
-def key(tensor: Any) -> Any:
-    """Return the identity of a tensor's storage, or None if it has no storage."""
-    try:
-        return tensor.untyped_storage()._cdata
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return None
 
 
 class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here

@@ -26,9 +26,9 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import ACTS, Scripts, whole
 from gpuqueue.queue.simulated_clock import CLOCK, SimulatedClock, SimulatedQueue
 from gpuqueue.simulator.made import EXAMPLE, made
-from gpuqueue.simulator.ours import EPOCH_MS, Knobs, Ours
+from gpuqueue.simulator.ours import EPOCH_MS, Ours
 from gpuqueue.simulator.replay import Placement, replay
-from gpuqueue.simulator.site import Site
+from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB, MIB
 
