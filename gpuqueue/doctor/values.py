@@ -98,7 +98,7 @@ def targets(facts: Facts) -> Findings:
         return ok("no target of messages is named here")
     if not facts.apprise:
         seen = f"{named}: Apprise is not installed here, and nobody is notified of the end of a job from here"
-        return warning(seen, "pip install 'gpuqueue-server[notify]', if the recorder runs here")
+        return warning(seen, "pip install '.[notify]' in a clone, if the recorder runs here")
     return ok(f"messages can be sent to {named}")
 
 

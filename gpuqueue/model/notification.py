@@ -86,6 +86,11 @@ class Notification:
         return found
 
     @property
+    def target(self) -> str | None:
+        """Return the name of the site's target that sends this notification, or None if the destination is a URL."""
+        return {NotificationKind.TARGET: self.to, NotificationKind.ADDRESS: MAIL}.get(self.kind)
+
+    @property
     def scheme(self) -> str | None:
         """Return the scheme of the URL, or None if the destination is no URL."""
         return self.to.partition("://")[0].lower() if self.kind is NotificationKind.URL else None
