@@ -72,11 +72,10 @@ class Counting(DispatchMode):  # type: ignore[misc] # torch has no types here
 class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
     """Lets a script move tensors to the simulated GPU."""
 
-    def __init__(self, ledger: Any, sent: str, made: str) -> None:
+    def __init__(self, ledger: Any, label: str) -> None:
         super().__init__()
         self.ledger = ledger
-        self.sent = sent
-        self.made = made
+        self.label = label
         tensor = torch.Tensor
         self._special: Dict[Any, Callable[..., Any]] = {
             torch.device: _device,
@@ -102,7 +101,7 @@ class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
         if any(is_gpu(each) for each in words):
             out = func(*[_here(each) for each in args], **{name: _here(value) for name, value in kwargs.items()})
             for each in tensors_in(out):
-                self.ledger.add(each, self.made)
+                self.ledger.add(each, self.label)
             return out
         if any(is_host(each) for each in words):
             return self._on_host(func, *args, **kwargs)
@@ -142,7 +141,7 @@ class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
         return self._on_host(this.clone) if self.ledger.has(this) else this
 
     def _sent(self, copy: Any) -> Any:
-        self.ledger.add(copy, self.sent)
+        self.ledger.add(copy, self.label)
         return copy
 
     def reach_backward(self) -> None:
