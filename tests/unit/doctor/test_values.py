@@ -23,10 +23,10 @@ def found(environ: dict[str, str]) -> list[Finding]:
 
 def test_every_value_is_told_with_its_origin() -> None:
     """Each setting is shown as a user would type it, with its origin."""
-    reported = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LEASE": "90m"}) if each.about}
+    reported = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_HOST_LOST_AFTER": "90m"}) if each.about}
 
     assert {key_of(name) for name in READERS} == set(reported)
-    assert "1:30:00 (environment GPUQUEUE_LEASE)" == reported["lease"]
+    assert "1:30:00 (environment GPUQUEUE_HOST_LOST_AFTER)" == reported["host_lost_after"]
     assert "512M (default)" == reported["headroom"]
     assert "none (default)" == reported["default_mem"]
     assert "true (default)" == reported["cap"]
