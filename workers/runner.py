@@ -30,7 +30,6 @@ from workers.run.torch_report import read_reports
 from workers.run.values import Exit, ShimSpec
 from workers.run.verdict import judged, tail
 from workers.services.adoption import Adoption
-from workers.services.after_end import AfterEnd
 from workers.shim.client import Shim, Shims, Unanswered
 from workers.shim.supervisor import CANNOT_WRITE
 from workers.threads.steady_clock import SteadyEvent
@@ -73,7 +72,6 @@ class Runner:
         self._runs = runs
         self._clock = clock
         self._witness = Witness(admission, clock)
-        self._after_end = AfterEnd(queue)
         self._shims = Shims()
         self._warm_pool = WarmPool(settings, self._shims, clock)
         self._detached = SteadyEvent()
@@ -359,10 +357,7 @@ class Runner:
         if after is None:
             run.directory.settle()
             return "stale"
-        spec = run.spec  # `_keep` clears it
         self._keep(run)
-        if after.is_end:
-            self._after_end.ended(run, after, ending, spec)
         return str(after)
 
     def _keep(self, run: LiveRun) -> None:
@@ -413,8 +408,6 @@ class Runner:
             lambda: self._queue.runs.lose(held.job_id, held.token, loss_limit=limit, detail=detail, evidence=evidence)
         )
         log.warning("%s was lost: %s; the job is %s now", run, detail, state or "no longer ours")
-        if state is not None and state.is_end:
-            self._after_end.ended(run, state, Ending.lost(detail))
         run.directory.settle()
         return "lost"
 

@@ -103,8 +103,8 @@ class Submitting(Looking, Noticing):
                 submitted.
             retries: How often the job runs again after it failed.
             retry_on: The endings that cause a retry: ``"failed,lost"`` or several RetryOn.
-            on_end: Targets to notify after the job's final end: names of the site's targets, mail addresses, Apprise
-                URLs, or ``"command:WORDS"``, which runs where the job ran.
+            on_end: Targets to notify after the job's final end: names of the site's targets, mail addresses or Apprise
+                URLs.
             on_fail: Targets to notify after any final end but success.
             found: Called with the job that was found by its *dedupe* key.
             array: Indexes such as ``"0-99"``, or ``"0-99%8"`` for at most 8 members at a time.

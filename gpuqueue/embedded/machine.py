@@ -192,7 +192,13 @@ class Machine:
             if len(fresh) == len(wanted):
                 return fresh
             time.sleep(POLL_S)
-        raise GpuQueueError(f"the workers did not come up within {READY_S:.0f} s: see {self.settings.logs_dir}")
+        raise GpuQueueError(f"the workers did not come up within {READY_S:.0f} s: {self._why_not_ready(wanted)}")
+
+    def _why_not_ready(self, wanted: Collection[str]) -> str:
+        """Return the last line that the first worker of the devices *wanted* without a heartbeat wrote to its log."""
+        here = {each.device.uuid for each in self.queue.devices.all(self.settings.host)}
+        log = self.settings.logs_dir / f"{next((each for each in wanted if each not in here), 'host')}.log"
+        return f"{_last_line(log)} ({log})" if log.exists() else f"see {self.settings.logs_dir}"
 
     # ---- status --------------------------------------------------------------------------------------------------
 

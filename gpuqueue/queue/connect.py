@@ -159,7 +159,9 @@ def _in_our_words(error: Exception, url: str) -> Exception:
     insecure = _no_secure_line(error) if url.startswith("rediss:") else ""
     if insecure:
         return StoreUnreachable(f"there is no secure line to {where}: {insecure}")
-    return StoreUnreachable(f"{where} does not answer: is it running? Start it with gpuqueue up{_or_mistyped(url)}")
+    return StoreUnreachable(
+        f"{where} does not answer: is it running? Start it with gpuqueue up{_or_mistyped(url, error)}"
+    )
 
 
 def _no_secure_line(error: BaseException | None) -> str:
@@ -178,17 +180,29 @@ def _no_secure_line(error: BaseException | None) -> str:
     return ""
 
 
-def _or_mistyped(url: str) -> str:
+def _or_mistyped(url: str, error: BaseException) -> str:
     """Return a hint at a likely mistake in the URL, empty if there is none.
 
-    A store that has run once has left at least the directory of its socket.
+    A server that expects TLS closes a connection without it. A store that has run once has left at least the directory
+    of its socket.
     """
     parts = urlsplit(url)
     if parts.scheme == "rediss":
         return ". Does it speak TLS? Without, its address begins with redis://"
+    if parts.scheme == "redis" and _was_closed(error):
+        return ". It closed the connection: does it want TLS? Then its address begins with rediss://"
     if parts.scheme != "unix" or Path(unquote(parts.path)).parent.exists():
         return ""
     return ". Nothing is there at all: is GPUQUEUE_STATE_DIR right?"
+
+
+def _was_closed(error: BaseException | None) -> bool:
+    """Return whether a server accepted the connection and then closed it; both clients wrap that error."""
+    while error is not None:
+        if isinstance(error, ConnectionResetError | BrokenPipeError) or "closed" in str(error).lower():
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_forbidden(error: BaseException | None) -> bool:

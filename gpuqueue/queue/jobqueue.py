@@ -69,7 +69,7 @@ class JobQueue:
 
     @cached_property
     def senders(self) -> senders.Senders:
-        """The senders of notifications: announce, all, reported."""
+        """The senders of notifications: announce, all."""
         return senders.Senders(self._store)
 
     @cached_property

@@ -52,7 +52,6 @@ ACTS = (
     "edit",
     "move_front",
     "set_tags",
-    "notification_result",
     "settle",
     "drain",
     "resume",

@@ -11,11 +11,8 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.queue import keys
 from gpuqueue.queue.store import Store, answering
 from gpuqueue.text.json_fields import loaded
-from gpuqueue.text.sanitize import in_one_line
 
 if TYPE_CHECKING:
-    from gpuqueue.model.job import JobState
-    from gpuqueue.model.notification import Delivery
     from gpuqueue.queue import sender as sending
     from gpuqueue.queue.sender import Sender
 else:
@@ -26,7 +23,7 @@ ANNOUNCE_S, PATIENCE = 60.0, 3
 
 
 class Senders:
-    """The senders of notifications, and the results of their commands."""
+    """The senders of notifications."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -51,10 +48,3 @@ class Senders:
             except Unreadable:
                 continue
         return found
-
-    @answering
-    def reported(self, job_id: int, *, state: JobState, attempt: int, what: Delivery) -> bool:
-        """Record the result *what* of a job's notification command; return False if such a job has not ended."""
-        outcome = "" if what.outcome is None else what.outcome.value
-        words = (what.number, outcome, in_one_line(what.trouble or ""))
-        return bool(self._store.scripts.run("notification_result", job_id, state.value, attempt, *words))

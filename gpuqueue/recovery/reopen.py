@@ -17,6 +17,12 @@ from gpuqueue.settings.settings import Settings
 ID_GAP = 2_000_000
 
 
+#: Longest pause of all claims after a loss of data, in seconds. In this time each host offers the runs that the history
+#: does not know. A host that is cut off for longer meanwhile, and whose last claims were not recorded, may run those
+#: jobs beside a second copy: see docs/internals/lost-data.md.
+LONGEST_PAUSE_S = 300.0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
     """The result of opening a store: the number of jobs restored from the history, and the pause of all claims."""
@@ -41,9 +47,9 @@ def open_queue(
     - The cursor of the history moves to the new epoch before the history is read. From then on no recorder can write
       events of the lost store, so the read data stays true.
     - The store serves no client before it is open, so no job can end and be restored again.
-    - Nothing is claimed for one lease after the opening. The history may lack the last claims. The worker of such a run
-      offers it to the store again (see :mod:`workers.services.adoption`), or the run's shim ends it after 0.7 of a
-      lease without a worker. *lease_s* must be the longest lease of any worker.
+    - Nothing is claimed for a while after the opening. The history may lack the last claims. The worker of such a run
+      offers it to the store again (see :mod:`workers.services.adoption`). *lease_s* must be the longest lease of any
+      worker.
     - New ids start far above the last one in the history, because some may have been assigned and never recorded.
     - The site policy in *settings* (limits and permissions) is set before the store opens, because the first worker may
       start much later.
@@ -69,7 +75,7 @@ def open_queue(
     if settings is not None:
         send_rules(queue, settings)
     known = 0 if last is None else last
-    pause_s = 0.0 if last is None else lease_s
+    pause_s = 0.0 if last is None else min(lease_s, LONGEST_PAUSE_S)
     floor = 0 if last is None else last + ID_GAP
     opened = queue.recovery.open(floor, epoch=epoch, last=known, pause_s=pause_s)
     return Opened(jobs=jobs, pause_s=pause_s) if opened else None

@@ -606,6 +606,7 @@ def test_what_is_wrong_with_a_secure_line_is_said(
     assert "its certificate is not trusted: name the authority that signed it in the address" in said(secure)
     assert "a file that its address names as ssl_… is not there" in said(f"{secure}?ssl_ca_certs={tmp_path / 'none'}")
     assert "Does it speak TLS?" in said(plain.replace("redis://", "rediss://"))
+    assert "does it want TLS? Then its address begins with rediss://" in said(secure.replace("rediss://", "redis://"))
 
 
 def test_words_for_a_secure_line_stand_in_no_other_address() -> None:

@@ -38,7 +38,7 @@ def moved(
         for name, value in clock.environ.items():
             patch.setenv(name, value)
         store.start()
-    site = Site(state, settings.redis_url, **clock.environ, GPUQUEUE_LEASE="4s")
+    site = Site(state, settings.redis_url, **clock.environ, GPUQUEUE_HOST_LOST_AFTER="4s")
     yield site
     site.stop()
     store.stop()

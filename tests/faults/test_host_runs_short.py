@@ -106,7 +106,7 @@ def test_a_full_disk_ends_no_healthy_job_and_keeps_nobody_from_cancelling_it(sit
     The heartbeat is written in place, the request to end is a link, and the spec's disk blocks are enough for the exit
     file.
     """
-    site.environ.update(GPUQUEUE_LEASE="3s")
+    site.environ.update(GPUQUEUE_HOST_LOST_AFTER="3s")
     site.start_recorder()
     with own_disk(site.settings.runs_dir) as disk:
         site.start_worker()
@@ -181,7 +181,7 @@ def test_a_worker_without_descriptors_loses_no_run_and_recovers(site: Site, tmp_
     It used to take an unreadable exit file for a missing one and lose that run, and to take a running job for gone and
     kill it.
     """
-    site.environ.update(GPUQUEUE_LEASE="4s")
+    site.environ.update(GPUQUEUE_HOST_LOST_AFTER="4s")
     site.start_recorder()
     worker = site.start_worker(plain=plain)
     job_id, process, gate = waiting_job(site, tmp_path)

@@ -12,6 +12,7 @@ import redis
 from factories import make_spec
 
 from gpuqueue.embedded import store as embedded
+from gpuqueue.embedded.server import find_server
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.errors import GpuQueueError, StoreNotReady, StoreUnreachable
 from gpuqueue.queue.connect import connect, translated
@@ -105,8 +106,8 @@ def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatc
     server.send(signal.SIGKILL)
     assert server.wait(10)
     slowly = ("--key-load-delay", "100")  # microseconds for each key; the server answers clients after each 1024th
-    command = EmbeddedStore(own)._command()
-    monkeypatch.setattr(EmbeddedStore, "_command", lambda _self: [*command, *slowly])
+    command = EmbeddedStore(own)._command(find_server().path)
+    monkeypatch.setattr(EmbeddedStore, "_command", lambda _self, _program: [*command, *slowly])
     monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.9)
     began_s = monotonic()
 

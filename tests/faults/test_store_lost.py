@@ -84,7 +84,7 @@ def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_pa
     all at once.
     """
     url = own_store.url if across == "socket" else own_store.listen()
-    site = Site(tmp_path / across, url, GPUQUEUE_LEASE="2s")
+    site = Site(tmp_path / across, url, GPUQUEUE_HOST_LOST_AFTER="2s")
     try:
         site.start_worker()
         process = Patient(site, tmp_path).process()
@@ -271,7 +271,7 @@ def test_an_end_may_be_the_first_that_a_rebuilt_store_hears_of_a_run(own_store: 
 
     The run ended while the store was away, before the next heartbeat. Its end must not be taken for a stale one.
     """
-    site = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE="90s", GPUQUEUE_BEAT="10s")
+    site = Site(tmp_path / "state", own_store.url, GPUQUEUE_HOST_LOST_AFTER="90s", GPUQUEUE_BEAT="10s")
     try:
         site.make_tables()
         site.start_worker()
@@ -338,7 +338,10 @@ def test_a_run_of_which_nobody_speaks_is_over_before_its_job_starts_again(
     site.end(worker, signal.SIGKILL)
 
     elsewhere = Site(
-        tmp_path / "elsewhere", own_store.url, GPUQUEUE_LEASE="6s", GPUQUEUE_DATABASE_URL=site.settings.database_url
+        tmp_path / "elsewhere",
+        own_store.url,
+        GPUQUEUE_HOST_LOST_AFTER="6s",
+        GPUQUEUE_DATABASE_URL=site.settings.database_url,
     )
     try:
         lose_data(own_store)

@@ -265,7 +265,9 @@ def test_a_job_that_ignores_sigterm_is_gone_before_anybody_else_may_have_it(stor
 
     With a lease of 5 s and a kill grace of 10 s it used to live for 8 s beside its second copy.
     """
-    site = Site(tmp_path / "state", store_url, GPUQUEUE_LEASE="5s", GPUQUEUE_BEAT="1s", GPUQUEUE_KILL_GRACE="10s")
+    site = Site(
+        tmp_path / "state", store_url, GPUQUEUE_HOST_LOST_AFTER="5s", GPUQUEUE_BEAT="1s", GPUQUEUE_KILL_GRACE="10s"
+    )
     try:
         site.start_recorder()
         worker = site.start_worker()

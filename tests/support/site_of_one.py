@@ -33,7 +33,7 @@ class Site:
             "GPUQUEUE_DEVICES": "sim:1x8G",
             "GPUQUEUE_HEADROOM": "0",
             "GPUQUEUE_BEAT": "0.2s",
-            "GPUQUEUE_LEASE": "20s",
+            "GPUQUEUE_HOST_LOST_AFTER": "20s",
             "GPUQUEUE_POLL": "0.5s",
             "GPUQUEUE_KILL_GRACE": "2s",
             **settings,

@@ -23,7 +23,7 @@ from workers.devices.backend import DeviceBackend
 log = logging.getLogger(__name__)
 
 #: Pauses before an ended process is restarted, in seconds, by its number of failures in a row. A process that lived
-#: longer than ``LIVED_WELL_S`` starts over with the first pause.
+#: longer than ``LIVED_WELL_S`` or was killed starts over with the first pause.
 RESTART_PAUSES_S = (0.2, 1.0, 5.0, 30.0)
 LIVED_WELL_S = 60.0
 #: Longest pause as a share of the shims' grace. Without a worker a run gets no heartbeats, and its shim ends it.
@@ -97,8 +97,11 @@ class Host:
     def _look_after(self, child: Child) -> None:
         now = time.monotonic()
         if child.process is not None and child.process.poll() is not None:
-            log.error("%s ended with %s", child.name, child.process.returncode)
-            child.failures = 0 if now - child.started_s > LIVED_WELL_S else child.failures + 1
+            code = child.process.returncode
+            log.error("%s ended with %s", child.name, code)
+            # A process that was killed did not fail, and its runs wait for a worker that adopts them.
+            did_fail = code != -signal.SIGKILL and now - child.started_s <= LIVED_WELL_S
+            child.failures = child.failures + 1 if did_fail else 0
             child.due_s = now + pause_s(child.failures, self._settings.shim_grace_s)
             child.process = None
         if child.process is None and now >= child.due_s:

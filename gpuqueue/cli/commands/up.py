@@ -12,6 +12,7 @@ import click
 from gpuqueue.cli.completion.candidates import listed, one_of
 from gpuqueue.cli.output.devices import device_rows
 from gpuqueue.cli.output.machine import interrupt, report
+from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
 from gpuqueue.console import say
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused
@@ -41,6 +42,7 @@ def up(devices: str | None, *, foreground: bool) -> None:
     if devices is not None and not devices.strip():
         raise BadRequest("--devices is empty: write auto, gpu, cpu or simulated ones like sim:4x24G, or leave it out")
     machine = Machine(Settings.load())
+    warn_of_unknown_variables()
     if not foreground:
         _start(machine, devices)
         return

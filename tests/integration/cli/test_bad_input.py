@@ -120,7 +120,8 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
         (["cancel", "9007199254740992"], 3, "there is no job"),
         (["submit", "--mem", "1G", "--on-end", "a\x1b]0;x\x07", "--", "true"], 2, "cannot be a target"),
         (["submit", "--mem", "1G", "--on-end", "x" * 5000, "--", "true"], 2, "cannot be a target"),
-        (["notify", "--test", "command:true"], 2, "try it in a shell"),
+        (["notify", "--test", "command:true"], 2, "gpuqueue submit --after ID:any"),
+        (["submit", "--mem", "1G", "--on-end", "command:./x.sh", "--", "true"], 2, "gpuqueue submit --after ID:any"),
         (["notify", "--test", "team", "--json"], 2, "exclude each other"),
         (
             ["notify", "--test", "team"],

@@ -180,7 +180,10 @@ def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> N
 def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
     """``gpus`` shows for which job a device is reserved, and since when. It used to show only `ready`."""
     queue = site.queue
-    site.environ |= {"GPUQUEUE_BEAT": "10s", "GPUQUEUE_LEASE": "1h"}  # long, because this test sends no heartbeats
+    site.environ |= {
+        "GPUQUEUE_BEAT": "10s",
+        "GPUQUEUE_HOST_LOST_AFTER": "1h",
+    }  # long, because this test sends no heartbeats
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
     for uuid in ("GPU-0", "GPU-1"):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB))

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import resource
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.diagnostics import queue_facts, standings
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.safety import check_safety
+from gpuqueue.queue.safety import check_safety, exposures
 from gpuqueue.queue.server_info import server_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timeout_call import Look, Unseen
@@ -67,7 +68,8 @@ def test_the_store_that_we_start_is_well(store_url: str) -> None:
     """A store started with gpuqueue's settings passes every check. The disk depends on this machine."""
     found = of_store(store_url)
 
-    assert {"answers", "persistence", "writes", "eviction", "memory", "allocator", "disk", "clock"} == set(found)
+    checks = {"answers", "access", "persistence", "writes", "eviction", "memory", "allocator", "disk", "clock"}
+    assert checks == set(found)
     assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
     assert "appendfsync always" in found["persistence"].seen
 
@@ -181,6 +183,43 @@ def test_a_store_that_hides_its_configuration_is_no_alarm(start_store: StartStor
     with pytest.raises(StoreNotReady, match="may evict keys"):
         check_safety(url)
     admin.close()
+
+
+def test_a_store_without_a_password_is_reported(start_store: StartStore) -> None:
+    """Any local user can write a job into such a store, which then runs as the worker's account."""
+    url = over_tcp(start_store("--appendonly", "yes"))
+
+    assert Grade.WARNING is of_store(url)["access"].grade
+    (warned,) = check_safety(url)
+    assert "anybody who reaches the store can run code as the worker's account: set a password there" in warned
+
+
+def test_a_store_with_a_password_is_not(start_store: StartStore) -> None:
+    """A password, or the password of an ACL user, is enough."""
+    url = over_tcp(start_store("--appendonly", "yes"))
+    admin = connect(url)
+    admin.config_set("requirepass", "secret")
+    admin.close()
+
+    assert [] == check_safety(url.replace("redis://", "redis://:secret@"))
+
+
+def test_a_certificate_that_is_not_checked_is_reported(store_url: str) -> None:
+    """``ssl_cert_reqs=none`` is what people copy when a certificate is refused."""
+    found = exposures("rediss://:secret@h/0?ssl_cert_reqs=none", server_facts(store_url))
+
+    assert [True] == ["(ssl_cert_reqs=none): others can pose as it" in seen for seen, _ in found]
+
+
+def over_tcp(url: str) -> str:
+    """Let the server at *url* listen on a port too, and return that address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    admin = connect(url)
+    admin.config_set("port", port)
+    admin.close()
+    return f"redis://127.0.0.1:{port}/0"
 
 
 @pytest.mark.parametrize(("off_s", "grade"), [(0, Grade.OK), (-3, Grade.OK), (60, Grade.WARNING), (-60, Grade.WARNING)])

@@ -44,7 +44,7 @@ _SETTINGS = {
     "GPUQUEUE_DEVICES": "gpu",
     "GPUQUEUE_HEADROOM": "512M",
     "GPUQUEUE_BEAT": "10s",
-    "GPUQUEUE_LEASE": "300s",
+    "GPUQUEUE_HOST_LOST_AFTER": "300s",
     "GPUQUEUE_POLL": "2s",
 }
 _USERS = (ADA, BOB, Account(name="eve", uid=1002, host="laptop"))
