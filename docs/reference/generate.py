@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Brings the tables of commands.md and settings.md up to the code.
+"""Brings the tables of commands.md, settings.md and ../internals/job-fields.md up to the code.
 
     .venv/bin/python docs/reference/generate.py            write what has changed
     .venv/bin/python docs/reference/generate.py --check    write nothing; exit code 1 if something would be written
@@ -27,6 +27,7 @@ GROUPS_HEAD = "| for | commands |"
 OPTIONS_HEAD = "| option | meaning |"
 SETTINGS_HEAD = "| environment | file key | default | unit | meaning |"
 CODES_HEAD = "| code | meaning |"
+FIELDS_HEAD = "| field | in the store | meaning |"
 
 
 def main(words: list[str]) -> int:
@@ -35,6 +36,9 @@ def main(words: list[str]) -> int:
         HERE / "commands.md": commands_page((HERE / "commands.md").read_text()),
         HERE / "settings.md": settings_page((HERE / "settings.md").read_text()),
     }
+    fields = HERE.parent / "internals" / "job-fields.md"
+    if fields.exists():
+        made[fields] = with_rows(fields.read_text(), FIELDS_HEAD, lambda _: from_code.job_fields())
     changed = {page: text for page, text in made.items() if page.read_text() != text}
     for page, text in changed.items():
         name = page.relative_to(HERE.parents[1])

@@ -20,7 +20,7 @@ local function reason_of(job, has_reservation)
     site = read_site()
     for _, on_host in ipairs(site) do site_size = site_size + #on_host.devices end
   end
-  local like = job.u .. ' ' .. job.sh .. ' ' .. (has_reservation and job.id or '')
+  local like = job.user .. ' ' .. job.shape .. ' ' .. (has_reservation and job.id or '')
   if not reasons[like] and (judged == 0 or judged + site_size <= MOST) then
     judged = judged + site_size
     reasons[like] = wait_reason(site, job, now)
@@ -39,10 +39,11 @@ local function used_by(id, devices)
 end
 
 local function answer(id)
-  local st, why, u, sh, lv, devices, reserved = unpack(call('HMGET', job_key(id), 'st', 'why', 'u', 'sh', 'lv', 'devs', 'rv'))
-  if ACTIVE[st] then return used_by(id, devices) end
-  local job = {id = id, st = st, why = why, u = u, sh = sh, lv = lv}
-  if st ~= 'queued' or (why or '') ~= '' or not queueable(job) then return '' end
+  local state, reason, user, shape, priority, devices, reserved = unpack(call('HMGET', job_key(id), F.state, F.reason, F.user, F.shape,
+    F.priority, F.devices, F.reserved))
+  if ACTIVE[state] then return used_by(id, devices) end
+  local job = {id = id, state = state, reason = reason, user = user, shape = shape, priority = priority}
+  if state ~= 'queued' or (reason or '') ~= '' or not queueable(job) then return '' end
   return reason_of(job, reserved)
 end
 

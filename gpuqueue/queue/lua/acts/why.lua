@@ -6,22 +6,23 @@ local wrong = expect {'id'}
 if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
-if not job.st then return '' end
+if not job.state then return '' end
 job.id = id
-if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then
-  local by, deadline, times = unpack(call('HMGET', job_key(id), 'pre', 'pd', 'pn'))
-  return cjson.encode({state = job.st, level = job.lv or '1',
+if job.state ~= 'queued' and job.state ~= 'held' or not queueable(job) then
+  local by, deadline, times = unpack(call('HMGET', job_key(id), F.preempted_by, F.preempt_until_ms, F.preemptions))
+  return cjson.encode({state = job.state, level = job.priority or '1',
     making_place = {by = by or nil, deadline_ms = deadline or nil, times = counted(times)}})
 end
 local now = now_ms()
-local asks = asks_of(job.sh)
+local asks = asks_of(job.shape)
 
 local function text(number) return string.format('%.0f', number) end
 local function time(ms) return ms and ms > 0 and text(ms) or nil end -- 0: unknown
 local function list(items) return #items > 0 and items or nil end -- cjson writes an empty table as {}
 
 local function describe_run(run)
-  local st, by, times, lv, deadline = unpack(call('HMGET', job_key(run.id), 'st', 'pre', 'pn', 'lv', 'pd'))
+  local st, by, times, lv, deadline = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by, F.preemptions, F.priority,
+    F.preempt_until_ms))
   return {job_id = run.id, held_bytes = text(run.bytes), ends_ms = time(run.ends), made_place = counted(times),
     going = is_leaving(st, by, deadline, now), level = string.match(lv or '', '^[0-3]$')}
 end
@@ -31,7 +32,7 @@ local function describe_device(device, obstacle, holder)
   for i, run in ipairs(device.runs) do runs[i] = describe_run(run) end
   return {device = device.name, host = device.host, obstacle = obstacle, available_bytes = text(device.available),
     capacity_bytes = text(device.capacity), total_bytes = text(device.total), runs = list(runs), kept_for = holder,
-    place_made = holder and call('HGET', job_key(holder), 'pb') == '1'}
+    place_made = holder and call('HGET', job_key(holder), F.by_preemption) == '1'}
 end
 
 -- Return whether the job may start at this moment (0: unknown) on a device that is reserved for another job, once these
@@ -45,8 +46,8 @@ end
 -- Find where the job has room first, ignoring reservations. Only called if there is no other forecast. Also nil if
 -- reservations are all that is in its way: the devices' obstacles show that.
 local function plan_behind(records)
-  local found, is_beyond_limits = plan(records, job.sh, now, job.u), false
-  if not found then found, is_beyond_limits = plan(records, job.sh, now), true end
+  local found, is_beyond_limits = plan(records, job.shape, now, job.user), false
+  if not found then found, is_beyond_limits = plan(records, job.shape, now), true end
   if not found then return nil end
   found.beyond = is_beyond_limits
   local waits, is_reserved, others = false, false, {}
@@ -94,8 +95,8 @@ for _, on_host in ipairs(read_site()) do
     end
   end
   served[on_host.host] = all
-  local found = plan(own, job.sh, now, job.u)
-  local beyond = not found and plan(own, job.sh, now)
+  local found = plan(own, job.shape, now, job.user)
+  local beyond = not found and plan(own, job.shape, now)
   best, best_beyond = sooner_of(best, found), sooner_of(best_beyond, beyond)
   best_behind = sooner_of(best_behind, not found and not beyond and plan_behind(all))
 end
@@ -108,14 +109,14 @@ for _, device in ipairs(best and asks.want.alone and best.devices or {}) do
 end
 
 -- The limits that block the job everywhere; if there are none, those of the first device where a limit blocks it.
-local limits = limits_in_the_way(job.u, job.sh, least_kind(job.sh))
-if #limits == 0 and job.limited_on then limits = limits_in_the_way(job.u, job.sh, unpack(job.limited_on, 1, 2)) end
+local limits = limits_in_the_way(job.user, job.shape, least_kind(job.shape))
+if #limits == 0 and job.limited_on then limits = limits_in_the_way(job.user, job.shape, unpack(job.limited_on, 1, 2)) end
 if #limits == 0 and best and best.beyond then -- occupied; once empty, it gives more than a limit allows
-  limits = limits_in_the_way(job.u, job.sh, best.devices[1].kind, charged)
+  limits = limits_in_the_way(job.user, job.shape, best.devices[1].kind, charged)
   if limits[1] and limits[1].asked > limits[1].most then best, limits = nil, {} end -- the job can never have such a device
 end
 
-local under = #limits > 0 and room_under_limits(limits, job.u, job.sh, best and best.start or now, now)
+local under = #limits > 0 and room_under_limits(limits, job.user, job.shape, best and best.start or now, now)
 local waits_for_limits = under and best and best.beyond
 
 local reply, ahead = jobs_ahead(job)
@@ -147,8 +148,8 @@ local function describe_start()
     behind = best.behind}
 end
 
-reply.state, reply.level, reply.waits_since_ms, reply.devices = job.st, job.lv, time(waits_since(id, now)), list(devices)
-if best and not (job.st == 'queued' and (job.why or '') ~= '') then reply.start = describe_start() end
+reply.state, reply.level, reply.waits_since_ms, reply.devices = job.state, job.priority, time(waits_since(id, now)), list(devices)
+if best and not (job.state == 'queued' and (job.reason or '') ~= '') then reply.start = describe_start() end
 if under then reply.room = {at_ms = time(under.at), kept_for = under.kept, runs = list(under.ids)} end
 for i, each in ipairs(limits) do
   limits[i] = {whose = each.whose, measure = each.measure, used = text(each.used), most = text(each.most),

@@ -56,7 +56,7 @@ local function is_limited(job, kind, charged)
   if not limits_set() then return false end
   job.is_limited = job.is_limited or {}
   local known, case = job.is_limited, kind .. ' ' .. (charged or '')
-  if known[case] == nil then known[case] = limit_in_the_way(job.u, job.sh, kind, charged) ~= nil end
+  if known[case] == nil then known[case] = limit_in_the_way(job.user, job.shape, kind, charged) ~= nil end
   if known[case] then job.limited_on = job.limited_on or {kind, charged} end
   return known[case]
 end
@@ -78,7 +78,7 @@ local function obstacle(device, job, asks, now)
   if asks.mem > device.available then return 'memory' end
   if device.slots <= 0 then return 'slots' end
   if is_reserved_for_another(device, job, asks, now) then return 'kept' end
-  if job.st == 'held' or (job.why or '') ~= '' then return 'not_yet' end
+  if job.state == 'held' or (job.reason or '') ~= '' then return 'not_yet' end
   return is_limited(job, device.kind, asks.n == 1 and want.alone and device.available or nil) and 'limit' or 'fits'
 end
 
@@ -106,7 +106,7 @@ local RANKS = {fits = 1, alone = 1, limit = 2, kept = 3, slots = 4, memory = 5, 
 
 -- Return why a queued job waits for a device.
 function wait_reason(site, job, now)
-  local asks = asks_of(job.sh)
+  local asks = asks_of(job.shape)
   local most = {} -- rank -> the most devices of one host and kind up to this rank
   for _, on_host in ipairs(site) do
     local ranks = {} -- kind -> rank -> devices
@@ -135,7 +135,7 @@ function wait_reason(site, job, now)
   if some(RANKS.too_large) and not some(RANKS.drained) then return 'limit' end
   if only_for(RANKS.drained) then return 'drained' end
   if only_for(RANKS.silent) then return 'silent' end
-  if limit_in_the_way(job.u, job.sh, least_kind(job.sh)) then return 'limit' end
+  if limit_in_the_way(job.user, job.shape, least_kind(job.shape)) then return 'limit' end
   if enough(RANKS.fits) then return 'memory' end -- it starts when it is its turn
   if enough(RANKS.limit) then return 'limit' end
   if enough(RANKS.kept) then return 'reservation' end

@@ -21,39 +21,39 @@ function jobs_ahead(job)
     return count
   end
   for _, lv in ipairs(LEVELS) do
-    if lv == job.lv then break end
+    if lv == job.priority then break end
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
       found.higher = found.higher + waiting(lv, user, '+inf')
     end
   end
-  for _, user in ipairs(call('ZRANGE', key2('ul', job.lv), 0, -1)) do
-    if user == job.u then break end
-    found.users_before, found.theirs = found.users_before + 1, found.theirs + waiting(job.lv, user, '+inf')
+  for _, user in ipairs(call('ZRANGE', key2('ul', job.priority), 0, -1)) do
+    if user == job.user then break end
+    found.users_before, found.theirs = found.users_before + 1, found.theirs + waiting(job.priority, user, '+inf')
   end
-  found.own_before = waiting(job.lv, job.u, '(' .. place_of(job.id))
+  found.own_before = waiting(job.priority, job.user, '(' .. place_of(job.id))
   return found, ahead
 end
 
 -- Add a job to `ahead`, or take it out, whatever its place. Only the first call for a job has an effect (`moved`).
 function goes_before(ahead, moved, id, is_ahead)
   local other = read_job(id)
-  if moved[id] or other.st ~= 'queued' or not queueable(other) then return end
+  if moved[id] or other.state ~= 'queued' or not queueable(other) then return end
   moved[id] = true
-  local queue, place, among = queue_key(other.lv, other.u, other.sh), place_of(id), nil
+  local queue, place, among = queue_key(other.priority, other.user, other.shape), place_of(id), nil
   for _, each in ipairs(ahead) do
     local below = tonumber((string.gsub(each.below, '^%(', ''))) or math.huge
     if each.queue == queue and tonumber(place) <= below then among = each end
   end
   if among and not is_ahead then among.count = among.count - 1 end
   if is_ahead and not among then
-    ahead[#ahead + 1] = {shape = other.sh, user = other.u, queue = queue, from = place, below = place, count = 1}
+    ahead[#ahead + 1] = {shape = other.shape, user = other.user, queue = queue, from = place, below = place, count = 1}
   end
 end
 
 local function has_arrays(each) -- an array counts as one job, and takes the room of many
   if each.count > MOST_READ then return true end
   for _, other in ipairs(call('ZRANGE', each.queue, each.from or '-inf', each.below, 'BYSCORE')) do
-    if call('HEXISTS', job_key(other), 'rm') == 1 then return true end
+    if call('HEXISTS', job_key(other), F.left) == 1 then return true end
   end
   return false
 end
@@ -129,8 +129,8 @@ end
 function count_rivals(ahead, job, asks, devices, ended, charged, served)
   local found, count = {}, 0
   find_on_devices(ahead, asks, devices, served, found)
-  local asked = asked_for(job.sh, devices[1].kind, charged)
-  find_under_limits(ahead, job.u, asked, function(run) return ended[run] end, served, found)
+  local asked = asked_for(job.shape, devices[1].kind, charged)
+  find_under_limits(ahead, job.user, asked, function(run) return ended[run] end, served, found)
   for each in pairs(found) do count = count + each.count end
   return count
 end
