@@ -37,7 +37,7 @@ if job.token == token then
   else
     return job.state
   end
-  tell('adopt', id, job.state, now, job.attempts, job.losses, '', 'token', token, 'claimed', claimed, 'started', started)
+  record_event('adopt', id, job.state, now, job.attempts, job.losses, '', 'token', token, 'claimed', claimed, 'started', started)
   return job.state
 end
 
@@ -66,13 +66,13 @@ else
     F.shape, job.shape, F.requeue, ARGV[15], F.losses, 0,
     F.submitted_ms, claimed)
   waits.begin = nil
-  keep_waits(id, job, waits)
+  store_waits(id, job, waits)
   call('SET', key2('s', id), spec)
   call('ZADD', P .. 'live', id, id)
   rejoin(id, spec, now)
   for _, word in ipairs({'spec', spec}) do told[#told + 1] = word end
-  local _, _, _, _, wish = parse_shape(job.shape)
-  if wish == 'gpu' then for _, word in ipairs({'meant', 'gpu'}) do told[#told + 1] = word end end
+  local _, _, _, _, wanted_kind = parse_shape(job.shape)
+  if wanted_kind == 'gpu' then for _, word in ipairs({'meant', 'gpu'}) do told[#told + 1] = word end end
 end
 -- of an earlier run; how this run came to its start is lost
 call('HDEL', job_key(id), F.start_kind, F.preempted_by, F.preempt_until_ms)
@@ -81,5 +81,5 @@ call('HSET', job_key(id), F.state, 'running', F.attempts, attempt, F.started_ms,
 local held = hold_devices(id, {token = token, host = host, worker = worker, devices = devices, claimed_ms = claimed, rate = rate},
   job.mem_bytes, job.shape, now,
   now + lease_ms)
-tell('adopt', id, 'running', now, attempt, job.losses, '', 'lease', held, unpack(told))
+record_event('adopt', id, 'running', now, attempt, job.losses, '', 'lease', held, unpack(told))
 return 'running'

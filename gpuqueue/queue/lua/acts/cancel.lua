@@ -19,12 +19,12 @@ if job.left then return 'array' end
 local now = now_ms()
 if job.state == 'queued' or job.state == 'held' then
   leave(id, job, true)
-  close(id, 'cancelled', now, tell('cancel', id, 'cancelled', now, job.attempts, job.losses, ''))
+  close(id, 'cancelled', now, record_event('cancel', id, 'cancelled', now, job.attempts, job.losses, ''))
   let_in_if_due(now)
   return 'cancelled'
 elseif job.state == 'starting' or job.state == 'running' then
   call('HSET', job_key(id), F.state, 'cancelling')
-  tell('cancel', id, 'cancelling', now, job.attempts, job.losses, '')
+  record_event('cancel', id, 'cancelling', now, job.attempts, job.losses, '')
   call('PUBLISH', P .. 'ctl', 'cancel:' .. id .. ':' .. job.token)
   return 'cancelling'
 end

@@ -5,7 +5,7 @@
 -- ahead did not, `reserved` the device was reserved for it.
 -- A job may be left to a better device for a moment (see better_device.lua).
 -- arrow: queued -> starting
--- ARGV: host  device  worker  lease_ms  foreign (bytes of external processes)  nonce  1 if the host serves GPUs, then
+-- ARGV: host  device  worker  lease_ms  external (bytes of external processes)  nonce  1 if the host serves GPUs, then
 --   for each of the worker's runs: id  observed bytes here
 -- returns {} | {ms until the next claim, because a job was left} | {id, token, spec, attempt, mem, devices
 --   (comma-separated), claimed ms, and of a member of an array: its array, whose spec that is, and its index}
@@ -13,8 +13,8 @@
 -- The act stays loaded in the server between calls (see ../functions.py). The arguments and the state of the device are
 -- in these variables: each call sets all of them before it reads any. Other data that a call reads is in `learned`
 -- (core.lua). Only `parsed` survives a call.
-local host, device, worker, lease_ms, foreign, nonce, now, stamp
-local available, pool, slots, total, all_slots, kind, capacity, strangers, runs -- results of promise()
+local host, device, worker, lease_ms, external, nonce, now, stamp
+local available, pool, slots, total, all_slots, kind, capacity, external_bytes, runs -- results of promise()
 local r_job, r_need, r_start, blockers, room_beside -- the reservation of the device; bytes others may use beside it
 local levels, choosy
 
@@ -24,8 +24,8 @@ local parsed, many_parsed, MOST_PARSED = {}, 0, 1000
 local function asked_by(shape)
   local asks = parsed[shape]
   if asks then return asks end
-  local mem, limit_s, n, wanted_pool, wish, more = parse_shape(shape)
-  asks = {mem = mem or math.huge, limit_s = limit_s, n = n, pool = wanted_pool, wish = wish, want = mem and constraints(more),
+  local mem, limit_s, n, wanted_pool, wanted_kind, more = parse_shape(shape)
+  asks = {mem = mem or math.huge, limit_s = limit_s, n = n, pool = wanted_pool, wanted_kind = wanted_kind, want = mem and constraints(more),
     rest = string.match(shape, ':.*')} -- everything but the memory
   if many_parsed == MOST_PARSED then parsed, many_parsed = {}, 0 end
   parsed[shape], many_parsed = asks, many_parsed + 1
@@ -74,11 +74,11 @@ local function look_at_device(leases)
   local record = call('HGET', key2('dev', host), device)
   local before, after = string.match(record or '', '^(%d+:%d+):%d+:%d+:(.*)$')
   if not before then return false end
-  record = before .. ':' .. foreign .. ':' .. stamp .. ':' .. after
+  record = before .. ':' .. external .. ':' .. stamp .. ':' .. after
   call('HSET', key2('dev', host), device, record)
   if #ARGV > 7 then note_observed(leases) end
   local _
-  available, pool, _, slots, total, all_slots, kind, capacity, strangers, runs = promise(host, device, record, leases)
+  available, pool, _, slots, total, all_slots, kind, capacity, external_bytes, runs = promise(host, device, record, leases)
   return available ~= nil and available > 0 and slots > 0
 end
 
@@ -93,11 +93,11 @@ local function neighbours() -- the host's other devices of this kind, fullest fi
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
-      local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_strangers, its_runs = promise(host, names[i])
+      local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_external, its_runs = promise(host, names[i])
       if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
         local reserved = parse_reservation(call('HGET', P .. 'rsv', names[i]))
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved, total = its_total,
-          gives = gives + its_strangers, strangers = its_strangers, runs = its_runs}
+          gives = gives + its_external, external_bytes = its_external, runs = its_runs}
         free_there[names[i]] = free
       end
     end
@@ -116,8 +116,8 @@ local function gang(asks, for_job, kept)
   if asks.n == 1 then return names end
   if kind == 'mig' then return nil end -- a CUDA process can use only one part of a GPU
   for _, peer in ipairs(neighbours()) do
-    if peer.free >= asks.mem and belongs(asks.pool, asks.wish, want, peer.name, peer.pool, kind)
-      and alone_there(want, peer.runs, peer.strangers, peer.total) and peer.gives <= most
+    if peer.free >= asks.mem and belongs(asks.pool, asks.wanted_kind, want, peer.name, peer.pool, kind)
+      and alone_there(want, peer.runs, peer.external_bytes, peer.total) and peer.gives <= most
       and (peer.reserved == for_job or not (peer.reserved or kept)) then
       names[#names + 1] = peer.name
     end
@@ -154,9 +154,9 @@ local function most_here(asks)
   local kinds = learned.kinds
   local most = kinds[asks.rest]
   if most == nil then
-    most = belongs(asks.pool, asks.wish, asks.want, device, pool, kind) and alone_there(asks.want, runs, strangers, total)
+    most = belongs(asks.pool, asks.wanted_kind, asks.want, device, pool, kind) and alone_there(asks.want, runs, external_bytes, total)
       and (asks.want.alone and are_limited() and most_alone(asks.pool) or math.huge) -- most_alone: limits.lua
-    if not most or capacity + strangers > most then most = false end
+    if not most or capacity + external_bytes > most then most = false end
     kinds[asks.rest] = most
   end
   return most
@@ -196,14 +196,14 @@ local function take(id, lv, user, shape, devices, how)
     id, index, left = split(array, j[6], now)
     if not id then return nil end
   else
-    leave_line(id, lv, user, shape)
+    leave_queue(id, lv, user, shape)
     if j[1] ~= 'queued' then return nil end -- a stale entry, removed above
   end
   local asks = asked_by(shape)
   local limit_s, n, alone = asks.limit_s, asks.n, asks.want.alone
   -- Fields lost from a damaged entry come from the shape, or start over: nothing below may fail half-way.
   local mem = string.match(j[2] or '', '^%d+$') or string.match(shape, '^%d+')
-  local attempt, losses = counted(j[3]) + 1, counted(j[4])
+  local attempt, losses = to_count(j[3]) + 1, to_count(j[4])
   local token = attempt .. '.' .. nonce
   local names = table.concat(devices, ',')
   local spec = spec_for(id, array)
@@ -220,7 +220,7 @@ local function take(id, lv, user, shape, devices, how)
   end
   if j[5] or j[9] then call('HDEL', job_key(id), F.started_ms, F.start_report, F.left_since_ms, F.preempted_by,
     F.preempt_until_ms) end
-  if learned.limits_set then room_is_taken(user, shape) end
+  if learned.limits_set then drop_reserved_room(user, shape) end
   call('HSET', job_key(id), F.state, 'starting', F.attempts, attempt, F.token, token, F.worker, worker,
     F.host, host, F.devices, names,
     F.claimed_ms, stamp, F.claimed_fair_ms, fair_ms(now), F.deposit_s, deposit_s, F.usual_s, usual_s,
@@ -233,7 +233,7 @@ local function take(id, lv, user, shape, devices, how)
   call('ZADD', P .. 'leases', now + lease_ms, id)
   count_run(id, user, mem, names)
   charge(user, deposit_s * rate * weight(fair_ms(now)), learned.any_shares == false and 1000 or share_of(user), levels)
-  tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
+  record_event('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
     'worker', worker, 'devices', names, 'lease', mem, 'start', how, unpack(left and {'of', array, 'index', index, 'left', left} or {}))
   return {id, token, spec, tostring(attempt), mem, names, stamp, array, index and tostring(index)}
 end
@@ -269,7 +269,7 @@ local function might_run(shape) -- ever on this device
   local here = learned.here
   if here[shape] == nil then
     local asks = asked_by(shape)
-    here[shape] = asks.mem <= total and belongs(asks.pool, asks.wish, asks.want, device, pool, kind)
+    here[shape] = asks.mem <= total and belongs(asks.pool, asks.wanted_kind, asks.want, device, pool, kind)
   end
   return here[shape]
 end
@@ -496,7 +496,7 @@ return function()
   for i = 8, #ARGV, 2 do wrong = wrong or misfit({'id', 'bytes'}, i) end
   if wrong then return wrong end
   local gpus_here
-  host, device, worker, lease_ms, foreign, nonce, gpus_here = unpack(ARGV, 1, 7)
+  host, device, worker, lease_ms, external, nonce, gpus_here = unpack(ARGV, 1, 7)
   if gpus_here == '1' then learned.gpus_known = true end -- even before the workers of these GPUs are up
   now = now_ms()
   stamp = string.format('%.0f', now)
@@ -513,7 +513,7 @@ return function()
   look_at_reservation(any_kept and call('HGET', P .. 'rsv', device), leases)
 
   -- Mostly no waiting job is small enough.
-  levels = levels_waited_at()
+  levels = priorities_waited_at()
   local first_level, so_many = 1, small_enough(levels[1])
   while so_many == 0 and first_level < #levels do
     first_level = first_level + 1

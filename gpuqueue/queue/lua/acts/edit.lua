@@ -14,8 +14,8 @@ local waits
 if not wrong then waits, wrong = waits_of(10) end
 if wrong then return wrong end
 local id, digest, lv, mem, shape, spec, new_after, new_begin, new_time = unpack(ARGV, 1, 9)
-local need, _, _, pool, wish = parse_shape(shape)
-if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 5 is not the shape of the job') end
+local need, _, _, pool, wanted_kind = parse_shape(shape)
+if not WANTED_KINDS[wanted_kind] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 5 is not the shape of the job') end
 local job = read_job(id)
 if not job.state then return {} end
 local owner = theirs(ARGV[11], job.user)
@@ -32,8 +32,8 @@ end
 local waits_yet = (job.state == 'queued' or job.state == 'held') and queueable(job)
 if not waits_yet and not (begun and ACTIVE[job.state]) then return {'stands', job.state} end
 if redis.sha1hex(known) ~= digest then return {'changed'} end
-local retry_to_come = of[3] and counted(of[3]) == job.attempts -- not a requeue by exit code 75
-if retry_to_come and counted(waits.times) < math.min(counted(job.retries_allowed), counted(job.retries)) then return {'granted', job.retries} end
+local retry_to_come = of[3] and to_count(of[3]) == job.attempts -- not a requeue by exit code 75
+if retry_to_come and to_count(waits.times) < math.min(to_count(job.retries_allowed), to_count(job.retries)) then return {'granted', job.retries} end
 
 local function keep_spec() -- and the concurrency limit of an array
   call('SET', key2('s', id), spec)
@@ -44,7 +44,7 @@ end
 if begun then
   keep_spec()
   local state = reckon(id, now_ms(), 'edit', 'spec', spec, 'begin', job.not_before_ms or '')
-  ring('work')
+  wake('work')
   return {state}
 end
 
@@ -82,8 +82,8 @@ if new_after == '1' then
   if trouble then return trouble end
 end
 
-local for_the_book
-shape, for_the_book = meant(shape, wish)
+local meant_fields
+shape, meant_fields = meant(shape, wanted_kind)
 local now = now_ms()
 local same = shape == job.shape
 leave(id, job, false, same)
@@ -96,23 +96,23 @@ end
 keep_spec()
 local nb, nw = job.not_before_ms, job.not_before_reason
 waits.key = job.dedupe_key
-waits.retries, waits.requeues = counted(job.retries) > 0 and job.retries or nil, counted(job.requeues) > 0 and job.requeues or nil
+waits.retries, waits.requeues = to_count(job.retries) > 0 and job.retries or nil, to_count(job.requeues) > 0 and job.requeues or nil
 if new_begin == '0' then waits.begin = nb end
-keep_waits(id, job, waits)
+store_waits(id, job, waits)
 if job.not_before_ms then
   job.not_before_reason = new_begin == '0' and nw or 'begin'
   call('HSET', job_key(id), F.not_before_reason, job.not_before_reason or 'begin')
 end
 if wanted then
-  depend_no_more(id, job)
+  drop_dependencies(id, job)
   depend(id, job, wanted)
 end
 local reason = job.reason or ''
 if job.state == 'queued' then
-  reason = stand(id, job, now)
+  reason = queue_if_ready(id, job, now)
   call('HSET', job_key(id), F.reason, reason)
 end
 if same and reason ~= '' then unreserve(id) end -- not in a queue now: it cannot use the device
-tell('edit', id, job.state, now, job.attempts, job.losses, reason, 'spec', spec, 'begin', job.not_before_ms or '', unpack(for_the_book))
-ring('work')
+record_event('edit', id, job.state, now, job.attempts, job.losses, reason, 'spec', spec, 'begin', job.not_before_ms or '', unpack(meant_fields))
+wake('work')
 return {job.state}

@@ -19,8 +19,8 @@ if not array.left or COUNTERS[array.state] then return {array.state, ''} end
 local function nowhere_else(id, array)
   call('HDEL', job_key(id), F.progress_unknown)
   local counted_so_far = call('SCARD', key2('am', id))
-  for state in pairs(COUNTERS) do counted_so_far = counted_so_far + counted(array[state]) end
-  return counted(call('HGET', job_key(id), F.members)) - counted_so_far
+  for state in pairs(COUNTERS) do counted_so_far = counted_so_far + to_count(array[state]) end
+  return to_count(call('HGET', job_key(id), F.members)) - counted_so_far
 end
 
 local now = now_ms()
@@ -54,7 +54,7 @@ for _, member in ipairs(call('SMEMBERS', key2('am', id))) do
 end
 local told = (#moved > 0 or (verb == 'cancel' and part == '')) and verb or nil
 local state = reckon(id, now, told, 'part', part, 'left', array.left, 'held', array.held)
-ring('work')
+wake('work')
 local reply = {state, join('', moved)}
 for i = 1, #others do reply[i + 2] = others[i] end -- unpack() passes some thousand values at most
 return reply

@@ -39,9 +39,9 @@ end
 if state == 'queued' or state == 'held' then
   queue_again(id, job, now, state, reason, later_ms, ended)
 else
-  local event = tell('finish', id, state, now, job.attempts, job.losses, '', 'token', token, 'ended', ended)
+  local event = record_event('finish', id, state, now, job.attempts, job.losses, '', 'token', token, 'ended', ended)
   close(id, state, now, event)
   let_in_if_due(now)
 end
-ring('room')
+wake('room')
 return state

@@ -1,5 +1,5 @@
 -- Heartbeat of a worker for one device and its runs: renews the leases of the runs.
--- ARGV: host  device  total  headroom  foreign (bytes of external processes)  slots  pool  kind  lease_ms, then for
+-- ARGV: host  device  total  headroom  external (bytes of external processes)  slots  pool  kind  lease_ms, then for
 --   each run: id  token  n, and n times: device  observed bytes
 -- returns JSON
 --   epoch:    of the store
@@ -18,11 +18,11 @@ while not wrong and at <= #ARGV do
   at = at + 3 + 2 * (tonumber(ARGV[at + 2] or '') or 0)
 end
 if wrong then return wrong end
-local host, device, total, headroom, foreign, slots, pool, kind, lease_ms = unpack(ARGV, 1, 9)
+local host, device, total, headroom, external, slots, pool, kind, lease_ms = unpack(ARGV, 1, 9)
 local now = now_ms()
 call('SADD', P .. 'hosts', host)
 call('HSET', key2('dev', host), device,
-  table.concat({total, headroom, foreign, string.format('%.0f', now), slots, pool, kind}, ':'))
+  table.concat({total, headroom, external, string.format('%.0f', now), slots, pool, kind}, ':'))
 
 -- Charge a run that lasts longer than its deposit. Otherwise a user with runs of days would be charged for ten minutes
 -- until they end. The time really taken is settled at the end (state.lua).
@@ -34,7 +34,7 @@ local function charge_on(id, job)
   local ahead_s = math.ceil(lasted_s + math.min(lasted_s, DEPOSIT_S))
   call('HSET', job_key(id), F.deposit_s, ahead_s)
   local more = (ahead_s - deposit_s) * rate * weight(tonumber(job.claimed_fair_ms) or claimed)
-  charge(job.user, more, share_of(job.user), levels_waited_at())
+  charge(job.user, more, share_of(job.user), priorities_waited_at())
 end
 
 local verdicts, named, preempted = {}, {}, {}

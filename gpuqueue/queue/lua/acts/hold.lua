@@ -14,7 +14,7 @@ if owner then return 'of ' .. owner end
 if job.left then return 'array' end
 if job.state ~= 'queued' then return job.state end
 leave(id, job)
-out_of_sight(id, job)
+record_unqueued(id, job)
 call('HSET', job_key(id), F.state, 'held', F.reason, 'held')
-tell('hold', id, 'held', now_ms(), job.attempts, job.losses, 'held')
+record_event('hold', id, 'held', now_ms(), job.attempts, job.losses, 'held')
 return 'held'

@@ -10,5 +10,5 @@ if not owns(job, token) or job.state == 'cancelling' then return 0 end
 local now = now_ms()
 local expires = string.format('%.0f', now + lease_ms)
 call('ZADD', P .. 'leases', expires, id)
-tell('park', id, job.state, now, job.attempts, job.losses, '', 'token', token, 'until', expires)
+record_event('park', id, job.state, now, job.attempts, job.losses, '', 'token', token, 'until', expires)
 return 1

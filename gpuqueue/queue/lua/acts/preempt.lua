@@ -50,7 +50,7 @@ local function run_of(id)
   if mem and wants_alone(j[9] or '') then mem = promised_to(id, j[8] or '') or mem end -- whole devices, whatever it asked for
   local run = {level = j[2], going = is_leaving(j[1], j[6], j[10], now), began = began}
   run.may = j[1] == 'running' and not j[6] and j[3] == '1' and began and mem and now - began >= after_ms
-    and j[2] and counted(j[5]) < most
+    and j[2] and to_count(j[5]) < most
   if run.may then run.work = mem * (gang + 1) * (now - began) end
   known[id] = run
   return run
@@ -152,7 +152,7 @@ local function ask_to_go(id, by)
       call('HSET', key2('dl', device), id, lease .. ':' .. deadline .. rest)
     end
   end
-  tell('preempt', id, job.state, now, job.attempts, job.losses, '', 'token', job.token, 'by', by, 'deadline', deadline)
+  record_event('preempt', id, job.state, now, job.attempts, job.losses, '', 'token', job.token, 'by', by, 'deadline', deadline)
   call('PUBLISH', P .. 'ctl', table.concat({'preempt', id, job.token, by, string.format('%.0f', grace_ms)}, ':'))
   known[id].going, known[id].may = true, false
   out[#out + 1], out[#out + 2] = id, by
@@ -205,7 +205,7 @@ end
 
 local function waits_for_room(id, user, shape) -- promoted jobs do not preempt
   local j = call('HMGET', job_key(id), F.state, F.promotions)
-  if j[1] ~= 'queued' or counted(j[2]) > 0 or under_way(id) then return false end
+  if j[1] ~= 'queued' or to_count(j[2]) > 0 or under_way(id) then return false end
   if limit_in_the_way(user, shape, least_kind(shape)) then return false end
   for _, devices in ipairs(hosts) do
     local free = {}
@@ -249,10 +249,10 @@ local function look(lv, lower)
   end
 end
 
-for _, lv in ipairs(LEVELS) do
+for _, lv in ipairs(PRIORITIES) do
   for i = 4, #ARGV, 2 do
     if ARGV[i] == lv then look(lv, ARGV[i + 1]) end
   end
 end
-if #out > 0 or given_up then ring('room') end
+if #out > 0 or given_up then wake('room') end
 return out

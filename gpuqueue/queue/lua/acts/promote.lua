@@ -11,13 +11,13 @@ local last = last_id_before(now - after_ms)
 
 local function promote(id, lv, user, shape)
   local j = call('HMGET', job_key(id), F.promotions, F.attempts, F.losses)
-  local lifts, since = counted(j[1]), waits_since(id, now)
+  local lifts, since = to_count(j[1]), waits_since(id, now)
   if not since or now - since < after_ms * (lifts + 1) then return false end
   local above = tostring(tonumber(lv) + 1)
-  leave_line(id, lv, user, shape) -- its reservation stays
+  leave_queue(id, lv, user, shape) -- its reservation stays
   call('HSET', job_key(id), F.priority, above, F.promotions, lifts + 1)
   enqueue(id, above, user, shape)
-  tell('promote', id, 'queued', now, counted(j[2]), counted(j[3]), '', 'level', above)
+  record_event('promote', id, 'queued', now, to_count(j[2]), to_count(j[3]), '', 'level', above)
   lifted = lifted + 1
   return true
 end
@@ -33,5 +33,5 @@ for _, lv in ipairs({'1', '0'}) do -- highest first: no job is promoted twice
     end
   end
 end
-if lifted > 0 then ring('work') end
+if lifted > 0 then wake('work') end
 return lifted

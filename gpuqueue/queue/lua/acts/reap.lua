@@ -34,7 +34,7 @@ if meta().claims > seen and math.abs(now - seen) > 3 * tick_ms then
 end
 local went_by = (was_away or was_set) and 0 or math.max(0, now - last)
 set_meta('reap', string.format('%.0f', now), 'fair', string.format('%.0f', fair_ms(now) + went_by))
-keep_in_reach(fair_ms(now))
+limit_exponents(fair_ms(now))
 let_in(now)
 if now < tonumber(call('HGET', P .. 'meta', 'grace') or 0) then return {} end
 local out = {}

@@ -12,8 +12,8 @@ call('HSET', P .. 'meta', 'layout', '1', 'floor', string.format('%.0f', floor), 
 if tonumber(last) > 0 then call('HSET', P .. 'meta', 'recorded', '0-0') end -- the history has jobs without events
 if tonumber(call('GET', P .. 'seq') or 0) < floor then call('SET', P .. 'seq', string.format('%.0f', floor)) end
 call('HSETNX', P .. 'meta', 'fair', string.format('%.0f', now_ms())) -- from the first claim on: the clock may jump before a tick
-keep_in_reach(fair_ms(now_ms()))
+limit_exponents(fair_ms(now_ms()))
 call('SET', P .. 'epoch', epoch)
 call('DEL', P .. 'rebuilding')
-ring('work')
+wake('work')
 return 1

@@ -29,17 +29,17 @@ call('HSET', job_key(id), F.state, state, F.user, user, F.priority, lv, F.shape,
 call('SET', key2('s', id), spec)
 call('ZADD', P .. 'live', id, id)
 local job = {user = user, priority = lv, shape = shape}
-keep_waits(id, job, waits)
+store_waits(id, job, waits)
 bring_back(id, spec, now, job)
 if #ARGV == 15 then
   depend(id, job, dependencies(waits.after))
   if state == 'queued' then
-    reason = stand(id, job, now)
+    reason = queue_if_ready(id, job, now)
     call('HSET', job_key(id), F.reason, reason)
   else
-    out_of_sight(id, job)
+    record_unqueued(id, job)
   end
-  tell('restore', id, state, now, at, ls, reason)
+  record_event('restore', id, state, now, at, ls, reason)
   return 1
 end
 local token, host, worker, devices, claimed, began, rate, said, parked = unpack(ARGV, 16, 24)
@@ -49,5 +49,5 @@ hold_devices(id, {token = token, host = host, worker = worker, devices = devices
   held or mem, shape, now,
   math.max(now + lease_ms, tonumber(parked)))
 if state ~= 'starting' then call('HSET', job_key(id), F.started_ms, began, F.start_report, said) end
-tell('restore', id, state, now, at, ls, reason, 'token', token)
+record_event('restore', id, state, now, at, ls, reason, 'token', token)
 return 1

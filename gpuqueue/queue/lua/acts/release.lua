@@ -15,9 +15,9 @@ if owner then return 'of ' .. owner end
 if job.left then return 'array' end
 if job.state ~= 'held' or not queueable(job) then return 'stands ' .. job.state end
 local now = now_ms()
-local reason = stand(id, job, now)
+local reason = queue_if_ready(id, job, now)
 call('HSET', job_key(id), F.state, 'queued', F.reason, reason, F.losses, 0, F.requeues, 0,
   F.ready_since_ms, string.format('%.0f', now))
-tell('release', id, 'queued', now, job.attempts, 0, reason, 'requeues', 0)
-ring('work')
+record_event('release', id, 'queued', now, job.attempts, 0, reason, 'requeues', 0)
+wake('work')
 return 'queued'

@@ -14,8 +14,8 @@ local now = now_ms()
 free_devices(id, job, now)
 local attempt = job.attempts - 1
 local state = job.state == 'cancelling' and 'cancelled' or 'queued'
-local event = tell('release_claim', id, state, now, attempt, job.losses, '', 'token', token, 'detail', detail)
+local event = record_event('release_claim', id, state, now, attempt, job.losses, '', 'token', token, 'detail', detail)
 call('HSET', job_key(id), F.state, state, F.attempts, attempt, F.token, '', F.devices, '', F.host, '', F.worker, '')
 if state == 'queued' then enqueue(id, job.priority, job.user, job.shape) else close(id, state, now, event) end
-ring('room')
+wake('room')
 return 1

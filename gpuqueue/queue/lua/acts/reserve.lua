@@ -112,10 +112,10 @@ local function is_missed(host, found, own_shape)
   for _, device in ipairs(host.devices) do free[device.name] = device end
   for _, kept in ipairs(found.devices) do
     local device = free[kept.name]
-    for _, lv in ipairs(#device.runs < device.slots and not device.alone and LEVELS or {}) do
+    for _, lv in ipairs(#device.runs < device.slots and not device.alone and PRIORITIES or {}) do
       for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', device.free, 'LIMIT', 0, MOST_ASKED)) do
-        local mem, _, _, pool, wish, more = parse_shape(shape)
-        if mem and shape ~= own_shape and belongs(pool, wish, constraints(more), device.name, device.pool, device.kind) then
+        local mem, _, _, pool, wanted_kind, more = parse_shape(shape)
+        if mem and shape ~= own_shape and belongs(pool, wanted_kind, constraints(more), device.name, device.pool, device.kind) then
           return true
         end
       end
@@ -266,7 +266,7 @@ for _, host in ipairs(hosts) do
 end
 local function fill() -- in the order in which jobs are claimed
   local judged, tried, looks = {}, 0, 0
-  for _, lv in ipairs(LEVELS) do
+  for _, lv in ipairs(PRIORITIES) do
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
       local heads = heads_of(lv, user)
       for i = 1, #heads, 2 do
@@ -294,5 +294,5 @@ end
 local room = false
 for _, host in ipairs(hosts) do room = room or host.held < most end
 if room then fill() end
-if changed then ring('room') end
+if changed then wake('room') end
 return cjson.encode(out)

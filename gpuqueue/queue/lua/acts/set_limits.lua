@@ -21,5 +21,5 @@ for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do -- claimed by a ver
   local mem = j[4] and promised_to(id, j[4]) or tonumber(j[3] or '') -- may exceed the request; see claim.lua
   if ACTIVE[j[1]] and j[2] and mem and j[4] then count_run(id, j[2], mem, j[4]) end
 end
-ring('room')
+wake('room')
 return 1

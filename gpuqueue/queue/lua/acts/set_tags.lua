@@ -20,7 +20,7 @@ if not job.state then
   if not ENDED[state] then return {} end
   local whose = theirs(by, owner)
   if whose then return {'of', whose} end
-  tell('mark', id, state, now_ms(), counted(attempt), counted(losses), '', unpack(told))
+  record_event('mark', id, state, now_ms(), to_count(attempt), to_count(losses), '', unpack(told))
   return {'done'}
 end
 local whose = theirs(by, job.user)
@@ -44,5 +44,5 @@ if add ~= '' or remove ~= '' then
 end
 if noted == '1' and note ~= '' then call('HSET', job_key(id), F.note, note)
 elseif noted == '1' then call('HDEL', job_key(id), F.note) end
-tell('mark', id, job.state, now_ms(), job.attempts, job.losses, job.reason or '', unpack(told))
+record_event('mark', id, job.state, now_ms(), job.attempts, job.losses, job.reason or '', unpack(told))
 return {'done'}

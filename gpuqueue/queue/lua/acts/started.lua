@@ -18,5 +18,5 @@ end
 if pausing(now) then return 0 end
 call('HSET', job_key(id), F.state, 'running', F.started_ms, string.format('%.0f', now), F.start_report, started)
 call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
-tell('started', id, 'running', now, job.attempts, job.losses, '', 'token', token, 'started', started)
+record_event('started', id, 'running', now, job.attempts, job.losses, '', 'token', token, 'started', started)
 return 1

@@ -19,8 +19,8 @@ if not wrong then waits, wrong = waits_of(8) end
 if wrong then return wrong end
 local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV, 1, 7)
 if array_of(spec) == false then return redis.error_reply('BADARGS argument 6 tells of no array') end
-local need, _, _, pool, wish = parse_shape(shape)
-if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
+local need, _, _, pool, wanted_kind = parse_shape(shape)
+if not WANTED_KINDS[wanted_kind] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
 
 local verdict, why, figure = judge(user, lv, shape)
 
@@ -43,8 +43,8 @@ local wanted, trouble = ends_of(waits.after)
 if trouble then return trouble end
 if why == '' and limit_in_the_way(user, shape, least_kind(shape)) then why = 'limit' end
 
-local for_the_book
-shape, for_the_book = meant(shape, wish)
+local meant_fields
+shape, meant_fields = meant(shape, wanted_kind)
 
 local id = string.format('%.0f', call('INCR', P .. 'seq'))
 local now = now_ms()
@@ -57,11 +57,11 @@ call('SET', key2('s', id), spec)
 local job = {user = user, priority = lv, shape = shape}
 begin_array(id, spec, waits.hold, job)
 call('ZADD', P .. 'live', id, id)
-keep_waits(id, job, waits)
+store_waits(id, job, waits)
 depend(id, job, wanted)
-if waits.hold then out_of_sight(id, job) end
-local aside = waits.hold and 'held' or stand(id, job, now)
+if waits.hold then record_unqueued(id, job) end
+local aside = waits.hold and 'held' or queue_if_ready(id, job, now)
 if aside ~= '' then call('HSET', job_key(id), F.reason, aside) end
-tell('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.not_before_ms or '', unpack(for_the_book))
-if aside == '' then ring('work') end
+record_event('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.not_before_ms or '', unpack(meant_fields))
+if aside == '' then wake('work') end
 return {verdict, id, stamp, aside ~= '' and aside or why}

@@ -11,7 +11,7 @@ job.id = id
 if job.state ~= 'queued' and job.state ~= 'held' or not queueable(job) then
   local by, deadline, times = unpack(call('HMGET', job_key(id), F.preempted_by, F.preempt_until_ms, F.preemptions))
   return cjson.encode({state = job.state, level = job.priority or '1',
-    making_place = {by = by or nil, deadline_ms = deadline or nil, times = counted(times)}})
+    making_place = {by = by or nil, deadline_ms = deadline or nil, times = to_count(times)}})
 end
 local now = now_ms()
 local asks = asks_of(job.shape)
@@ -23,7 +23,7 @@ local function list(items) return #items > 0 and items or nil end -- cjson write
 local function describe_run(run)
   local st, by, times, lv, deadline = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by, F.preemptions, F.priority,
     F.preempt_until_ms))
-  return {job_id = run.id, held_bytes = text(run.bytes), ends_ms = time(run.ends), made_place = counted(times),
+  return {job_id = run.id, held_bytes = text(run.bytes), ends_ms = time(run.ends), made_place = to_count(times),
     going = is_leaving(st, by, deadline, now), level = string.match(lv or '', '^[0-3]$')}
 end
 

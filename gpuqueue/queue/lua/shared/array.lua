@@ -154,7 +154,7 @@ function begin_array(id, spec, held, job)
   call('HSET', job_key(id), F.left, held and '' or text, F.held, held and text or '', F.members, count_of(ranges))
   if cap then call('HSET', job_key(id), F.at_once, cap) end
   job.left = text
-  out_of_sight(id, job)
+  record_unqueued(id, job)
 end
 
 local STORED, NAMES = F{state, user, priority, shape, left, held, at_once, all_cancelled, reason, succeeded, failed, cancelled,
@@ -174,8 +174,8 @@ local function state_of(array, open)
   if array.left ~= '' then return 'queued' end
   if open > 0 then return 'running' end
   if array.held ~= '' or array.progress_unknown then return 'held' end
-  if counted(array.cancelled) > 0 then return 'cancelled' end
-  return counted(array.failed) + counted(array.lost) > 0 and 'failed' or 'succeeded'
+  if to_count(array.cancelled) > 0 then return 'cancelled' end
+  return to_count(array.failed) + to_count(array.lost) > 0 and 'failed' or 'succeeded'
 end
 
 -- Update an array from its members: queued while a member may be claimed, ended once all have ended. The outbox gets an
@@ -188,13 +188,13 @@ function reckon(id, now, act, ...)
   local why = state == 'held' and 'held' or (state == 'queued' and full and 'array_limit') or ''
   local others = array.state == 'queued' and state == 'queued' and (array.reason or '') ~= '' and not OURS[array.reason]
   if others then why = array.reason -- another act set this reason, and that act clears it
-  elseif state == 'queued' and not full and queueable(array) then why = stand(id, array, now)
+  elseif state == 'queued' and not full and queueable(array) then why = queue_if_ready(id, array, now)
   else leave(id, array, COUNTERS[state]) end
   if state ~= array.state or why ~= array.reason then call('HSET', job_key(id), F.state, state, F.reason, why) end
   if act or state ~= array.state then
-    local event = tell(act or 'array', id, state, now, 0, 0, state == 'held' and why or '', ...)
+    local event = record_event(act or 'array', id, state, now, 0, 0, state == 'held' and why or '', ...)
     if COUNTERS[state] then
-      into_sight(id, array)
+      forget_unqueued(id, array)
       close(id, state, now, event)
     end
   end
@@ -227,7 +227,7 @@ function split(id, rm, now)
   call('HSET', key, F.left, left or '', F.member_claimed_ms, whole(now))
   if not tw then
     call('HSET', key, F.started_ms, whole(now))
-    tell('array', id, 'queued', now, 0, 0, '', 'began', whole(now))
+    record_event('array', id, 'queued', now, 0, 0, '', 'began', whole(now))
   end
   if cap or not left or left == '' then reckon(id, now) end
   return member, index, left
@@ -298,6 +298,6 @@ function bring_back(id, spec, now, job)
   call('HSET', job_key(id), F.left, '', F.held, '', F.progress_unknown, 1, F.members, count_of(ranges))
   if cap then call('HSET', job_key(id), F.at_once, cap) end
   job.left = ''
-  out_of_sight(id, job)
+  record_unqueued(id, job)
 end
 end

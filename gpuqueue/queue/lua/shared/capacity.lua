@@ -11,7 +11,7 @@ SEEN_MS = 15000 -- a device that was silent for longer (or the clock was set) is
 local OVERDUE_MS = 60000 -- a run this long past its end ignores its limit: its end is unknown
 
 -- Return when a run must have ended by its lease; 0 if unknown. `now` nil: also for an overdue run.
-local function end_told(text, now)
+local function end_of_lease(text, now)
   local ends = tonumber(text) or 0
   return now and ends + OVERDUE_MS < now and 0 or ends
 end
@@ -29,7 +29,7 @@ function runs_on(device, total, now, leases)
   for i = 1, #leases, 2 do
     local lease, observed, ends, alone = string.match(leases[i + 1], '^(%d+):(%d+):?(%d*):?(x?)')
     local bytes = math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unreadable lease: the whole device
-    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = end_told(ends, now), alone = alone == 'x'}
+    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = end_of_lease(ends, now), alone = alone == 'x'}
   end
   return runs
 end
@@ -65,10 +65,10 @@ end
 
 -- Return a device as a planning record; nil if no worker serves it now.
 function picture(host, device, record, now)
-  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
+  local total, headroom, external, seen, slots, pool, kind = parse_record(record, device)
   if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
   local seen_so = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots),
-    total = tonumber(total), foreign = tonumber(foreign), capacity = total - headroom - foreign, runs = runs_on(device, tonumber(total), now)}
+    total = tonumber(total), external = tonumber(external), capacity = total - headroom - external, runs = runs_on(device, tonumber(total), now)}
   seen_so.free = seen_so.capacity
   for _, run in ipairs(seen_so.runs) do
     seen_so.alone = seen_so.alone or run.alone
@@ -93,7 +93,7 @@ function runs_under(users, now)
         local claimed, devices, in_vain = unpack(call('HMGET', job_key(runs[i]), F.claimed_ms, F.devices, F.in_vain_ms))
         local device = string.match(devices or '', '^[^,]+')
         local lease = device and call('HGET', key2('dl', device), runs[i]) or ''
-        local ends = end_told(string.match(lease, '^%d+:%d+:(%d+)') or '', now)
+        local ends = end_of_lease(string.match(lease, '^%d+:%d+:(%d+)') or '', now)
         found[#found + 1] = {id = runs[i], since = tonumber(claimed or '') or 0, claimed = claimed or '',
           ends = ends, lasts = ends == 0 and in_vain and in_vain == claimed,
           running_jobs = 1, running_gpus = tonumber(gpus), running_mem = tonumber(bytes)}
@@ -112,18 +112,18 @@ end
 
 -- Return what a job of this shape asks for on each device; nil for a damaged shape. `most`: see most_alone.
 function asks_of(shape)
-  local mem, limit_s, n, pool, wish, more = parse_shape(shape)
+  local mem, limit_s, n, pool, wanted_kind, more = parse_shape(shape)
   if not mem then return nil end
   local want = constraints(more)
-  return {mem = mem, limit_s = limit_s, n = n, pool = pool, wish = wish, want = want,
+  return {mem = mem, limit_s = limit_s, n = n, pool = pool, wanted_kind = wanted_kind, want = want,
     most = want.alone and most_alone(pool) or math.huge}
 end
 
 -- Return whether the job may use this device, and would fit if none of our runs were there.
 function could_host(device, asks)
   return asks.mem <= device.capacity and (asks.n == 1 or device.kind ~= 'mig') -- a process can use only one part of a GPU
-    and belongs(asks.pool, asks.wish, asks.want, device.name, device.pool, device.kind)
-    and undisturbed(asks.want, device.foreign, device.total) and device.capacity + device.foreign <= asks.most
+    and belongs(asks.pool, asks.wanted_kind, asks.want, device.name, device.pool, device.kind)
+    and undisturbed(asks.want, device.external, device.total) and device.capacity + device.external <= asks.most
 end
 
 function could_be_hosted(devices, shape) -- on any of these

@@ -5,7 +5,7 @@
 -- stored names, and the names themselves. ../../job_fields.py lists all fields; ../../scripts.py replaces both forms.
 local P = KEYS[1]
 local call = redis.call
-local LEVELS = {'3', '2', '1', '0'} -- highest first
+local PRIORITIES = {'3', '2', '1', '0'} -- highest first
 
 -- Cache of what this call has read. The claim stays loaded in the server between calls (see ../functions.py), so all
 -- cached data must be in this table: the next call replaces it with an empty one.
@@ -37,16 +37,16 @@ local function now_ms()
 end
 
 -- Write an event to the transactional outbox, in the same atomic step as the change that it records.
-local function tell(act, id, state, now, attempt, losses, reason, ...)
+local function record_event(act, id, state, now, attempt, losses, reason, ...)
   return call('XADD', P .. 'ev', '*', 'act', act, 'job', id, 'state', state, 'at', now,
     'attempt', attempt, 'losses', losses, 'reason', reason, ...)
 end
 
-local function ring(what) call('PUBLISH', P .. 'bell', what) end
+local function wake(what) call('PUBLISH', P .. 'bell', what) end
 
 -- Parse a shape text. -> memory, time limit (0: none), devices, pool, device kind, device filter (device_filter.lua).
 -- Trailing parts may be missing from the text; they are ''.
 local function parse_shape(shape)
-  local mem, limit, n, pool, wish, more = string.match(shape, '^(%d+):(%d+):(%d+):([^:]*):?([^:]*):?(.*)$')
-  return tonumber(mem), tonumber(limit), tonumber(n), pool, wish, more
+  local mem, limit, n, pool, wanted_kind, more = string.match(shape, '^(%d+):(%d+):(%d+):([^:]*):?([^:]*):?(.*)$')
+  return tonumber(mem), tonumber(limit), tonumber(n), pool, wanted_kind, more
 end

@@ -1,8 +1,8 @@
 -- Jobs that may not start yet. Such a job is queued, has a wait reason and is in no queue, so no claim ever reads it,
 -- however many there are. A begin time is in `timers`; a dependency is in `dep:<id>` of each job it waits for. Goes
 -- before every act that queues a job, removes one or ends one.
-local whole, waits_of, dependencies, keep_waits, same_key, ends_of, depend, depend_no_more, stand, leave, let_in,
-  let_in_if_due, queue_again, after_failure, lose, moment, out_of_sight, into_sight
+local whole, waits_of, dependencies, store_waits, same_key, ends_of, depend, drop_dependencies, queue_if_ready, leave, let_in,
+  let_in_if_due, queue_again, after_failure, lose, moment, record_unqueued, forget_unqueued
 do
 local LET_IN = 25 -- jobs that one script queues or ends; the rest is for the next script
 local REQUEUES, REQUEUE_MS, EX_TEMPFAIL = 5, 5000, 75 -- sysexits.h
@@ -51,7 +51,7 @@ local function met(condition, how) return condition == 'any' or condition == how
 
 -- Store how a request waits, in the job's entry and in `job`.
 local STORED, NAMES = F{not_before_ms, not_before_reason, dedupe_key, retries_allowed, retry_on, retries, requeues, retry_after}
-function keep_waits(id, job, waits)
+function store_waits(id, job, waits)
   local kept = {not_before_ms = waits.begin, not_before_reason = waits.begin and (waits.why or 'begin'), dedupe_key = waits.key,
     retries_allowed = waits.times, retry_on = waits.on, retries = waits.retries, requeues = waits.requeues,
     retry_after = waits.granted}
@@ -101,7 +101,7 @@ function depend(id, job, wanted)
 end
 
 -- Drop all dependencies of the job.
-function depend_no_more(id, job)
+function drop_dependencies(id, job)
   for _, each in ipairs(dependencies(job.after)) do call('ZREM', key2('dep', each.id), id) end
   if job.after then call('HDEL', job_key(id), F.after) end
   job.after = nil
@@ -109,22 +109,22 @@ end
 
 -- Record a waiting job that no queue lists: it is held, waits for a time or another job, or is an array (a queue lists
 -- that as one job, however many members wait). Limits count these jobs as well (waiting_of in limits.lua).
-function out_of_sight(id, job)
+function record_unqueued(id, job)
   if not job.user then return end
   call('ZADD', key2('aside', job.user), job.left and 1 or 0, id)
   call('SADD', P .. 'asiders', job.user)
 end
 
--- Undo out_of_sight: the job waits no longer, or a queue lists it again. An array keeps its record until it ends.
-function into_sight(id, job)
+-- Undo record_unqueued: the job waits no longer, or a queue lists it again. An array keeps its record until it ends.
+function forget_unqueued(id, job)
   if not job.user or call('ZREM', key2('aside', job.user), id) == 0 then return end
   if call('EXISTS', key2('aside', job.user)) == 0 then call('SREM', P .. 'asiders', job.user) end
 end
 
 -- Queue a job if it may start. -> its wait reason: '' if it is in the queue
-function stand(id, job, now)
+function queue_if_ready(id, job, now)
   local must_wait = moment(job.not_before_ms) > now
-  if (job.after or '') ~= '' or must_wait then out_of_sight(id, job) end
+  if (job.after or '') ~= '' or must_wait then record_unqueued(id, job) end
   if (job.after or '') ~= '' then return 'dependency' end
   if must_wait then
     call('ZADD', P .. 'timers', job.not_before_ms, id)
@@ -133,7 +133,7 @@ function stand(id, job, now)
   if job.not_before_ms then call('HDEL', job_key(id), F.not_before_ms, F.not_before_reason) end
   if job.not_before_ms or (job.reason or '') ~= '' or job.state == 'held' then -- keeps its position, but has waited for a device only from now on
     call('HSET', job_key(id), F.ready_since_ms, whole(now))
-    if not job.left then into_sight(id, job) end
+    if not job.left then forget_unqueued(id, job) end
   end
   enqueue(id, job.priority, job.user, job.shape)
   return ''
@@ -143,11 +143,11 @@ end
 -- again at once, so it keeps its reservation.
 function leave(id, job, for_good, stays)
   if job.not_before_ms then call('ZREM', P .. 'timers', id) end
-  if not stays and unreserve(id) then ring('room') end -- other jobs may start there
-  leave_line(id, job.priority, job.user, job.shape)
+  if not stays and unreserve(id) then wake('room') end -- other jobs may start there
+  leave_queue(id, job.priority, job.user, job.shape)
   if not for_good then return end
-  into_sight(id, job)
-  depend_no_more(id, job)
+  forget_unqueued(id, job)
+  drop_dependencies(id, job)
   call('HDEL', job_key(id), F.not_before_ms, F.not_before_reason)
 end
 
@@ -159,7 +159,7 @@ local function end_for(id, job, parent, now) -- cancels a job whose dependency c
     call('HSET', job_key(id), F.left, '', F.held, '', F.cancelled, call('HGET', job_key(id), F.members) or 0)
     emptied = {'left', '', 'held', ''}
   end
-  local event = tell('cancel', id, 'cancelled', now, job.attempts, job.losses, 'dependency', 'because', because, unpack(emptied))
+  local event = record_event('cancel', id, 'cancelled', now, job.attempts, job.losses, 'dependency', 'because', because, unpack(emptied))
   close(id, 'cancelled', now, event)
   call('HSET', job_key(id), F.reason, 'dependency', F.because, because)
 end
@@ -180,9 +180,9 @@ local function parent_ended(id, parent, how, now) -- updates one job when a job 
   end
   depend(id, job, left)
   if job.state ~= 'queued' or job.after or not queueable(job) then return end
-  local reason = stand(id, job, now)
+  local reason = queue_if_ready(id, job, now)
   call('HSET', job_key(id), F.reason, reason)
-  tell('ready', id, 'queued', now, job.attempts, job.losses, reason)
+  record_event('ready', id, 'queued', now, job.attempts, job.losses, reason)
 end
 
 -- Queue what is due: jobs whose time has come, or whose dependencies ended. Handles a bounded number: thousands may
@@ -205,14 +205,14 @@ function let_in(now)
       call('ZREM', P .. 'timers', due)
       local job = read_job(due)
       if job.state == 'queued' and queueable(job) then
-        local reason = stand(due, job, now)
+        local reason = queue_if_ready(due, job, now)
         call('HSET', job_key(due), F.reason, reason)
-        if reason == '' then tell('ready', due, 'queued', now, job.attempts, job.losses, '', 'begin', '') end
+        if reason == '' then record_event('ready', due, 'queued', now, job.attempts, job.losses, '', 'begin', '') end
       end
       left = left - 1
     end
   end
-  if left < LET_IN then ring('work') end
+  if left < LET_IN then wake('work') end
 end
 
 -- Run let_in if anything is due, when a job ends. (claim.lua checks that itself, before it loads this part.)
@@ -233,22 +233,22 @@ function queue_again(id, job, now, state, reason, later_ms, ended)
   local why = reason
   if state == 'queued' then
     call('HSET', job_key(id), F.ready_since_ms, whole(now)) -- time in which it ran is no waiting time
-    why = stand(id, job, now)
+    why = queue_if_ready(id, job, now)
   else
-    out_of_sight(id, job)
+    record_unqueued(id, job)
   end
-  local event = tell('finish', id, state, now, job.attempts, job.losses, why, 'token', job.token, 'ended', ended, 'again', reason,
-    'begin', job.not_before_ms or '', 'retries', counted(job.retries), 'requeues', counted(job.requeues))
+  local event = record_event('finish', id, state, now, job.attempts, job.losses, why, 'token', job.token, 'ended', ended, 'again', reason,
+    'begin', job.not_before_ms or '', 'retries', to_count(job.retries), 'requeues', to_count(job.requeues))
   call('HSET', job_key(id), F.state, state, F.reason, why, F.previous_token, job.token, F.previous_event, event,
     F.token, '', F.devices, '', F.host, '',
-    F.worker, '', F.retries, counted(job.retries), F.requeues, counted(job.requeues))
+    F.worker, '', F.retries, to_count(job.retries), F.requeues, to_count(job.requeues))
   if job.retry_after then call('HSET', job_key(id), F.retry_after, job.retry_after) end
 end
 
 -- Grant a retry to a job whose run ended this way, and count it. -> delay in ms, or nil
 local function retry_after(job, ending)
-  local retries = counted(job.retries)
-  if retries >= counted(job.retries_allowed) or job.requeue ~= '1' or not queueable(job) then return nil end
+  local retries = to_count(job.retries)
+  if retries >= to_count(job.retries_allowed) or job.requeue ~= '1' or not queueable(job) then return nil end
   local on = ',' .. (job.retry_on or '') .. ','
   if not string.find(on, ',any,', 1, true) and not string.find(on, ',' .. ending .. ',', 1, true) then return nil end
   job.retries, job.retry_after = tostring(retries + 1), tostring(job.attempts)
@@ -259,8 +259,8 @@ end
 function after_failure(job, ending)
   local kind, code = ending.kind, ending.exit_code
   if kind == 'exited' and code == EX_TEMPFAIL and job.requeue == '1' and queueable(job) then
-    if counted(job.requeues) >= REQUEUES then return 'held', 'requeued_too_often', 0 end
-    job.requeues = tostring(counted(job.requeues) + 1)
+    if to_count(job.requeues) >= REQUEUES then return 'held', 'requeued_too_often', 0 end
+    job.requeues = tostring(to_count(job.requeues) + 1)
     return 'queued', 'requeue', REQUEUE_MS
   end
   local later_ms = retry_after(job, kind == 'exited' and 'failed' or tostring(kind))
@@ -285,14 +285,14 @@ function lose(id, job, now, loss_limit, detail)
     call('HSET', job_key(id), F.not_before_ms, job.not_before_ms, F.not_before_reason, job.not_before_reason,
       F.retries, job.retries, F.retry_after, job.retry_after)
   end
-  if state == 'queued' then reason = stand(id, job, now) elseif state == 'held' then out_of_sight(id, job) end
-  local event = tell('lose', id, state, now, job.attempts, losses, reason, 'token', job.token, 'detail', detail,
-    'begin', job.not_before_ms or '', 'retries', counted(job.retries))
+  if state == 'queued' then reason = queue_if_ready(id, job, now) elseif state == 'held' then record_unqueued(id, job) end
+  local event = record_event('lose', id, state, now, job.attempts, losses, reason, 'token', job.token, 'detail', detail,
+    'begin', job.not_before_ms or '', 'retries', to_count(job.retries))
   call('HSET', job_key(id), F.state, state, F.losses, losses, F.reason, reason, F.token, '', F.devices, '',
     F.host, '', F.worker, '',
     F.ready_since_ms, whole(now)) -- time in which it ran is no waiting time
   if state == 'cancelled' or state == 'lost' then close(id, state, now, event) end
-  ring('room')
+  wake('room')
   return state
 end
 end

@@ -1,10 +1,10 @@
 -- Whether any known device could ever run a job. Goes before submit.lua and edit.lua.
-local WISHES = {[''] = true, gpu = true, cpu = true, any = true}
+local WANTED_KINDS = {[''] = true, gpu = true, cpu = true, any = true}
 
 -- Fix the device kind of a request. One without a device kind, submitted while a GPU is known, means a GPU: it must not
 -- start on a CPU because the last GPU was withdrawn meanwhile. -> shape, event fields for the history
-local function meant(shape, wish)
-  if wish ~= '' or not gpus_known() then return shape, {} end
+local function meant(shape, wanted_kind)
+  if wanted_kind ~= '' or not gpus_known() then return shape, {} end
   return (string.gsub(shape, '^(%d+:%d+:%d+:[^:]*):?', '%1:gpu', 1)), {'meant', 'gpu'}
 end
 
@@ -12,7 +12,7 @@ end
 -- devices.
 -- -> 'queued', '' or 'device' | 'impossible', why, figure
 local function judge(user, lv, shape)
-  local asked, _, n, pool, wish, more = parse_shape(shape) -- rounded up, as the claim compares it
+  local asked, _, n, pool, wanted_kind, more = parse_shape(shape) -- rounded up, as the claim compares it
   local want = constraints(more)
   local urgent = call('HGET', P .. 'meta', 'urgent') or '*'
   if lv == '3' and urgent ~= '*' and not string.find(',' .. urgent .. ',', ',' .. user .. ',', 1, true) then
@@ -30,7 +30,7 @@ local function judge(user, lv, shape)
       if total and (pool == '' or pool == its_pool) then
         in_pool = in_pool + 1
         of_models = of_models or of_model(want.models, records[i])
-        local meant = belongs(pool, wish, want, records[i], its_pool, kind)
+        local meant = belongs(pool, wanted_kind, want, records[i], its_pool, kind)
         if meant and n > 1 and kind == 'mig' then
           parts = parts + 1 -- a CUDA process can use only one part of a GPU
         elseif meant then

@@ -11,8 +11,8 @@ end
 
 -- Return the other job whose reserved room leaves this job no room, where `left` is what remains without it; nil if
 -- none.
-local function kept_for_another(limit, user, shape, left)
-  local kept = rooms_kept()[limit.whose]
+local function room_reserved_for_another(limit, user, shape, left)
+  local kept = reserved_rooms()[limit.whose]
   if not kept or (kept.user == user and kept.shape == shape) then return nil end
   return left < kept[limit.measure] and kept or nil
 end
@@ -34,7 +34,7 @@ function room_under_limits(limits, user, shape, start, now)
       end
     end
     if left < 0 then at = 0 end
-    others[#others + 1] = kept_for_another(limit, user, shape, left)
+    others[#others + 1] = room_reserved_for_another(limit, user, shape, left)
   end
   local begins = (at == 0 or start == 0) and 0 or math.max(at, start)
   local gone_before = {}

@@ -10,7 +10,7 @@
 -- devices, 0 if unknown. `since` is when the reservation began, or when a run it waits for last ended. `runs` are the
 -- runs without a time limit that it waits for. See limit_reservation.lua.
 local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, time_of, beyond_a_limit,
-  default_time_ms, bounds_of, asked_for, least_kind, rooms_kept, keep_room, room_is_taken
+  default_time_ms, bounds_of, asked_for, least_kind, reserved_rooms, reserve_room, drop_reserved_room
 do
 local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order of the reports
 
@@ -56,7 +56,7 @@ end
 -- call for each shape. A queue lists an array as one job while members may be claimed.
 function waiting_of(user)
   local count, aside = 0, key2('aside', user)
-  for _, lv in ipairs(LEVELS) do
+  for _, lv in ipairs(PRIORITIES) do
     for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
       count = count + call('ZCARD', queue_key(lv, user, shape))
     end
@@ -74,7 +74,7 @@ end
 -- gives. For a job without exclusive devices both are its memory. For an exclusive job they come from the smallest
 -- devices that it could get together; its memory if none are known.
 local function charge_of(shape)
-  local mem, _, n, pool, wish, more = parse_shape(shape)
+  local mem, _, n, pool, wanted_kind, more = parse_shape(shape)
   if not wants_alone(shape) then return mem, mem end
   local charges = learned_of('charges')
   local known, want = charges[shape], constraints(more)
@@ -83,7 +83,7 @@ local function charge_of(shape)
     for i = 1, #records, 2 do
       local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
       local gives = total and total - headroom
-      if gives and gives >= mem and belongs(pool, wish, want, records[i], its_pool, kind) and (n == 1 or kind ~= 'mig') then
+      if gives and gives >= mem and belongs(pool, wanted_kind, want, records[i], its_pool, kind) and (n == 1 or kind ~= 'mig') then
         by_kind[kind] = by_kind[kind] or {}
         table.insert(by_kind[kind], gives)
       end
@@ -130,7 +130,7 @@ function bounds_of(user)
 end
 
 -- Return the reserved rooms: whose -> {id, ...}.
-function rooms_kept()
+function reserved_rooms()
   if learned.rooms then return learned.rooms end
   local rooms = learned_of('rooms')
   local texts = call('HGETALL', P .. 'lk')
@@ -147,8 +147,8 @@ function rooms_kept()
   return rooms
 end
 
-function keep_room(whose, kept)
-  rooms_kept()[whose] = kept
+function reserve_room(whose, kept)
+  reserved_rooms()[whose] = kept
   if not kept then
     call('HDEL', P .. 'lk', whose)
     return
@@ -161,16 +161,16 @@ function keep_room(whose, kept)
 end
 
 -- Drop the rooms reserved for a user's jobs of this shape when one has started.
-function room_is_taken(user, shape)
+function drop_reserved_room(user, shape)
   for whose, kept in pairs(learned.rooms or {}) do -- if no room was read, these jobs are under no limit
-    if kept.user == user and kept.shape == shape then keep_room(whose, nil) end
+    if kept.user == user and kept.shape == shape then reserve_room(whose, nil) end
   end
 end
 
 -- Return the reserved room that a job of this shape may not use under a limit; nil if there is none, or the job ends
 -- before the room is needed. Jobs that are alike share a reservation: the first of them may use it.
-local function kept_from(user, shape, whose)
-  local kept = rooms_kept()[whose]
+local function room_reserved_from(user, shape, whose)
+  local kept = reserved_rooms()[whose]
   if not kept or (kept.user == user and kept.shape == shape) then return nil end
   local _, limit_s = parse_shape(shape)
   if limit_s > 0 and kept.start > 0 and now_ms() + limit_s * 1000 + GONE_MS <= kept.start then return nil end
@@ -180,23 +180,23 @@ end
 -- Return what a run of this shape will hold, by measure. `kind` is the device's kind, nil if unknown: a CPU counts no
 -- GPU. `charged` is the bytes charged on each device, nil if unknown: then it is the least possible.
 function asked_for(shape, kind, charged)
-  local _, _, n, _, wish = parse_shape(shape)
-  return {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n,
+  local _, _, n, _, wanted_kind = parse_shape(shape)
+  return {running_jobs = 1, running_gpus = (kind == 'cpu' or wanted_kind == 'cpu') and 0 or n,
     running_mem = n * (charged or (charge_of(shape)))}
 end
 
 -- Return the device kind on which a run of this shape holds least: a limit that blocks it there blocks it everywhere.
 -- 'cpu' if a CPU may run a job that also runs on GPUs, else nil: all kinds count the same.
 function least_kind(shape)
-  local mem, _, n, pool, wish, more = parse_shape(shape)
-  if wish ~= 'any' or n > 1 then return nil end
+  local mem, _, n, pool, wanted_kind, more = parse_shape(shape)
+  if wanted_kind ~= 'any' or n > 1 then return nil end
   local on_cpus = learned_of('on_cpus') -- shape -> whether there is such a CPU
   for _, host in ipairs(on_cpus[shape] == nil and call('SMEMBERS', P .. 'hosts') or {}) do
     local records = call('HGETALL', key2('dev', host))
     for i = 1, #records, 2 do
       local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
       local is_enough = total and kind == 'cpu' and total - headroom >= mem
-      if is_enough and belongs(pool, wish, constraints(more), records[i], its_pool, kind) then on_cpus[shape] = true end
+      if is_enough and belongs(pool, wanted_kind, constraints(more), records[i], its_pool, kind) then on_cpus[shape] = true end
     end
   end
   on_cpus[shape] = on_cpus[shape] or false
@@ -238,7 +238,7 @@ function limit_in_the_way(user, shape, kind, charged, bare)
   local asked = asked_for(shape, kind, charged)
   local found = passed_alone(user, asked)
   for _, bound in ipairs(found and {} or bounds_of(user)) do
-    local kept = not bare and kept_from(user, shape, bound.whose)
+    local kept = not bare and room_reserved_from(user, shape, bound.whose)
     for _, measure in ipairs(RUNNING) do
       found = found or beyond(bound, measure, asked[measure], kept)
     end
@@ -263,7 +263,7 @@ function limits_in_the_way(user, shape, kind, charged)
   local found, first = {}, limit_in_the_way(user, shape, kind, charged)
   local asked = first and asked_for(shape, kind, charged)
   for _, bound in ipairs(first and bounds_of(user) or {}) do
-    local kept, ids = kept_from(user, shape, bound.whose), ids_by_measure(bound.users)
+    local kept, ids = room_reserved_from(user, shape, bound.whose), ids_by_measure(bound.users)
     for _, measure in ipairs(RUNNING) do
       local limit = beyond(bound, measure, asked[measure], kept)
       if limit then

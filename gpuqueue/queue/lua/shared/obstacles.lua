@@ -16,12 +16,12 @@ function read_site()
     for i = 1, #records, 2 do
       local name, record = records[i], records[i + 1]
       local leases = call('HGETALL', key2('dl', name))
-      local available, pool, seen, slots, total, all_slots, kind, capacity, foreign = promise(host, name, record, leases)
+      local available, pool, seen, slots, total, all_slots, kind, capacity, external = promise(host, name, record, leases)
       if available then
         local holder, need, start, blockers = parse_reservation(reserved[name])
         devices[#devices + 1] = {name = name, host = host, record = record, leases = leases, available = available,
           pool = pool, seen = seen, slots = slots, total = total, all_slots = all_slots, kind = kind,
-          capacity = capacity, foreign = foreign, runs = runs_on(name, total, nil, leases), is_drained = drained[name],
+          capacity = capacity, external = external, runs = runs_on(name, total, nil, leases), is_drained = drained[name],
           holder = holder, need = need, start = start, blockers = blockers}
       end
     end
@@ -63,9 +63,9 @@ end
 
 -- Return the first obstacle between the job and the device; `fits` if there is none.
 local function obstacle(device, job, asks, now)
-  local want, gives = asks.want, device.capacity + device.foreign
+  local want, gives = asks.want, device.capacity + device.external
   if asks.pool ~= '' and asks.pool ~= device.pool then return 'pool' end
-  if not suits(asks.wish, device.kind) then return 'kind' end
+  if not suits(asks.wanted_kind, device.kind) then return 'kind' end
   if not is_named(want.devices, device.name) then return 'named' end
   if not of_model(want.models, device.name) then return 'model' end
   if asks.n > 1 and device.kind == 'mig' then return 'part' end
@@ -74,7 +74,7 @@ local function obstacle(device, job, asks, now)
   if device.is_drained then return 'drained' end
   if math.abs(now - device.seen) > SEEN_MS then return 'silent' end
   if #device.runs == 1 and device.runs[1].alone then return 'exclusive' end
-  if not alone_there(want, #device.runs, device.foreign, device.total) then return 'occupied' end
+  if not alone_there(want, #device.runs, device.external, device.total) then return 'occupied' end
   if asks.mem > device.available then return 'memory' end
   if device.slots <= 0 then return 'slots' end
   if is_reserved_for_another(device, job, asks, now) then return 'kept' end

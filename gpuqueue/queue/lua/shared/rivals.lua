@@ -20,7 +20,7 @@ function jobs_ahead(job)
     end
     return count
   end
-  for _, lv in ipairs(LEVELS) do
+  for _, lv in ipairs(PRIORITIES) do
     if lv == job.priority then break end
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
       found.higher = found.higher + waiting(lv, user, '+inf')

@@ -18,15 +18,15 @@ local function wants_alone(shape)
   return string.find(more or '', '^%a*x') ~= nil
 end
 
--- Parse the record of a device. -> total, headroom, foreign (bytes of external processes), seen, slots, pool, kind
+-- Parse the record of a device. -> total, headroom, external (bytes of external processes), seen, slots, pool, kind
 -- (gpu; mig, a part of a GPU; simulated; cpu). Records of older workers have no kind: it is derived from the device's
 -- name.
 local KIND_BY_NAME = {['cpu-'] = 'cpu', ['MIG-'] = 'mig', ['sim-'] = 'simulated'}
 local function parse_record(record, device)
-  local total, headroom, foreign, seen, slots, pool, kind =
+  local total, headroom, external, seen, slots, pool, kind =
     string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):([^:]*):?(.*)$')
   if kind == '' then kind = KIND_BY_NAME[string.sub(device, 1, 4)] or 'gpu' end
-  return total, headroom, foreign, seen, slots, pool, kind
+  return total, headroom, external, seen, slots, pool, kind
 end
 
 -- Return whether the queue knows of a GPU. Lost, drained and silent GPUs count until they are withdrawn. Read at most
@@ -48,14 +48,14 @@ local function gpus_known()
   return false
 end
 
--- Return whether a device of this kind may take a job that asks for the kind `wish`. Same rule as
--- gpuqueue.model.device.suits. An unknown `wish` matches no device.
-local function suits(wish, kind)
+-- Return whether a device of this kind may take a job that asks for the kind `wanted_kind`. Same rule as
+-- gpuqueue.model.device.suits. An unknown `wanted_kind` matches no device.
+local function suits(wanted_kind, kind)
   local on_gpu = kind ~= 'cpu'
-  if wish == '' then return on_gpu or not gpus_known() end
-  if wish == 'gpu' then return on_gpu end
-  if wish == 'cpu' then return not on_gpu end
-  return wish == 'any'
+  if wanted_kind == '' then return on_gpu or not gpus_known() end
+  if wanted_kind == 'gpu' then return on_gpu end
+  if wanted_kind == 'cpu' then return not on_gpu end
+  return wanted_kind == 'any'
 end
 
 -- Arguments are checked before the first write, because writes are not undone when a script fails half-way. Each script
@@ -140,19 +140,19 @@ local function rounded(usage) return math.floor(usage + 0.5) end
 local function rebase(ms, half_life_s, factor)
   local scale = 2 ^ LEAST_EXPONENT / weight(ms)
   local found = call('ZRANGE', P .. 'fair', 0, -1, 'WITHSCORES')
-  for i = 1, #LEVELS do call('ZCARD', key2('ul', LEVELS[i])) end
+  for i = 1, #PRIORITIES do call('ZCARD', key2('ul', PRIORITIES[i])) end
   for i = 1, #found, 2 do
     local user, usage = found[i], found[i + 1] * scale * factor(found[i])
     usage = math.abs(usage) < math.huge and rounded(usage) or 0
     call('ZADD', P .. 'fair', usage, user)
-    for each = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[each]), 'XX', usage, user) end
+    for each = 1, #PRIORITIES do call('ZADD', key2('ul', PRIORITIES[each]), 'XX', usage, user) end
   end
   set_meta('t0', string.format('%.3f', ms / 1000 - LEAST_EXPONENT * half_life_s), 'half_life', string.format('%.3f', half_life_s))
 end
 
 -- Restart the weights when their exponent leaves the range. After many half-lives scores would exceed what a double
 -- counts exactly.
-local function keep_in_reach(ms)
+local function limit_exponents(ms)
   local now_at = exponent(ms)
   if now_at < LEAST_EXPONENT - 1 or now_at > 2 * LEAST_EXPONENT then
     rebase(ms, meta().half_life_s, function() return 1 end)
@@ -161,7 +161,7 @@ end
 
 -- Return the priorities at which a user waits, highest first. Mostly that is the normal one alone; its queue is not
 -- checked.
-local function levels_waited_at()
+local function priorities_waited_at()
   local urgent, high, low = there(P .. 'ul:3', P .. 'ul:2', P .. 'ul:0')
   if not (urgent or high or low) then return {'1'} end
   local found = {}
@@ -238,7 +238,7 @@ local function unreserve(id)
   return true
 end
 
-local function leave_line(id, lv, user, shape)
+local function leave_queue(id, lv, user, shape)
   if not (lv and user and shape) then return end -- a damaged entry is in no queue
   local queue, shapes = queue_key(lv, user, shape), key3('us', lv, user)
   if call('ZREM', queue, id) == 0 then return end
@@ -258,16 +258,16 @@ local function leave_line(id, lv, user, shape)
 end
 
 
--- Compute what a device can allocate now: total - headroom - foreign - sum(max(lease, observed)). Derived from the live
+-- Compute what a device can allocate now: total - headroom - external - sum(max(lease, observed)). Derived from the live
 -- leases each time; there is no counter that could drift.
 -- -> available bytes, pool, seen, free slots, total, slots, kind, bytes if nothing ran, bytes of external processes,
 -- runs; nil for a device that no worker announced
 local function promise(host, device, record, leases)
   record = record or call('HGET', key2('dev', host), device)
   if not record then return nil end
-  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
+  local total, headroom, external, seen, slots, pool, kind = parse_record(record, device)
   if not total then return nil end -- damaged: the worker's next heartbeat rewrites it
-  local available, capacity = total - headroom - foreign, total - headroom - foreign
+  local available, capacity = total - headroom - external, total - headroom - external
   leases = leases or call('HGETALL', key2('dl', device))
   for i = 2, #leases, 2 do
     local lease, observed, alone = string.match(leases[i], '^(%d+):(%d+):?%d*:?(x?)')
@@ -275,7 +275,7 @@ local function promise(host, device, record, leases)
     if alone == 'x' then available = math.min(available, 0) end -- memory that external processes free is not for other jobs
   end
   return available, pool, tonumber(seen), slots - #leases / 2, tonumber(total), tonumber(slots), kind, capacity,
-    tonumber(foreign), #leases / 2
+    tonumber(external), #leases / 2
 end
 
 -- Return the bytes allocated to a run with exclusive devices on one of them: everything the device can allocate, or
@@ -345,7 +345,7 @@ local function free_devices(id, job, now, took_s)
     local last_s = math.max(1, took_s)
     call('HSET', P .. 'usual', job.user, string.format('%.0f', before_s and math.sqrt(math.max(1, before_s) * last_s) or last_s))
   end
-  charge(job.user, (spent_s - deposit_s) * rate * weight(tonumber(job.claimed_fair_ms) or claimed), share_of(job.user), levels_waited_at())
+  charge(job.user, (spent_s - deposit_s) * rate * weight(tonumber(job.claimed_fair_ms) or claimed), share_of(job.user), priorities_waited_at())
 end
 
 -- Return the drains of a device: origin -> {why, by, at}. Each origin is independent (see ../drains.py). Plain text was
@@ -358,7 +358,7 @@ local function drains_of(device)
   return {down = {why = text}}
 end
 
-local function keep_drains(device, drains)
+local function write_drains(device, drains)
   if next(drains) then call('HSET', P .. 'drained', device, cjson.encode(drains))
   else call('HDEL', P .. 'drained', device) end
 end
@@ -366,7 +366,7 @@ end
 local function drain(device, origin, why, by, now)
   local drains = drains_of(device)
   drains[origin] = {why = why, by = by, at = string.format('%.0f', now)}
-  keep_drains(device, drains)
+  write_drains(device, drains)
 end
 
 -- Record what the end of a run says about its devices: `well` clears all of them, `against` lists devices on which the
@@ -408,7 +408,7 @@ local function close(id, state, now, event)
 end
 
 -- Read a counter; a damaged one restarts at 0. A script that failed on it would stop half-way, or stop every caller.
-local function counted(text) return text and #text < 10 and tonumber(string.match(text, '^%d+$')) or 0 end
+local function to_count(text) return text and #text < 10 and tonumber(string.match(text, '^%d+$')) or 0 end
 
 local STORED, NAMES = F{state, user, priority, shape, mem_bytes, requeue, attempts, losses, token, devices, claimed_ms,
   deposit_s, rate, worker, claimed_fair_ms, reason, not_before_ms, not_before_reason, after, dedupe_key, retries_allowed,
@@ -417,7 +417,7 @@ local function read_job(id)
   local values = call('HMGET', job_key(id), unpack(STORED))
   local job = {}
   for i = 1, #NAMES do job[NAMES[i]] = values[i] or nil end
-  job.attempts, job.losses = counted(job.attempts), counted(job.losses)
+  job.attempts, job.losses = to_count(job.attempts), to_count(job.losses)
   return job
 end
 
