@@ -24,11 +24,11 @@ if wrong then return wrong end
 local id, token, lease_ms, host, worker, devices, claimed, rate, started, spec = unpack(ARGV, 1, 10)
 local job = read_job(id)
 local now = now_ms()
-if claimed == '' then claimed = string.format('%.0f', now) end
+if claimed == '' then claimed = whole(now) end
 if job.token == token then
   if not ACTIVE[job.state] then return job.state end
   local was_parked = tonumber(call('ZSCORE', P .. 'leases', id) or 0) > now + lease_ms
-  call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+  call('ZADD', P .. 'leases', whole(now + lease_ms), id)
   if job.state == 'starting' then
     job.state = 'running'
     call('HSET', job_key(id), F.state, job.state, F.started_ms, claimed, F.start_report, started)
@@ -48,7 +48,7 @@ if job.state == 'queued' or job.state == 'held' then
   if tonumber(attempt) <= job.attempts or not queueable(job) then return '' end
   if spec ~= '' and not is_spec_of(spec, id) then return '' end -- another job that got the same id
   leave(id, job, true)
-  job.mem_bytes = string.match(job.mem_bytes or '', '^%d+$') or string.format('%.0f', (parse_shape(job.shape))) -- as in claim.lua
+  job.mem_bytes = string.match(job.mem_bytes or '', '^%d+$') or whole((parse_shape(job.shape))) -- as in claim.lua
 elseif job.state then
   return '' -- the job has another run, or has ended
 else

@@ -22,7 +22,7 @@ local host, device, total, headroom, external, slots, pool, kind, lease_ms = unp
 local now = now_ms()
 call('SADD', P .. 'hosts', host)
 call('HSET', key2('dev', host), device,
-  table.concat({total, headroom, external, string.format('%.0f', now), slots, pool, kind}, ':'))
+  table.concat({total, headroom, external, whole(now), slots, pool, kind}, ':'))
 
 -- Charge a run that lasts longer than its deposit. Otherwise a user with runs of days would be charged for ten minutes
 -- until they end. The time really taken is settled at the end (state.lua).
@@ -43,7 +43,7 @@ while i <= #ARGV do
   local id, token, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local job = read_job(id)
   if owns(job, token) then
-    call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+    call('ZADD', P .. 'leases', whole(now + lease_ms), id)
     for k = 0, n - 1 do
       local name, observed = ARGV[i + 3 + 2 * k], ARGV[i + 4 + 2 * k]
       local lease = call('HGET', key2('dl', name), id)

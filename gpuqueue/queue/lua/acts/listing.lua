@@ -35,7 +35,7 @@ local function used_by(id, devices)
     local used = tonumber(string.match(lease or '', '^%d+:(%d+)') or '')
     sum = used and (sum or 0) + used or sum
   end
-  return sum and string.format('%.0f', sum) or ''
+  return sum and whole(sum) or ''
 end
 
 local function answer(id)

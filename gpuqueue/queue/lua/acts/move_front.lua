@@ -11,7 +11,7 @@ if not job.state then return {} end
 local owner = theirs(by, job.user)
 if owner then return {'of', owner} end
 if (job.state ~= 'queued' and job.state ~= 'held') or not queueable(job) then return {'stands', job.state} end
-local front = to_front == '1' and string.format('%.0f', call('HINCRBY', P .. 'meta', 'front', 1)) or nil
+local front = to_front == '1' and whole(call('HINCRBY', P .. 'meta', 'front', 1)) or nil
 move_to(id, job, front)
 record_event('move', id, job.state, now_ms(), job.attempts, job.losses, job.reason or '', 'front', front or '')
 wake('work')

@@ -8,7 +8,7 @@ local id, token, lease_ms = unpack(ARGV)
 local job = read_job(id)
 if not owns(job, token) or job.state == 'cancelling' then return 0 end
 local now = now_ms()
-local expires = string.format('%.0f', now + lease_ms)
+local expires = whole(now + lease_ms)
 call('ZADD', P .. 'leases', expires, id)
 record_event('park', id, job.state, now, job.attempts, job.losses, '', 'token', token, 'until', expires)
 return 1

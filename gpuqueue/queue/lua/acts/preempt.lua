@@ -13,7 +13,7 @@ if wrong then return wrong end
 local after_ms, grace_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, out, MOST_SHAPES, MOST_LOOKS = now_ms(), {}, 16, 32000
 if pausing(now) then return out end
-local deadline = string.format('%.0f', now + grace_ms)
+local deadline = whole(now + grace_ms)
 local rsv = P .. 'rsv'
 
 local hosts, names = {}, call('SMEMBERS', P .. 'hosts')
@@ -153,7 +153,7 @@ local function ask_to_go(id, by)
     end
   end
   record_event('preempt', id, job.state, now, job.attempts, job.losses, '', 'token', job.token, 'by', by, 'deadline', deadline)
-  call('PUBLISH', P .. 'ctl', table.concat({'preempt', id, job.token, by, string.format('%.0f', grace_ms)}, ':'))
+  call('PUBLISH', P .. 'ctl', table.concat({'preempt', id, job.token, by, whole(grace_ms)}, ':'))
   known[id].going, known[id].may = true, false
   out[#out + 1], out[#out + 2] = id, by
 end
@@ -174,7 +174,7 @@ local function take_place(id, shape, found)
       if run_of(run.id).going then blockers[#blockers + 1] = run.id end
     end
     -- An exclusive job gets all of the device reserved, so that no other job starts there meanwhile.
-    local need = string.format('%.0f', found.alone and device.total or (parse_shape(shape)))
+    local need = whole(found.alone and device.total or (parse_shape(shape)))
     call('HSET', rsv, device.name, table.concat({id, need, deadline, table.concat(blockers, ',')}, ':'))
     holder[device.name] = id
     chosen[#chosen + 1] = device.name

@@ -24,7 +24,7 @@ end
 
 for _, lv in ipairs({'1', '0'}) do -- highest first: no job is promoted twice
   for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
-    local shapes = call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last), 'BYSCORE')
+    local shapes = call('ZRANGE', key3('us', lv, user), '-inf', whole(last), 'BYSCORE')
     for _, shape in ipairs(shapes) do
       while lifted < most do
         local id = call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1]

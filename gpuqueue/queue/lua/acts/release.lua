@@ -17,7 +17,7 @@ if job.state ~= 'held' or not queueable(job) then return 'stands ' .. job.state 
 local now = now_ms()
 local reason = queue_if_ready(id, job, now)
 call('HSET', job_key(id), F.state, 'queued', F.reason, reason, F.losses, 0, F.requeues, 0,
-  F.ready_since_ms, string.format('%.0f', now))
+  F.ready_since_ms, whole(now))
 record_event('release', id, 'queued', now, job.attempts, 0, reason, 'requeues', 0)
 wake('work')
 return 'queued'

@@ -153,17 +153,17 @@ end
 
 local out, changed = {}, false
 local function reserve(id, shape, found)
-  local chosen, mem = {}, string.format('%.0f', (parse_shape(shape)))
+  local chosen, mem = {}, whole((parse_shape(shape)))
   for _, device in ipairs(found.devices) do
-    call('HSET', rsv, device.name, table.concat({id, device.all and string.format('%.0f', device.all) or mem, string.format('%.0f', found.start), device.blockers}, ':'))
+    call('HSET', rsv, device.name, table.concat({id, device.all and whole(device.all) or mem, whole(found.start), device.blockers}, ':'))
     holder[device.name] = id
     chosen[#chosen + 1] = device.name
   end
   call('HSET', job_key(id), F.reserved, table.concat(chosen, ','))
-  call('HSETNX', job_key(id), F.reserved_since_ms, string.format('%.0f', now))
+  call('HSETNX', job_key(id), F.reserved_since_ms, whole(now))
   found.host.held = found.host.held + counts(id)
-  local ends = string.format('%.0f', keep_holding(id, found))
-  out[#out + 1] = {job_id = id, devices = table.concat(chosen, ','), start_ms = string.format('%.0f', found.start), until_ms = ends}
+  local ends = whole(keep_holding(id, found))
+  out[#out + 1] = {job_id = id, devices = table.concat(chosen, ','), start_ms = whole(found.start), until_ms = ends}
 end
 
 local function forget(id, devices)
@@ -179,14 +179,14 @@ local moment = now - after_ms
 local last_waiting -- a bound on the ids of jobs that have waited this long; read once
 local function heads_of(lv, user)
   last_waiting = last_waiting or last_id_before(moment)
-  return call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last_waiting), 'BYSCORE', 'WITHSCORES')
+  return call('ZRANGE', key3('us', lv, user), '-inf', whole(last_waiting), 'BYSCORE', 'WITHSCORES')
 end
 
 -- Find where a job could have its devices first, ignoring its limits. Of several devices, some may give more than the
 -- limits allow: each is charged as the one that gives the least.
 local plans, planned = {}, 0 -- of jobs without reservations: many are alike; one tick plans at most MOST_SHAPES
 local function plan_for(kept, most_bytes, keeping)
-  local like = kept.shape .. ' ' .. string.format('%.0f', most_bytes)
+  local like = kept.shape .. ' ' .. whole(most_bytes)
   local is_new = kept.since == now and not next(keeping)
   if is_new and (plans[like] ~= nil or planned == MOST_SHAPES) then return plans[like] end
   local _, _, n = parse_shape(kept.shape)

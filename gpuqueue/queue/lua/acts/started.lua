@@ -10,13 +10,13 @@ if not owns(job, token) then return 0 end
 if job.state == 'cancelling' then return -1 end
 local now = now_ms()
 if job.state == 'running' then -- the request was sent twice
-  call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+  call('ZADD', P .. 'leases', whole(now + lease_ms), id)
   return 1
 end
 -- The history may have missed that this claim was released and that a newer run exists. As with claims: see
 -- rebuild_finish.lua.
 if pausing(now) then return 0 end
-call('HSET', job_key(id), F.state, 'running', F.started_ms, string.format('%.0f', now), F.start_report, started)
-call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+call('HSET', job_key(id), F.state, 'running', F.started_ms, whole(now), F.start_report, started)
+call('ZADD', P .. 'leases', whole(now + lease_ms), id)
 record_event('started', id, 'running', now, job.attempts, job.losses, '', 'token', token, 'started', started)
 return 1

@@ -46,9 +46,9 @@ if why == '' and limit_in_the_way(user, shape, least_kind(shape)) then why = 'li
 local meant_fields
 shape, meant_fields = meant(shape, wanted_kind)
 
-local id = string.format('%.0f', call('INCR', P .. 'seq'))
+local id = whole(call('INCR', P .. 'seq'))
 local now = now_ms()
-local stamp = string.format('%.0f', now)
+local stamp = whole(now)
 call('SET', key2('idem', nonce), id .. ':' .. stamp, 'EX', 600)
 local state = waits.hold and 'held' or 'queued'
 call('HSET', job_key(id), F.state, state, F.user, user, F.priority, lv, F.shape, shape, F.mem_bytes, mem, F.requeue, requeue,

@@ -16,7 +16,7 @@ for user in pairs(users) do names[#names + 1] = user end
 table.sort(names)
 for _, user in ipairs(names) do
   local held = held_by({user}, true)
-  held.user, held.running_mem, held.queued_jobs = user, string.format('%.0f', held.running_mem), waiting_of(user)
+  held.user, held.running_mem, held.queued_jobs = user, whole(held.running_mem), waiting_of(user)
   out[#out + 1] = held
 end
 return cjson.encode(out)

@@ -16,22 +16,21 @@ end
 local now = now_ms()
 local asks = asks_of(job.shape)
 
-local function text(number) return string.format('%.0f', number) end
-local function time(ms) return ms and ms > 0 and text(ms) or nil end -- 0: unknown
+local function time(ms) return ms and ms > 0 and whole(ms) or nil end -- 0: unknown
 local function list(items) return #items > 0 and items or nil end -- cjson writes an empty table as {}
 
 local function describe_run(run)
   local st, by, times, lv, deadline = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by, F.preemptions, F.priority,
     F.preempt_until_ms))
-  return {job_id = run.id, held_bytes = text(run.bytes), ends_ms = time(run.ends), made_place = to_count(times),
+  return {job_id = run.id, held_bytes = whole(run.bytes), ends_ms = time(run.ends), made_place = to_count(times),
     going = is_leaving(st, by, deadline, now), level = string.match(lv or '', '^[0-3]$')}
 end
 
 local function describe_device(device, obstacle, holder)
   local runs = {}
   for i, run in ipairs(device.runs) do runs[i] = describe_run(run) end
-  return {device = device.name, host = device.host, obstacle = obstacle, available_bytes = text(device.available),
-    capacity_bytes = text(device.capacity), total_bytes = text(device.total), runs = list(runs), kept_for = holder,
+  return {device = device.name, host = device.host, obstacle = obstacle, available_bytes = whole(device.available),
+    capacity_bytes = whole(device.capacity), total_bytes = whole(device.total), runs = list(runs), kept_for = holder,
     place_made = holder and call('HGET', job_key(holder), F.by_preemption) == '1'}
 end
 
@@ -150,10 +149,10 @@ end
 
 reply.state, reply.level, reply.waits_since_ms, reply.devices = job.state, job.priority, time(waits_since(id, now)), list(devices)
 if best and not (job.state == 'queued' and (job.reason or '') ~= '') then reply.start = describe_start() end
-if under then reply.room = {at_ms = time(under.at), kept_for = under.kept, runs = list(under.ids)} end
+if under then reply.room = {at_ms = time(under.at), kept_for = under.reserved_for, runs = list(under.ids)} end
 for i, each in ipairs(limits) do
-  limits[i] = {whose = each.whose, measure = each.measure, used = text(each.used), most = text(each.most),
-    asked = text(each.asked), kept_for = each.kept, runs = list(each.ids)}
+  limits[i] = {whose = each.whose, measure = each.measure, used = whole(each.used), most = whole(each.most),
+    asked = whole(each.asked), kept_for = each.reserved_for, runs = list(each.ids)}
 end
 reply.limits = list(limits)
 return cjson.encode(reply)

@@ -73,7 +73,7 @@ function leave_to(device, id, now)
   if left == MOST_LEFT then return false end
   local since = tonumber(call('HGET', job_key(id), F.left_since_ms) or '')
   if since and (now - since >= LEAVE_MS or now < since) then return false end -- the latter: the clock was set
-  if not since then call('HSET', job_key(id), F.left_since_ms, string.format('%.0f', now)) end
+  if not since then call('HSET', job_key(id), F.left_since_ms, whole(now)) end
   wake('for:' .. device)
   learned.left = left + 1
   return true

@@ -19,6 +19,7 @@ local function learned_of(what) -- the table of this name in `learned`
   return found
 end
 
+local function whole(number) return string.format('%.0f', number) end -- not in scientific notation
 local function key2(a, b) return P .. a .. ':' .. b end
 local function key3(a, b, c) return P .. a .. ':' .. b .. ':' .. c end
 local function job_key(id) return P .. 'j:' .. id end

@@ -1,7 +1,7 @@
 -- Jobs that may not start yet. Such a job is queued, has a wait reason and is in no queue, so no claim ever reads it,
 -- however many there are. A begin time is in `timers`; a dependency is in `dep:<id>` of each job it waits for. Goes
 -- before every act that queues a job, removes one or ends one.
-local whole, waits_of, dependencies, store_waits, same_key, ends_of, depend, drop_dependencies, queue_if_ready, leave, let_in,
+local waits_of, dependencies, store_waits, same_key, ends_of, depend, drop_dependencies, queue_if_ready, leave, let_in,
   let_in_if_due, queue_again, after_failure, lose, moment, record_unqueued, forget_unqueued
 do
 local LET_IN = 25 -- jobs that one script queues or ends; the rest is for the next script
@@ -9,7 +9,6 @@ local REQUEUES, REQUEUE_MS, EX_TEMPFAIL = 5, 5000, 75 -- sysexits.h
 local RETRY_MS, LONGEST_MS = 10000, 3600000 -- pause before the first retry (it doubles), and the longest pause
 
 function moment(text) return tonumber(string.match(text or '', '^%d+$') and #text < 16 and text or 0) end
-function whole(number) return string.format('%.0f', number) end
 
 -- Parse how a request waits: one argument of words such as after=12:ok begin=1700000000000 (see ../dependency_args.py).
 -- -> a table, or nil and the error

@@ -77,23 +77,21 @@ local function charge_of(shape)
   local mem, _, n, pool, wanted_kind, more = parse_shape(shape)
   if not wants_alone(shape) then return mem, mem end
   local charges = learned_of('charges')
-  local known, want = charges[shape], constraints(more)
-  for _, host in ipairs(known and {} or call('SMEMBERS', P .. 'hosts')) do
-    local records, by_kind = call('HGETALL', key2('dev', host)), {}
-    for i = 1, #records, 2 do
-      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
-      local gives = total and total - headroom
-      if gives and gives >= mem and belongs(pool, wanted_kind, want, records[i], its_pool, kind) and (n == 1 or kind ~= 'mig') then
-        by_kind[kind] = by_kind[kind] or {}
-        table.insert(by_kind[kind], gives)
-      end
-    end
-    for _, each in pairs(by_kind) do -- all devices of a job are on one host and of one kind
+  if not charges[shape] then
+    local want, together, least, most = constraints(more), {}, math.huge, math.huge
+    any_device(function(device, host, total, headroom, _, _, _, its_pool, kind)
+      local gives = total - headroom
+      if gives < mem or (n > 1 and kind == 'mig') or not belongs(pool, wanted_kind, want, device, its_pool, kind) then return end
+      local on_host = host .. ' ' .. kind -- all devices of a job are on one host and of one kind
+      together[on_host] = together[on_host] or {}
+      table.insert(together[on_host], gives)
+    end)
+    for _, each in pairs(together) do
       table.sort(each)
-      if each[n] then known = {math.min(known and known[1] or each[1], each[1]), math.min(known and known[2] or each[n], each[n])} end
+      if each[n] then least, most = math.min(least, each[1]), math.min(most, each[n]) end
     end
+    charges[shape] = least < math.huge and {least, most} or {mem, mem}
   end
-  charges[shape] = known or {mem, mem}
   return unpack(charges[shape])
 end
 
@@ -147,34 +145,35 @@ function reserved_rooms()
   return rooms
 end
 
-function reserve_room(whose, kept)
-  reserved_rooms()[whose] = kept
-  if not kept then
+-- Reserve room under the limits of a user or group; nil drops the reservation.
+function reserve_room(whose, room)
+  reserved_rooms()[whose] = room
+  if not room then
     call('HDEL', P .. 'lk', whose)
     return
   end
   local runs = {}
-  for id in pairs(kept.waits_for) do runs[#runs + 1] = id end
+  for id in pairs(room.waits_for) do runs[#runs + 1] = id end
   table.sort(runs)
-  call('HSET', P .. 'lk', whose, string.format('%s:%.0f:%.0f:%s:%.0f:%.0f:%s:%s', kept.id, kept.running_gpus,
-    kept.running_mem, kept.user, kept.start, kept.since, table.concat(runs, ','), kept.shape))
+  call('HSET', P .. 'lk', whose, string.format('%s:%.0f:%.0f:%s:%.0f:%.0f:%s:%s', room.id, room.running_gpus,
+    room.running_mem, room.user, room.start, room.since, table.concat(runs, ','), room.shape))
 end
 
 -- Drop the rooms reserved for a user's jobs of this shape when one has started.
 function drop_reserved_room(user, shape)
-  for whose, kept in pairs(learned.rooms or {}) do -- if no room was read, these jobs are under no limit
-    if kept.user == user and kept.shape == shape then reserve_room(whose, nil) end
+  for whose, room in pairs(learned.rooms or {}) do -- if no room was read, these jobs are under no limit
+    if room.user == user and room.shape == shape then reserve_room(whose, nil) end
   end
 end
 
 -- Return the reserved room that a job of this shape may not use under a limit; nil if there is none, or the job ends
 -- before the room is needed. Jobs that are alike share a reservation: the first of them may use it.
 local function room_reserved_from(user, shape, whose)
-  local kept = reserved_rooms()[whose]
-  if not kept or (kept.user == user and kept.shape == shape) then return nil end
+  local room = reserved_rooms()[whose]
+  if not room or (room.user == user and room.shape == shape) then return nil end
   local _, limit_s = parse_shape(shape)
-  if limit_s > 0 and kept.start > 0 and now_ms() + limit_s * 1000 + GONE_MS <= kept.start then return nil end
-  return kept
+  if limit_s > 0 and room.start > 0 and now_ms() + limit_s * 1000 + GONE_MS <= room.start then return nil end
+  return room
 end
 
 -- Return what a run of this shape will hold, by measure. `kind` is the device's kind, nil if unknown: a CPU counts no
@@ -191,25 +190,21 @@ function least_kind(shape)
   local mem, _, n, pool, wanted_kind, more = parse_shape(shape)
   if wanted_kind ~= 'any' or n > 1 then return nil end
   local on_cpus = learned_of('on_cpus') -- shape -> whether there is such a CPU
-  for _, host in ipairs(on_cpus[shape] == nil and call('SMEMBERS', P .. 'hosts') or {}) do
-    local records = call('HGETALL', key2('dev', host))
-    for i = 1, #records, 2 do
-      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
-      local is_enough = total and kind == 'cpu' and total - headroom >= mem
-      if is_enough and belongs(pool, wanted_kind, constraints(more), records[i], its_pool, kind) then on_cpus[shape] = true end
-    end
+  if on_cpus[shape] == nil then
+    on_cpus[shape] = any_device(function(device, _, total, headroom, _, _, _, its_pool, kind)
+      return kind == 'cpu' and total - headroom >= mem and belongs(pool, wanted_kind, constraints(more), device, its_pool, kind)
+    end)
   end
-  on_cpus[shape] = on_cpus[shape] or false
   return on_cpus[shape] and 'cpu' or nil
 end
 
 -- Return a limit that leaves no room for a run that holds so much, beside the reserved room: {whose, measure, used,
--- most, asked, kept: the job that the room is reserved for, if that is what blocks it}; nil if there is room.
-local function beyond(bound, measure, asked, kept)
+-- most, asked, reserved_for: the job that has the room reserved, if that is what blocks it}; nil if there is room.
+local function beyond(bound, measure, asked, room)
   local limit = bound.figures[measure]
   if not limit or asked <= 0 then return nil end
   if not bound.held then bound.held = held_by(bound.users, false) end
-  local least = limit.most - asked - (kept and kept[measure] or 0)
+  local least = limit.most - asked - (room and room[measure] or 0)
   if bound.held[measure] > least and not bound.sure then
     bound.held = held_by(bound.users, true)
     bound.sure = true
@@ -217,7 +212,7 @@ local function beyond(bound, measure, asked, kept)
   if bound.held[measure] <= least then return nil end
   local is_there = bound.held[measure] + asked <= limit.most
   return {whose = bound.whose, measure = measure, used = bound.held[measure], most = limit.most, asked = asked,
-    kept = is_there and kept.id or nil}
+    reserved_for = is_there and room.id or nil}
 end
 
 -- Return a limit that a run of this user exceeds on its own, so that the end of another run does not help; nil if none.
@@ -238,9 +233,9 @@ function limit_in_the_way(user, shape, kind, charged, bare)
   local asked = asked_for(shape, kind, charged)
   local found = passed_alone(user, asked)
   for _, bound in ipairs(found and {} or bounds_of(user)) do
-    local kept = not bare and room_reserved_from(user, shape, bound.whose)
+    local room = not bare and room_reserved_from(user, shape, bound.whose)
     for _, measure in ipairs(RUNNING) do
-      found = found or beyond(bound, measure, asked[measure], kept)
+      found = found or beyond(bound, measure, asked[measure], room)
     end
   end
   return found
@@ -263,9 +258,9 @@ function limits_in_the_way(user, shape, kind, charged)
   local found, first = {}, limit_in_the_way(user, shape, kind, charged)
   local asked = first and asked_for(shape, kind, charged)
   for _, bound in ipairs(first and bounds_of(user) or {}) do
-    local kept, ids = room_reserved_from(user, shape, bound.whose), ids_by_measure(bound.users)
+    local room, ids = room_reserved_from(user, shape, bound.whose), ids_by_measure(bound.users)
     for _, measure in ipairs(RUNNING) do
-      local limit = beyond(bound, measure, asked[measure], kept)
+      local limit = beyond(bound, measure, asked[measure], room)
       if limit then
         limit.ids = ids[measure]
         local is_first = limit.whose == first.whose and measure == first.measure
@@ -324,7 +319,7 @@ function beyond_a_limit(user, shape, mem, time_ms, waits, members)
   local beyond = refused_by_limit(user, shape, mem, time_ms or math.huge, waits, members or 1)
   if not beyond then return nil end
   for _, name in ipairs({'used', 'most', 'asked'}) do
-    beyond[name] = string.format('%.0f', beyond[name] == math.huge and 0 or beyond[name])
+    beyond[name] = whole(beyond[name] == math.huge and 0 or beyond[name])
   end
   return {'limited', cjson.encode(beyond)}
 end

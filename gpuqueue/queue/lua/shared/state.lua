@@ -29,23 +29,28 @@ local function parse_record(record, device)
   return total, headroom, external, seen, slots, pool, kind
 end
 
--- Return whether the queue knows of a GPU. Lost, drained and silent GPUs count until they are withdrawn. Read at most
--- once.
-local function gpus_known()
-  if learned.gpus_known ~= nil then return learned.gpus_known end
-  learned.gpus_known = false
+-- Call visit(device, host, total, headroom, external, seen, slots, pool, kind) for each device that is known, until it
+-- returns true. -> whether it did
+local function any_device(visit)
   local hosts = call('SMEMBERS', P .. 'hosts')
   for h = 1, #hosts do
     local records = call('HGETALL', key2('dev', hosts[h]))
     for i = 1, #records, 2 do
-      local total, _, _, _, _, _, kind = parse_record(records[i + 1], records[i])
-      if total and kind ~= 'cpu' then
-        learned.gpus_known = true
+      local total, headroom, external, seen, slots, pool, kind = parse_record(records[i + 1], records[i])
+      if total and visit(records[i], hosts[h], tonumber(total), tonumber(headroom), external, seen, slots, pool, kind) then
         return true
       end
     end
   end
   return false
+end
+
+-- Return whether the queue knows of a GPU. Lost, drained and silent GPUs count until they are withdrawn.
+local function gpus_known()
+  if learned.gpus_known == nil then
+    learned.gpus_known = any_device(function(_, _, _, _, _, _, _, _, kind) return kind ~= 'cpu' end)
+  end
+  return learned.gpus_known
 end
 
 -- Return whether a device of this kind may take a job that asks for the kind `wanted_kind`. Same rule as
@@ -198,7 +203,7 @@ end
 -- the id itself.
 local function first_at(place, lv, user, shape)
   if type(place) == 'string' and string.find(place, '^[1-9]%d*$') then return place end
-  if tonumber(place) > 0 then return string.format('%.0f', place) end
+  if tonumber(place) > 0 then return whole(place) end
   return call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1] or '0' -- a stale entry has no first job
 end
 
@@ -282,7 +287,7 @@ end
 -- `mem` while that is unknown.
 local function all_of(host, device, mem)
   local _, _, _, _, _, _, _, capacity = promise(host, device)
-  return string.format('%.0f', math.max(capacity or 0, tonumber(mem)))
+  return whole(math.max(capacity or 0, tonumber(mem)))
 end
 
 -- Return the bytes allocated to a run on each of its devices, by its leases; for exclusive devices the smallest. nil
@@ -303,7 +308,7 @@ local function count_run(id, user, mem, names)
     devices = devices + 1
     if string.sub(device, 1, 4) ~= 'cpu-' then gpus = gpus + 1 end
   end
-  call('HSET', key2('run', user), id, gpus .. ':' .. string.format('%.0f', devices * mem))
+  call('HSET', key2('run', user), id, gpus .. ':' .. whole(devices * mem))
 end
 
 -- Return the text of a new lease. `nonce` is the nonce of the claim: a claim that is sent twice gets the same answer
@@ -314,9 +319,9 @@ local function lease_of(bytes, ends, alone, nonce) return bytes .. ':0:' .. ends
 -- -> the bytes allocated on the first device
 local function hold_devices(id, run, mem, shape, now, expires)
   local _, limit_s = parse_shape(shape)
-  local ends = limit_s > 0 and string.format('%.0f', tonumber(run.claimed_ms) + limit_s * 1000) or '0'
+  local ends = limit_s > 0 and whole(tonumber(run.claimed_ms) + limit_s * 1000) or '0'
   call('HSET', job_key(id), F.token, run.token, F.host, run.host, F.worker, run.worker, F.devices, run.devices,
-    F.claimed_ms, run.claimed_ms, F.rate, run.rate, F.claimed_fair_ms, string.format('%.0f', fair_ms(now)), F.deposit_s, 0)
+    F.claimed_ms, run.claimed_ms, F.rate, run.rate, F.claimed_fair_ms, whole(fair_ms(now)), F.deposit_s, 0)
   local alone, held, nonce = wants_alone(shape), mem, string.match(run.token, '%w*$')
   for device in string.gmatch(run.devices, '[^,]+') do
     local bytes = alone and all_of(run.host, device, mem) or mem
@@ -324,7 +329,7 @@ local function hold_devices(id, run, mem, shape, now, expires)
     call('HSET', key2('dl', device), id, lease_of(bytes, ends, alone, nonce))
   end
   count_run(id, call('HGET', job_key(id), F.user), promised_to(id, run.devices) or tonumber(mem), run.devices) -- as in claim.lua
-  call('ZADD', P .. 'leases', string.format('%.0f', expires), id)
+  call('ZADD', P .. 'leases', whole(expires), id)
   return held
 end
 
@@ -343,7 +348,7 @@ local function free_devices(id, job, now, took_s)
     -- heartbeat raises it.)
     local before_s = tonumber(job.usual_s or call('HGET', P .. 'usual', job.user) or '') -- an adopted run has no claim
     local last_s = math.max(1, took_s)
-    call('HSET', P .. 'usual', job.user, string.format('%.0f', before_s and math.sqrt(math.max(1, before_s) * last_s) or last_s))
+    call('HSET', P .. 'usual', job.user, whole(before_s and math.sqrt(math.max(1, before_s) * last_s) or last_s))
   end
   charge(job.user, (spent_s - deposit_s) * rate * weight(tonumber(job.claimed_fair_ms) or claimed), share_of(job.user), priorities_waited_at())
 end
@@ -365,7 +370,7 @@ end
 
 local function drain(device, origin, why, by, now)
   local drains = drains_of(device)
-  drains[origin] = {why = why, by = by, at = string.format('%.0f', now)}
+  drains[origin] = {why = why, by = by, at = whole(now)}
   write_drains(device, drains)
 end
 
@@ -398,8 +403,8 @@ end
 -- Record the end of a job. Its entry stays readable until the history has the event (settle.lua).
 local after_close -- (id, state, now): counts the member of an array; set in array.lua
 local function close(id, state, now, event)
-  call('HSET', job_key(id), F.state, state, F.ended_ms, string.format('%.0f', now), F.end_event, event, F.reason, '')
-  call('ZADD', P .. 'ended', string.format('%.0f', now), id)
+  call('HSET', job_key(id), F.state, state, F.ended_ms, whole(now), F.end_event, event, F.reason, '')
+  call('ZADD', P .. 'ended', whole(now), id)
   call('PUBLISH', P .. 'end', id)
   if call('EXISTS', key2('dep', id)) == 1 then -- dependent jobs are notified in batches (dependencies.lua)
     call('ZADD', P .. 'timers', 0, 'd:' .. id .. ':' .. (state == 'succeeded' and 'ok' or 'fail'))
