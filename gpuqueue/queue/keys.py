@@ -31,7 +31,7 @@ aside:<user>           zset    job id -> 0: one user's waiting jobs that are in 
                                not start yet; array -> 1, until it has ended
 asiders                set     the users with entries in ``aside:<user>``
 fair                   zset    user -> decayed usage in device-seconds divided by the user's share, an integer
-                               (see ``lua/shared/state.lua``)
+                               (see ``lua/shared/fair_share.lua``)
 usual                  hash    user -> usual duration of the user's runs in seconds, which a claim charges in advance
 shares                 hash    user -> share in thousandths, if it is not 1000
 limits                 hash    user, group or pool -> its limits (see ``lua/shared/limits.lua``); absent without limits

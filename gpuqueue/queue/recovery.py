@@ -133,6 +133,6 @@ class Recovery:
 def is_paused(claims_ms: int | None, ticked_ms: int | None, *, now_ms: int) -> bool:
     """Return whether claims are paused, by the fields ``claims`` and ``reap`` of the store's ``meta`` hash.
 
-    As ``pausing`` in ``lua/shared/state.lua``: a pause lasts until the first tick after its end.
+    As ``pausing`` in ``lua/shared/fair_share.lua``: a pause lasts until the first tick after its end.
     """
     return (claims_ms or 0) > min(now_ms, ticked_ms or 0)

@@ -18,7 +18,7 @@ else:
     functions = later("gpuqueue.queue.functions")
 
 #: The parts before every act.
-PRELUDE = ("core", "state")
+PRELUDE = ("core", "arguments", "fair_share", "state", "leases")
 #: The acts, one script each. The other Lua files are shared parts; SHARED says before which acts they go.
 ACTS = (
     "rebuild_begin",
@@ -89,14 +89,18 @@ SHARED = {
     "set_tags": ("authorize",),
     "rebuild_marks": ("priority_front",),
     **dict.fromkeys(
-        (*("adopt", "finish", "release_claim", "lose", "reap", "rebuild_job", "rebuild_array"),),
-        ("dependencies", "array_index", "array"),
+        ("adopt", "release_claim", "reap", "rebuild_job", "rebuild_array"), ("dependencies", "array_index", "array")
     ),
+    **dict.fromkeys(("finish", "lose"), ("dependencies", "array_index", "array", "drains")),
+    **dict.fromkeys(("drain", "resume"), ("drains",)),
     **dict.fromkeys(
         ("cancel", "hold", "release", "edit_members"), ("authorize", "dependencies", "array_index", "array")
     ),
-    "submit": ("device_filter", "feasibility", "array_index", "limits", "dependencies", "array"),
-    "edit": ("authorize", "device_filter", "feasibility", "array_index", "limits", "dependencies", "array"),
+    "submit": ("device_filter", "feasibility", "array_index", "limits", "limit_refusal", "dependencies", "array"),
+    "edit": (
+        *("authorize", "device_filter", "feasibility", "array_index", "limits", "limit_refusal"),
+        *("dependencies", "array"),
+    ),
 }
 
 

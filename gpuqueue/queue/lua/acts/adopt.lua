@@ -13,7 +13,7 @@
 --   '' if this is not its run
 local wanted = {'id', 'token', 'ms', 'host', 'worker', 'gang', 'passed', 'rate', 'text', 'text'}
 if (ARGV[10] or '') ~= '' then
-  for _, kind in ipairs({'user', 'level', 'size', 'shape', 'flag', 'text'}) do wanted[#wanted + 1] = kind end
+  for _, kind in ipairs({'user', 'priority', 'size', 'shape', 'flag', 'text'}) do wanted[#wanted + 1] = kind end
 end
 local wrong = expect(wanted)
 local attempt = string.match(ARGV[2] or '', '^(%d+)%.')

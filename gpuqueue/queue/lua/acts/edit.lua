@@ -9,7 +9,7 @@
 --       | {'granted', n}: it was granted n retries and the last is still to come; fewer cannot be set
 --       | {'circle', id}: that job waits for this one | {'tangled'}: too many jobs wait for each other
 --       | as submit.lua; 'default' if the job moves to another pool
-local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'flag', 'text', 'by'}
+local wrong = expect {'id', 'nonce', 'priority?', 'size', 'shape', 'text', 'flag', 'flag', 'flag', 'text', 'by'}
 local waits
 if not wrong then waits, wrong = waits_of(10) end
 if wrong then return wrong end

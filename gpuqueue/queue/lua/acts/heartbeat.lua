@@ -25,7 +25,7 @@ call('HSET', key2('dev', host), device,
   table.concat({total, headroom, external, whole(now), slots, pool, kind}, ':'))
 
 -- Charge a run that lasts longer than its deposit. Otherwise a user with runs of days would be charged for ten minutes
--- until they end. The time really taken is settled at the end (state.lua).
+-- until they end. The time really taken is settled at the end (leases.lua).
 local function charge_on(id, job)
   local claimed, deposit_s, rate = tonumber(job.claimed_ms), tonumber(job.deposit_s), tonumber(job.rate)
   if not (job.user and claimed and deposit_s and rate) then return end

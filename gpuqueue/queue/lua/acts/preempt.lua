@@ -8,7 +8,7 @@
 --   priority that may preempt: priority  the priorities that it may preempt, as digits
 -- returns for each preempted run: its job  the job that it is preempted for
 local wrong = misfit {'ms', 'ms', 'count'}
-for i = 4, #ARGV, 2 do wrong = wrong or misfit({'level', 'levels'}, i) end
+for i = 4, #ARGV, 2 do wrong = wrong or misfit({'priority', 'priorities'}, i) end
 if wrong then return wrong end
 local after_ms, grace_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, out, MOST_SHAPES, MOST_LOOKS = now_ms(), {}, 16, 32000

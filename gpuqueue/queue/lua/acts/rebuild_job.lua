@@ -8,7 +8,7 @@
 --   losses  how it waits (see dependencies.lua), and of a run: token  host  worker  devices (comma-separated)  claimed
 --   began  rate  said  parked until
 -- returns 1 restored | 0 it was there already | -1 this rebuild is over
-local wanted = {'nonce', 'ms', 'id', 'word', 'reason', 'user', 'level', 'size', 'shape', 'flag', 'text', 'ms', 'count',
+local wanted = {'nonce', 'ms', 'id', 'word', 'reason', 'user', 'priority', 'size', 'shape', 'flag', 'text', 'ms', 'count',
   'count', 'text'}
 if #ARGV > #wanted then
   for _, kind in ipairs({'token', 'host', 'worker', 'gang', 'ms', 'ms', 'rate', 'text', 'ms'}) do wanted[#wanted + 1] = kind end

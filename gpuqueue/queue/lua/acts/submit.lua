@@ -13,7 +13,7 @@
 --       | {'impossible', 'model', 0} | {'impossible', 'named', 0}
 --       | {'limited', JSON: whose ('pool', a user, or @ and a group), measure, and as strings used, most, asked}
 --       | {'default', ms}: it has no time limit and must be submitted again with this one
-local wrong = expect {'user', 'level', 'size', 'shape', 'flag', 'text', 'nonce', 'text'}
+local wrong = expect {'user', 'priority', 'size', 'shape', 'flag', 'text', 'nonce', 'text'}
 local waits
 if not wrong then waits, wrong = waits_of(8) end
 if wrong then return wrong end

@@ -1,4 +1,4 @@
--- Keys, time, the outbox and the wake-up channel. First part of every script, before state.lua. KEYS[1] is the prefix
+-- Keys, time, the outbox and the wake-up channel. First part of every script. KEYS[1] is the prefix
 -- of all keys (../keys.py lists the keys and their contents).
 --
 -- F.state is the stored name of the field `state` of a job's hash, as a constant. F{state, user} is two tables: the

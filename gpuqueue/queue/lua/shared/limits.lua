@@ -9,10 +9,10 @@
 -- limits for a job that has waited too long, and what its run will hold. `start` is when the job has the room and its
 -- devices, 0 if unknown. `since` is when the reservation began, or when a run it waits for last ended. `runs` are the
 -- runs without a time limit that it waits for. See limit_reservation.lua.
-local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, time_of, beyond_a_limit,
-  default_time_ms, bounds_of, asked_for, least_kind, reserved_rooms, reserve_room, drop_reserved_room
+local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, bounds_of, asked_for, least_kind,
+  charge_of, figures_of_pool, beyond, passed_alone, reserved_rooms, reserve_room, drop_reserved_room, RUNNING
 do
-local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order of the reports
+RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order of the reports
 
 function limits_set() -- most sites have none and pay for one read
   if learned.limits_set == nil then learned.limits_set = call('EXISTS', P .. 'limits') == 1 end
@@ -73,7 +73,7 @@ end
 -- Return the least that a run of this shape is charged on each device, and the least that the largest of its devices
 -- gives. For a job without exclusive devices both are its memory. For an exclusive job they come from the smallest
 -- devices that it could get together; its memory if none are known.
-local function charge_of(shape)
+function charge_of(shape)
   local mem, _, n, pool, wanted_kind, more = parse_shape(shape)
   if not wants_alone(shape) then return mem, mem end
   local charges = learned_of('charges')
@@ -95,7 +95,7 @@ local function charge_of(shape)
   return unpack(charges[shape])
 end
 
-local function figures_of_pool(pool)
+function figures_of_pool(pool)
   local pools = learned_of('pools')
   if not pools[pool] then
     local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
@@ -200,7 +200,7 @@ end
 
 -- Return a limit that leaves no room for a run that holds so much, beside the reserved room: {whose, measure, used,
 -- most, asked, reserved_for: the job that has the room reserved, if that is what blocks it}; nil if there is room.
-local function beyond(bound, measure, asked, room)
+function beyond(bound, measure, asked, room)
   local limit = bound.figures[measure]
   if not limit or asked <= 0 then return nil end
   if not bound.held then bound.held = held_by(bound.users, false) end
@@ -216,7 +216,7 @@ local function beyond(bound, measure, asked, room)
 end
 
 -- Return a limit that a run of this user exceeds on its own, so that the end of another run does not help; nil if none.
-local function passed_alone(user, asked)
+function passed_alone(user, asked)
   for _, bound in ipairs(bounds_of(user)) do
     for _, measure in ipairs(RUNNING) do
       local limit = bound.figures[measure]
@@ -269,65 +269,5 @@ function limits_in_the_way(user, shape, kind, charged)
     end
   end
   return found
-end
-
--- Return the first limit that refuses a job it has no room for, or that a run of this shape exceeds on its own: such a
--- job would wait in vain, whatever else blocks it.
-local function refusing(user, shape)
-  local asked = asked_for(shape, least_kind(shape))
-  local found = passed_alone(user, asked)
-  for _, bound in ipairs(found and {} or bounds_of(user)) do
-    for _, measure in ipairs(RUNNING) do
-      local limit = bound.figures[measure]
-      if limit and limit.refuses then found = found or beyond(bound, measure, asked[measure]) end
-    end
-  end
-  return found
-end
-
--- Return a job's exact time limit in ms (the shape's is rounded up, see claim.lua); nil without one.
-function time_of(spec)
-  local seconds = tonumber(string.match(spec, '"time_limit_s":([%d.]+)') or '')
-  return seconds and seconds * 1000
-end
-
--- Return the limit that refuses a job, or nil. -> {whose, measure or figure, used, most, asked}. A job that `waits`
--- already takes no further slot; an array takes one for each of its `members`.
-local function refused_by_limit(user, shape, mem, time_ms, waits, members)
-  if not limits_set() then return nil end
-  local _, _, n, pool = parse_shape(shape)
-  local figures = figures_of_pool(pool)
-  local asked = {max_mem = wants_alone(shape) and select(2, charge_of(shape)) or tonumber(mem), max_time = time_ms, max_gpus = n}
-  for _, name in ipairs({'max_mem', 'max_time', 'max_gpus'}) do
-    local limit = figures[name]
-    if limit and asked[name] > limit.most then
-      return {whose = 'pool', measure = name, used = 0, most = limit.most, asked = asked[name]}
-    end
-  end
-  for _, bound in ipairs(bounds_of(user)) do
-    local limit, waiting = not waits and bound.figures.queued_jobs, 0
-    for _, name in ipairs(limit and bound.users or {}) do waiting = waiting + waiting_of(name) end
-    if limit and waiting + members > limit.most then
-      return {whose = bound.whose, measure = 'queued_jobs', used = waiting, most = limit.most, asked = members}
-    end
-  end
-  return refusing(user, shape)
-end
-
--- Return the reply to a request that a limit refuses, or nil.
-function beyond_a_limit(user, shape, mem, time_ms, waits, members)
-  local beyond = refused_by_limit(user, shape, mem, time_ms or math.huge, waits, members or 1)
-  if not beyond then return nil end
-  for _, name in ipairs({'used', 'most', 'asked'}) do
-    beyond[name] = whole(beyond[name] == math.huge and 0 or beyond[name])
-  end
-  return {'limited', cjson.encode(beyond)}
-end
-
--- Return the time limit in ms that a job of this pool gets if it has none; nil without a default.
-function default_time_ms(pool)
-  if not limits_set() then return nil end
-  local figure = figures_of_pool(pool).default_time
-  return figure and figure.most
 end
 end
