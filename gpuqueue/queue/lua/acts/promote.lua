@@ -17,7 +17,7 @@ local function promote(id, lv, user, shape)
   leave_queue(id, lv, user, shape) -- its reservation stays
   call('HSET', job_key(id), F.priority, above, F.promotions, lifts + 1)
   enqueue(id, above, user, shape)
-  record_event('promote', id, 'queued', now, to_count(j[2]), to_count(j[3]), '', 'priority', above)
+  record_event('promote', id, 'queued', now, to_count(j[2]), to_count(j[3]), '', 'level', above)
   lifted = lifted + 1
   return true
 end
