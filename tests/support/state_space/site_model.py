@@ -19,7 +19,7 @@ OPEN, DOWN, LOST = "open", "down", "lost"
 RULES = {
     "token": "owns() in lua/shared/state.lua: a write about a run counts only with the token of the job's current run",
     "fence": "workers/shim/supervisor.py: nobody vouched for the run for its grace, so its processes are ended",
-    "promises are counted": "promise() in lua/shared/leases.lua: what is available is derived from the live leases",
+    "promises are counted": "room_of() in lua/shared/leases.lua: what is available is derived from the live leases",
     "grace after an absence": "reap.lua: whoever was away grants one more lease before anything is taken back",
     "pause after a loss": "claim.lua: nothing is claimed for one lease after a rebuild",
     "pause while the store is there": "reap.lua: the pause is longer by the time that the store was away",

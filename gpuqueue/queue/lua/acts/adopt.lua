@@ -56,7 +56,7 @@ else
   local last, floor = tonumber(opening[1] or 0), tonumber(opening[2] or 0)
   local given, number = tonumber(call('GET', P .. 'seq') or 0), tonumber(id)
   if spec == '' or number > 2 ^ 52 then return '' end -- later ids must stay exact in a double
-  local left = still_left(spec) -- a member is identified by its array, whatever its id
+  local left = still_waits(spec) -- a member is identified by its array, whatever its id
   if left == false or (left == nil and (number <= last or (number > floor and number <= given))) then return '' end
   if call('SADD', P .. 'late', id) == 0 then return '' end -- it was adopted before and has ended since
   if number > floor and not left then call('HSET', P .. 'meta', 'floor', id) end
@@ -69,7 +69,7 @@ else
   store_waits(id, job, waits)
   call('SET', key2('s', id), spec)
   call('ZADD', P .. 'live', id, id)
-  rejoin(id, spec, now)
+  restore_member(id, spec, now)
   for _, word in ipairs({'spec', spec}) do told[#told + 1] = word end
   local _, _, _, _, wanted_kind = parse_shape(job.shape)
   if wanted_kind == 'gpu' then for _, word in ipairs({'meant', 'gpu'}) do told[#told + 1] = word end end

@@ -20,7 +20,7 @@ local now = now_ms()
 if job.state == 'queued' or job.state == 'held' then
   leave(id, job, true)
   close(id, 'cancelled', now, record_event('cancel', id, 'cancelled', now, job.attempts, job.losses, ''))
-  let_in_if_due(now)
+  queue_due_if_any(now)
   return 'cancelled'
 elseif job.state == 'starting' or job.state == 'running' then
   call('HSET', job_key(id), F.state, 'cancelling')

@@ -14,7 +14,7 @@
 -- in these variables: each call sets all of them before it reads any. Other data that a call reads is in `learned`
 -- (core.lua). Only `parsed` survives a call.
 local host, device, worker, lease_ms, external, nonce, now, stamp
-local available, pool, slots, total, all_slots, kind, capacity, external_bytes, runs -- results of promise()
+local available, pool, slots, total, all_slots, kind, capacity, external_bytes, runs -- results of room_of()
 local r_job, r_need, r_start, blockers, room_beside -- the reservation of the device; bytes others may use beside it
 local levels, choosy
 
@@ -49,7 +49,7 @@ local function answer_again(leases)
     F.index, F.shape)
   if j[1] ~= 'starting' or j[2] ~= (j[3] or '') .. '.' .. nonce then return {} end
   local mem = j[4]
-  if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', promised_to(id, j[5]) or 0) end
+  if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', allocated_to(id, j[5]) or 0) end
   return {id, j[2], spec_for(id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
 end
 
@@ -78,7 +78,7 @@ local function look_at_device(leases)
   call('HSET', key2('dev', host), device, record)
   if #ARGV > 7 then note_observed(leases) end
   local _
-  available, pool, _, slots, total, all_slots, kind, capacity, external_bytes, runs = promise(host, device, record, leases)
+  available, pool, _, slots, total, all_slots, kind, capacity, external_bytes, runs = room_of(host, device, record, leases)
   return available ~= nil and available > 0 and slots > 0
 end
 
@@ -93,7 +93,7 @@ local function neighbours() -- the host's other devices of this kind, fullest fi
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
-      local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_external, its_runs = promise(host, names[i])
+      local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_external, its_runs = room_of(host, names[i])
       if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
         local reserved = parse_reservation(call('HGET', P .. 'rsv', names[i]))
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved, total = its_total,
@@ -129,7 +129,7 @@ local function gang(asks, for_job, kept)
 end
 
 local function are_limited() -- most sites have no limits; read once a job is found that fits
-  if learned.limits_set == nil then learned.limits_set, learned.any_shares = there(P .. 'limits', P .. 'shares') end
+  if learned.limits_set == nil then learned.limits_set, learned.any_shares = exist(P .. 'limits', P .. 'shares') end
   return learned.limits_set
 end
 
@@ -480,7 +480,7 @@ local function look_at_site()
   if found <= rest then return nil, refusal() end
   local due, drained, kept, more = false, false, false, found - (rest + 1)
   if more > 0 then
-    due, drained, kept = there(P .. 'timers', P .. 'drained', P .. 'rsv')
+    due, drained, kept = exist(P .. 'timers', P .. 'drained', P .. 'rsv')
     more = more - (due and 1 or 0) - (drained and 1 or 0) - (kept and 1 or 0)
   end
   if more == 0 then learned.limits_set, learned.any_shares = false, false end
@@ -506,7 +506,7 @@ return function()
   if again then return again end
   local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
   if first_due and tonumber(first_due) <= now then -- a begin time has come, or a dependency has ended
-    let_in(now)
+    queue_due(now)
   end
   if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end
   if pausing(now) or not look_at_device(leases) then return {} end

@@ -43,7 +43,7 @@ local function keep_spec() -- and the concurrency limit of an array
 end
 if begun then
   keep_spec()
-  local state = reckon(id, now_ms(), 'edit', 'spec', spec, 'begin', job.not_before_ms or '')
+  local state = update_array(id, now_ms(), 'edit', 'spec', spec, 'begin', job.not_before_ms or '')
   wake('work')
   return {state}
 end
@@ -105,7 +105,7 @@ if job.not_before_ms then
 end
 if wanted then
   drop_dependencies(id, job)
-  depend(id, job, wanted)
+  set_dependencies(id, job, wanted)
 end
 local reason = job.reason or ''
 if job.state == 'queued' then

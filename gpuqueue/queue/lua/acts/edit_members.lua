@@ -53,7 +53,7 @@ for _, member in ipairs(call('SMEMBERS', key2('am', id))) do
   end
 end
 local told = (#moved > 0 or (verb == 'cancel' and part == '')) and verb or nil
-local state = reckon(id, now, told, 'part', part, 'left', array.left, 'held', array.held)
+local state = update_array(id, now, told, 'part', part, 'left', array.left, 'held', array.held)
 wake('work')
 local reply = {state, join('', moved)}
 for i = 1, #others do reply[i + 2] = others[i] end -- unpack() passes some thousand values at most

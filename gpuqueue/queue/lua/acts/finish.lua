@@ -41,7 +41,7 @@ if state == 'queued' or state == 'held' then
 else
   local event = record_event('finish', id, state, now, job.attempts, job.losses, '', 'token', token, 'ended', ended)
   close(id, state, now, event)
-  let_in_if_due(now)
+  queue_due_if_any(now)
 end
 wake('room')
 return state

@@ -20,7 +20,7 @@ local hosts, names = {}, call('SMEMBERS', P .. 'hosts')
 table.sort(names)
 for _, name in ipairs(names) do
   local devices, records = {}, call('HGETALL', key2('dev', name))
-  for i = 1, #records, 2 do devices[#devices + 1] = picture(name, records[i], records[i + 1], now) end
+  for i = 1, #records, 2 do devices[#devices + 1] = planning_record(name, records[i], records[i + 1], now) end
   hosts[#hosts + 1] = devices
 end
 local holder, texts = {}, call('HGETALL', rsv) -- device -> job
@@ -47,7 +47,7 @@ local function run_of(id)
   local j = call('HMGET', job_key(id), F.state, F.priority, F.requeue, F.started_ms, F.preemptions, F.preempted_by,
     F.mem_bytes, F.devices, F.shape, F.preempt_until_ms)
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
-  if mem and wants_alone(j[9] or '') then mem = promised_to(id, j[8] or '') or mem end -- whole devices, whatever it asked for
+  if mem and wants_alone(j[9] or '') then mem = allocated_to(id, j[8] or '') or mem end -- whole devices, whatever it asked for
   local run = {level = j[2], going = is_leaving(j[1], j[6], j[10], now), began = began}
   run.may = j[1] == 'running' and not j[6] and j[3] == '1' and began and mem and now - began >= after_ms
     and j[2] and to_count(j[5]) < most
@@ -119,7 +119,7 @@ local function cheapest(devices, id, user, shape, lower)
       if a.work ~= b.work or a.kept ~= b.kept then return costs_less(a, b) end
       return a.device.name < b.device.name
     end)
-    local chosen = let_have(row, n, user, shape)
+    local chosen = allowed_by_limits(row, n, user, shape)
     if chosen then
       local found = {devices = {}, victims = {}, work = 0, kept = 0, alone = want.alone}
       local without = {}
@@ -224,19 +224,19 @@ for _, devices in ipairs(hosts) do
   for _, device in ipairs(devices) do served[#served + 1] = device end
 end
 local function look(lv, lower)
-  local tried, looks, judged = 0, 0, {}
+  local tried, looks, checked = 0, 0, {}
   for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
     local heads = call('ZRANGE', key3('us', lv, user), 0, MOST_SHAPES - 1, 'WITHSCORES')
     for i = 1, #heads, 2 do
       local shape = heads[i]
       local id = first_at(heads[i + 1], lv, user, shape)
       local like = limits_set() and user .. ' ' .. shape or shape -- as in reserve.lua
-      local is_new = not judged[like] and parse_shape(shape)
+      local is_new = not checked[like] and parse_shape(shape)
       if is_new and not could_be_hosted(served, shape) then -- costs no try
-        judged[like], looks = true, looks + #served
+        checked[like], looks = true, looks + #served
         if looks > MOST_LOOKS then return end
       elseif is_new and waits_for_room(id, user, shape) then
-        judged[like], tried = true, tried + 1
+        checked[like], tried = true, tried + 1
         local best
         for _, devices in ipairs(hosts) do
           local found = cheapest(devices, id, user, shape, lower)

@@ -35,7 +35,7 @@ end
 local went_by = (was_away or was_set) and 0 or math.max(0, now - last)
 set_meta('reap', whole(now), 'fair', whole(fair_ms(now) + went_by))
 limit_exponents(fair_ms(now))
-let_in(now)
+queue_due(now)
 if now < tonumber(call('HGET', P .. 'meta', 'grace') or 0) then return {} end
 local out = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', whole(now), 'LIMIT', 0, most)) do

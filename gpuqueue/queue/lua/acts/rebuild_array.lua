@@ -22,7 +22,7 @@ local now = now_ms()
 if nobody_knows then -- counts as begun: its request is fixed now
   call('HSET', job_key(id), F.left, '', F.held, '', F.progress_unknown, 1, F.member_claimed_ms, whole(now),
     F.because, UNKNOWN)
-  reckon(id, now, 'array', 'because', UNKNOWN) -- the history keeps its state, so that a user can inspect it
+  update_array(id, now, 'array', 'because', UNKNOWN) -- the history keeps its state, so that a user can inspect it
   return 1
 end
 local begun = es + ef + el + call('SCARD', key2('am', id))
@@ -34,5 +34,5 @@ if cancelled == '1' then call('HSET', job_key(id), F.all_cancelled, 1) end
 if begun > 0 then
   call('HSET', job_key(id), F.member_claimed_ms, whole(now), F.started_ms, began ~= '0' and began or call('HGET', job_key(id), F.submitted_ms) or '0')
 end
-reckon(id, now, 'array', 'left', ARGV[3], 'held', ARGV[4])
+update_array(id, now, 'array', 'left', ARGV[3], 'held', ARGV[4])
 return 1

@@ -30,9 +30,9 @@ call('SET', key2('s', id), spec)
 call('ZADD', P .. 'live', id, id)
 local job = {user = user, priority = lv, shape = shape}
 store_waits(id, job, waits)
-bring_back(id, spec, now, job)
+restore(id, spec, now, job)
 if #ARGV == 15 then
-  depend(id, job, dependencies(waits.after))
+  set_dependencies(id, job, dependencies(waits.after))
   if state == 'queued' then
     reason = queue_if_ready(id, job, now)
     call('HSET', job_key(id), F.reason, reason)

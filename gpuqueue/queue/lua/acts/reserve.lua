@@ -22,7 +22,7 @@ table.sort(names)
 for _, name in ipairs(names) do
   local host, records = {name = name, devices = {}, held = 0}, call('HGETALL', key2('dev', name))
   for i = 1, #records, 2 do
-    local device = picture(name, records[i], records[i + 1], now)
+    local device = planning_record(name, records[i], records[i + 1], now)
     if device then
       host.devices[#host.devices + 1] = device
       host_of[device.name] = host
@@ -265,7 +265,7 @@ for _, host in ipairs(hosts) do
   for _, device in ipairs(host.devices) do served[#served + 1] = device end
 end
 local function fill() -- in the order in which jobs are claimed
-  local judged, tried, looks = {}, 0, 0
+  local checked, tried, looks = {}, 0, 0
   for _, lv in ipairs(PRIORITIES) do
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
       local heads = heads_of(lv, user)
@@ -273,9 +273,9 @@ local function fill() -- in the order in which jobs are claimed
         local shape = heads[i]
         local id = first_at(heads[i + 1], lv, user, shape)
         local like = limits_set() and user .. ' ' .. shape or shape -- jobs that are alike here have the same room
-        if not standing[id] and not judged[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
+        if not standing[id] and not checked[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
           if (waits_since(id, now) or now + 1) <= moment then
-            judged[like], looks = true, looks + #served
+            checked[like], looks = true, looks + #served
             if could_be_hosted(served, shape) then -- else it costs no try
               tried = tried + 1
               local found = best_for(id, user, shape, nil, {})

@@ -33,7 +33,7 @@ if known_id then
   local aside = call('HGET', job_key(known_id), F.reason) or ''
   return {'queued', known_id, known_ts, aside ~= '' and aside or verdict == 'queued' and why or ''}
 end
-local twin = waits.key and same_key(user, waits.key)
+local twin = waits.key and job_with_key(user, waits.key)
 if twin then return {'found', twin} end
 if verdict == 'impossible' then return {verdict, why, figure} end
 local _, members = array_of(spec)
@@ -58,7 +58,7 @@ local job = {user = user, priority = lv, shape = shape}
 begin_array(id, spec, waits.hold, job)
 call('ZADD', P .. 'live', id, id)
 store_waits(id, job, waits)
-depend(id, job, wanted)
+set_dependencies(id, job, wanted)
 if waits.hold then record_unqueued(id, job) end
 local aside = waits.hold and 'held' or queue_if_ready(id, job, now)
 if aside ~= '' then call('HSET', job_key(id), F.reason, aside) end

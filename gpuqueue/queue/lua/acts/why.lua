@@ -84,7 +84,7 @@ for _, on_host in ipairs(read_site()) do
   for i, device in ipairs(on_host.devices) do
     local holder = holder_of(device, id)
     devices[#devices + 1] = describe_device(device, obstacles[i], holder)
-    local record = picture(device.host, device.name, device.record, now)
+    local record = planning_record(device.host, device.name, device.record, now)
     if record then
       all[#all + 1], drawn[device.name] = record, record
       for _, run in ipairs(record.runs) do lasting[run.id] = run.lasts end

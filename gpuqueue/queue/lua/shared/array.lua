@@ -21,11 +21,12 @@
 -- arrow: cancelling -> succeeded
 -- arrow: cancelling -> failed
 -- arrow: cancelling -> cancelled
-local MOST_INDEX, COUNTERS, judged, count_in, cut, join, array_of, begin_array, read_array, reckon, split, spec_of, is_spec_of,
-  still_left, rejoin, bring_back
+local MOST_INDEX, COUNTERS, parse_canonical, count_in, cut, join, array_of, begin_array, read_array, update_array, split,
+  spec_of, is_spec_of, still_waits, restore_member, restore
 do
 MOST_INDEX = 999999
-local OURS = {array_limit = true, dependency = true, begin = true, retry = true, requeue = true} -- computed again each time
+-- Wait reasons that update_array sets itself, and so may replace.
+local RECOMPUTED = {array_limit = true, dependency = true, begin = true, retry = true, requeue = true}
 COUNTERS = {succeeded = F.succeeded, failed = F.failed, cancelled = F.cancelled, lost = F.lost}
 
 local function member_id(array, index) return whole(tonumber(array) + 1 + index) end
@@ -42,7 +43,7 @@ local function write_ranges(ranges)
 end
 
 -- Parse ranges that are written in canonical form. -> ranges, or nil
-function judged(text)
+function parse_canonical(text)
   local ranges = parse_ranges(text)
   for _, range in ipairs(ranges) do
     if range[1] > range[2] or range[2] > MOST_INDEX or range[3] < 1 then return nil end
@@ -138,7 +139,7 @@ function array_of(spec)
   if not string.find(spec, '"array":{', 1, true) then return nil end
   local text, cap = string.match(spec, '"array":{"indexes":"([%d,:-]+)","at_once":(%w+),')
   if not text or #text > 4096 then return false end
-  local ranges = judged(text)
+  local ranges = parse_canonical(text)
   if not ranges or #ranges == 0 then return false end
   for i = 2, #ranges do
     if ranges[i][1] <= ranges[i - 1][2] then return false end -- an index is named twice
@@ -180,13 +181,13 @@ end
 
 -- Update an array from its members: queued while a member may be claimed, ended once all have ended. The outbox gets an
 -- event where the state changes, or with the act that caused this. -> state
-function reckon(id, now, act, ...)
+function update_array(id, now, act, ...)
   local array = read_array(id)
   if not array.left or not array.state or COUNTERS[array.state] then return array.state end
   local open = call('SCARD', key2('am', id))
   local state, full = state_of(array, open), array.at_once and open >= array.at_once
   local why = state == 'held' and 'held' or (state == 'queued' and full and 'array_limit') or ''
-  local others = array.state == 'queued' and state == 'queued' and (array.reason or '') ~= '' and not OURS[array.reason]
+  local others = array.state == 'queued' and state == 'queued' and (array.reason or '') ~= '' and not RECOMPUTED[array.reason]
   if others then why = array.reason -- another act set this reason, and that act clears it
   elseif state == 'queued' and not full and queueable(array) then why = queue_if_ready(id, array, now)
   else leave(id, array, COUNTERS[state]) end
@@ -229,7 +230,7 @@ function split(id, rm, now)
     call('HSET', key, F.started_ms, whole(now))
     record_event('array', id, 'queued', now, 0, 0, '', 'began', whole(now))
   end
-  if cap or not left or left == '' then reckon(id, now) end
+  if cap or not left or left == '' then update_array(id, now) end
   return member, index, left
 end
 
@@ -238,7 +239,7 @@ after_close = function(id, state, now)
   local array = call('HGET', job_key(id), F.array)
   if not array or call('SREM', key2('am', array), id) == 0 then return end
   call('HINCRBY', job_key(array), COUNTERS[state], 1)
-  reckon(array, now)
+  update_array(array, now)
 end
 
 -- Return the spec of a job; of a member the spec of its array, unless that was lost.
@@ -262,7 +263,7 @@ function is_spec_of(spec, id)
 end
 
 -- Return whether an array of this store still waits to hand out this member; nil if the store has no such array.
-function still_left(spec)
+function still_waits(spec)
   local array, index = owner_in(spec)
   local waiting = array and call('HMGET', job_key(array), F.left, F.held)
   if not waiting or not waiting[1] then return nil end
@@ -274,7 +275,7 @@ function still_left(spec)
 end
 
 -- Connect a restored job with its array, if it is a member: the array then hands out this index no more.
-function rejoin(id, spec, now)
+function restore_member(id, spec, now)
   local array, index = owner_in(spec)
   if not array then return end
   call('HSET', job_key(id), F.array, array, F.index, index)
@@ -286,12 +287,12 @@ function rejoin(id, spec, now)
   local left, held = cut(waiting[1], alone), cut(waiting[2] or '', alone)
   if left == waiting[1] and held == waiting[2] then return end
   call('HSET', job_key(array), F.left, left, F.held, held)
-  reckon(array, now, 'array', 'left', left, 'held', held)
+  update_array(array, now, 'array', 'left', left, 'held', held)
 end
 
 -- Restore a job of the history: a member, an array or a single job.
-function bring_back(id, spec, now, job)
-  if owner_in(spec) then return rejoin(id, spec, now) end
+function restore(id, spec, now, job)
+  if owner_in(spec) then return restore_member(id, spec, now) end
   local text, ranges, cap = array_of(spec)
   if not text then return end
   -- Until rebuild_array.lua reports the progress there is nothing to claim or release: what has run must not run again.

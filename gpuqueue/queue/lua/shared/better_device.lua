@@ -48,7 +48,7 @@ function better_device(here, mem, asks, order, now)
       local read = learned.leases_read or 0
       if read < MOST_LEASES then
         learned.leases_read = read + 1
-        local free, _, _, slots = promise(other.host, other.name, other.record)
+        local free, _, _, slots = room_of(other.host, other.name, other.record)
         if slots > 0 then other.available = free end
       end
     end

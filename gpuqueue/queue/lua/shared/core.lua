@@ -27,7 +27,7 @@ local function queue_key(lv, user, shape) return P .. 'q:' .. lv .. ':' .. user 
 
 -- Return whether each of these keys exists. EXISTS counts a key once for each time it is named, so one call answers for
 -- two or three keys.
-local function there(a, b, c)
+local function exist(a, b, c)
   local sum = c and call('EXISTS', a, b, b, c, c, c, c) or call('EXISTS', a, b, b)
   return sum % 2 == 1, sum % 4 >= 2, sum >= 4
 end

@@ -1,8 +1,8 @@
 -- Jobs that may not start yet. Such a job is queued, has a wait reason and is in no queue, so no claim ever reads it,
 -- however many there are. A begin time is in `timers`; a dependency is in `dep:<id>` of each job it waits for. Goes
 -- before every act that queues a job, removes one or ends one.
-local waits_of, dependencies, store_waits, same_key, ends_of, depend, drop_dependencies, queue_if_ready, leave, let_in,
-  let_in_if_due, queue_again, after_failure, lose, moment, record_unqueued, forget_unqueued
+local waits_of, dependencies, store_waits, job_with_key, ends_of, set_dependencies, drop_dependencies, queue_if_ready, leave, queue_due,
+  queue_due_if_any, queue_again, after_failure, lose, moment, record_unqueued, forget_unqueued
 do
 local LET_IN = 25 -- jobs that one script queues or ends; the rest is for the next script
 local REQUEUES, REQUEUE_MS, EX_TEMPFAIL = 5, 5000, 75 -- sysexits.h
@@ -46,7 +46,7 @@ function dependencies(text) -- -> {{id, condition, how it ended if the caller kn
   return found
 end
 
-local function met(condition, how) return condition == 'any' or condition == how end
+local function is_met(condition, how) return condition == 'any' or condition == how end
 
 -- Store how a request waits, in the job's entry and in `job`.
 local STORED, NAMES = F{not_before_ms, not_before_reason, dedupe_key, retries_allowed, retry_on, retries, requeues, retry_after}
@@ -63,7 +63,7 @@ function store_waits(id, job, waits)
 end
 
 -- Return the waiting or running job of this user with this dedupe key, or nil.
-function same_key(user, key)
+function job_with_key(user, key)
   local id = call('HGET', P .. 'keys', user .. ' ' .. key)
   local state = id and call('HGET', job_key(id), F.state)
   return state and not ENDED[state] and id or nil
@@ -79,14 +79,14 @@ function ends_of(text)
     if state then how = ENDED[state] or '' end
     if how == '' and not state then unknown[#unknown + 1] = each.id
     elseif how == '' then wanted[#wanted + 1] = {id = each.id, condition = each.condition, how = ''}
-    elseif not met(each.condition, how) then return nil, {'never', each.id, how} end
+    elseif not is_met(each.condition, how) then return nil, {'never', each.id, how} end
   end
   if #unknown > 1 then return nil, unknown end
   return wanted
 end
 
 -- Make the job wait for these dependencies.
-function depend(id, job, wanted)
+function set_dependencies(id, job, wanted)
   local left = {}
   for _, each in ipairs(wanted) do
     left[#left + 1] = each.id .. ':' .. each.condition
@@ -150,7 +150,8 @@ function leave(id, job, for_good, stays)
   call('HDEL', job_key(id), F.not_before_ms, F.not_before_reason)
 end
 
-local function end_for(id, job, parent, now) -- cancels a job whose dependency cannot be met any more
+-- Cancel a job whose dependency cannot be met any more.
+local function cancel_dependent(id, job, parent, now)
   leave(id, job, true)
   local because = 'dependency ' .. parent
   local emptied = {} -- an array has no waiting or held member left; the history needs that too
@@ -169,15 +170,16 @@ local function end_of(parent, how) -- in words; a forgotten job has no state to 
   return (state == 'cancelled' or state == 'lost') and ' was ' .. state or ' failed'
 end
 
-local function parent_ended(id, parent, how, now) -- updates one job when a job it depends on has ended
+-- Update one job when a job that it depends on has ended.
+local function parent_ended(id, parent, how, now)
   local job = read_job(id)
   if job.state ~= 'queued' and job.state ~= 'held' then return end
   local left = {}
   for _, each in ipairs(dependencies(job.after)) do
     if each.id ~= parent then left[#left + 1] = each
-    elseif not met(each.condition, how) then return end_for(id, job, parent .. end_of(parent, how), now) end
+    elseif not is_met(each.condition, how) then return cancel_dependent(id, job, parent .. end_of(parent, how), now) end
   end
-  depend(id, job, left)
+  set_dependencies(id, job, left)
   if job.state ~= 'queued' or job.after or not queueable(job) then return end
   local reason = queue_if_ready(id, job, now)
   call('HSET', job_key(id), F.reason, reason)
@@ -186,7 +188,7 @@ end
 
 -- Queue what is due: jobs whose time has come, or whose dependencies ended. Handles a bounded number: thousands may
 -- depend on one job, and a running script blocks all clients.
-function let_in(now)
+function queue_due(now)
   local left = LET_IN
   while left > 0 do
     local due = call('ZRANGE', P .. 'timers', '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, 1)[1]
@@ -214,10 +216,10 @@ function let_in(now)
   if left < LET_IN then wake('work') end
 end
 
--- Run let_in if anything is due, when a job ends. (claim.lua checks that itself, before it loads this part.)
-function let_in_if_due(now)
+-- Run queue_due if anything is due, when a job ends. (claim.lua checks that itself, before it loads this part.)
+function queue_due_if_any(now)
   local first = call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')
-  if first[2] and tonumber(first[2]) <= now then let_in(now) end
+  if first[2] and tonumber(first[2]) <= now then queue_due(now) end
 end
 
 -- Queue or hold a job again after its run ended. It keeps its attempts, and this counts as no loss. The job waits at

@@ -12,7 +12,8 @@ function meta() -- the site's settings
   if learned.meta then return learned.meta end
   local claims, ticked, fair, t0, half_life, order =
     unpack(call('HMGET', P .. 'meta', 'claims', 'reap', 'fair', 't0', 'half_life', 'order'))
-  learned.meta = {claims = tonumber(claims or '') or 0, ticked = tonumber(ticked or '') or 0, fair = tonumber(fair or ''), t0_s = tonumber(t0 or '') or T0_S,
+  learned.meta = {claims = tonumber(claims or '') or 0, ticked = tonumber(ticked or '') or 0, fair = tonumber(fair or ''),
+    t0_s = tonumber(t0 or '') or T0_S,
     half_life_s = tonumber(half_life or '') or HALF_LIFE_S, order = order or ''}
   return learned.meta
 end
@@ -63,7 +64,7 @@ end
 -- Return the priorities at which a user waits, highest first. Mostly that is the normal one alone; its queue is not
 -- checked.
 local function priorities_waited_at()
-  local urgent, high, low = there(P .. 'ul:3', P .. 'ul:2', P .. 'ul:0')
+  local urgent, high, low = exist(P .. 'ul:3', P .. 'ul:2', P .. 'ul:0')
   if not (urgent or high or low) then return {'1'} end
   local found = {}
   if urgent then found[1] = '3' end

@@ -4,7 +4,7 @@
 -- leases each time; there is no counter that could drift.
 -- -> available bytes, pool, seen, free slots, total, slots, kind, bytes if nothing ran, bytes of external processes,
 -- runs; nil for a device that no worker announced
-local function promise(host, device, record, leases)
+local function room_of(host, device, record, leases)
   record = record or call('HGET', key2('dev', host), device)
   if not record then return nil end
   local total, headroom, external, seen, slots, pool, kind = parse_record(record, device)
@@ -23,13 +23,13 @@ end
 -- Return the bytes allocated to a run with exclusive devices on one of them: everything the device can allocate, or
 -- `mem` while that is unknown.
 local function all_of(host, device, mem)
-  local _, _, _, _, _, _, _, capacity = promise(host, device)
+  local _, _, _, _, _, _, _, capacity = room_of(host, device)
   return whole(math.max(capacity or 0, tonumber(mem)))
 end
 
 -- Return the bytes allocated to a run on each of its devices, by its leases; for exclusive devices the smallest. nil
 -- without a lease.
-local function promised_to(id, names)
+local function allocated_to(id, names)
   local least
   for device in string.gmatch(names, '[^,]+') do
     local bytes = tonumber(string.match(call('HGET', key2('dl', device), id) or '', '^%d+') or '')
@@ -65,7 +65,7 @@ local function hold_devices(id, run, mem, shape, now, expires)
     if device == string.match(run.devices, '^[^,]+') then held = bytes end
     call('HSET', key2('dl', device), id, lease_of(bytes, ends, alone, nonce))
   end
-  count_run(id, call('HGET', job_key(id), F.user), promised_to(id, run.devices) or tonumber(mem), run.devices) -- as in claim.lua
+  count_run(id, call('HGET', job_key(id), F.user), allocated_to(id, run.devices) or tonumber(mem), run.devices) -- as in claim.lua
   call('ZADD', P .. 'leases', whole(expires), id)
   return held
 end

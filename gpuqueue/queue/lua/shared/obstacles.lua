@@ -3,7 +3,7 @@
 local read_site, holder_of, fits_beside, obstacles_on, wait_reason
 do
 -- Read all devices. -> {{host, devices: {device, ...}}, ...} in the order of the hosts' names. Of a device: what
--- `promise` returns, its leases and runs, whether it is drained, and its reservation.
+-- `room_of` returns, its leases and runs, whether it is drained, and its reservation.
 function read_site()
   local site, drained, reserved = {}, {}, {}
   for _, name in ipairs(call('HKEYS', P .. 'drained')) do drained[name] = true end
@@ -16,7 +16,7 @@ function read_site()
     for i = 1, #records, 2 do
       local name, record = records[i], records[i + 1]
       local leases = call('HGETALL', key2('dl', name))
-      local available, pool, seen, slots, total, all_slots, kind, capacity, external = promise(host, name, record, leases)
+      local available, pool, seen, slots, total, all_slots, kind, capacity, external = room_of(host, name, record, leases)
       if available then
         local holder, need, start, blockers = parse_reservation(reserved[name])
         devices[#devices + 1] = {name = name, host = host, record = record, leases = leases, available = available,

@@ -1,7 +1,7 @@
 -- The jobs ahead of a waiting job, and which of them may take its room. Goes after limit_forecast.lua, before why.lua.
 --
 -- `ahead` lists the jobs ahead by queue: {shape, user, queue, from, below, count}, where `from` and `below` bound their
--- places. `served` has the planning records (`picture` in capacity.lua) of all hosts: host -> {record, ...}.
+-- places. `served` has the planning records (`planning_record` in capacity.lua) of all hosts: host -> {record, ...}.
 local jobs_ahead, goes_before, count_rivals
 do
 local MOST_READ = 32 -- jobs of one shape; more than that fill any device

@@ -126,7 +126,7 @@ local function leave_queue(id, lv, user, shape)
   call('ZREM', shapes, shape)
   call('SREM', key3('su', lv, shape), user)
   if call('EXISTS', key3('su', lv, shape)) == 0 then call('ZREM', key2('sh', lv), shape) end
-  local waits, noted = there(shapes, key3('ub', lv, user))
+  local waits, noted = exist(shapes, key3('ub', lv, user))
   if not waits then
     call('ZREM', key2('ul', lv), user)
     if noted then call('DEL', key3('ub', lv, user)) end
