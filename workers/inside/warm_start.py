@@ -99,16 +99,13 @@ class Helpers:
 
     def __init__(self) -> None:
         self.watch = beside("watch")
-        self.script = beside("script")
-        self.bindings = beside("bindings")
         self.variables = beside("variables")
-        self.latched = beside(os.path.join(os.pardir, "warm", "latched_variables"))
 
 
 def beside(name: str) -> "Any":
     """Load the module *name* from this directory without an entry in ``sys.modules``, so that no script can see it."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
-    module = types.ModuleType("_gpuqueue_" + os.path.basename(name))
+    module = types.ModuleType("_gpuqueue_" + name)
     module.__file__ = path
     with open(path, "rb") as file:
         exec(compile(file.read(), path, "exec"), vars(module))  # noqa: S102 - a file of this package
@@ -135,18 +132,6 @@ def check_script(watch: "Any", argv: "List[str]", cwd: str) -> "Tuple[str, str]"
         if words is not None:
             raise Cold(words)
     return path, directory
-
-
-def check_text(helpers: "Helpers", path: str) -> None:
-    """Check that the script does not change settings that the imported modules have already read.
-
-    Raises:
-        Cold: the script changes such a setting, or may change one.
-
-    """
-    words = helpers.script.changes(path, helpers.latched.is_too_late, helpers.bindings)
-    if words is not None:
-        raise Cold(f"the script {words}")
 
 
 def check_start(variables: "Any", before: "Dict[str, str]") -> None:
@@ -324,7 +309,6 @@ def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", helpe
     enter(spec)
     cwd = os.getcwd()  # without symbolic links, unlike the spec's path
     path, directory = check_script(helpers.watch, spec["argv"], cwd)
-    check_text(helpers, path)
     check_beside(helpers.watch)
     helpers.variables.take(spec["env"], before)
     if "TZ" in spec["env"]:

@@ -6,7 +6,7 @@ read when they are needed, so a warm interpreter can still get another value. Th
 variable after the import and observing the effect, and by recording what Python and ``import torch`` read. A test
 repeats the recording.
 
-Used by the worker and by the warm interpreter, which may run any Python from 3.8 on. Standard library only.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -96,11 +96,6 @@ def latched(env: Mapping[str, str]) -> dict[str, str]:
 def is_latched(name: str) -> bool:
     """Return whether the variable *name* is latched."""
     return name not in LIVE and (name in NAMES or name.startswith(BEGINNINGS)) and not name.startswith(OWN)
-
-
-def is_too_late(name: str) -> bool:
-    """Return whether a script that sets the variable *name* may do so too late in a warm interpreter."""
-    return is_latched(name) or name in ALLOCATOR
 
 
 def chooses_allocator(env: Mapping[str, str]) -> str | None:
