@@ -173,7 +173,7 @@ def test_a_job_of_before_its_umask_travelled_has_the_usual_one() -> None:
     assert 0o077 == decode_spec(encode_spec(make_spec(umask=0o077))).umask
 
 
-def test_a_job_of_before_there_were_spares_starts_cold() -> None:
+def test_a_job_without_the_warm_field_starts_cold() -> None:
     """A job from before warm interpreters starts cold, as a job without the option does today."""
     assert not decode_spec((GOLDEN / "spec-v1.json").read_text()).warm
     assert decode_spec((GOLDEN / "spec-v1-warm.json").read_text()).warm

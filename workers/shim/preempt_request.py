@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 NAME = "preempt.json"
 
 
-class Notification:
+class PreemptRequest:
     """A preemption request.
 
     ``until_s`` is when the run must have ended, on the host's monotonic clock, in seconds; None while there is no
@@ -23,28 +23,24 @@ class Notification:
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
         self.until_s: float | None = None
-        self.by: str = ""
+        self.by = ""
         #: Whether SIGTERM was sent to all of the job's processes.
-        self.reported = False
+        self.signalled = False
 
-    def look(self, read: Callable[[str], str | None]) -> bool:
+    def poll(self, read: Callable[[str], str | None]) -> bool:
         """Return whether the run is being preempted; *read* returns the text of a file, None if it is missing."""
         if self.until_s is None:
             text = read(NAME)
             if text is not None:
-                self.until_s, self.by = self._meant(text)
+                self.until_s, self.by = self._parse(text)
         return self.until_s is not None
 
-    def _meant(self, text: str) -> tuple[float, str]:
+    def _parse(self, text: str) -> tuple[float, str]:
         try:
             plain = json.loads(text)
             return float(plain["until_s"]), str(int(plain["by"]))
         except (ValueError, KeyError, TypeError):
             return time.monotonic() + self._grace_s, ""
-
-    def is_over(self, now: float) -> bool:
-        """Return whether the time for the job to end by itself has passed."""
-        return self.until_s is not None and now >= self.until_s
 
     def left_s(self) -> float:
         """Return how many seconds the job has left to end by itself."""
