@@ -11,37 +11,34 @@ if TYPE_CHECKING:
 
 #: The file in the run directory.
 NAME = "preempt.json"
+NEVER = float("inf")
 
 
 class PreemptRequest:
     """A preemption request.
 
-    ``until_s`` is when the run must have ended, on the host's monotonic clock, in seconds; None while there is no
+    ``until_s`` is when the run must have ended, on the host's monotonic clock, in seconds; infinite while there is no
     request. ``by`` is the id of the job that preempts the run. *grace_s* applies if the file cannot be parsed.
     """
 
     def __init__(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        self.until_s: float | None = None
+        self.until_s = NEVER
         self.by = ""
         #: Whether SIGTERM was sent to all of the job's processes.
         self.signalled = False
 
     def poll(self, read: Callable[[str], str | None]) -> bool:
         """Return whether the run is being preempted; *read* returns the text of a file, None if it is missing."""
-        if self.until_s is None:
-            text = read(NAME)
-            if text is not None:
-                self.until_s, self.by = self._parse(text)
-        return self.until_s is not None
-
-    def _parse(self, text: str) -> tuple[float, str]:
-        try:
-            plain = json.loads(text)
-            return float(plain["until_s"]), str(int(plain["by"]))
-        except (ValueError, KeyError, TypeError):
-            return time.monotonic() + self._grace_s, ""
+        text = read(NAME) if self.until_s == NEVER else None
+        if text is not None:
+            try:
+                plain = json.loads(text)
+                self.until_s, self.by = float(plain["until_s"]), str(int(plain["by"]))
+            except (ValueError, KeyError, TypeError):
+                self.until_s = time.monotonic() + self._grace_s
+        return self.until_s < NEVER
 
     def left_s(self) -> float:
         """Return how many seconds the job has left to end by itself."""
-        return 0.0 if self.until_s is None else max(0.0, self.until_s - time.monotonic())
+        return max(0.0, self.until_s - time.monotonic())

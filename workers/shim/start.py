@@ -149,21 +149,21 @@ def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogF
 
     """
     try:
-        reader, answer = os.pipe()
+        reader, theirs = os.pipe()
     except OSError as error:
-        said = f"cold: {error.strerror}"
+        answer = f"cold: {error.strerror}"
     else:
-        warm_interpreter.ask(os.getcwd(), output.log, answer)
-        os.close(answer)
-        said = answer_of(reader, warm_interpreter.pid, spec["start_before"])
-    if said == "ok":
+        warm_interpreter.ask(os.getcwd(), output.log, theirs)
+        os.close(theirs)
+        answer = answer_of(reader, warm_interpreter.pid, spec["start_before"])
+    if answer == "ok":
         report_start("warm")
         output.begin()
         return warm_interpreter.pid
     warm_interpreter.end()
-    if said[:1].isdigit():  # an errno: a cold start would fail too
-        raise no_start(said)
-    report_start(said or "cold: the warm interpreter has ended")
+    if answer[:1].isdigit():  # an errno: a cold start would fail too
+        raise no_start(answer)
+    report_start(answer or "cold: the warm interpreter has ended")
     return None
 
 

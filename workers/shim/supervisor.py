@@ -46,7 +46,7 @@ import time
 
 from workers.shim.files import POLL_S, add, asked_end, deleted, put, put_at_last, read, renewed_until
 from workers.shim.log import KeptLog
-from workers.shim.preempt_request import PreemptRequest
+from workers.shim.preempt_request import NEVER, PreemptRequest
 from workers.shim.start import NotStarted, become, output_of, spawn
 from workers.shim.tree import WAKE, Tree, prctl, signal_all, slurp, start_ticks
 
@@ -76,36 +76,32 @@ def identity(pid: int, boot_id: str) -> str:
 def watch(tree: Tree, spec: dict[str, Any], check_logs: Callable[[], float], request: PreemptRequest) -> str:
     """Wait until the first process ends or must end; return the kind of ending.
 
-    The conditions are checked in this order: the first process has ended, a cancel request, the time limit, the signal
-    before the time limit, a preemption request, an expired heartbeat or a deleted run directory.
+    The order of the checks decides between endings that meet.
     """
-    never = float("inf")
-    time_limit = never if spec["time_limit_s"] is None else time.monotonic() + spec["time_limit_s"]
-    number, before_s = spec["signal"] or (0, 0.0)
-    early = time_limit - before_s if number else never
+    time_limit = NEVER if spec["time_limit_s"] is None else time.monotonic() + spec["time_limit_s"]
+    number, before_s = spec["signal"] or (0, -NEVER)
+    early = time_limit - before_s
     until = spec["start_before"]
     while True:
         tree.reap()
         if tree.status is not None:
             return "exited"
         now = time.monotonic()
-        asked = asked_end()
-        if asked is not None:
+        if (asked := asked_end()) is not None:
             return asked.strip() or "cancelled"
         if now >= time_limit:
             return "timed_out"
         if now >= early:
             os.kill(tree.pid, number)  # not reaped yet, so the pid is still its own
-            early = never
+            early = NEVER
         if request.poll(read) and not request.signalled:
             request.signalled = signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT)
-        preempted = never if request.until_s is None else request.until_s
-        if now >= preempted:
+        if now >= request.until_s:
             return "preempted"
         until = renewed_until(until)
         if now >= until or deleted():
             return "lost"
-        wake = min(now + POLL_S, now + check_logs(), early, time_limit, preempted, until)
+        wake = min(now + POLL_S, now + check_logs(), early, time_limit, request.until_s, until)
         signal.sigtimedwait(WAKE, max(0.0, wake - now))
 
 
@@ -116,14 +112,14 @@ def grace_of(kind: str, spec: dict[str, Any], request: PreemptRequest) -> float:
     waiting job relies on that time. A run with an expired heartbeat has less time: it must be gone before another
     worker claims the job. A run that used too much memory has very little time, because it harms other jobs.
     """
-    if kind == "preempted":
-        return request.left_s()
     grace_s: float = LEFTOVER_GRACE_S if kind == "exited" else spec["kill_grace_s"]
     if kind == "out_of_memory":
         grace_s = min(EXCESS_GRACE_S, grace_s)
     if kind == "lost" and spec["fence_grace_s"] is not None:
         grace_s = min(grace_s, spec["fence_grace_s"])
-    return grace_s if request.until_s is None else min(grace_s, request.left_s())
+    if kind == "preempted" and request.until_s < NEVER:
+        return request.left_s()
+    return min(grace_s, request.left_s())
 
 
 def detail_of(kind: str, request: PreemptRequest) -> str:

@@ -77,8 +77,8 @@ def children_of() -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
-                parent = int(stat.read().rpartition(b")")[2].split()[1])
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                parent = int(slurp(f"/proc/{name}/stat").rpartition(b")")[2].split()[1])
                 found.setdefault(parent, []).append(int(name))
     return found
 
