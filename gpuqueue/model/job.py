@@ -286,7 +286,7 @@ class JobSpec:
     - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
     - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the path of a
       content-addressed copy of the code; nothing sets it yet. ``git`` is the checkout of ``cwd`` at submit.
-    - With ``warm``, a warm interpreter may become the first process.
+    - With ``warm``, the submitter states that a warm interpreter may become the first process.
     - ``pty`` is the size of the job's terminal, None for output to a file. ``separate_stderr`` writes standard error to
       a file of its own.
     - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
