@@ -65,7 +65,7 @@ def notifications_from_plain(plain: object) -> tuple[Notification, ...]:
     """Return the notifications that *plain* describes, an empty tuple for None."""
     if plain is None:
         return ()
-    what = "a job's notices"
+    what = "a job's notifications"
     each_plain = (Fields(each, what) for each in Fields({"all": plain}, what).each("all"))
     with meaning(what):
         return tuple(Notification(each.text("to"), When(each.text("when"))) for each in each_plain)

@@ -126,7 +126,7 @@ def events(facts: Facts) -> Findings:
     seen = (
         f"it could not take {facts.database.unwritten} events, the first of job {facts.database.unwritten_job}: {why}"
     )
-    return warning(seen, "they lie whole in its table unwritten_events: report this, and delete them when you have")
+    return warning(seen, "they lie whole in its table dead_letters: report this, and delete them when you have")
 
 
 def messages(facts: Facts) -> Findings:

@@ -71,7 +71,7 @@ def spec_columns(spec: JobSpec, payload: str) -> Row:
         "user_name": spec.account.name,
         "user_uid": spec.account.uid,
         "submit_host": spec.account.host,
-        "level": int(spec.level),
+        "priority": int(spec.level),
         "command": spec.command,
         "script": spec.script,
         "interpreter": spec.interpreter,

@@ -46,7 +46,7 @@ def _unwritten(event: Event, why: str, *, epoch: str) -> Row:
         "job_id": _fitting(event.job_id),
         "act": event.act.value,
         "at": event.at,
-        "why": why,
+        "error": why,
         "fields": json.dumps(whole),
     }
 

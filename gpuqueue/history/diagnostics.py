@@ -15,7 +15,7 @@ from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import notifications, queries, text_index
 from gpuqueue.history.connect import absent, file_of, open_engine, reading, shown, writing
 from gpuqueue.history.revision import REVISION
-from gpuqueue.history.tables import jobs, unwritten_events
+from gpuqueue.history.tables import dead_letters, jobs
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState, WaitReason
 
@@ -147,9 +147,9 @@ def _lost_too_often(connection: sa.Connection) -> tuple[int, ...]:
 
 
 def _unwritten(connection: sa.Connection) -> tuple[int, int | None, str | None]:
-    number = int(connection.scalar(sa.select(sa.func.count()).select_from(unwritten_events)) or 0)
-    columns = unwritten_events.c.job_id, unwritten_events.c.why
-    first = connection.execute(sa.select(*columns).order_by(unwritten_events.c.at).limit(1)).first()
+    number = int(connection.scalar(sa.select(sa.func.count()).select_from(dead_letters)) or 0)
+    columns = dead_letters.c.job_id, dead_letters.c.error
+    first = connection.execute(sa.select(*columns).order_by(dead_letters.c.at).limit(1)).first()
     return (number, *first) if first is not None else (0, None, None)
 
 

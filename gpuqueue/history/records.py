@@ -98,7 +98,7 @@ def _reported(source: Rows, job_id: int) -> tuple[Delivery, ...]:
             at=row["at"],
             trouble=row["trouble"],
         )
-        for row in source.of("notices", "job_id", [job_id], "number")
+        for row in source.of("notifications", "job_id", [job_id], "number")
     )
 
 
@@ -142,7 +142,7 @@ def _spec(row: Row, array: str | None) -> JobSpec:
             uid=row["user_uid"],
             host=row["submit_host"],
             mem_bytes=row["mem_bytes"],
-            level=Level(row["level"]),
+            level=Level(row["priority"]),
             argv=_words(row["command"]),
             **known,
         )

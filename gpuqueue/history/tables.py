@@ -113,7 +113,7 @@ jobs = sa.Table(
     _text("submit_host"),
     _word("state"),
     _word("reason", nullable=True),
-    sa.Column("level", sa.SmallInteger, nullable=False),
+    sa.Column("priority", sa.SmallInteger, nullable=False),
     #: The command as typed in a shell, for display and search. The exact arguments are in ``spec``.
     _text("command"),
     _text("script", nullable=True),
@@ -255,7 +255,7 @@ run_timelines = sa.Table(
 
 #: Notifications about the end of a job, and their outcomes. Their targets are in the job's spec, by ``number``.
 notifications = sa.Table(
-    "notices",
+    "notifications",
     metadata,
     _key("job_id"),
     _key("number", sa.Integer),
@@ -291,8 +291,8 @@ job_events = sa.Table(
 )
 
 #: Dead letters: whole events that the tables above could not take. ``job_events`` lists them as well.
-unwritten_events = sa.Table(
-    "unwritten_events",
+dead_letters = sa.Table(
+    "dead_letters",
     metadata,
     _key("epoch", sa.Text),
     _key("event_id", sa.Text),
@@ -300,7 +300,7 @@ unwritten_events = sa.Table(
     _word("act"),
     _moment("at", nullable=False),
     #: The error of the database.
-    _text("why"),
+    _text("error"),
     #: The event's fields as JSON.
     _word("fields"),
 )

@@ -18,6 +18,7 @@ from gpuqueue.history.dead_letter import dead_letter, kept_whole
 from gpuqueue.history.error_text import reason
 from gpuqueue.history.members import with_requests
 from gpuqueue.history.tables import (
+    dead_letters,
     job_events,
     job_tags,
     jobs,
@@ -26,7 +27,6 @@ from gpuqueue.history.tables import (
     run_devices,
     run_timelines,
     runs,
-    unwritten_events,
 )
 from gpuqueue.model.event import Cursor, Event
 
@@ -122,7 +122,7 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     New rows of jobs and runs replace existing ones: the outbox is newer than what was restored.
     """
     if connection.dialect.name == "sqlite" and not text_index.known_to_sqlite():
-        text_index.leave(connection)  # its triggers would block writes; gpuqueue db upgrade restores it
+        text_index.drop(connection)  # its triggers would block writes; gpuqueue db upgrade restores it
     bulk.put(connection, jobs, [row for _, row in sorted(batch.new_jobs.items())])
     if batch.given_back:
         gone = sa.delete(runs).where(
@@ -143,7 +143,7 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     known = _known(connection, {job_id for job_id, _ in batch.reported})
     bulk.put(connection, notifications, [row for key, row in batch.reported.items() if key[0] in known])
     bulk.insert(connection, job_events, batch.events)
-    bulk.insert(connection, unwritten_events, batch.unwritten)
+    bulk.insert(connection, dead_letters, batch.unwritten)
 
 
 def _write_tags(connection: sa.Connection, batch: Batch) -> None:

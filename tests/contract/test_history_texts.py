@@ -230,20 +230,6 @@ def test_without_fts5_jobs_are_written_and_found_all_the_same(
     assert [10, 5, 4] == named(furnished, "train")  # job 4 by its note
 
 
-def test_jobs_from_before_are_in_the_index(furnished: HistoryDatabase, history_url: str) -> None:
-    """Jobs from before the index are in it after an upgrade.
-
-    A history that goes back to revision 0006 accepts changes as it did.
-    """
-    migrate.downgrade(history_url, "0006")
-    with writing(furnished._engine) as connection:
-        connection.execute(jobs.update().where(jobs.c.id == 2).values(command="back at 0006"))
-    migrate.upgrade(history_url)
-
-    assert [2] == named(furnished, "back at 0006")
-    assert [10, 5] == named(furnished, "train.py")
-
-
 def test_without_the_extension_texts_are_found_by_reading(postgres_server: Server) -> None:
     """Without the extension texts are found by a scan.
 
