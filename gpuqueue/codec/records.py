@@ -61,7 +61,7 @@ def job_to_plain(job: Job) -> Plain:
         "front": job.front,
         "tags": list(job.tags),
         "note": job.note,
-        "git": git_to_plain(spec.git),
+        "git": git_to_plain(spec.git) if spec.git else None,
         "separate_stderr": spec.separate_stderr,
     }
 

@@ -391,19 +391,6 @@ def test_a_device_that_drained_itself_is_warned_of(queue: JobQueue) -> None:
     assert (Grade.WARNING, True) == (found.grade, "gpuqueue resume nodeA:0" in found.remedy)
 
 
-def test_what_an_older_version_said_of_a_drained_device_can_be_read(queue: JobQueue) -> None:
-    """A drain in the format of an older version is read as one by ``down``.
-
-    It was only the reason, and only ``down`` drained.
-    """
-    serve(queue)
-    connect(queue.url).hset(keys.DRAINED, "GPU-0", "this machine is going down (gpuqueue down)")
-
-    found = the(of_queue(queue.url, GPUQUEUE_HOST="nodeA"), "devices", "nodeA 0")
-
-    assert (Grade.WARNING, True) == (found.grade, found.fixable)
-
-
 def test_leases_that_nobody_takes_back_are_found(queue: JobQueue) -> None:
     """Expired leases are a problem, except during the grace period of a reaper that was away."""
     serve(queue)
@@ -498,20 +485,6 @@ def test_workers_tell_their_version_and_their_clock(queue: JobQueue) -> None:
 
     assert (Grade.WARNING, True) == (the(found, "versions").grade, "9.9 on nodeA" in the(found, "versions").seen)
     assert "ahead of the store's" in the(found, "clocks", "nodeA").seen
-    admin.close()
-
-
-def test_facts_of_an_older_worker_can_be_read(queue: JobQueue) -> None:
-    """Facts from an older worker, without version and clock, are read without a finding."""
-    serve(queue)
-    admin = connect(queue.url)
-    text = str(admin.hget(keys.FACTS, "GPU-0"))
-    admin.hset(keys.FACTS, "GPU-0", text.partition(', "version"')[0] + "}")
-
-    (device,) = queue_facts(queue.url).devices
-
-    assert (None, None) == (device.version, device.clock_ahead_s)
-    assert {Grade.OK} == {each.grade for each in of_queue(queue.url)}
     admin.close()
 
 

@@ -114,7 +114,7 @@ for _, host in ipairs(names) do
     if available then
       local holder, need, start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
       if holder and holder ~= id and reserved_in_vain(holder, kind) then holder = nil end
-      local _, headroom = parse_record(records[i + 1], device)
+      local _, headroom = parse_record(records[i + 1])
       local running = runs_on(device, total)
       local why = obstacle(device, available, pool, seen, slots, total, kind, tonumber(headroom), capacity, all_slots,
         holder, need, start, blockers, foreign, running)

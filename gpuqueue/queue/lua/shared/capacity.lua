@@ -65,7 +65,7 @@ end
 
 -- Return a device as a planning record; nil if no worker serves it now.
 function picture(host, device, record, now)
-  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
+  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record)
   if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
   local seen_so = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots),
     total = tonumber(total), foreign = tonumber(foreign), capacity = total - headroom - foreign, runs = runs_on(device, tonumber(total), now)}

@@ -81,7 +81,7 @@ local function charge_of(shape)
   for _, host in ipairs(known and {} or call('SMEMBERS', P .. 'hosts')) do
     local records, by_kind = call('HGETALL', key2('dev', host)), {}
     for i = 1, #records, 2 do
-      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1])
       local gives = total and total - headroom
       if gives and gives >= mem and belongs(pool, wish, want, records[i], its_pool, kind) and (n == 1 or kind ~= 'mig') then
         by_kind[kind] = by_kind[kind] or {}
@@ -194,7 +194,7 @@ function least_kind(shape)
   for _, host in ipairs(on_cpus[shape] == nil and call('SMEMBERS', P .. 'hosts') or {}) do
     local records = call('HGETALL', key2('dev', host))
     for i = 1, #records, 2 do
-      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1])
       local is_enough = total and kind == 'cpu' and total - headroom >= mem
       if is_enough and belongs(pool, wish, constraints(more), records[i], its_pool, kind) then on_cpus[shape] = true end
     end

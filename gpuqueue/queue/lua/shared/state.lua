@@ -19,14 +19,9 @@ local function wants_alone(shape)
 end
 
 -- Parse the record of a device. -> total, headroom, foreign (bytes of external processes), seen, slots, pool, kind
--- (gpu; mig, a part of a GPU; simulated; cpu). Records of older workers have no kind: it is derived from the device's
--- name.
-local KIND_BY_NAME = {['cpu-'] = 'cpu', ['MIG-'] = 'mig', ['sim-'] = 'simulated'}
-local function parse_record(record, device)
-  local total, headroom, foreign, seen, slots, pool, kind =
-    string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):([^:]*):?(.*)$')
-  if kind == '' then kind = KIND_BY_NAME[string.sub(device, 1, 4)] or 'gpu' end
-  return total, headroom, foreign, seen, slots, pool, kind
+-- (gpu; mig, a part of a GPU; simulated; cpu).
+local function parse_record(record)
+  return string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):([^:]*):(.*)$')
 end
 
 -- Return whether the queue knows of a GPU. Lost, drained and silent GPUs count until they are withdrawn. Read at most
@@ -38,7 +33,7 @@ local function gpus_known()
   for h = 1, #hosts do
     local records = call('HGETALL', key2('dev', hosts[h]))
     for i = 1, #records, 2 do
-      local total, _, _, _, _, _, kind = parse_record(records[i + 1], records[i])
+      local total, _, _, _, _, _, kind = parse_record(records[i + 1])
       if total and kind ~= 'cpu' then
         learned.gpus_known = true
         return true
@@ -265,7 +260,7 @@ end
 local function promise(host, device, record, leases)
   record = record or call('HGET', key2('dev', host), device)
   if not record then return nil end
-  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
+  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record)
   if not total then return nil end -- damaged: the worker's next heartbeat rewrites it
   local available, capacity = total - headroom - foreign, total - headroom - foreign
   leases = leases or call('HGETALL', key2('dl', device))
