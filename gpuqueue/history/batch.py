@@ -78,7 +78,7 @@ class Batch:
     #: Outcomes of the notifications that are commands.
     reported: dict[tuple[int, int], Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
-    unwritten: list[Row] = field(default_factory=list)
+    dead_letters: list[Row] = field(default_factory=list)
 
     def job(self, key: JobKey) -> Row:
         """Return the columns to set for a job: its new row, or its change."""

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class HistoryDatabase:
     """The history of jobs and runs, in a SQL database. Threads may share an instance.
 
-    Every method raises ``HistoryUnreachable`` when the database does not answer or does not have the
-    tables of this version.
+    Every method raises ``HistoryUnreachable`` when the database does not answer or does not have the tables of this
+    version. A method that writes has changed nothing then.
     """
 
     def __init__(self, url: str) -> None:
@@ -43,12 +43,7 @@ class HistoryDatabase:
         self._checked = False
 
     def cursor(self) -> Cursor | None:
-        """Return the cursor in the outbox, or None if no event was ever read.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
-        """
+        """Return the cursor in the outbox, or None if no event was ever read."""
         with self._reading() as connection:
             return queries.cursor(connection)
 
@@ -57,10 +52,6 @@ class HistoryDatabase:
 
         Returns:
             False if another recorder was faster; nothing is changed then.
-
-        Raises:
-            HistoryUnreachable: see the class. Nothing was changed.
-
         """
         with self._trusted():
             return writer.apply(self._engine, events, expected=expected, epoch=epoch)
@@ -70,10 +61,6 @@ class HistoryDatabase:
 
         Returns:
             False if another recorder was faster; nothing is changed then.
-
-        Raises:
-            HistoryUnreachable: see the class. Nothing was changed.
-
         """
         with self._trusted():
             return writer.set_aside(self._engine, event, why, expected=expected, epoch=epoch)
@@ -85,10 +72,6 @@ class HistoryDatabase:
 
         Returns:
             False if another process moved the cursor; nothing is changed then.
-
-        Raises:
-            HistoryUnreachable: see the class. Nothing was changed.
-
         """
         with self._trusted():
             return writer.turn_to(self._engine, epoch, expected=expected)
@@ -106,10 +89,6 @@ class HistoryDatabase:
 
         Returns:
             The number of jobs. None if the cursor is not at *expected*; nothing is changed then.
-
-        Raises:
-            HistoryUnreachable: see the class. Nothing was changed.
-
         """
         with self._trusted():
             return refill.rebase(self._engine, pages, expected=expected, to=to, last_given=last_given, at=at)
@@ -118,10 +97,6 @@ class HistoryDatabase:
         """Yield all jobs that have not ended, in pages, in the order of their ids.
 
         A job whose request cannot be read is included.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
         """
         with self._reading() as connection:
             yield from queries.survivors(connection)
@@ -130,7 +105,6 @@ class HistoryDatabase:
         """Return the jobs that match *query*, with all their runs, in the order of the query.
 
         Raises:
-            HistoryUnreachable: see the class.
             JobNotFound: the query continues after a job that is not in the history database.
 
         """
@@ -138,62 +112,32 @@ class HistoryDatabase:
             return queries.history(connection, query)
 
     def statistics(self, *, by: By, since: datetime, until: datetime, user: str | None = None) -> Statistics:
-        """Return statistics of the runs from *since* to *until*, grouped, for *user* or for all users.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
-        """
+        """Return statistics of the runs from *since* to *until*, grouped, for *user* or for all users."""
         with self._reading() as connection:
             return statistics.statistics(connection, by=by, since=since, until=until, user=user)
 
     def course(self, *, since: datetime, until: datetime, count: int, user: str | None = None) -> Course:
-        """Return the figures of *count* equal steps from *since* to *until*.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
-        """
+        """Return the figures of *count* equal steps from *since* to *until*."""
         with self._reading() as connection:
             return statistics.course(connection, since=since, until=until, count=count, user=user)
 
     def get(self, job_id: int) -> Record | None:
-        """Return the job with all its runs, or None if it is not in the history database.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
-        """
+        """Return the job with all its runs, or None if it is not in the history database."""
         with self._reading() as connection:
             return queries.get(connection, job_id)
 
     def events(self, job_id: int) -> tuple[Event, ...]:
-        """Return the events of the job in order. ``fields`` omits the payloads that the job's record contains.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
-        """
+        """Return the events of the job in order. ``fields`` omits the payloads that the job's record contains."""
         with self._reading() as connection:
             return queries.events(connection, job_id)
 
     def states(self, job_ids: Collection[int]) -> dict[int, JobState]:
-        """Return the state of each of *job_ids* that is in the history database.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
-        """
+        """Return the state of each of *job_ids* that is in the history database."""
         with self._reading() as connection:
             return queries.states(connection, job_ids)
 
     def members_among(self, job_ids: Collection[int]) -> list[Member]:
-        """Return those of *job_ids* that the history database has as members of arrays.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
-        """
+        """Return those of *job_ids* that the history database has as members of arrays."""
         with self._reading() as connection:
             return members.among(connection, job_ids)
 
@@ -201,7 +145,6 @@ class HistoryDatabase:
         """Return the members of an array that were cancelled before a device took them. They have no rows.
 
         Raises:
-            HistoryUnreachable: see the class.
             Unreadable: the request of the array cannot be read.
 
         """
@@ -209,62 +152,32 @@ class HistoryDatabase:
             return members.never_began(connection, array_id)
 
     def durations_s(self, *, user: str, name: str) -> list[float]:
-        """Return the durations of *user*'s newest runs of jobs called *name*, in seconds.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
-        """
+        """Return the durations of *user*'s newest runs of jobs called *name*, in seconds."""
         with self._reading() as connection:
             return durations.durations_s(connection, user=user, name=name)
 
     def due_notifications(self, *, now: datetime, most: int) -> list[Due]:
-        """Return up to *most* notifications of ended jobs that may be sent at *now*, the oldest ends first.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
-        """
+        """Return up to *most* notifications of ended jobs that may be sent at *now*, the oldest ends first."""
         with self._reading() as connection:
             return notifications.due(connection, now=now, most=most)
 
     def take_notification(self, due: Due, *, until: datetime) -> bool:
-        """Take *due* for sending, exclusively until *until*. Return False if another sender was faster.
-
-        Raises:
-            HistoryUnreachable: see the class. Nothing was changed.
-
-        """
+        """Take *due* for sending, exclusively until *until*. Return False if another sender was faster."""
         with self._writing() as connection:
             return notifications.take(connection, due, until=until)
 
     def settle_notification(self, due: Due, outcome: Outcome, *, at: datetime, trouble: str | None = None) -> None:
-        """Record the final outcome of a notification.
-
-        Raises:
-            HistoryUnreachable: see the class. Nothing was changed.
-
-        """
+        """Record the final outcome of a notification."""
         with self._writing() as connection:
             notifications.settle(connection, due, outcome, at=at, trouble=trouble)
 
     def put_off_notification(self, due: Due, *, until: datetime, trouble: str | None) -> None:
-        """Record why a notification could not be sent, and that it is retried at *until*.
-
-        Raises:
-            HistoryUnreachable: see the class. Nothing was changed.
-
-        """
+        """Record why a notification could not be sent, and that it is retried at *until*."""
         with self._writing() as connection:
             notifications.put_off(connection, due, until=until, trouble=trouble)
 
     def max_job_id(self) -> int | None:
-        """Return the highest job id in the history database, or None if it has none.
-
-        Raises:
-            HistoryUnreachable: see the class.
-
-        """
+        """Return the highest job id in the history database, or None if it has none."""
         with self._reading() as connection:
             return queries.max_job_id(connection)
 

@@ -143,7 +143,7 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     known = _known(connection, {job_id for job_id, _ in batch.reported})
     bulk.put(connection, notifications, [row for key, row in batch.reported.items() if key[0] in known])
     bulk.insert(connection, job_events, batch.events)
-    bulk.insert(connection, dead_letters, batch.unwritten)
+    bulk.insert(connection, dead_letters, batch.dead_letters)
 
 
 def _write_tags(connection: sa.Connection, batch: Batch) -> None:
