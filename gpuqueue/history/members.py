@@ -13,6 +13,7 @@ from gpuqueue.codec import decode_spec, of_member
 from gpuqueue.errors import Unreadable
 from gpuqueue.history.array_progress import waiting
 from gpuqueue.history.connect import reading
+from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.array import Indexes, Member
 from gpuqueue.model.event import Act, Event
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 log = logging.getLogger(__name__)
-
-#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
-_MOST_IN = 1000
 
 
 def with_requests(engine: sa.Engine, events: Sequence[Event]) -> Sequence[Event]:
@@ -107,6 +105,5 @@ def among(connection: sa.Connection, job_ids: Iterable[int]) -> list[Member]:
 
 
 def _of(connection: sa.Connection, ids: Iterable[int], *columns: sa.Column[Any]) -> Iterator[sa.Row[Any]]:
-    wanted = sorted(set(ids))
-    for start in range(0, len(wanted), _MOST_IN):
-        yield from connection.execute(sa.select(*columns).where(jobs.c.id.in_(wanted[start : start + _MOST_IN])))
+    for some in parts(ids):
+        yield from connection.execute(sa.select(*columns).where(jobs.c.id.in_(some)))

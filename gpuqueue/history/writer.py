@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -17,6 +16,7 @@ from gpuqueue.history.connect import check_revision, writing
 from gpuqueue.history.dead_letter import dead_letter, kept_whole
 from gpuqueue.history.error_text import reason
 from gpuqueue.history.members import with_requests
+from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import (
     dead_letters,
     job_events,
@@ -37,8 +37,6 @@ log = logging.getLogger(__name__)
 
 #: Errors that no event causes. The batch is retried unchanged.
 NOT_OF_THE_ROW = (Unreachable, MemoryError, OSError)
-#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
-_MOST_IN = 1000
 
 
 def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
@@ -162,22 +160,21 @@ def _write_tags(connection: sa.Connection, batch: Batch) -> None:
 
 def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:
     """Return those of *job_ids* that have a row: a run cannot refer to a missing job."""
-    known: set[int] = set()
-    left = iter(job_ids)
-    while some := list(islice(left, _MOST_IN)):
-        known.update(connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(some))))
-    return known
+    return {
+        job_id
+        for some in parts(job_ids)
+        for job_id in connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(some)))
+    }
 
 
 def _known_devices(connection: sa.Connection, job_ids: Iterable[int]) -> set[DeviceKey]:
     """Return the devices of all runs of *job_ids* that have a row, by job, attempt and UUID."""
     columns = run_devices.c.job_id, run_devices.c.attempt, run_devices.c.device_uuid
-    known: set[DeviceKey] = set()
-    left = iter(job_ids)
-    while some := list(islice(left, _MOST_IN)):
-        found = connection.execute(sa.select(*columns).where(run_devices.c.job_id.in_(some)))
-        known.update((job_id, attempt, uuid) for job_id, attempt, uuid in found)
-    return known
+    return {
+        (job_id, attempt, uuid)
+        for some in parts(job_ids)
+        for job_id, attempt, uuid in connection.execute(sa.select(*columns).where(run_devices.c.job_id.in_(some)))
+    }
 
 
 def _insert(connection: sa.Connection, table: sa.Table) -> sa.Insert:
