@@ -8,6 +8,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
+from functools import wraps
 from pathlib import Path
 
 from gpuqueue.lazy.frozen import dataclass
@@ -243,9 +244,14 @@ def _name_of(uid: int) -> str:
         return f"uid {uid}"
 
 
-CHECKS = (directory, modes, writing, disk, filesystem, logs)
+def _of_directory(check: Check[StateFacts]) -> Check[StateFacts]:
+    """Return *check* without a result if there is no directory."""
+
+    @wraps(check)
+    def of_facts(facts: StateFacts) -> Findings:
+        return check(facts) if facts.kind == "directory" else ()
+
+    return of_facts
 
 
-def checks_of(facts: StateFacts) -> tuple[Check[StateFacts], ...]:
-    """Return the checks that apply. An absent directory gets only the check :func:`directory`."""
-    return CHECKS if facts.kind == "directory" else (directory,)
+CHECKS = (directory, *map(_of_directory, (modes, writing, disk, filesystem, logs)))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import resource
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import redis
@@ -67,7 +65,7 @@ def test_the_store_that_we_start_is_well(store_url: str) -> None:
     """A store started with gpuqueue's settings passes every check. The disk depends on this machine."""
     found = of_store(store_url)
 
-    assert {"answers", "persistence", "writes", "eviction", "memory", "allocator", "disk", "clock"} == set(found)
+    assert {"answers", "persistence", "writes", "eviction", "memory", "disk", "clock"} == set(found)
     assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
     assert "appendfsync always" in found["persistence"].seen
 
@@ -504,25 +502,3 @@ def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
     assert {1: token, 2: ""} == {job_id: standing.token for job_id, standing in found.items()}
     connect(queue.url).flushall()
     assert standings(queue.url, [1]) is None
-
-
-@pytest.mark.parametrize(
-    ("reported", "used_bytes", "preloaded", "grade", "seen"),
-    [
-        ("jemalloc-5.3.0", 2**30, None, Grade.OK, "jemalloc-5.3.0"),
-        ("libc", 2**20, None, Grade.OK, "some ten thousand jobs"),
-        ("libc", 2**30, None, Grade.NOTE, "one and a half times as long"),
-        ("libc", 2**30, Path("/usr/lib/libjemalloc.so.2"), Grade.OK, "libjemalloc.so.2"),
-    ],
-)
-def test_a_large_store_on_the_c_librarys_allocator_is_told(
-    store_url: str, reported: str, used_bytes: int, preloaded: Path | None, grade: Grade, seen: str
-) -> None:
-    """A large store with the C library's allocator gets a note: its claims take half as long again."""
-    server = dataclasses.replace(server_facts(store_url), allocator=reported, used_bytes=used_bytes)
-    facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None, preloaded=preloaded)
-
-    (found,) = examined("store", facts, [store_room.allocator])
-
-    assert found.grade is grade
-    assert seen in found.seen
