@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from gpuqueue.history.batch import Batch, move_job, run_key, sum_up
+from gpuqueue.history.batch import Batch, move_job
 from gpuqueue.history.columns import ending_columns, event_row
+from gpuqueue.history.fold_runs import run_key, sum_up
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.run import Ended, Ending
 

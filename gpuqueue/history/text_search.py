@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from gpuqueue.history import index_choice, text_index
+from gpuqueue.history.column_types import safe
 from gpuqueue.history.index_choice import Condition
-from gpuqueue.history.tables import jobs, safe
+from gpuqueue.history.tables import jobs
 from gpuqueue.model.history_query import Sort
 
 if TYPE_CHECKING:

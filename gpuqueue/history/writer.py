@@ -10,11 +10,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gpuqueue.errors import Unreachable
 from gpuqueue.history import bulk, text_index
-from gpuqueue.history.batch import Batch, DeviceKey, fold
+from gpuqueue.history.batch import Batch, DeviceKey
 from gpuqueue.history.columns import Row
 from gpuqueue.history.connect import check_revision, writing
 from gpuqueue.history.dead_letter import dead_letter, kept_whole
 from gpuqueue.history.error_text import reason
+from gpuqueue.history.fold import fold
 from gpuqueue.history.members import with_requests
 from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import (
@@ -122,11 +123,11 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     if connection.dialect.name == "sqlite" and not text_index.known_to_sqlite():
         text_index.drop(connection)  # its triggers would block writes; gpuqueue db upgrade restores it
     bulk.put(connection, jobs, [row for _, row in sorted(batch.new_jobs.items())])
-    if batch.given_back:
+    if batch.released:
         gone = sa.delete(runs).where(
             runs.c.job_id == sa.bindparam("gone_id"), runs.c.token == sa.bindparam("gone_token")
         )
-        connection.execute(gone, [{"gone_id": job_id, "gone_token": token} for job_id, token in batch.given_back])
+        connection.execute(gone, [{"gone_id": job_id, "gone_token": token} for job_id, token in batch.released])
     known = _known(connection, {key[0] for key in batch.new_runs} - {key[0] for key in batch.new_jobs})
     known.update(key[0] for key in batch.new_jobs)
     _write_tags(connection, batch)
