@@ -23,7 +23,7 @@ from gpuqueue.codec.parts import (
     window_from_plain,
     window_to_plain,
 )
-from gpuqueue.codec.text import VERSION, dump, meaning
+from gpuqueue.codec.text import VERSION, Plain, dump, meaning
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import Member
 from gpuqueue.model.dependencies import NO_WAITS
@@ -37,7 +37,6 @@ from gpuqueue.text.json_fields import Fields, loaded
 #: Largest accepted spec, in bytes of JSON. The store keeps it in memory until the job has ended.
 MAX_SPEC_BYTES = 1024 * 1024
 
-Plain = dict[str, Any]
 _WHAT = "a job's request"
 _Value = TypeVar("_Value")
 _Default = TypeVar("_Default")
@@ -51,40 +50,7 @@ def encode_spec(spec: JobSpec) -> str:
 
     """
     refuse_what_no_process_takes(spec.argv, spec.env, spec.cwd)
-    text = dump(
-        {
-            "v": VERSION,
-            "argv": spec.argv,
-            "cwd": spec.cwd,
-            "env": dict(spec.env),
-            "account": {"name": spec.account.name, "uid": spec.account.uid, "host": spec.account.host},
-            "mem_bytes": spec.mem_bytes,
-            "gpus": spec.gpus,
-            "device": spec.device.value if spec.device else None,
-            "placement": _plain_of(placement_to_plain, spec.placement or None),
-            "time_limit_s": spec.time_limit_s,
-            "name": spec.name,
-            "priority": int(spec.level),
-            "pool": spec.pool,
-            "requeue": spec.requeue,
-            "cap": spec.cap,
-            "umask": spec.umask,
-            "pty": _plain_of(window_to_plain, spec.pty),
-            "script": spec.script,
-            "interpreter": spec.interpreter,
-            "array": _plain_of(array_to_plain, spec.array),
-            "snapshot": spec.snapshot,
-            "signal": _plain_of(signal_to_plain, spec.signal),
-            **({"tags": list(spec.tags)} if spec.tags else {}),
-            **({"retry_of": spec.retry_of} if spec.retry_of is not None else {}),
-            **({"warm": True} if spec.warm else {}),
-            **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
-            **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
-            **({"notifications": list(map(notification_to_plain, spec.notifications))} if spec.notifications else {}),
-            **({"separate_stderr": True} if spec.separate_stderr else {}),
-            **({"git": git_to_plain(spec.git)} if spec.git else {}),
-        }
-    )
+    text = dump(_to_plain(spec))
     if len(text) > MAX_SPEC_BYTES:
         env_bytes = len(dump(dict(spec.env)))
         remedy = (
@@ -96,6 +62,41 @@ def encode_spec(spec: JobSpec) -> str:
             f"the job's command and environment take {len(text)} bytes, at most {MAX_SPEC_BYTES} are taken: {remedy}"
         )
     return text
+
+
+def _to_plain(spec: JobSpec) -> Plain:
+    return {
+        "v": VERSION,
+        "argv": spec.argv,
+        "cwd": spec.cwd,
+        "env": dict(spec.env),
+        "account": {"name": spec.account.name, "uid": spec.account.uid, "host": spec.account.host},
+        "mem_bytes": spec.mem_bytes,
+        "gpus": spec.gpus,
+        "device": spec.device.value if spec.device else None,
+        "placement": _plain_of(placement_to_plain, spec.placement or None),
+        "time_limit_s": spec.time_limit_s,
+        "name": spec.name,
+        "priority": int(spec.level),
+        "pool": spec.pool,
+        "requeue": spec.requeue,
+        "cap": spec.cap,
+        "umask": spec.umask,
+        "pty": _plain_of(window_to_plain, spec.pty),
+        "script": spec.script,
+        "interpreter": spec.interpreter,
+        "array": _plain_of(array_to_plain, spec.array),
+        "snapshot": spec.snapshot,
+        "signal": _plain_of(signal_to_plain, spec.signal),
+        **({"tags": list(spec.tags)} if spec.tags else {}),
+        **({"retry_of": spec.retry_of} if spec.retry_of is not None else {}),
+        **({"warm": True} if spec.warm else {}),
+        **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
+        **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
+        **({"notifications": list(map(notification_to_plain, spec.notifications))} if spec.notifications else {}),
+        **({"separate_stderr": True} if spec.separate_stderr else {}),
+        **({"git": git_to_plain(spec.git)} if spec.git else {}),
+    }
 
 
 def decode_spec(text: object) -> JobSpec:

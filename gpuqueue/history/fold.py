@@ -56,15 +56,15 @@ def fold(events: Sequence[Event], *, epoch: str) -> Batch:
     batch = Batch()
     for event in events:
         elsewhere = _ELSEWHERE.get(event.act, ())
-        kept = {name: text for name, text in event.fields.items() if name not in elsewhere}
+        own = {name: text for name, text in event.fields.items() if name not in elsewhere}
         try:
             if event.act in _FOLDS:
                 _FOLDS[event.act](batch, event)
         except UNREADABLE:
             log.exception(
-                "the fields of event %s of job %s cannot be read, they are kept as they are", event.id, event.job_id
+                "the fields of event %s of job %s cannot be read, they are stored as they are", event.id, event.job_id
             )
-            kept = dict(event.fields)
+            own = dict(event.fields)
         move_job(batch, event)
-        batch.events.append(columns.event_row(event, epoch=epoch, detail=json.dumps(kept) if kept else None))
+        batch.events.append(columns.event_row(event, epoch=epoch, detail=json.dumps(own) if own else None))
     return batch

@@ -75,7 +75,7 @@ def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | N
     except NOT_OF_THE_ROW:
         raise
     except Exception as error:  # noqa: BLE001 - a driver may raise any error for a row
-        log.warning("not even where job %s stands after it can be written: %s", event.job_id, reason(error))
+        log.warning("the state of job %s after the event cannot be written either: %s", event.job_id, reason(error))
         return _apply(engine, kept_whole(event, why, epoch=epoch), expected, to)
 
 
@@ -109,8 +109,8 @@ def move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor) 
     if expected is None:
         statement = _insert(connection, outbox_cursor).values(row)
     else:
-        stands = (outbox_cursor.c.epoch == expected.epoch, outbox_cursor.c.last_id == expected.last_id)
-        statement = sa.update(outbox_cursor).where(outbox_cursor.c.id == 1, *stands).values(row)
+        there = (outbox_cursor.c.epoch == expected.epoch, outbox_cursor.c.last_id == expected.last_id)
+        statement = sa.update(outbox_cursor).where(outbox_cursor.c.id == 1, *there).values(row)
     # SQLAlchemy may add a RETURNING to an INSERT, which would lose the row count.
     return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
 
