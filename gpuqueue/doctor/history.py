@@ -31,12 +31,7 @@ class Facts:
 
 
 def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
-    """Return the facts about the history.
-
-    Raises:
-        HistoryUnreachable: the history does not answer or does not exist.
-
-    """
+    """Return the facts about the history."""
     database = database_facts(settings.database_url, integrity_s=integrity_s)
     return Facts(database=database, free_bytes=None if database.path is None else free_bytes(database.path.parent))
 

@@ -57,12 +57,7 @@ class StateFacts:
 
 
 def state_facts(settings: Settings) -> StateFacts:
-    """Return the facts about the state directory.
-
-    Raises:
-        OSError: the directory cannot be read.
-
-    """
+    """Return the facts about the state directory."""
     path = settings.state_dir
     if not os.path.lexists(path):
         return StateFacts(path=path, kind="absent")
@@ -87,12 +82,7 @@ def state_facts(settings: Settings) -> StateFacts:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the bytes that this account may still use on the disk of *path*.
-
-    Raises:
-        OSError: *path* cannot be read.
-
-    """
+    """Return the bytes that this account may still use on the disk of *path*."""
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize
 

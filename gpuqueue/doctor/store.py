@@ -36,13 +36,7 @@ class StoreFacts:
 
 
 def store_facts(settings: Settings) -> StoreFacts:
-    """Return the facts about the store.
-
-    Raises:
-        StoreUnreachable: the store does not answer.
-        StoreNotReady: the store answers that it cannot serve.
-
-    """
+    """Return the facts about the store."""
     server = server_facts(settings.redis_url)
     return StoreFacts(settings=settings, server=server, free_bytes=_free_bytes(settings, server))
 

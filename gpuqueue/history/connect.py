@@ -1,4 +1,8 @@
-"""Opens a SQLite or PostgreSQL database with durable commits and one-line error messages."""
+"""Opens a SQLite or PostgreSQL database with durable commits and one-line error messages.
+
+Whatever goes wrong with the database raises ``HistoryUnreachable``. A transaction has changed nothing then. Only errors
+of a row, such as a violated constraint, are raised as they are.
+"""
 
 from __future__ import annotations
 
@@ -46,10 +50,6 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
     which would delete the rows that refer to it.
 
     Error messages omit the parameters of statements, because environments are among them.
-
-    Raises:
-        HistoryUnreachable: *url* is no URL of SQLite or PostgreSQL, or the driver for it is not installed.
-
     """
     parsed = _parsed(url)
     try:
@@ -89,24 +89,14 @@ def _parsed(url: str) -> sa.URL:
 
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Yield a connection for reading.
-
-    Raises:
-        HistoryUnreachable: the database does not answer or has no tables.
-
-    """
+    """Yield a connection for reading."""
     with _explained(engine), engine.connect() as connection, _bounded(connection, pg_timeout.ANSWER_S):
         yield connection
 
 
 @contextmanager
 def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connection]:
-    """Yield a connection in a transaction that is committed at the end. *patient* removes the time limit.
-
-    Raises:
-        HistoryUnreachable: the database does not answer or has no tables; nothing was changed.
-
-    """
+    """Yield a connection in a transaction that is committed at the end. *patient* removes the time limit."""
     limit_s = None if patient else pg_timeout.ANSWER_S
     with (
         _explained(engine),
@@ -134,12 +124,7 @@ def _bounded(connection: sa.Connection, limit_s: float | None) -> AbstractContex
 
 
 def check_revision(connection: sa.Connection) -> None:
-    """Check that the tables are of this version.
-
-    Raises:
-        HistoryUnreachable: the tables are older, newer, or missing.
-
-    """
+    """Check that the tables are of this version."""
     revision = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
     where = f"the history database at {shown(connection.engine.url)}"
     if revision is None:
@@ -217,10 +202,6 @@ def _find_file(url: sa.URL, path: Path, *, make: bool) -> None:
     """Check that the file of a database exists. If *make* is true, create it.
 
     Only its owner has access to a new file: it will hold environments, which contain secrets.
-
-    Raises:
-        HistoryUnreachable: the file does not exist, or cannot be created.
-
     """
     try:
         if path.exists():  # never open it here: closing it would drop the locks that SQLite holds for this process

@@ -82,10 +82,6 @@ def database_facts(url: str, *, integrity_s: float) -> DatabaseFacts:
     """Return the facts about the history database at *url*.
 
     The integrity check takes at most *integrity_s* seconds.
-
-    Raises:
-        HistoryUnreachable: the database does not answer, or its file does not exist.
-
     """
     engine = open_engine(url)
     path = file_of(engine.url)

@@ -25,12 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def with_requests(engine: sa.Engine, events: Sequence[Event]) -> Sequence[Event]:
-    """Return *events*, with the member's request added to each first claim of an array member.
-
-    Raises:
-        HistoryUnreachable: the database does not answer.
-
-    """
+    """Return *events*, with the member's request added to each first claim of an array member."""
     first_claims = [event for event in events if event.act is Act.CLAIM and "of" in event.fields]
     if not first_claims:
         return events
@@ -69,10 +64,6 @@ def never_began(connection: sa.Connection, array_id: int) -> Indexes:
     """Return the members of an array that were cancelled before a device took them; none for an unknown array.
 
     These members have no rows. They are derived from the row of the array.
-
-    Raises:
-        Unreadable: the request of the array cannot be read.
-
     """
     columns = jobs.c.spec, jobs.c.state, jobs.c.array_left, jobs.c.array_held
     row = connection.execute(sa.select(*columns).where(jobs.c.id == array_id)).first()

@@ -43,10 +43,6 @@ def rebase(
 
     Returns:
         The number of jobs written. None if the cursor is not at *expected*; nothing is changed then.
-
-    Raises:
-        HistoryUnreachable: the database does not answer; nothing was changed.
-
     """
     ids: set[int] = set()
     tokens: set[str] = set()

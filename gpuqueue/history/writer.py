@@ -45,10 +45,6 @@ def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None
 
     Returns:
         False if the cursor is not at *expected*: another recorder was faster. Nothing is changed then.
-
-    Raises:
-        HistoryUnreachable: the database does not answer, or has other tables; nothing was changed.
-
     """
     if not events:
         return True
@@ -64,10 +60,6 @@ def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | N
 
     Returns:
         False if the cursor is not at *expected*: another recorder was faster. Nothing is changed then.
-
-    Raises:
-        HistoryUnreachable: the database does not answer, or has other tables; nothing was changed.
-
     """
     to = Cursor(epoch=epoch, last_id=event.id)
     try:
@@ -89,12 +81,7 @@ def _apply(engine: sa.Engine, batch: Batch, expected: Cursor | None, to: Cursor)
 
 
 def turn_to(engine: sa.Engine, epoch: str, *, expected: Cursor | None) -> bool:
-    """Move the cursor from *expected* to the start of the outbox of *epoch*. Return False if it is elsewhere.
-
-    Raises:
-        HistoryUnreachable: the database does not answer; nothing was changed.
-
-    """
+    """Move the cursor from *expected* to the start of the outbox of *epoch*. Return False if it is elsewhere."""
     with writing(engine) as connection:
         return move_cursor(connection, expected, Cursor(epoch=epoch))
 
