@@ -30,7 +30,7 @@ CODES_HEAD = "| code | meaning |"
 
 
 def main(words: list[str]) -> int:
-    """Write the pages, or tell which are not what they should be."""
+    """Write the pages; with --check only report which ones differ from the code."""
     made = {
         HERE / "commands.md": commands_page((HERE / "commands.md").read_text()),
         HERE / "settings.md": settings_page((HERE / "settings.md").read_text()),
@@ -68,7 +68,7 @@ def commands_page(page: str) -> str:
 
 
 def section(text: str, command: from_code.Command) -> str:
-    """Return what is said of a command, with a row for each option, and the examples of its help."""
+    """Return the section of a command, with a row for each option, and the examples of its help."""
     if command.options:
         text = with_rows(text, OPTIONS_HEAD, lambda rows: options_table(rows, command))
     block = f"{EXAMPLES}\n```sh\n" + "\n".join(command.examples) + "\n```\n"
@@ -79,7 +79,7 @@ def section(text: str, command: from_code.Command) -> str:
 
 
 def options_table(rows: list[list[str]], command: from_code.Command) -> list[str]:
-    """Return a row for each option, in the order of the page, then of the code."""
+    """Return a row for each option, in the order of the page, then of the code; one row for all of ``As in submit.``"""
 
     def named(row: list[str], option: str) -> bool:
         return option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", row[0])
@@ -88,9 +88,14 @@ def options_table(rows: list[list[str]], command: from_code.Command) -> list[str
     for option in command.options:
         before = next((row for row in rows if named(row, option.opts[-1])), [])
         words = before[-1] if before else (option.help or "")
+        if re.fullmatch(r"As in \w+\.", words):  # one row for all such options: the other command has the details
+            names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+            above = made[words].split(" | ")[0][2:] + ", " if words in made else ""
+            made[words] = f"| {above}{names} | {words} |"
+            continue
         shown = before[0] if before else ""
         made[option.opts[-1]] = f"| {from_code.first_cell(option, shown)} | {from_code.with_facts(option, words)} |"
-    return in_order(made, [next((name for name in made if named(row, name)), "") for row in rows])
+    return in_order(made, [row[-1] if row[-1] in made else next((n for n in made if named(row, n)), "") for row in rows])
 
 
 def codes_table(rows: list[list[str]]) -> list[str]:
