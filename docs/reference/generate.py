@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Brings the tables of commands.md and settings.md up to the code.
+"""Brings the tables of commands.md, settings.md and ../internals/worker-commands.md up to the code.
 
     .venv/bin/python docs/reference/generate.py            write what has changed
     .venv/bin/python docs/reference/generate.py --check    write nothing; exit code 1 if something would be written
 
-From the code come: that there is a row or a section at all, the names of options and settings, what their values are
-called, which values there are, defaults, exit codes, the examples of ``--help`` and the list of commands at the top.
-The words of a row and all that stands around the tables are written by hand and stay; where there are none yet,
-the words of ``--help`` or of the comment in the code stand in.
+The code decides which rows and sections there are, names, values, defaults, exit codes, the examples of ``--help`` and the
+list of commands at the top. The texts are written by hand and are not changed; a missing one is taken from ``--help`` or
+from the comment in the code.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -31,10 +31,12 @@ CODES_HEAD = "| code | meaning |"
 
 def main(words: list[str]) -> int:
     """Write the pages; with --check only report which ones differ from the code."""
-    made = {
-        HERE / "commands.md": commands_page((HERE / "commands.md").read_text()),
-        HERE / "settings.md": settings_page((HERE / "settings.md").read_text()),
+    pages = {
+        HERE / "commands.md": commands_page,
+        HERE.parent / "internals" / "worker-commands.md": partial(sections_of, program="gpuqueue-worker"),
+        HERE / "settings.md": settings_page,
     }
+    made = {page: make(page.read_text()) for page, make in pages.items()}
     changed = {page: text for page, text in made.items() if page.read_text() != text}
     for page, text in changed.items():
         name = page.relative_to(HERE.parents[1])
@@ -47,10 +49,19 @@ def main(words: list[str]) -> int:
 
 
 def commands_page(page: str) -> str:
-    """Return the page of the commands, brought up to the code."""
+    """Return the page of the user's commands, brought up to the code."""
+    head, codes, exits = sections_of(page, "gpuqueue").partition("## Exit codes\n")
+    return with_rows(head, GROUPS_HEAD, lambda _: from_code.purposes()) + with_rows(
+        codes + exits, CODES_HEAD, codes_table
+    )
+
+
+def sections_of(page: str, program: str) -> str:
+    """Return *page* with a section for each command of *program*."""
     head, *parts = re.split(r"^(?=## )", page, flags=re.MULTILINE)
     texts = {part.splitlines()[0]: part for part in parts}
-    known = {f"## `{command.name}`": command for command in from_code.every_command()}
+    own = [command for command in from_code.every_command() if command.name.split()[0] == program]
+    known = {f"## `{command.name}`": command for command in own}
     for heading in [each for each in texts if each.startswith("## `gpuqueue") and each not in known]:
         del texts[heading]  # the command is gone
     order = list(texts)
@@ -61,9 +72,6 @@ def commands_page(page: str) -> str:
             order.insert(order.index(before) + 1 if before else 0, heading)
         texts[heading] = section(texts[heading], command)
         before = heading
-    codes = "## Exit codes"
-    texts[codes] = with_rows(texts[codes], CODES_HEAD, codes_table)
-    head = with_rows(head, GROUPS_HEAD, lambda _: from_code.purposes())
     return head + "".join(texts[heading] for heading in order)
 
 
@@ -95,7 +103,9 @@ def options_table(rows: list[list[str]], command: from_code.Command) -> list[str
             continue
         shown = before[0] if before else ""
         made[option.opts[-1]] = f"| {from_code.first_cell(option, shown)} | {from_code.with_facts(option, words)} |"
-    return in_order(made, [row[-1] if row[-1] in made else next((n for n in made if named(row, n)), "") for row in rows])
+    return in_order(
+        made, [row[-1] if row[-1] in made else next((n for n in made if named(row, n)), "") for row in rows]
+    )
 
 
 def codes_table(rows: list[list[str]]) -> list[str]:
