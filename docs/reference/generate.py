@@ -4,9 +4,9 @@
     .venv/bin/python docs/reference/generate.py            write what has changed
     .venv/bin/python docs/reference/generate.py --check    write nothing; exit code 1 if something would be written
 
-The code decides which rows and sections there are, names, values, defaults, exit codes, the examples of ``--help`` and the
-list of commands at the top. The texts are written by hand and are not changed; a missing one is taken from ``--help`` or
-from the comment in the code.
+The code decides which rows and sections there are, names, values, defaults, exit codes, the examples of ``--help`` and
+the list of commands at the top. The texts are written by hand and are not changed. A missing text is taken from
+``--help`` or from the comment in the code.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ def section(text: str, command: from_code.Command) -> str:
 
 
 def options_table(rows: list[list[str]], command: from_code.Command) -> list[str]:
-    """Return a row for each option, in the order of the page, then of the code; one row for all of ``As in submit.``"""
+    """Return a row for each option, in the order of the page, then of the code.
+
+    All options with the text ``As in submit.`` share one row.
+    """
 
     def named(row: list[str], option: str) -> bool:
         return option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", row[0])
