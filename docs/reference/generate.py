@@ -99,7 +99,7 @@ def options_table(rows: list[list[str]], command: from_code.Command) -> list[str
     for option in command.options:
         before = next((row for row in rows if named(row, option.opts[-1])), [])
         words = before[-1] if before else (option.help or "")
-        if re.fullmatch(r"As in \w+\.", words):  # one row for all such options: the other command has the details
+        if re.fullmatch(r"As in (\w+|\[[^]]+\]\([^)]+\))\.", words):  # one row for all such options: the other command has the details
             names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
             above = made[words].split(" | ")[0][2:] + ", " if words in made else ""
             made[words] = f"| {above}{names} | {words} |"
