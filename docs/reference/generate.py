@@ -31,7 +31,7 @@ CODES_HEAD = "| code | meaning |"
 
 def main(words: list[str]) -> int:
     """Write the pages; with --check only report which ones differ from the code."""
-    pages = {
+    pages: dict[Path, Callable[[str], str]] = {
         HERE / "commands.md": commands_page,
         HERE.parent / "internals" / "worker-commands.md": partial(sections_of, program="gpuqueue-worker"),
         HERE / "settings.md": settings_page,
@@ -95,11 +95,11 @@ def options_table(rows: list[list[str]], command: from_code.Command) -> list[str
     def named(row: list[str], option: str) -> bool:
         return option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", row[0])
 
-    made = {}
+    made: dict[str, str] = {}
     for option in command.options:
         before = next((row for row in rows if named(row, option.opts[-1])), [])
         words = before[-1] if before else (option.help or "")
-        if re.fullmatch(r"As in (\w+|\[[^]]+\]\([^)]+\))\.", words):  # one row for all such options: the other command has the details
+        if re.fullmatch(r"As in (\w+|\[[^]]+\]\([^)]+\))\.", words):
             names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
             above = made[words].split(" | ")[0][2:] + ", " if words in made else ""
             made[words] = f"| {above}{names} | {words} |"
