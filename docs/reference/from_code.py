@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, dataclass
 from datetime import timedelta
 from enum import Enum
+from types import ModuleType
 
 import click
 
@@ -19,6 +20,7 @@ from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
 from gpuqueue.console import INTERRUPTED, LEFT, READER_GONE
 from gpuqueue.doctor.examination import EXIT_CODES
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.queue import job_fields as job_fields_module
 from gpuqueue.settings import settings as setting
 from gpuqueue.settings.parsers import READERS
 from gpuqueue.text.units import format_bytes
@@ -178,18 +180,27 @@ def _duration(value_s: float) -> str:
     return f"{value_s:g}s"
 
 
-def _comments() -> dict[str, str]:
-    """Return the ``#:`` comment above each field of Settings."""
-    lines = inspect.getsource(setting.Settings).splitlines()
+def job_fields() -> list[str]:
+    """Return a row for each field of a job's hash."""
+    comments = _comments(job_fields_module)
+    return [
+        f"| `{name}` | `{stored}` | {comments[name.upper()]} |" for name, stored in job_fields_module.FIELDS.items()
+    ]
+
+
+def _comments(of: type | ModuleType = setting.Settings) -> dict[str, str]:
+    """Return what stands above each variable of a class or module behind ``#:``."""
+    lines = inspect.getsource(of).splitlines()
     found = {}
     for each in ast.walk(ast.parse("\n".join(lines))):
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+        target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
+        if isinstance(each, (ast.AnnAssign, ast.Assign)) and isinstance(target, ast.Name):
             above: list[str] = []
             at = each.lineno - 2
             while lines[at].strip().startswith("#:"):
                 above.insert(0, lines[at].strip()[2:].strip())
                 at -= 1
-            found[each.target.id] = " ".join(above).replace("``", "`")
+            found[target.id] = " ".join(above).replace("``", "`").replace("|", "\\|")
     return found
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Brings the tables of commands.md, settings.md and ../internals/worker-commands.md up to the code.
+"""Brings the tables of commands.md, settings.md, worker-commands.md and job-fields.md up to the code.
 
     .venv/bin/python docs/reference/generate.py            write what has changed
     .venv/bin/python docs/reference/generate.py --check    write nothing; exit code 1 if something would be written
@@ -27,6 +27,7 @@ GROUPS_HEAD = "| for | commands |"
 OPTIONS_HEAD = "| option | meaning |"
 SETTINGS_HEAD = "| environment | file key | default | unit | meaning |"
 CODES_HEAD = "| code | meaning |"
+FIELDS_HEAD = "| field | in the store | meaning |"
 
 
 def main(words: list[str]) -> int:
@@ -34,9 +35,10 @@ def main(words: list[str]) -> int:
     pages: dict[Path, Callable[[str], str]] = {
         HERE / "commands.md": commands_page,
         HERE.parent / "internals" / "worker-commands.md": partial(sections_of, program="gpuqueue-worker"),
+        HERE.parent / "internals" / "job-fields.md": job_fields_page,
         HERE / "settings.md": settings_page,
     }
-    made = {page: make(page.read_text()) for page, make in pages.items()}
+    made = {page: make(page.read_text()) for page, make in pages.items() if page.exists()}
     changed = {page: text for page, text in made.items() if page.read_text() != text}
     for page, text in changed.items():
         name = page.relative_to(HERE.parents[1])
@@ -115,6 +117,11 @@ def codes_table(rows: list[list[str]]) -> list[str]:
     """Return a row for each exit code."""
     words = {row[0].strip("`"): row[1] for row in rows}
     return [f"| `{code}` | {words.get(str(code), said)} |" for code, said in from_code.exit_codes().items()]
+
+
+def job_fields_page(page: str) -> str:
+    """Return the page of a job's fields in the store, brought up to the code."""
+    return with_rows(page, FIELDS_HEAD, lambda _: from_code.job_fields())
 
 
 def settings_page(page: str) -> str:

@@ -136,7 +136,7 @@ def messages(facts: Facts) -> Findings:
     late, job_id, trouble = facts.database.unreported
     if late:
         why = f": {short(trouble, MAX_WHY)}" if trouble else ""
-        remedy = "does a recorder run, with pip install 'gpuqueue-server[notify]'? gpuqueue notify lists its targets"
+        remedy = "does a recorder run, with pip install '.[notify]'? gpuqueue notify lists its targets"
         what = "1 message is" if late == 1 else f"{late} messages are"
         return warning(f"{what} still to be sent, the first about job {job_id}{why}", remedy)
     gone, job_id, trouble = facts.database.given_up

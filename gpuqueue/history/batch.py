@@ -20,7 +20,6 @@ from gpuqueue.history.columns import Row
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import NotificationKind, Outcome
 from gpuqueue.model.run import Ended, Ending
 
 if TYPE_CHECKING:
@@ -75,8 +74,6 @@ class Batch:
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
     notifications: dict[tuple[int, int], Row] = field(default_factory=dict)
-    #: Outcomes of the notifications that are commands.
-    reported: dict[tuple[int, int], Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
     unwritten: list[Row] = field(default_factory=list)
 
@@ -118,13 +115,11 @@ def fold(events: Sequence[Event], *, epoch: str) -> Batch:
 #: Acts that leave host, claim time and start time of a waiting job as they are. An array that has begun also waits.
 _WHERE_IT_STOOD = frozenset({Act.EDIT, Act.MOVE, Act.PROMOTE, Act.RESTORE})
 _WAITS = frozenset({JobState.QUEUED, JobState.HELD})
-#: Acts that do not change the state of a job.
-_SAID = frozenset({Act.MARK, Act.REPORTED})
 
 
 def move_job(batch: Batch, event: Event) -> None:
     """Set the columns of a job that follow from any event: its state, counts and times."""
-    if event.act in _SAID:
+    if event.act is Act.MARK:
         return
     row = batch.job((event.job_id,))
     row["state"] = event.state.value
@@ -174,17 +169,8 @@ def _submit(batch: Batch, event: Event) -> None:
     spec, member = decode_request(event.fields["spec"])
     batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
     batch.new_jobs[(event.job_id,)] = columns.job_row(event, spec, member)
-    for number, notification in enumerate(spec.notifications):
-        if notification.kind is not NotificationKind.COMMAND:  # the worker runs a command on the job's host
-            batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
-
-
-def _reported(batch: Batch, event: Event) -> None:
-    """Record the outcome of a command at the job's end. Its tries stay 0: a command is never retried."""
-    number, outcome = int(event.fields["number"]), Outcome(event.fields["outcome"])
-    trouble = event.fields.get("trouble") or None
-    row = {"job_id": event.job_id, "number": number, "tries": 0, "next_at": None, "outcome": outcome.value}
-    batch.reported[event.job_id, number] = {**row, "at": event.at, "trouble": trouble}
+    for number in range(len(spec.notifications)):
+        batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
 
 
 def _mark(batch: Batch, event: Event) -> None:
@@ -309,7 +295,6 @@ _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
     Act.SUBMIT: _submit,
     Act.EDIT: _edit,
     Act.MARK: _mark,
-    Act.REPORTED: _reported,
     Act.RESTORE: _restore,
     Act.CLAIM: _claim,
     Act.STARTED: _started,

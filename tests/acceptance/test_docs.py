@@ -168,7 +168,7 @@ def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     text = text[:begin] + text[end:]
     text = text.replace("Default 1000.", "Default 7.").replace("| `--foreground`", "| `--background`")
     commands_page.write_text(text)
-    settings_page.write_text(re.sub(r"^.*_LEASE`.*\n", "", settings_page.read_text(), flags=re.MULTILINE))
+    settings_page.write_text(re.sub(r"^.*_HOST_LOST_AFTER`.*\n", "", settings_page.read_text(), flags=re.MULTILINE))
 
     code, said = generate(tmp_path, "--check")
     assert code == 1
@@ -182,9 +182,9 @@ def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     assert "oldest first. Default `1000`." in written["gpuqueue queue"]
     assert ["--devices SPEC", "--foreground"] == first_words(written["gpuqueue up"])
     assert sections(REFERENCE / "commands.md")["gpuqueue cancel"] == written["gpuqueue cancel"]
-    lease = next(row for row in rows(settings_page.read_text()) if row[1] == "`lease`")
-    assert ["`GPUQUEUE_LEASE`", "`lease`", "`5m`", "duration"] == lease[:4]
-    assert lease[4].startswith("How long a claim holds")
+    lease = next(row for row in rows(settings_page.read_text()) if row[1] == "`host_lost_after`")
+    assert ["`GPUQUEUE_HOST_LOST_AFTER`", "`host_lost_after`", "`5m`", "duration"] == lease[:4]
+    assert lease[4].startswith("How long the jobs of a host")
 
 
 def test_every_exit_code_is_described() -> None:
