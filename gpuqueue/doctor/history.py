@@ -127,7 +127,7 @@ def messages(contents: Contents) -> Finding:
     late, job_id, trouble = contents.late
     if late:
         why = f": {short(trouble, MAX_WHY)}" if trouble else ""
-        remedy = "does a recorder run, with pip install 'gpuqueue-server[notify]'? gpuqueue notify lists its targets"
+        remedy = "does a recorder run, with pip install '.[notify]'? gpuqueue notify lists its targets"
         what = "1 message is" if late == 1 else f"{late} messages are"
         return warning(f"{what} still to be sent, the first about job {job_id}{why}", remedy)
     gone, job_id, trouble = contents.given_up

@@ -8,7 +8,7 @@ from gpuqueue.doctor.state import free_bytes, room
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
-from gpuqueue.queue.safety import is_too_old, may_evict
+from gpuqueue.queue.safety import exposures, is_too_old, may_evict
 from gpuqueue.queue.server_info import ServerFacts, server_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
@@ -114,6 +114,14 @@ def persistence(facts: StoreFacts) -> Findings:
     )
 
 
+def access(facts: StoreFacts) -> Findings:
+    """Check that only those who know a password reach the store, and that its certificate is checked."""
+    found = exposures(facts.settings.redis_url, facts.server)
+    if not found:
+        return ok("a unix socket" if facts.settings.redis_url.startswith("unix:") else "it wants a password")
+    return (warning(seen, remedy) for seen, remedy in found)
+
+
 def writes(facts: StoreFacts) -> Findings:
     """Check that the store's last writes to its disk succeeded."""
     if facts.server.failed_writes:
@@ -179,4 +187,4 @@ def clock(facts: StoreFacts) -> Findings:
     )
 
 
-CHECKS = (answers, persistence, writes, eviction, memory, disk, clock)
+CHECKS = (answers, access, persistence, writes, eviction, memory, disk, clock)

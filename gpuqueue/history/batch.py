@@ -12,7 +12,6 @@ from gpuqueue.history.columns import Row
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import NotificationKind, Outcome
 
 JobKey = tuple[int]
 #: Job and tag.
@@ -48,8 +47,6 @@ class Batch:
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
     notifications: dict[tuple[int, int], Row] = field(default_factory=dict)
-    #: Outcomes of the notifications that are commands.
-    reported: dict[tuple[int, int], Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
     dead_letters: list[Row] = field(default_factory=list)
 
@@ -69,13 +66,11 @@ class Batch:
 #: Acts that leave host, claim time and start time of a waiting job as they are. An array that has begun also waits.
 _KEEP_PLACE = frozenset({Act.EDIT, Act.MOVE, Act.PROMOTE, Act.RESTORE})
 _WAITS = frozenset({JobState.QUEUED, JobState.HELD})
-#: Acts that do not change the state of a job.
-_STATELESS = frozenset({Act.MARK, Act.REPORTED})
 
 
 def move_job(batch: Batch, event: Event) -> None:
     """Set the columns of a job that follow from any event: its state, counts and times."""
-    if event.act in _STATELESS:
+    if event.act is Act.MARK:
         return
     row = batch.job((event.job_id,))
     row["state"] = event.state.value
@@ -126,17 +121,8 @@ def submit(batch: Batch, event: Event) -> None:
     spec, member = decode_request(event.fields["spec"])
     batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
     batch.new_jobs[(event.job_id,)] = columns.job_row(event, spec, member)
-    for number, notification in enumerate(spec.notifications):
-        if notification.kind is not NotificationKind.COMMAND:  # the worker runs a command on the job's host
-            batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
-
-
-def reported(batch: Batch, event: Event) -> None:
-    """Record the outcome of a command at the job's end. Its tries stay 0: a command is never retried."""
-    number, outcome = int(event.fields["number"]), Outcome(event.fields["outcome"])
-    trouble = event.fields.get("trouble") or None
-    row = {"job_id": event.job_id, "number": number, "tries": 0, "next_at": None, "outcome": outcome.value}
-    batch.reported[event.job_id, number] = {**row, "at": event.at, "trouble": trouble}
+    for number in range(len(spec.notifications)):
+        batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
 
 
 def mark(batch: Batch, event: Event) -> None:

@@ -11,7 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from gpuqueue.history import columns, fold_runs
-from gpuqueue.history.batch import Batch, edit, mark, move_job, reported, restore, submit
+from gpuqueue.history.batch import Batch, edit, mark, move_job, restore, submit
 from gpuqueue.history.fold_runs import UNREADABLE
 from gpuqueue.model.event import Act
 
@@ -37,7 +37,6 @@ _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
     Act.SUBMIT: submit,
     Act.EDIT: edit,
     Act.MARK: mark,
-    Act.REPORTED: reported,
     Act.RESTORE: restore,
     Act.CLAIM: fold_runs.claim,
     Act.STARTED: fold_runs.started,

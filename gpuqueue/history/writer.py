@@ -126,8 +126,6 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     there = _known_devices(connection, {key[0] for key in batch.timelines})
     bulk.insert(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
     bulk.insert(connection, notifications, batch.notifications.values())
-    known = _known(connection, {job_id for job_id, _ in batch.reported})
-    bulk.put(connection, notifications, [row for key, row in batch.reported.items() if key[0] in known])
     bulk.insert(connection, job_events, batch.events)
     bulk.insert(connection, dead_letters, batch.dead_letters)
 

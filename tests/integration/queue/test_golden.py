@@ -80,7 +80,7 @@ def test_a_device_that_a_worker_announced_is_known_for_ever(queue: JobQueue, cli
     client.hset(keys.SEEN, "GPU-1", golden("seen-v1.json"))
     client.hset(keys.host_devices("nodeA"), "GPU-1", golden("device-record-v1.txt"))
 
-    (status,) = queue.devices()
+    (status,) = queue.devices.all()
     assert ("GPU-1", 1, "Test 24G", DeviceKind.GPU, 24 * GIB) == (
         status.device.uuid,
         status.device.index,
@@ -98,8 +98,8 @@ def test_a_device_that_a_worker_announced_is_known_for_ever(queue: JobQueue, cli
         external.command,
     )
     with pytest.raises(Impossible, match=r"can give 23\.5G"):
-        queue.submit(make_spec(mem_bytes=24 * GIB))
-    queue.submit(make_spec(pool="big"))
+        queue.requests.submit(make_spec(mem_bytes=24 * GIB))
+    queue.requests.submit(make_spec(pool="big"))
     assert must_claim(queue, "GPU-1").devices == ("GPU-1",)
 
 
@@ -110,13 +110,13 @@ def test_a_drained_device_stays_drained_for_ever(queue: JobQueue, client: redis.
     client.hset(keys.FACTS, "GPU-1", golden("facts-v1.json"))
     client.hset(keys.host_devices("nodeA"), "GPU-1", golden("device-record-v1.txt"))
     client.hset(keys.DRAINED, "GPU-1", golden("drained-v1.json"))
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
 
-    (status,) = queue.devices()
+    (status,) = queue.devices.all()
     assert origins == tuple(each.origin for each in status.drains)
     assert "this machine is going down (gpuqueue down)" == status.drains[-1].why
     assert claim(queue, "GPU-1") is None
-    queue.resume(["GPU-1"], origins=origins)
+    queue.devices.resume(["GPU-1"], origins=origins)
     assert must_claim(queue, "GPU-1").job_id == 1
 
 
@@ -126,12 +126,12 @@ def test_a_job_in_the_store_is_known_for_ever(queue: JobQueue, client: redis.Red
     client.set(keys.spec(7), golden("spec-v1.json"))
     client.zadd(keys.LIVE, {"7": 7})
 
-    (job,) = queue.live()
+    (job,) = queue.jobs.live()
 
     assert (7, JobState.RUNNING, 1, 0) == (job.id, job.state, job.attempt, job.losses)
     assert ("nodeA", ("GPU-1",), "train.py") == (job.host, job.devices, job.spec.name)
     assert job.submitted_at < (job.claimed_at or job.submitted_at) < (job.started_at or job.submitted_at)
-    assert queue.note(7, TOKEN, "still ours")
+    assert queue.runs.note(7, TOKEN, "still ours")
 
 
 def test_a_job_comes_back_from_the_store_for_ever(

@@ -71,9 +71,9 @@ end
 function leave_to(device, id, now)
   local left = learned.left or 0 -- jobs left so far in this claim
   if left == MOST_LEFT then return false end
-  local since = tonumber(call('HGET', job_key(id), 'pl') or '')
+  local since = tonumber(call('HGET', job_key(id), F.left_since_ms) or '')
   if since and (now - since >= LEAVE_MS or now < since) then return false end -- the latter: the clock was set
-  if not since then call('HSET', job_key(id), 'pl', string.format('%.0f', now)) end
+  if not since then call('HSET', job_key(id), F.left_since_ms, string.format('%.0f', now)) end
   ring('for:' .. device)
   learned.left = left + 1
   return true

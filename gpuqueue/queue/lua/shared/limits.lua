@@ -63,7 +63,7 @@ function waiting_of(user)
   end
   count = count + call('ZCOUNT', aside, 0, 0)
   for _, array in ipairs(call('ZRANGE', aside, 1, 1, 'BYSCORE')) do
-    local left, held, lv, shape = unpack(call('HMGET', job_key(array), 'rm', 'hd', 'lv', 'sh'))
+    local left, held, lv, shape = unpack(call('HMGET', job_key(array), F.left, F.held, F.priority, F.shape))
     count = count + count_of(parse_ranges(left)) + count_of(parse_ranges(held))
     if lv and shape and call('ZSCORE', queue_key(lv, user, shape), array) then count = count - 1 end
   end
