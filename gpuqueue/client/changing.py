@@ -156,7 +156,9 @@ class Changing(Choosing):
         """
         name = validation.one_job(job)
         called = str(name)
-        state = self.queue.move(name.member.id if name.member else name.id, front=front, by=self._by, called=called)
+        state = self.queue.jobs.move(
+            name.member.id if name.member else name.id, front=front, by=self._by, called=called
+        )
         if state is not None:
             return state
         known = self.show(job).job
@@ -245,7 +247,7 @@ class Changing(Choosing):
         if not wanted:
             raise BadRequest(f"say what to change: gpuqueue edit {job_id} --mem 8G")
         edit = partial(
-            self.queue.edit,
+            self.queue.requests.edit,
             job_id,
             wanted.change(self._uuids),
             level=wanted.level is not None,
@@ -266,9 +268,9 @@ class Changing(Choosing):
         """Apply *act* to *job*. For a part, the result is about its members, not about the array."""
         name = validation.job_name(job)
         if name.part is None:
-            done = self.queue.change(act, name.id, by=self._by)
+            done = self.queue.jobs.change(act, name.id, by=self._by)
         else:
-            done = self.queue.part(name.id, act, name.part, by=self._by)
+            done = self.queue.jobs.part(name.id, act, name.part, by=self._by)
             if done is None or not done.moved:
                 self._must_have(name)
             elif act == "cancel":
@@ -340,7 +342,7 @@ class Changing(Choosing):
             raise BadRequest(f"a reason must have at most {MAX_REASON} characters, not {len(why)}")
         uuids = self._uuids(devices, all_here=all_here)
         by = self.account.name
-        self.queue.drain(uuids, origin=DrainOrigin.PERSON, why=why, by=by)
+        self.queue.devices.drain(uuids, origin=DrainOrigin.PERSON, why=why, by=by)
         return self._statuses(uuids)
 
     def resume(self, *devices: str, all_here: bool = False) -> list[DeviceStatus]:
@@ -355,7 +357,7 @@ class Changing(Choosing):
         from gpuqueue.queue.drains import BY_PEOPLE  # noqa: PLC0415 - lazy import for startup time
 
         uuids = self._uuids(devices, all_here=all_here)
-        self.queue.resume(uuids, origins=BY_PEOPLE)
+        self.queue.devices.resume(uuids, origins=BY_PEOPLE)
         return self._statuses(uuids)
 
     def _statuses(self, uuids: Sequence[str]) -> list[DeviceStatus]:

@@ -87,7 +87,7 @@ class Choosing(Looking):
         """Return whether a job of *span* ever existed. Without a reachable history, only the queue is searched."""
         from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - lazy import for startup time
 
-        if any(span.first <= job.id <= span.last for job in self.queue.page(after=span.first - 1, limit=1).jobs):
+        if any(span.first <= job.id <= span.last for job in self.queue.jobs.page(after=span.first - 1, limit=1).jobs):
             return True
         try:
             query = HistoryQuery(reverse=True, after_id=span.first - 1 or None, before_id=span.last + 1, limit=1)
@@ -114,7 +114,7 @@ class Choosing(Looking):
         """Yield the jobs of *span* that the queue has. Ended jobs are included only for ``Which.ANY``."""
         after: int | None = span.first - 1
         while after is not None and after < span.last:
-            page = self.queue.page(after=after)
+            page = self.queue.jobs.page(after=after)
             found = (job for job in page.jobs if job.id <= span.last)
             yield from (job for job in found if which is Which.ANY or not job.state.is_end)
             after = page.after
@@ -123,7 +123,7 @@ class Choosing(Looking):
         """Return whether this account may change the jobs of *user*."""
         if self._by in {user, ROOT}:
             return True
-        admins = self.queue.admins()
+        admins = self.queue.rules.admins()
         return admins == "*" or self._by in admins.split(",")
 
     def must_own(self, user: str) -> None:

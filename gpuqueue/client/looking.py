@@ -53,7 +53,7 @@ class Looking(Connection):
         """
         name = validation.one_job(job)
         member = name.member
-        found = self.queue.get(name.id if member is None else member.id)
+        found = self.queue.jobs.get(name.id if member is None else member.id)
         if found is not None and (member is None or found.member == member):
             return found
         return self.show(job).job
@@ -103,7 +103,7 @@ class Looking(Connection):
         return record
 
     def _known(self, job_id: int) -> Record | None:
-        job = self.queue.get(job_id)
+        job = self.queue.jobs.get(job_id)
         if job is not None:
             job = self._by_its_members(job)
         record = self._written(job_id)
@@ -115,7 +115,7 @@ class Looking(Connection):
         """Return a running array with the state that follows from its members, and any other job unchanged."""
         if job.tally is None or job.state is not JobState.RUNNING:
             return job
-        return array_state.standing(job, self.queue.members(job.id))
+        return array_state.standing(job, self.queue.jobs.members(job.id))
 
     def _member(self, member: Member) -> Record:
         """Return a member of an array. Before a worker claims it, only the array's job has its state.
@@ -155,7 +155,7 @@ class Looking(Connection):
         return runs.Record(job=job)
 
     def _array(self, array_id: int) -> Job:
-        job = self.queue.get(array_id)
+        job = self.queue.jobs.get(array_id)
         return job if job is not None else self.show(array_id).job
 
     def _must_have(self, name: JobName) -> None:
@@ -180,7 +180,7 @@ class Looking(Connection):
 
         """
         name = validation.one_job(job)
-        record = self.queue.record(name.member.id if name.member is not None else name.id)
+        record = self.queue.jobs.record(name.member.id if name.member is not None else name.id)
         if record is None or record.job.state.is_end:
             return self.show(job)
         run = record.last_run
@@ -192,7 +192,7 @@ class Looking(Connection):
         last, attempt = record.last_run, record.job.attempt
         if not attempt or (last is not None and last.attempt == attempt and last.log_path is not None):
             return record
-        reported = self.queue.record(record.job.id)
+        reported = self.queue.jobs.record(record.job.id)
         run = reported.last_run if reported is not None else None
         if run is None or run.attempt != attempt:
             return record
@@ -207,10 +207,10 @@ class Looking(Connection):
         most = None if limit is None else validation.count("limit", limit)
         whose = validation.text_or_none("user", user)
         size = PAGE if most is None or whose is not None else min(max(1, most), PAGE)
-        pages = [self.queue.page(limit=size)]
+        pages = [self.queue.jobs.page(limit=size)]
         found = self._wanted(pages[0], whose)
         while pages[-1].after is not None and (most is None or len(found) < most):
-            pages.append(self.queue.page(limit=size, after=pages[-1].after))
+            pages.append(self.queue.jobs.page(limit=size, after=pages[-1].after))
             found += self._wanted(pages[-1], whose)
         first, *others = pages
         for each in others:
@@ -239,7 +239,7 @@ class Looking(Connection):
 
         """
         asked = self._by_its_members(self.get(job))
-        explanation = self.queue.why(asked.id)
+        explanation = self.queue.jobs.why(asked.id)
         if explanation is None and asked.member is not None and not asked.state.is_end:
             explanation = self._why_with_its_array(asked.member)
         if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
@@ -269,7 +269,7 @@ class Looking(Connection):
 
     def _why_with_its_array(self, member: Member) -> Explanation | None:
         """Return why an unclaimed member waits: the explanation of its array, behind the members before it."""
-        explanation, array = self.queue.why(member.array_id), self.queue.get(member.array_id)
+        explanation, array = self.queue.jobs.why(member.array_id), self.queue.jobs.get(member.array_id)
         if explanation is None or array is None or array.tally is None:
             return explanation
         return explanation.behind(array.tally.left.before(member.index))
@@ -294,7 +294,7 @@ class Looking(Connection):
 
     def _seen(self, job_id: int) -> Job | None:
         try:
-            return self.queue.get(job_id)
+            return self.queue.jobs.get(job_id)
         except Unreadable:
             return None
 
@@ -323,12 +323,12 @@ class Looking(Connection):
 
     def limits(self) -> LimitsInUse:
         """Return the limits of users, groups and pools, and the current use by users and groups."""
-        limits = self.queue.limits()
-        return limiting.LimitsInUse(bounds=tuple(limits.bounds(self.queue.uses())), pools=limits.pools)
+        limits = self.queue.rules.limits()
+        return limiting.LimitsInUse(bounds=tuple(limits.bounds(self.queue.rules.uses())), pools=limits.pools)
 
     def devices(self) -> list[DeviceStatus]:
         """Return all devices that workers have announced."""
-        return self.queue.devices()
+        return self.queue.devices.all()
 
     def _uuids(self, names: Sequence[str], *, all_here: bool = False) -> list[str]:
         """Return the UUIDs of the devices that *names* match.

@@ -51,13 +51,13 @@ class Marking(Looking):
         """Send *mark* to the queue, which passes it to the history. The job may be in the history only."""
         name = validation.one_job(job)
         job_id = name.member.id if name.member else name.id
-        if self.queue.mark(job_id, mark, by=self._by):
+        if self.queue.jobs.mark(job_id, mark, by=self._by):
             return
         known = self.show(job).job
         recorded = self._written(job_id)
         if recorded is None:
             raise BadRequest(f"{name} has no story of its own yet: say it of all of {name.id}")
-        if not self.queue.mark(job_id, mark, by=self._by, ended=recorded.job):
+        if not self.queue.jobs.mark(job_id, mark, by=self._by, ended=recorded.job):
             raise Refused(
                 f"job {name} {known.state.said} in the history, and the queue does not know it: try again later"
             )

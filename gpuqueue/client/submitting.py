@@ -103,8 +103,8 @@ class Submitting(Looking, Noticing):
                 submitted.
             retries: How often the job runs again after it failed.
             retry_on: The endings that cause a retry: ``"failed,lost"`` or several RetryOn.
-            on_end: Targets to notify after the job's final end: names of the site's targets, mail addresses, Apprise
-                URLs, or ``"command:WORDS"``, which runs where the job ran.
+            on_end: Targets to notify after the job's final end: names of the site's targets, mail addresses or Apprise
+                URLs.
             on_fail: Targets to notify after any final end but success.
             found: Called with the job that was found by its *dedupe* key.
             array: Indexes such as ``"0-99"``, or ``"0-99%8"`` for at most 8 members at a time.
@@ -184,9 +184,9 @@ class Submitting(Looking, Noticing):
 
         def submit(ends: Mapping[int, bool] | None = None) -> Job:
             try:
-                return self.queue.submit(spec, nonce=nonce, ends=ends)
+                return self.queue.requests.submit(spec, nonce=nonce, ends=ends)
             except StoreUnreachable:
-                return self.queue.submit(spec, nonce=nonce, ends=ends)
+                return self.queue.requests.submit(spec, nonce=nonce, ends=ends)
 
         try:
             try:
@@ -203,7 +203,7 @@ class Submitting(Looking, Noticing):
         if mem is None:
             default_bytes = self.settings.default_mem_bytes
             if default_bytes is None:
-                default_bytes = self.queue.limits().of_pool(str(pool)).default_mem_bytes
+                default_bytes = self.queue.rules.limits().of_pool(str(pool)).default_mem_bytes
             if default_bytes is None:
                 raise BadRequest("say how much device memory the job needs: --mem 6G")
             return default_bytes

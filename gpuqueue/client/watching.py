@@ -38,7 +38,7 @@ class Watching(Waiting):
         return found
 
     def _current_log(self, job_id: int) -> Path | None:
-        record = self.queue.record(job_id)
+        record = self.queue.jobs.record(job_id)
         run = record.last_run if record is not None else None
         return None if run is None else _path(run.log_path)
 

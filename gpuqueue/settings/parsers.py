@@ -157,7 +157,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "slots_on": _slots_on,
     "default_mem_bytes": parse_bytes,
     "default_device": DeviceFilter.parse,
-    "lease_s": parse_duration,
+    "host_lost_after_s": parse_duration,
     "beat_s": parse_duration,
     "poll_s": parse_duration,
     "kill_grace_s": parse_duration,

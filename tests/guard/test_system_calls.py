@@ -61,7 +61,7 @@ def test_a_submit_opens_no_more_files_than_agreed(own_store: OwnStore, tmp_path:
     Home directories are often on NFS, where each open is a round trip.
     """
     queue = JobQueue(own_store.url)
-    queue.open(0)
+    queue.recovery.open(0)
     serve(queue, make_offer())
     queue.close()
     # Run outside a repository: the files that git opens there must not count.

@@ -24,8 +24,6 @@ stderr    job      standard error, if the job wants it separate from standard ou
 ….times   shim     the size of ``log`` (or ``stderr``) over time
 inside/   job      a report for each process that used torch on a GPU (see :mod:`workers.run.torch_report`)
 start     shim     whether the run started warm, or why not (:mod:`workers.shim.warm`); only if it was to
-command…  worker   ``commands-begun``, empty: appears before the commands at the job's end run
-                   (:mod:`workers.services.after_end`)
 exit      shim     JSON: how the run ended; appears atomically, after the last process is gone
 ========  =======  ===========================================================================================
 

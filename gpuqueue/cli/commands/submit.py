@@ -12,6 +12,7 @@ from gpuqueue.cli.options.job_request import WithRest, job_options, submit_job
 from gpuqueue.cli.options.notification import warn_if_nobody_sends
 from gpuqueue.cli.options.placement import warn_if_alone
 from gpuqueue.cli.output.arrays import array_options, report_unknown
+from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
 from gpuqueue.client.submitting import Submitting
 
 
@@ -45,3 +46,4 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
         report_if_past(begin, job)
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
+        warn_of_unknown_variables()

@@ -124,7 +124,7 @@ def test_a_whole_site_keeps_to_the_limit_and_shows_no_nul(site: Site) -> None:
     site.start_recorder()
     site.start_worker()
     script = "import os\nfor n in range(200_000): os.write(1, b'line %015d\\n' % n)\n"
-    job = site.queue.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
     run = site.until_recorded(job.id).runs[-1]
     assert run.log_path is not None
 
