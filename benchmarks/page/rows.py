@@ -176,8 +176,8 @@ _CORRIDOR = (
         what="`--warm`: submit → the line after `import torch`",
         aim="sooner than `python train.py`",
         aims=(Aim(figure="warm.warm.torch", bound=1, of_ratio=True),),
-        why_not="The spare has imported torch before; what is left is the way of any job to its start. Where torch is "
-        "imported faster than that, `--warm` is not worth it.",
+        why_not="The warm interpreter has imported torch before; what is left is the way of any job to its start. "
+        "Where torch is imported faster than that, `--warm` is not worth it.",
     ),
     Row(
         what="start of the job → in the history",

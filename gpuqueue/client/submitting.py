@@ -94,7 +94,7 @@ class Submitting(Looking, Noticing):
             cap: Whether to configure the job's frameworks to stay within ``mem``, if the worker's site does that.
             pty: Whether the job's output is a terminal, of the size of this process's terminal. Or a terminal size,
                 which also says whether users may type on the terminal. The log is the terminal's output.
-            warm: Whether a warm interpreter, which has ``torch`` imported, may run the script.
+            warm: Whether the script works in a Python that has already imported ``torch``, so that it may start warm.
             python: The interpreter of a ``.py`` script. By default that of the active environment.
             after: Dependencies, the jobs that must end first: ids, or texts such as ``"12:any"``.
             begin: The earliest start: a time, or a text such as ``"2h"`` or ``"16:00"``.

@@ -118,9 +118,10 @@ class Machine:
 
         """
         from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import: alembic is slow to import, and only ``up`` needs it
+        from gpuqueue.history.revision import REVISION  # noqa: PLC0415 - with its package
 
         migrate.upgrade(self.settings.database_url)
-        return migrate.head()
+        return REVISION
 
     def has_history(self) -> bool:
         """Return whether the history database has tables, of any version.

@@ -41,7 +41,9 @@ def take(connection: sa.Connection, wanted: Due, *, until: datetime) -> bool:
     return connection.execute(one.values(tries=wanted.tries + 1, next_at=until)).rowcount == 1
 
 
-def settle(connection: sa.Connection, taken: Due, outcome: Outcome, *, at: datetime, trouble: str | None) -> None:
+def settle(
+    connection: sa.Connection, taken: Due, outcome: Outcome, *, at: datetime, trouble: str | None = None
+) -> None:
     """Record the final outcome of a notification."""
     connection.execute(_the(taken).values(outcome=outcome.value, at=at, next_at=None, trouble=trouble))
 

@@ -210,12 +210,7 @@ class Shape:
         return cls(-(-spec.mem_bytes // MIB) * MIB, limit_s, spec.gpus, spec.pool, spec.device, str(spec.placement))
 
     def __str__(self) -> str:
-        """Return the text in the store. It omits the device kind and the placement if the job has none.
-
-        Older versions had no device kinds, so a waiting job from one has the shape of a job without a device kind. A
-        worker of an older version reads the device kind as a part of the pool's name, and the placement as a part of
-        the device kind. It therefore never claims such a job.
-        """
+        """Return the text in the store. It omits the device kind and the placement if the job has none."""
         text = f"{self.mem_bytes}:{self.time_limit_s}:{self.gpus}:{self.pool}"
         if self.placement:
             return f"{text}:{self.device or ''}:{self.placement}"
@@ -286,7 +281,7 @@ class JobSpec:
     - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
     - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the path of a
       content-addressed copy of the code; nothing sets it yet. ``git`` is the checkout of ``cwd`` at submit.
-    - With ``warm``, a warm interpreter may become the first process.
+    - With ``warm``, the submitter states that a warm interpreter may become the first process.
     - ``pty`` is the size of the job's terminal, None for output to a file. ``separate_stderr`` writes standard error to
       a file of its own.
     - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.

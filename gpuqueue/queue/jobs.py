@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -81,21 +81,16 @@ class Jobs:
         ask_ids(pipe, after, limit)
         pipe.time()
         *page, (seconds, micros) = pipe.execute()
-        ids = ids_in(page)
-        pipe = self._store.client.pipeline(transaction=True)
-        ask_entries(pipe, ids)
-        for first in range(0, len(ids), MOST_JOBS):
-            self._store.scripts.add(pipe, "listing", *ids[first : first + MOST_JOBS])
-        answers = pipe.execute()
-        details = dict(zip(map(int, ids), itertools.chain.from_iterable(answers[2 * len(ids) :]), strict=True))
+        ids = [int(job_id) for job_id in ids_in(page)]
+        entries, details = self._entries_with_details(ids)
         jobs: list[Job] = []
         said: dict[int, tuple[str, tuple[RunDevice, ...]]] = {}
-        for job_id, (fields, spec) in zip(ids, entries_in(self._store, answers[: 2 * len(ids)]), strict=True):
+        for job_id, (fields, spec) in zip(ids, entries, strict=True):
             try:
                 if fields:
-                    jobs.append(replies.job(int(job_id), fields, spec))
+                    jobs.append(replies.job(job_id, fields, spec))
                     if jobs[-1].state.is_active and fields.get(stored.START_REPORT):
-                        said[int(job_id)] = codec.decode_started(fields[stored.START_REPORT])
+                        said[job_id] = codec.decode_started(fields[stored.START_REPORT])
             except Unreadable as error:
                 logging.getLogger(__name__).warning("%s", error)
         return listings.Listing(
@@ -104,8 +99,20 @@ class Jobs:
             held_bytes={job_id: int(each) for job_id, each in details.items() if each and each.isdecimal()},
             logs={job_id: log_path for job_id, (log_path, _) in said.items() if log_path},
             devices={job_id: devices for job_id, (_, devices) in said.items()},
-            after=int(ids[-1]) if len(ids) == limit else None,
+            after=ids[-1] if len(ids) == limit else None,
         )
+
+    def _entries_with_details(
+        self, ids: Sequence[int]
+    ) -> tuple[Iterator[tuple[dict[str, str], str | None]], dict[int, str | None]]:
+        """Return the hash and the spec of each job, and the reply of ``listing.lua`` by job, all read in one step."""
+        pipe = self._store.client.pipeline(transaction=True)
+        ask_entries(pipe, ids)
+        for first in range(0, len(ids), MOST_JOBS):
+            self._store.scripts.add(pipe, "listing", *ids[first : first + MOST_JOBS])
+        answers = pipe.execute()
+        entries, details = answers[: 2 * len(ids)], answers[2 * len(ids) :]
+        return entries_in(self._store, entries), dict(zip(ids, itertools.chain(*details), strict=True))
 
     def _with_reasons(self, jobs: list[Job], details: Mapping[int, str | None]) -> list[Job]:
         """Return *jobs*, each that waits for a device with the precise reason; *details* are of ``listing.lua``."""

@@ -291,7 +291,7 @@ def _last_look(text: str | None) -> _Look:
     try:
         look = loaded(text, "a look at a device")
         external_processes = tuple(_external(each) for each in look.each("external_processes"))
-        return _Look(look.text_or_none("trouble"), look.flag("blind", default=False), external_processes)
+        return _Look(look.text_or_none("trouble"), look.flag("blind"), external_processes)
     except Unreadable:
         return _Look()
 

@@ -43,7 +43,7 @@ class Senders:
                 can = loaded(text, "what a sender can")
                 if now - can.whole("at") <= 1000 * ANNOUNCE_S * PATIENCE:
                     targets, schemes = can.texts("targets"), can.texts("schemes")
-                    urls = can.flag("urls", default=True)
+                    urls = can.flag("urls")
                     found.append(sending.Sender(host=host, targets=targets, schemes=schemes, urls=urls))
             except Unreadable:
                 continue

@@ -38,9 +38,6 @@ class ServerFacts:
     used_bytes: int | None
     system_bytes: int | None
     evicted: int
-    #: The memory allocator: ``jemalloc-5.3.0``, ``libc`` (the C library, or a preloaded replacement).
-    allocator: str | None
-    pid: int | None
     #: What failed at the last write to disk, such as ``its log of writes``; empty if nothing failed.
     failed_writes: tuple[str, ...]
     #: The directory of its data, on its machine.
@@ -78,8 +75,6 @@ def server_facts(url: str, now_s: Callable[[], float] = time.time) -> ServerFact
             used_bytes=info.get("used_memory"),
             system_bytes=info.get("total_system_memory"),
             evicted=int(info.get("evicted_keys", 0)),
-            allocator=info.get("mem_allocator"),
-            pid=info.get("process_id"),
             failed_writes=tuple(words for name, words in _FAILURES.items() if info.get(name, "ok") != "ok"),
             directory=_config(client, "dir"),
             open_to_all=_is_open(url),

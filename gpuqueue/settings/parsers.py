@@ -109,7 +109,7 @@ def _flag(raw: str) -> bool:
     return raw.lower() == "true"
 
 
-def _warm_pool(raw: str) -> int:
+def _interpreters(raw: str) -> int:
     if not re.fullmatch(r"[0-9]{1,2}", raw):
         raise BadRequest(f"{brief(raw)} is no number from 0 to 99")
     return int(raw)
@@ -183,7 +183,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "notify": targets,
     "notify_urls": _flag,
     "git": _flag,
-    "warm_spares": _warm_pool,
+    "warm_interpreters": _interpreters,
     "warm_modules": _modules,
     "warm_idle_s": parse_duration,
 }

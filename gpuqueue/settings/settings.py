@@ -134,7 +134,7 @@ class Settings:
     #: Whether a job records the commit that its directory had checked out at submission.
     git: bool = True
     #: How many warm interpreters each worker keeps for jobs with ``--warm``.
-    warm_spares: int = 1
+    warm_interpreters: int = 1
     #: The modules that a warm interpreter imports, separated by commas.
     warm_modules: str = "torch"
     #: How long a warm interpreter waits for a job.

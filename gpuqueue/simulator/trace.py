@@ -19,7 +19,7 @@ from gpuqueue.text.units import GIB, MAX_BYTES, MAX_S, MIB, parse_bytes, parse_d
 T = TypeVar("T")
 
 #: The columns of a trace, in the order in which they are written.
-COLUMNS = ("arrival_s", "user", "mem", "gpus", "duration_s", "time_limit_s", "level", "group", "name")
+COLUMNS = ("arrival_s", "user", "mem", "gpus", "duration_s", "time_limit_s", "priority", "group", "name")
 #: Alternative names of columns, as in the history. Sizes and durations are bytes and seconds there; in handwritten
 #: traces they may have units.
 _ALSO = {"arrival_s": "submitted_at", "mem": "mem_bytes", "duration_s": "duration", "time_limit_s": "time_limit"}
@@ -180,7 +180,7 @@ def _request(line: _Line, number: int) -> Request:
         gpus=line.read("gpus", _gpus, 1),
         duration_s=max(LEAST_S, round(line.read("duration_s", _seconds), 3)),
         time_limit_s=line.read("time_limit_s", _limit) if line.text("time_limit_s") else None,
-        level=line.read("level", _level, Level.NORMAL),
+        level=line.read("priority", _level, Level.NORMAL),
         group=line.read("group", _user) if line.text("group") else "",
         name=line.text("name"),
         line=line.number,

@@ -122,14 +122,15 @@ def every_command() -> dict[str, Options]:
 
 
 def test_every_command_and_option_is_described_and_none_that_is_gone() -> None:
-    """docs/reference/commands.md has a section for each command, with a row for each option, and no others."""
+    """The pages of the commands have a section for each command that names each option, and no others."""
     described = {
         head: {
             option
             for row in rows(text)
             for option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", row[0].replace("`", " "))
         }
-        for head, text in sections(REFERENCE / "commands.md").items()
+        for page in (REFERENCE / "commands.md", DOCS / "internals" / "worker-commands.md")
+        for head, text in sections(page).items()
         if head.split()[0] in PROGRAMS
     }
 
@@ -159,7 +160,8 @@ def test_the_reference_is_what_the_code_says() -> None:
 @pytest.mark.full
 def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     """The generator adds a missing section, row and setting, corrects a wrong default, and keeps the text."""
-    shutil.copytree(REFERENCE, tmp_path / "reference")
+    for folder in ("reference", "internals"):
+        shutil.copytree(DOCS / folder, tmp_path / folder)
     commands_page, settings_page = (tmp_path / "reference" / name for name in ("commands.md", "settings.md"))
     text = commands_page.read_text()
     begin, end = text.index("## `gpuqueue wait`"), text.index("## `gpuqueue cancel`")

@@ -31,6 +31,7 @@ from gpuqueue.client import Client
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import migrate
 from gpuqueue.history.connect import open_engine, writing
+from gpuqueue.history.revision import REVISION
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
@@ -224,7 +225,7 @@ class File:
             yield
 
     def _set(self, revision: str) -> Iterator[None]:
-        for each in (revision, migrate.head()):
+        for each in (revision, REVISION):
             other = sqlite3.connect(self.path, isolation_level=None, timeout=10)
             other.execute("UPDATE alembic_version SET version_num = ?", [each])
             other.close()
@@ -254,7 +255,7 @@ def test_sqlite(store_url: str, tmp_path: Path) -> None:
                     ("locked", file.locked, r"is held by another program \(database is locked\)", True),
                     ("moved", file.moved, "is not there yet: run gpuqueue up", False),
                     ("garbage", lambda: file.moved("no database " * 999), "is damaged .*gpuqueue doctor says", False),
-                    ("older", lambda: file.of_revision("0001"), r"older \(0001\) .*: run gpuqueue db upgrade", False),
+                    ("older", lambda: file.of_revision("0000"), r"older \(0000\) .*: run gpuqueue db upgrade", False),
                     ("newer", lambda: file.of_revision("9999"), r"newer \(9999\) .*: upgrade gpuqueue", False),
                     ("full", full, "cannot be written, its disk is full .*: free some space", True),
                 ],

@@ -107,7 +107,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--separate-stderr", is_flag=True, help="Write standard error to a separate file."),
     click.option("--no-git", is_flag=True, help="Do not record the git commit of the working directory."),
     click.option("--no-cap", is_flag=True, help="Do not cap the job's memory at --mem."),
-    click.option("--warm", is_flag=True, help="Start a script in a warm interpreter, with torch imported."),
+    click.option("--warm", is_flag=True, help="Run the script in a Python that has already imported torch."),
     click.option(
         "--python",
         metavar="PATH",

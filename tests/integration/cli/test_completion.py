@@ -153,13 +153,6 @@ def test_a_device_goes_on_as_it_was_begun(site: Site) -> None:
     assert "plain\nfar\\:0\n" in asked(site, "gpuqueue drain far:", "zsh").stdout
 
 
-def test_a_bash_with_the_script_of_an_older_version_is_answered(three: Site) -> None:
-    """The completion script of an older version, which may be in a file, still works. It passes other variables."""
-    said = {"COMP_WORDS": "gpuqueue\nhold\n", "COMP_CWORD": "2"}
-
-    assert "plain,2\n" == report(three, **said, **{VARIABLE: "bash_complete"}).stdout
-
-
 def test_zsh_and_fish_are_told_the_whole_word(three: Site) -> None:
     """Zsh and fish get the whole word with the option's name, because they replace what was typed."""
     assert "plain\n--user=bob\n_\n" == asked(three, "gpuqueue history --user=b", "zsh").stdout

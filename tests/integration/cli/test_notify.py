@@ -103,7 +103,7 @@ def test_success_is_no_failure_and_each_is_told_once(told_site: Site, hook: Hook
     end(told_site)
 
     def outcomes() -> list[str]:
-        reported = json.loads(told_site.cli("show", str(job), "--json").stdout)["told"]
+        reported = json.loads(told_site.cli("show", str(job), "--json").stdout)["deliveries"]
         return [each["outcome"] for each in reported] if all(each["outcome"] for each in reported) else []
 
     assert ["sent", "sent", "not_needed"] == until(outcomes, what=f"three outcomes\n{told_site.log()}")

@@ -63,7 +63,7 @@ def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> Non
         reported["name"],
         reported["mem_bytes"],
         reported["time_limit_s"],
-        reported["level"],
+        reported["priority"],
     )
     assert f"  retry of   job {first}\n" in site.cli("show", str(second)).stdout
     assert "retry of" not in site.cli("show", str(first)).stdout

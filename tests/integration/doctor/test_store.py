@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import resource
 import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import redis
@@ -68,8 +66,7 @@ def test_the_store_that_we_start_is_well(store_url: str) -> None:
     """A store started with gpuqueue's settings passes every check. The disk depends on this machine."""
     found = of_store(store_url)
 
-    checks = {"answers", "access", "persistence", "writes", "eviction", "memory", "allocator", "disk", "clock"}
-    assert checks == set(found)
+    assert {"answers", "access", "persistence", "writes", "eviction", "memory", "disk", "clock"} == set(found)
     assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
     assert "appendfsync always" in found["persistence"].seen
 
@@ -430,19 +427,6 @@ def test_a_device_that_drained_itself_is_warned_of(queue: JobQueue) -> None:
     assert (Grade.WARNING, True) == (found.grade, "gpuqueue resume nodeA:0" in found.remedy)
 
 
-def test_what_an_older_version_said_of_a_drained_device_can_be_read(queue: JobQueue) -> None:
-    """A drain in the format of an older version is read as one by ``down``.
-
-    It was only the reason, and only ``down`` drained.
-    """
-    serve(queue)
-    connect(queue.url).hset(keys.DRAINED, "GPU-0", "this machine is going down (gpuqueue down)")
-
-    found = the(of_queue(queue.url, GPUQUEUE_HOST="nodeA"), "devices", "nodeA 0")
-
-    assert (Grade.WARNING, True) == (found.grade, found.fixable)
-
-
 def test_leases_that_nobody_takes_back_are_found(queue: JobQueue) -> None:
     """Expired leases are a problem, except during the grace period of a reaper that was away."""
     serve(queue)
@@ -540,20 +524,6 @@ def test_workers_tell_their_version_and_their_clock(queue: JobQueue) -> None:
     admin.close()
 
 
-def test_facts_of_an_older_worker_can_be_read(queue: JobQueue) -> None:
-    """Facts from an older worker, without version and clock, are read without a finding."""
-    serve(queue)
-    admin = connect(queue.url)
-    text = str(admin.hget(keys.FACTS, "GPU-0"))
-    admin.hset(keys.FACTS, "GPU-0", text.partition(', "version"')[0] + "}")
-
-    (device,) = queue_facts(queue.url).devices
-
-    assert (None, None) == (device.version, device.clock_ahead_s)
-    assert {Grade.OK} == {each.grade for each in of_queue(queue.url)}
-    admin.close()
-
-
 def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
     """`standings` returns the token of each current run. A waiting job has an empty token, and an unknown job no entry.
 
@@ -570,25 +540,3 @@ def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
     assert {1: token, 2: ""} == {job_id: standing.token for job_id, standing in found.items()}
     connect(queue.url).flushall()
     assert standings(queue.url, [1]) is None
-
-
-@pytest.mark.parametrize(
-    ("reported", "used_bytes", "preloaded", "grade", "seen"),
-    [
-        ("jemalloc-5.3.0", 2**30, None, Grade.OK, "jemalloc-5.3.0"),
-        ("libc", 2**20, None, Grade.OK, "some ten thousand jobs"),
-        ("libc", 2**30, None, Grade.NOTE, "one and a half times as long"),
-        ("libc", 2**30, Path("/usr/lib/libjemalloc.so.2"), Grade.OK, "libjemalloc.so.2"),
-    ],
-)
-def test_a_large_store_on_the_c_librarys_allocator_is_told(
-    store_url: str, reported: str, used_bytes: int, preloaded: Path | None, grade: Grade, seen: str
-) -> None:
-    """A large store with the C library's allocator gets a note: its claims take half as long again."""
-    server = dataclasses.replace(server_facts(store_url), allocator=reported, used_bytes=used_bytes)
-    facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None, preloaded=preloaded)
-
-    (found,) = examined("store", facts, [store_room.allocator])
-
-    assert found.grade is grade
-    assert seen in found.seen

@@ -367,7 +367,7 @@ def test_what_an_array_waited_for_never_came(
 def test_an_array_that_was_left_waiting_in_the_book_waits_no_more(
     queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
-    """An ended array has no waiting members, even if a history of an older version says so."""
+    """An ended array has no waiting members, whatever its row says."""
     queue.jobs.part(first, "cancel")
     record()
     with database._engine.begin() as connection:

@@ -42,7 +42,7 @@ def unwritten(url: str) -> list[dict[str, Any]]:
     """Return the dead letters in order."""
     engine = open_engine(url)
     with reading(engine) as connection:
-        found = connection.execute(sa.text("SELECT * FROM unwritten_events ORDER BY event_id")).mappings().all()
+        found = connection.execute(sa.text("SELECT * FROM dead_letters ORDER BY event_id")).mappings().all()
     engine.dispose()
     return [dict(each) for each in found]
 
@@ -79,7 +79,7 @@ def test_what_no_table_takes_is_set_aside_whole(
     assert kept
     for each in kept:
         whole = json.loads(each["fields"])
-        assert each["why"]
+        assert each["error"]
         assert whole["job"] in {10**30, 5, 6, 1}
         assert whole.get("spec", "").isascii() or "\udcff" in whole["spec"]
     assert 10**30 in [json.loads(each["fields"])["job"] for each in kept]
@@ -126,7 +126,7 @@ def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
     found = _examined(history_url)
     assert Grade.WARNING is found.grade
     assert f"it could not take 2 events, the first of job {bad}: " in found.seen
-    assert "unwritten_events" in found.remedy
+    assert "dead_letters" in found.remedy
 
 
 def test_a_book_that_took_everything_is_well(database: HistoryDatabase, history_url: str) -> None:
@@ -180,9 +180,9 @@ def test_no_secret_is_told_of_a_row_that_is_refused(
 
     assert ["somebody"] == [record.job.spec.name for record in database.history(HistoryQuery())]
     (kept,) = unwritten(history_url)
-    assert "ours" in kept["why"]
+    assert "ours" in kept["error"]
     assert "hunter2" in kept["fields"]
-    assert "hunter2" not in caplog.text + kept["why"]
+    assert "hunter2" not in caplog.text + kept["error"]
 
 
 def _examined(url: str) -> Any:

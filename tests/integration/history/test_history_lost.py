@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from factories import make_offer, make_spec, must_claim, serve
+from template_history import empty_tables
 
 from gpuqueue.errors import HistoryUnreachable
-from gpuqueue.history import migrate
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.refill import GONE
 from gpuqueue.model.dependencies import Dependency, Waits
@@ -43,12 +43,6 @@ def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
             pass
 
     return all_of_it
-
-
-def empty(url: str) -> None:
-    """Replace a database's tables by empty ones."""
-    migrate.downgrade(url, "base")
-    migrate.upgrade(url)
 
 
 def start(queue: JobQueue) -> Claim:
@@ -92,7 +86,7 @@ def test_what_lives_is_written_down_again(
     before = {job_id: known(database, job_id) for job_id in (running, starting, held, queued)}
     assert known(database, ended)
 
-    empty(history_url)
+    empty_tables(history_url)
     record()
 
     assert database.get(ended) is None
@@ -128,7 +122,7 @@ def test_what_ends_while_the_book_is_away_is_recorded_whole(
     finish(queue, start(queue), 8)
     waiting = queue.requests.submit(make_spec()).id
 
-    empty(history_url)
+    empty_tables(history_url)
     record()
 
     assert ["exit 7", "exit 8"] == [str(known(database, each).runs[-1].ending) for each in (1, 2)]
@@ -167,7 +161,7 @@ def test_a_book_lost_right_after_the_store_is_written_down_too(
     client.close()
     assert open_queue(queue, database, lease_s=300)
 
-    empty(history_url)
+    empty_tables(history_url)
     record()
 
     assert JobState.QUEUED is known(database, 1).job.state
@@ -180,7 +174,7 @@ def test_ids_go_on_when_first_the_book_is_lost_and_then_the_store(
     for _ in range(3):
         queue.jobs.cancel(queue.requests.submit(make_spec()).id)
     record()
-    empty(history_url)
+    empty_tables(history_url)
     record()
     client = connect(store_url)
     client.flushall()
@@ -283,7 +277,7 @@ def test_two_recorders_that_notice_at_once_write_it_once(
     for _ in range(5):
         queue.requests.submit(make_spec())
     record()
-    empty(history_url)
+    empty_tables(history_url)
     back = []
     together = threading.Barrier(2)
 
@@ -314,7 +308,7 @@ def test_a_job_that_cannot_be_read_keeps_no_other_from_being_told(
     client = connect(store_url)
     client.set("{gq}:s:2", "{}")
     client.close()
-    empty(history_url)
+    empty_tables(history_url)
 
     record()
 
@@ -339,7 +333,7 @@ def test_what_waits_is_written_down_again_with_what_it_waits_for(
     before = [queue.jobs.get(each) for each in (parent, child, retried)]
     record()
 
-    empty(history_url)
+    empty_tables(history_url)
     record()
     client = connect(queue.url)
     client.flushall()

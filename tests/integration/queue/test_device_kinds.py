@@ -301,7 +301,7 @@ def test_a_kind_is_looked_for_in_the_jobs_own_pool(queue: JobQueue) -> None:
         queue.requests.submit(make_spec(pool="nowhere", device=DeviceFilter.GPU))
 
 
-# ---- other versions --------------------------------------------------------------------------------------------------
+# ---- a newer version -------------------------------------------------------------------------------------------------
 
 
 def written_by_hand(client: redis.Redis, shape: str, spec: str) -> None:
@@ -315,41 +315,6 @@ def written_by_hand(client: redis.Redis, shape: str, spec: str) -> None:
     client.sadd(f"{keys.PREFIX}su:1:{shape}", "ada")
     client.zadd(f"{keys.PREFIX}sh:1", {shape: int(shape.split(":", maxsplit=1)[0])})
     client.zadd(f"{keys.PREFIX}ul:1", {"ada": 0})
-
-
-@pytest.mark.parametrize(
-    ("uuid", "taken"), [("GPU-0", True), ("sim-nodeA-0", True), ("MIG-0", True), ("cpu-nodeA", False)]
-)
-def test_what_an_older_version_left_in_the_store_is_claimed(
-    queue: JobQueue, store_url: str, uuid: str, *, taken: bool
-) -> None:
-    """A job and devices written by an older version, without a kind, can be claimed.
-
-    The name of the device gives its kind, and the job counts as one without a device filter.
-    """
-    client = connect(store_url)
-    client.sadd(keys.HOSTS, "nodeA", "nodeB")
-    for host, device in (("nodeA", uuid), ("nodeB", "GPU-7")):
-        client.hset(keys.host_devices(host), device, f"{24 * GIB}:0:0:{queue.now_ms()}:8:fast")
-    written_by_hand(client, f"{6 * GIB}:14400:1:fast", (GOLDEN / "spec-v1.json").read_text())
-    client.close()
-
-    claimed = claim(queue, uuid)
-
-    assert taken == (claimed is not None)
-    if claimed is not None:
-        assert (1, None, 6 * GIB) == (claimed.job_id, claimed.spec.device, claimed.lease_bytes)
-
-
-def test_an_old_job_and_one_that_does_not_say_are_of_one_shape(queue: JobQueue) -> None:
-    """A job of an older version and a job without a device filter have the same shape.
-
-    So they wait in one order of arrival.
-    """
-    assert "1073741824:0:1:" == str(make_spec().shape)
-    assert "1073741824:0:1::cpu" == str(make_spec(device=DeviceFilter.CPU).shape)
-    serve(queue, offer_of("cpu-nodeA", CPU))
-    assert may_run(queue, "cpu-nodeA")
 
 
 def test_a_wish_of_a_newer_version_is_left_to_it(queue: JobQueue, store_url: str) -> None:

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
+from template_history import empty_tables
 
 from gpuqueue.errors import Refused, StoreNotOpen
-from gpuqueue.history import migrate
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
@@ -274,8 +274,7 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     record()
     for _ in range(lost.count("twice") + 1):
         if "book" in lost or "both" in lost:
-            migrate.downgrade(history_url, "base")
-            migrate.upgrade(history_url)
+            empty_tables(history_url)
             assert 2 == catch_up(queue, database)
         lose_data(store_url)
         open_queue(queue, database, lease_s=LEASE_S)

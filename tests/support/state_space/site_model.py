@@ -30,7 +30,7 @@ RULES = {
     "attempts count on": "lose() and queue_again() leave the attempt as it is: the next claim's is above it",
     "who is cancelled is not queued again": "finish.lua, lose(), release_claim.lua: cancelling comes to cancelled",
     "who waits no more leaves the line": "leave() in cancel.lua, hold.lua; leave_line() in claim.lua, promote.lua",
-    "what waits no more is kept nothing": "unreserve() in lua/shared/state.lua, by the claim and whoever leaves the line",
+    "what waits no more is kept nothing": "unreserve() in lua/shared/state.lua, by the claim and leave()",
     "what is kept is nobody else's": "fits() in claim.lua: a reservation lets others in only beside it",
     "one device is reserved for one": "holder in reserve.lua and preempt.lua: another's is passed over, or given up",
     "what asked for less is not taken back": "is_spec_of() in adopt.lua: the history missed an edit, it is another job",

@@ -39,8 +39,8 @@ local function used_by(id, devices)
 end
 
 local function answer(id)
-  local state, reason, user, shape, priority, devices, reserved = unpack(call('HMGET', job_key(id), F.state, F.reason, F.user, F.shape,
-    F.priority, F.devices, F.reserved))
+  local state, reason, user, shape, priority, devices, reserved = unpack(call('HMGET', job_key(id), F.state, F.reason,
+    F.user, F.shape, F.priority, F.devices, F.reserved))
   if ACTIVE[state] then return used_by(id, devices) end
   local job = {id = id, state = state, reason = reason, user = user, shape = shape, priority = priority}
   if state ~= 'queued' or (reason or '') ~= '' or not queueable(job) then return '' end

@@ -8,7 +8,7 @@
 -- If the start of the job is unknown, its devices could be empty for days. So they are reserved for as long as the job
 -- had waited when the reservation began, or when a run in its way last ended (rk). Then they are dropped, and the runs
 -- in the way are recorded as waited for in vain (iw): nothing is reserved behind them again. Each time the wait is
--- longer, so that it outlasts any run in the end; see docs/internals/adr/0012-kept-for-as-long-as-it-waited.md.
+-- longer, so that it outlasts any run in the end; see docs/internals/adr/0012-length-of-a-reservation.md.
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])

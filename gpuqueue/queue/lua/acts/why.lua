@@ -20,8 +20,8 @@ local function time(ms) return ms and ms > 0 and whole(ms) or nil end -- 0: unkn
 local function list(items) return #items > 0 and items or nil end -- cjson writes an empty table as {}
 
 local function describe_run(run)
-  local st, by, times, lv, deadline = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by, F.preemptions, F.priority,
-    F.preempt_until_ms))
+  local st, by, times, lv, deadline = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by, F.preemptions,
+    F.priority, F.preempt_until_ms))
   return {job_id = run.id, held_bytes = whole(run.bytes), ends_ms = time(run.ends), made_place = to_count(times),
     going = is_leaving(st, by, deadline, now), level = string.match(lv or '', '^[0-3]$')}
 end
@@ -77,7 +77,8 @@ end
 
 -- Judge all devices, and plan where the job starts first: within its limits (`best`), without them, or behind jobs with
 -- reservations.
-local devices, served, drawn, lasting = {}, {}, {}, {} -- drawn: device -> planning record; lasting: run -> waited for in vain
+local devices, served = {}, {}
+local drawn, lasting = {}, {} -- device -> planning record; run -> whether it was waited for in vain
 local best, best_beyond, best_behind
 for _, on_host in ipairs(read_site()) do
   local obstacles, own, all = obstacles_on(on_host.devices, job, asks, now), {}, {}
@@ -147,7 +148,8 @@ local function describe_start()
     behind = best.behind}
 end
 
-reply.state, reply.level, reply.waits_since_ms, reply.devices = job.state, job.priority, time(waits_since(id, now)), list(devices)
+reply.state, reply.level, reply.devices = job.state, job.priority, list(devices)
+reply.waits_since_ms = time(waits_since(id, now))
 if best and not (job.state == 'queued' and (job.reason or '') ~= '') then reply.start = describe_start() end
 if under then reply.room = {at_ms = time(under.at), kept_for = under.reserved_for, runs = list(under.ids)} end
 for i, each in ipairs(limits) do

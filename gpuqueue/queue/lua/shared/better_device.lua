@@ -22,7 +22,7 @@ function better_device(here, mem, asks, order, now)
     for h = 1, #hosts do
       local records, here = call('HGETALL', key2('dev', hosts[h])), {}
       for i = 1, #records, 2 do
-        local total, headroom, external, seen, slots, pool, its = parse_record(records[i + 1], records[i])
+        local total, headroom, external, seen, slots, pool, its = parse_record(records[i + 1])
         if total and records[i] ~= device and its == kind and tonumber(slots) > 0 and math.abs(now - seen) < SEEN_MS then
           here[#here + 1] = {name = records[i], host = hosts[h], pool = pool, record = records[i + 1],
             room = total - headroom - external}

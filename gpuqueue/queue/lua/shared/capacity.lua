@@ -65,7 +65,7 @@ end
 
 -- Return a device as a record for planning; nil if no worker serves it now.
 function planning_record(host, device, record, now)
-  local total, headroom, external, seen, slots, pool, kind = parse_record(record, device)
+  local total, headroom, external, seen, slots, pool, kind = parse_record(record)
   if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
   local capacity = total - headroom - external
   local found = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots), total = tonumber(total),

@@ -1,8 +1,8 @@
 -- Drains of devices, and the quick deaths that cause them. SHARED in ../scripts.py lists the scripts that use it.
 local drains_of, write_drains, drain, count_deaths
 do
--- Return the drains of a device: origin -> {why, by, at}. Each origin is independent (see ../drains.py). Plain text was
--- written by a version in which only `down` drained.
+-- Return the drains of a device: origin -> {why, by, at}. Each origin is independent (see ../drains.py).
+-- An unreadable text counts as a drain by `down`.
 function drains_of(device)
   local text = call('HGET', P .. 'drained', device)
   if not text then return {} end

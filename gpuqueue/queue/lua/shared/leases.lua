@@ -7,7 +7,7 @@
 local function room_of(host, device, record, leases)
   record = record or call('HGET', key2('dev', host), device)
   if not record then return nil end
-  local total, headroom, external, seen, slots, pool, kind = parse_record(record, device)
+  local total, headroom, external, seen, slots, pool, kind = parse_record(record)
   if not total then return nil end -- damaged: the worker's next heartbeat rewrites it
   local available, capacity = total - headroom - external, total - headroom - external
   leases = leases or call('HGETALL', key2('dl', device))

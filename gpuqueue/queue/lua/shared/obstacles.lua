@@ -95,7 +95,9 @@ function obstacles_on(devices, job, asks, now)
   end
   for i, device in ipairs(asks.n > 1 and devices or {}) do
     if found[i] == 'fits' and count[device.kind] < asks.n then found[i] = 'alone'
-    elseif found[i] == 'fits' and asks.want.alone and is_limited(job, device.kind, least[device.kind]) then found[i] = 'limit' end
+    elseif found[i] == 'fits' and asks.want.alone and is_limited(job, device.kind, least[device.kind]) then
+      found[i] = 'limit'
+    end
   end
   return found
 end

@@ -114,7 +114,8 @@ local function find_under_limits(ahead, user, asked, has_ended, served, found)
     local left, members, these, arrays = limit.left, {}, {}, false
     for _, name in ipairs(limit.users) do members[name] = true end
     for _, each in ipairs(ahead) do
-      local takes = members[each.user] and each.count > 0 and parse_shape(each.shape) and asked_for(each.shape)[limit.measure] or 0
+      local counts = members[each.user] and each.count > 0 and parse_shape(each.shape)
+      local takes = counts and asked_for(each.shape)[limit.measure] or 0
       if takes > 0 and can_start(served, each.shape) and not can_never_start(each) then
         left, these[each] = left - takes * each.count, true
         arrays = arrays or has_arrays(each)

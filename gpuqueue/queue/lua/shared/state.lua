@@ -19,14 +19,9 @@ local function wants_alone(shape)
 end
 
 -- Parse the record of a device. -> total, headroom, external (bytes of external processes), seen, slots, pool, kind
--- (gpu; mig, a part of a GPU; simulated; cpu). Records of older workers have no kind: it is derived from the device's
--- name.
-local KIND_BY_NAME = {['cpu-'] = 'cpu', ['MIG-'] = 'mig', ['sim-'] = 'simulated'}
-local function parse_record(record, device)
-  local total, headroom, external, seen, slots, pool, kind =
-    string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):([^:]*):?(.*)$')
-  if kind == '' then kind = KIND_BY_NAME[string.sub(device, 1, 4)] or 'gpu' end
-  return total, headroom, external, seen, slots, pool, kind
+-- (gpu; mig, a part of a GPU; simulated; cpu).
+local function parse_record(record)
+  return string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):([^:]*):(.*)$')
 end
 
 -- Call visit(device, host, total, headroom, external, seen, slots, pool, kind) for each device that is known, until it
@@ -36,7 +31,7 @@ local function any_device(visit)
   for h = 1, #hosts do
     local records = call('HGETALL', key2('dev', hosts[h]))
     for i = 1, #records, 2 do
-      local total, headroom, external, seen, slots, pool, kind = parse_record(records[i + 1], records[i])
+      local total, headroom, external, seen, slots, pool, kind = parse_record(records[i + 1])
       if total and visit(records[i], hosts[h], tonumber(total), tonumber(headroom), external, seen, slots, pool, kind) then
         return true
       end

@@ -9,8 +9,8 @@ from typing import Any
 from factories import make_spec
 
 from gpuqueue.codec import encode_ended, encode_spec, encode_started
-from gpuqueue.history.batch import fold
 from gpuqueue.history.dead_letter import dead_letter
+from gpuqueue.history.fold import fold
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
@@ -66,7 +66,7 @@ def test_a_whole_life_is_one_row_in_each_table() -> None:
     assert {(1,)} == set(batch.new_jobs)
     assert {RUN} == set(batch.new_runs)
     assert {DEVICE} == set(batch.new_devices)
-    assert ({}, {}, {}, []) == (batch.moved_jobs, batch.moved_runs, batch.moved_devices, batch.given_back)
+    assert ({}, {}, {}, []) == (batch.moved_jobs, batch.moved_runs, batch.moved_devices, batch.released)
     job, run, device = batch.new_jobs[1,], batch.new_runs[RUN], batch.new_devices[DEVICE]
     assert ("succeeded", T0 + timedelta(seconds=3), "nodeA") == (job["state"], job["ended_at"], job["host"])
     assert ("exited", 0, 0.75, "/log") == (run["ending"], run["exit_code"], run["duration_s"], run["log_path"])
@@ -95,7 +95,7 @@ def test_devices_keep_the_order_of_the_claim() -> None:
 def test_a_claim_given_back_in_the_same_batch_leaves_no_run() -> None:
     """A claim that is released in the same batch leaves no run to insert or delete, and the job is queued again."""
     batch = fold([submit(), claim(), release_claim()], epoch="e")
-    assert ({}, {}, []) == (batch.new_runs, batch.new_devices, batch.given_back)
+    assert ({}, {}, []) == (batch.new_runs, batch.new_devices, batch.released)
     job = batch.new_jobs[1,]
     assert ("queued", None, None, 0) == (job["state"], job["host"], job["claimed_at"], job["attempt"])
 
@@ -106,7 +106,7 @@ def test_a_claim_of_an_earlier_batch_that_is_given_back_goes() -> None:
     The next claim with the same attempt number is a new run.
     """
     batch = fold([release_claim(), claim(3, "1.b")], epoch="e")
-    assert [(1, "1.a")] == batch.given_back
+    assert [(1, "1.a")] == batch.released
     assert {(1, 1, "1.b")} == set(batch.new_runs)
     assert {DEVICE} == set(batch.new_devices)
     assert "starting" == batch.moved_jobs[1,]["state"]
