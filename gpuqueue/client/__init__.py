@@ -2,8 +2,8 @@
 
     >>> from gpuqueue import Client
     >>> client = Client()
-    >>> job = client.submit("train.py", ["--epochs", "5"], mem="6G")
-    >>> record = client.wait(job.id)
+    >>> job = client.jobs.submit("train.py", ["--epochs", "5"], mem="6G")
+    >>> record = client.jobs.wait(job.id)
     >>> record.job.state, record.last_run.peak_bytes
 
 The command line is a thin layer over ``Client`` and uses the same frozen values. A ``Client`` opens each

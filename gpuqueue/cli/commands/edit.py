@@ -9,13 +9,12 @@ import click
 from gpuqueue.cli.completion.candidates import live_ids, pools
 from gpuqueue.cli.options import dependencies, placement
 from gpuqueue.cli.output.arrays import JobNameType
-from gpuqueue.client import validation
-from gpuqueue.client.changing import Changing
+from gpuqueue.client import Client
 from gpuqueue.model.job import Level
 from gpuqueue.text.sanitize import plain
 
 #: Parameter in Python -> its name on the command line, where they differ.
-_CALLED = {"time_limit": "time", "preference": "placement"}
+_CALLED = {"time_limit": "time", "preference": "placement", "level": "priority"}
 
 
 @click.command()
@@ -33,7 +32,11 @@ _CALLED = {"time_limit": "time", "preference": "placement"}
 @click.option("--signal", metavar="SIG@TIME", help="Signal sent this long before the time limit; none removes it.")
 @click.option("-n", "--name", help="Name of the job.")
 @click.option(
-    "-p", "--priority", type=click.Choice([str(level) for level in Level]), help="Jobs of higher priority start first."
+    "-p",
+    "--priority",
+    "level",
+    type=click.Choice([str(level) for level in Level]),
+    help="Jobs of higher priority start first.",
 )
 @click.option("--pool", help="Only devices of this pool; '' for any pool.", shell_complete=pools)
 @dependencies.new_after
@@ -41,7 +44,7 @@ _CALLED = {"time_limit": "time", "preference": "placement"}
 @dependencies.new_retries
 @dependencies.new_retry_on
 @click.option("--at-once", metavar="N", help="Concurrent members of an array, even if it has started; none: no limit.")
-def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
+def edit(job_id: str, **changes: Any) -> None:
     """Change the request of a waiting job. If one change is refused, nothing is changed.
 
     The job keeps its place. Omitted options change nothing.
@@ -52,12 +55,9 @@ def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
       gpuqueue edit 12 --after none --begin now
       gpuqueue edit 17 --at-once 4
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Changing() as client:
-        level = None if priority is None else Level[priority.upper()]
+    with Client() as client:
         given = {name: value for name, value in changes.items() if value not in (None, ())}
-        job = client.edit(validation.whole_job(job_id), level=level, **given)
-        if priority is not None:
-            given["priority"] = priority
+        job = client.jobs.edit(job_id, **given)
         click.echo(f"job {job.id}: {job.state}, {', '.join(_said(*each) for each in given.items())}")
         placement.warn_if_alone(client, job)
 

@@ -15,13 +15,11 @@ from gpuqueue.cli.completion.candidates import device_names, hosts, listed, mode
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
-from gpuqueue.cli.options.period import moment, ordered
 from gpuqueue.cli.output import history_columns as all_columns
 from gpuqueue.cli.output.history_columns import COLUMNS, chosen
 from gpuqueue.cli.output.no_match import why_nothing
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.client import Client
-from gpuqueue.client.validation import MAX_ID
 from gpuqueue.codec import record_to_plain
 from gpuqueue.console import say
 from gpuqueue.errors import BadRequest, JobNotFound
@@ -29,8 +27,9 @@ from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.run import EndingKind, Record
+from gpuqueue.model.times import moment, ordered
+from gpuqueue.model.validation import MAX_ID, duration_or_none, size_or_none
 from gpuqueue.text.sanitize import plain, short
-from gpuqueue.text.units import parse_bytes, parse_duration
 
 #: The columns of ``--csv``; docs/reference/json.md explains them. Add new ones only at the end.
 CSV_COLUMNS = tuple(COLUMNS)
@@ -151,7 +150,7 @@ def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **a
         _must_be_known(client, asked["after_id"])
         if (asked["device"] or "").isdecimal():  # an index on this host, as for `drain`
             asked["device"] = f"{client.settings.host}:{asked['device']}"
-        records = client.history(limit=min(most, _MOST), **narrowing, **asked)
+        records = client.history.search(limit=min(most, _MOST), **narrowing, **asked)
         never_began = _never_began(client, asked) if for_people and not _narrows(narrowing) else None
         if not records and not never_began:
             say("gpuqueue", "no job in the history matches" + why_nothing(client, typed, {**narrowing, **asked}))
@@ -179,7 +178,7 @@ def _columns_for(columns: str | None, *, as_json: bool, as_csv: bool) -> Sequenc
 
 def _narrowing(asked: dict[str, Any]) -> dict[str, Any]:
     """Remove the filters that need parsing from *asked*, and return their parsed values."""
-    period = {"since": moment(asked.pop("since")), "until": moment(asked.pop("until"))}
+    period = {"since": moment("since", asked.pop("since")), "until": moment("until", asked.pop("until"))}
     ordered(*period.values())
     return {
         "states": [JobState(each) for each in asked.pop("states")],
@@ -216,18 +215,17 @@ def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:
     array, others = asked["array"], {name: value for name, value in asked.items() if name not in _NO_FILTER}
     if array is None or any(value not in (None, ()) for value in others.values()):
         return None
-    indexes = client.never_began(array)
+    indexes = client.history.never_began(array)
     return JobName(array, indexes) if indexes else None
 
 
 def _bounds(min_peak: str | None, min_duration: str | None, max_duration: str | None) -> dict[str, Any]:
     """Return the bounds in bytes and seconds, checked before the history is queried."""
-    shortest = None if min_duration is None else parse_duration(min_duration)
-    longest = None if max_duration is None else parse_duration(max_duration)
+    shortest = duration_or_none("min_duration", min_duration)
+    longest = duration_or_none("max_duration", max_duration)
     if shortest is not None and longest is not None and longest < shortest:
         raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
-    peak = None if min_peak is None else parse_bytes(min_peak)
-    return {"min_peak": peak, "min_duration": shortest, "max_duration": longest}
+    return {"min_peak": size_or_none("min_peak", min_peak), "min_duration": shortest, "max_duration": longest}
 
 
 def _show(records: Sequence[Record], names: Sequence[str] | None, limit: int, never_began: JobName | None) -> None:

@@ -12,7 +12,7 @@ from gpuqueue.cli.output.arrays import JobNameType
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.cli.why.as_json import why_to_plain
 from gpuqueue.cli.why.story import story
-from gpuqueue.client.looking import Looking
+from gpuqueue.client import Client
 
 
 @click.command()
@@ -26,6 +26,6 @@ def why(job_id: str, *, as_json: bool) -> None:
       gpuqueue why 12
       gpuqueue why 12 --json | jq .start
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Looking() as client:
-        found = client.why(job_id)
+    with Client() as client:
+        found = client.jobs.why(job_id)
     click.echo(json.dumps(why_to_plain(found), indent=2) if as_json else story(found, terminal_width()))

@@ -39,7 +39,7 @@ def attach(job_id: str) -> None:
       gpuqueue attach 12 && echo done
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client, CtrlC() as ctrl_c:
-        client.get(job_id)  # report an unknown job first
+        client.jobs.get(job_id)  # report an unknown job first
         sys.exit(Attendance(client, job_id, ctrl_c, ours=False).to_the_end())
 
 
@@ -100,7 +100,7 @@ class Attendance:
         client, job_id = self._client, self._job_id
         if not self._unreadable:
             try:
-                for chunk in client.follow(
+                for chunk in client.logs.follow(
                     job_id,
                     self._tail,
                     held=self._held,
@@ -118,12 +118,12 @@ class Attendance:
                 self._unreadable = True
                 self._report_unreadable(refused)
         reported = None
-        for job in client.watch(job_id, away=self._away):
+        for job in client.jobs.watch(job_id, away=self._away):
             self._seen(job)
             if self._unreadable and not job.state.is_end and job.state is not reported:
                 reported = job.state
                 self._report_state(job)
-        record = client.wait(job_id, away=self._away)
+        record = client.jobs.wait(job_id, away=self._away)
         self._make_room()
         last = record.last_run
         why = record.job.because or (last.ending if last else None)
@@ -254,11 +254,11 @@ class Attendance:
         if choice is interrupt_prompt.Choice.CANCEL:
             self._cancelled = True
             with contextlib.suppress(Refused):  # the job has just ended
-                self._client.cancel(self._job_id)
+                self._client.jobs.cancel(self._job_id)
 
     def _has_ended(self) -> bool:
         with contextlib.suppress(GpuQueueError):  # the store may not answer
-            return self._client.get(self._job_id).state.is_end
+            return self._client.jobs.get(self._job_id).state.is_end
         return False
 
     def _make_room(self) -> None:

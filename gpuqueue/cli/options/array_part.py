@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuqueue.client.changing import Elsewhere
+from gpuqueue.client.changes import Elsewhere
 from gpuqueue.errors import Refused
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState

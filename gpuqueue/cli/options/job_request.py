@@ -11,11 +11,12 @@ from gpuqueue.cli.completion.candidates import directories, files, pools, tags
 from gpuqueue.cli.options import placement
 from gpuqueue.cli.options.dependencies import WAIT_OPTIONS, report_found
 from gpuqueue.cli.options.notification import NOTIFICATION_OPTIONS
-from gpuqueue.client.submitting import Submitting
+from gpuqueue.client import Client
 from gpuqueue.console import sentence
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, Level
+from gpuqueue.model.job_request import JobRequest
 
 if TYPE_CHECKING:
     from click import shell_completion
@@ -74,6 +75,16 @@ def _with_close_ones(error: click.UsageError) -> click.UsageError:
     return click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
 
 
+def _not(_ctx: click.Context, _param: click.Parameter, given: bool) -> bool:  # noqa: FBT001 - as click calls it
+    """Return the value of a field that a flag such as ``--no-cap`` turns off."""
+    return not given
+
+
+def _off(_ctx: click.Context, _param: click.Parameter, given: bool) -> bool | None:  # noqa: FBT001 - as click calls it
+    """Return the value of a field with a default of the site that a flag such as ``--no-git`` turns off."""
+    return False if given else None
+
+
 #: The options that describe a job, in the order of the help.
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.argument("script", required=False, shell_complete=files),
@@ -96,17 +107,26 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
         "-p",
         "--priority",
+        "level",
         type=click.Choice([str(level) for level in Level]),
         default=str(Level.NORMAL),
         show_default=True,
         help="Jobs of higher priority start first.",
     ),
     click.option("--pool", default="", help="Only devices of this pool.", shell_complete=pools),
-    click.option("--no-requeue", is_flag=True, help="Never run the job again, even if its worker is lost."),
+    click.option(
+        "--no-requeue",
+        "requeue",
+        is_flag=True,
+        callback=_not,
+        help="Never run the job again, even if its worker is lost.",
+    ),
     click.option("--pty", is_flag=True, help="Run the job on a terminal; with run, attach yours to it."),
     click.option("--separate-stderr", is_flag=True, help="Write standard error to a separate file."),
-    click.option("--no-git", is_flag=True, help="Do not record the git commit of the working directory."),
-    click.option("--no-cap", is_flag=True, help="Do not cap the job's memory at --mem."),
+    click.option(
+        "--no-git", "git", is_flag=True, callback=_off, help="Do not record the git commit of the working directory."
+    ),
+    click.option("--no-cap", "cap", is_flag=True, callback=_not, help="Do not cap the job's memory at --mem."),
     click.option("--warm", is_flag=True, help="Start a script in a warm interpreter, with torch imported."),
     click.option(
         "--python",
@@ -134,31 +154,12 @@ def job_options(command: F) -> F:
     return command
 
 
-def submit_job(client: Submitting, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
+def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
     """Submit the job that *options* and *rest*, the words after ``--``, describe; return the job."""
     script = options.pop("script")
     if script is None and not rest:
         raise BadRequest(
             "what shall it run? Name a script (gpuqueue submit train.py --mem 6G), or put a command after --"
         )
-    env = {}
-    for pair in options.pop("env"):
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise BadRequest(f"--env {pair!r}: write it like --env KEY=VALUE")
-        env[key] = value
-    level, no_requeue = Level[options.pop("priority").upper()], options.pop("no_requeue")
-    no_cap = options.pop("no_cap")
-    options["git"] = False if options.pop("no_git") else None
-    options["device"] = options.pop("device") or None
-    options["device_type"] = options.pop("device_type") or None
-    what: dict[str, Any] = (
-        {"command": script, "args": rest or ()} if script is not None else {"command": list(rest or ())}
-    )
-    if options["retries"] is None:
-        options["retries"] = 0
-    if options["name"] == "":
-        raise BadRequest("--name is empty: say what to call the job, or leave it out")
-    return client.submit(
-        **what, env=env, level=level, requeue=not no_requeue, cap=not no_cap, found=report_found, **options
-    )
+    command, args = (script, rest or ()) if script is not None else (rest or (), ())
+    return client.jobs.submit_request(JobRequest(command, args, **options), found=report_found)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli.completion.candidates import models, placements
-from gpuqueue.client.looking import Looking
+from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, WaitReason
@@ -89,7 +89,7 @@ OPTIONS = (
 )
 
 
-def warn_if_alone(client: Looking, job: Job) -> None:
+def warn_if_alone(client: Client, job: Job) -> None:
     """Warn if no device can run *job*. The job is already queued, so errors of the store are ignored."""
     if job.reason is not WaitReason.DEVICE:
         return

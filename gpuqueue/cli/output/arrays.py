@@ -15,8 +15,7 @@ from gpuqueue.model.job_ref import JobName, meant
 from gpuqueue.text.sanitize import plain, short
 
 if TYPE_CHECKING:
-    from gpuqueue.client.asking import Asking
-    from gpuqueue.client.staying import Staying
+    from gpuqueue.client import Client
     from gpuqueue.model.run import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -107,7 +106,7 @@ def story(job: Job) -> list[str]:
     return lines
 
 
-def worst_code(client: Asking, record: Record) -> int:
+def worst_code(client: Client, record: Record) -> int:
     """Return the exit code of an ended job; for an array, the highest of its members.
 
     Raises:
@@ -117,14 +116,14 @@ def worst_code(client: Asking, record: Record) -> int:
     if record.job.spec.array is None or record.job.state is JobState.SUCCEEDED:
         return code_of(record)
     bad = [state for state in JobState if state.is_end and state is not JobState.SUCCEEDED]
-    found = client.history(array=record.job.id, states=bad, limit=len(record.job.spec.array))
+    found = client.history.search(array=record.job.id, states=bad, limit=len(record.job.spec.array))
     # The history does not record members that were cancelled before they began. The array's state shows that some were.
     never_began = [INTERRUPTED] if record.job.state is JobState.CANCELLED else []
     return max([*never_began, *map(code_of, found)], default=1) or 1
 
 
 def first_bad_code(
-    client: Staying,
+    client: Client,
     words: Iterable[Sequence[str]],
     ended: Mapping[int | str, Job],
     records: Mapping[str, Record],
@@ -141,5 +140,5 @@ def first_bad_code(
     for names in words:
         bad = [name for name in names if name in ended and ended[name].state is not JobState.SUCCEEDED]
         if bad:
-            return max(worst_code(client, records.get(name) or client.recorded(ended[name])) for name in bad) or 1
+            return max(worst_code(client, records.get(name) or client.jobs.recorded(ended[name])) for name in bad) or 1
     return 0

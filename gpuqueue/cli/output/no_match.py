@@ -51,7 +51,7 @@ def why_nothing(client: Client, typed: Mapping[str, Any], meant: Mapping[str, An
         # A job must have all tags, so each one is checked alone.
         for each in [[tag] for tag in meant[name]] if name == "tags" else [meant[name]]:
             alone: dict[str, Any] = {name: each}
-            if not client.history(**alone, limit=1):
+            if not client.history.search(**alone, limit=1):
                 value = meant[name] if name == "device" else each if name == "tags" else typed[name]
                 return f": {words.format(_quoted(value))}. {_next(name, value) or then}"
     if meant["after_id"] is not None:

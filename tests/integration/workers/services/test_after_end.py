@@ -75,14 +75,14 @@ def test_what_became_of_a_command_stands_with_the_job(site: Site) -> None:
 
     ended_at = site.until_recorded(job).job.ended_at
     reported = until(
-        lambda: len(found := site.client.show(job).reported) == 3 and found, what=f"all three\n{site.log()}"
+        lambda: len(found := site.client.jobs.show(job).reported) == 3 and found, what=f"all three\n{site.log()}"
     )
     assert [Outcome.SENT, Outcome.GIVEN_UP, Outcome.NOT_NEEDED] == [each.outcome for each in reported]
     shown = site.cli("show", str(job)).stdout
     assert re.search(r"on end     command:true: ran, \S+", shown), shown
     assert re.search(r"on end     command:exit 7: failed with 7, \S+", shown), shown
     assert "on fail    command:echo never: not needed" in shown
-    record = site.client.show(job)
+    record = site.client.jobs.show(job)
     assert (JobState.SUCCEEDED, ended_at) == (record.job.state, record.job.ended_at), "it moves nothing"
     assert "given up" not in site.cli("doctor", check=False).stdout, "it is its owner's affair"
 
@@ -130,7 +130,7 @@ def test_a_command_that_never_ends_is_ended_and_holds_up_nothing(site: Site, tmp
         until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), what=f"the end of {pid}")
     assert f"job {jobs[0]} run" in site.log()
     until(lambda: 3 == site.log().count("its command at the end took longer than 1 s"), what="three lines")
-    assert all("succeeded" == site.client.get(job).state.value for job in jobs)
+    assert all("succeeded" == site.client.jobs.get(job).state.value for job in jobs)
 
 
 @pytest.mark.full
