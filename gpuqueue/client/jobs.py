@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.fields import from_fields, then_from_fields
 from gpuqueue.lazy.imports import later
@@ -17,7 +16,7 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_request import JobEdit, JobRequest
 
 if TYPE_CHECKING:
-    from gpuqueue.client import changes, edit, explain, marks, notifications, retry, selection, submit, wait
+    from gpuqueue.client import changes, edit, explain, marks, notifications, reads, retry, selection, submit, wait
     from gpuqueue.client.changes import Missed
     from gpuqueue.client.selection import Chosen, Stand, Which
     from gpuqueue.client.why import Why
@@ -32,6 +31,7 @@ else:
     explain = later("gpuqueue.client.explain")
     marks = later("gpuqueue.client.marks")
     notifications = later("gpuqueue.client.notifications")
+    reads = later("gpuqueue.client.reads")
     retry = later("gpuqueue.client.retry")
     selection = later("gpuqueue.client.selection")
     submit = later("gpuqueue.client.submit")
@@ -42,13 +42,12 @@ class Jobs:
     """The jobs of one queue, for one user.
 
     A ``job`` is an id (17), or text: ``"17"``, a member of an array (``"17_2"``), and where several jobs can be changed
-    at once a part of an array (``"17_5-9"``).
+    at once a part of an array (``"17_5-9"``). A method raises JobNotFound if the job does not exist, Refused if the job
+    belongs to another user, and BadRequest if an argument is malformed.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-
-    # ---- submit ------------------------------------------------------------------------------------------------------
 
     @from_fields(JobRequest)
     def submit(self, request: JobRequest) -> Job:
@@ -84,24 +83,15 @@ class Jobs:
         of :meth:`submit_request`.
 
         Raises:
-            JobNotFound: the job does not exist.
-            Refused: the job has not ended or belongs to another user, no member failed, or a limit forbids the new job.
+            Refused: the job has not ended, no member failed, or a limit forbids the new job.
             Unreadable: the job's request cannot be read any more.
-            BadRequest: an argument is malformed.
             Impossible: see :meth:`submit`.
 
         """
         return retry.retry(self._connection, job, mem=mem, time_limit=time_limit, level=level, found=found)
 
-    # ---- read --------------------------------------------------------------------------------------------------------
-
     def get(self, job: int | str) -> Job:
-        """Return the current state of a job.
-
-        Raises:
-            JobNotFound: the job does not exist.
-
-        """
+        """Return the current state of a job."""
         return reads.get(self._connection, job)
 
     def show(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Record:
@@ -109,20 +99,11 @@ class Jobs:
 
         If the queue is unreachable, *away* is given and the history has the job, *away* is called with the error, and
         the history's record is returned.
-
-        Raises:
-            JobNotFound: the job does not exist.
-
         """
         return reads.show(self._connection, job, away=away)
 
     def newest(self, job: int | str) -> Record:
-        """Return the job with at least its newest run. This is faster than :meth:`show`.
-
-        Raises:
-            JobNotFound: the job does not exist.
-
-        """
+        """Return the job with at least its newest run. This is faster than :meth:`show`."""
         return reads.newest(self._connection, job)
 
     def list(self, *, user: str | None = None, limit: int | None = None) -> list[Job]:
@@ -138,19 +119,12 @@ class Jobs:
         return reads.events(self._connection, job)
 
     def why(self, job: int | str) -> Why:
-        """Return why a job waits: what blocks it on each device, its place in the order, when it may start.
-
-        Raises:
-            JobNotFound: the job does not exist.
-
-        """
+        """Return why a job waits: what blocks it on each device, its place in the order, when it may start."""
         return explain.why(self._connection, job)
 
     def nobody_sends(self) -> str | None:
         """Return why no notification can be sent now, or None if no reason is known."""
         return notifications.nobody_sends(self._connection)
-
-    # ---- select ------------------------------------------------------------------------------------------------------
 
     def choose(
         self,
@@ -168,9 +142,6 @@ class Jobs:
             stand: ``"waiting"``, ``"running"``, ``"queued"`` or ``"held"``. Of an array only the members in this state
                 are selected.
             tag: One of the job's tags.
-
-        Raises:
-            BadRequest: an argument is invalid.
 
         """
         return selection.choose(self._connection, user=user, name=name, stand=stand, tag=tag)
@@ -197,8 +168,6 @@ class Jobs:
         """
         selection.must_own(self._connection, user)
 
-    # ---- change ------------------------------------------------------------------------------------------------------
-
     def cancel(
         self, job: int | str, *, missed: Missed | None = None, already: Callable[[], None] | None = None
     ) -> JobState:
@@ -210,8 +179,7 @@ class Jobs:
             already: Called if everything named was cancelled before. This is not an error.
 
         Raises:
-            JobNotFound: the job does not exist.
-            Refused: the job has ended already, or belongs to another user.
+            Refused: the job has ended already.
 
         """
         return changes.cancel(self._connection, job, missed=missed, already=already)
@@ -222,8 +190,7 @@ class Jobs:
         *missed* is the callback of :meth:`cancel`.
 
         Raises:
-            JobNotFound: the job does not exist.
-            Refused: the job does not wait, or belongs to another user.
+            Refused: the job does not wait.
 
         """
         return changes.hold(self._connection, job, missed=missed)
@@ -237,8 +204,7 @@ class Jobs:
         not an error.
 
         Raises:
-            JobNotFound: the job does not exist.
-            Refused: the job is not held, or belongs to another user.
+            Refused: the job is not held.
 
         """
         return changes.release(self._connection, job, missed=missed, not_held=not_held)
@@ -249,8 +215,7 @@ class Jobs:
         The order among users does not change. An array moves as a whole.
 
         Raises:
-            JobNotFound: the job does not exist.
-            Refused: the job runs or has ended, or belongs to another user.
+            Refused: the job runs or has ended.
             BadRequest: the job is a member that waits with its array. Members start in the order of the array.
 
         """
@@ -263,8 +228,7 @@ class Jobs:
         The arguments after *job* are the fields of JobEdit.
 
         Raises:
-            JobNotFound: the job does not exist.
-            Refused: the job runs or has ended, belongs to another user, or waits for a retry that the change removes.
+            Refused: the job runs or has ended, or waits for a retry that the change removes.
             BadRequest: an argument is malformed, no change was named, or the job would depend on itself.
             Impossible: no known device could ever run the changed job. Nothing was changed.
 
@@ -277,25 +241,14 @@ class Jobs:
         Unclaimed members of an array have the tags that the array was submitted with.
 
         Raises:
-            JobNotFound: the job does not exist.
-            Refused: the job belongs to another user.
             BadRequest: a word is not a tag, there are too many tags, or the job is a member that waits with its array.
 
         """
         marks.tag(self._connection, job, words, remove=remove)
 
     def note(self, job: int | str, text: str) -> None:
-        """Set the note of a job to *text*; an empty text removes the note. The job may have ended.
-
-        Raises:
-            JobNotFound: the job does not exist.
-            Refused: the job belongs to another user.
-            BadRequest: *text* is not text or too long, or the job is a member that waits with its array.
-
-        """
+        """Set the note of a job to *text*; an empty text removes the note. The job may have ended."""
         marks.note(self._connection, job, text)
-
-    # ---- wait --------------------------------------------------------------------------------------------------------
 
     def wait(
         self,
@@ -310,7 +263,6 @@ class Jobs:
         The other arguments are those of :meth:`ends`, which waits for several jobs.
 
         Raises:
-            JobNotFound: the job does not exist.
             WaitTimeout: the job has not ended after *timeout_s*. It continues.
 
         """
@@ -344,12 +296,7 @@ class Jobs:
         return wait.ends(self._connection, jobs, timeout_s=timeout_s, held=held, away=away)
 
     def watch(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Iterator[Job]:
-        """Yield the job's current state at least once a second until it has ended. *away* is that of :meth:`ends`.
-
-        Raises:
-            JobNotFound: the job does not exist.
-
-        """
+        """Yield the job's current state at least once a second until it has ended. *away* is that of :meth:`ends`."""
         return wait.watch(self._connection, job, away=away)
 
     def recorded(self, job: Job) -> Record:

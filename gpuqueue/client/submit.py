@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
-from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
-from gpuqueue.client.devices import uuids_of
-from gpuqueue.client.notifications import notifications_of
 from gpuqueue.client.placement import placed
 from gpuqueue.errors import BadRequest, StoreUnreachable
+from gpuqueue.lazy.imports import later
 from gpuqueue.model import times, validation
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job, JobSpec
 from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.notification import Notification
 from gpuqueue.model.tags import tags_of
 from gpuqueue.system.account import current_umask
 from gpuqueue.system.command_line import command_of, name_of, working_directory
 from gpuqueue.system.environment import travelling
 from gpuqueue.system.git_checkout import CheckoutLook
 from gpuqueue.text.units import MIB
+
+if TYPE_CHECKING:
+    from gpuqueue.client import devices, notifications, reads
+else:  # needed by few submits
+    devices = later("gpuqueue.client.devices")
+    notifications = later("gpuqueue.client.notifications")
+    reads = later("gpuqueue.client.reads")
 
 
 def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
@@ -40,7 +47,7 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
         cwd=directory,
         python=validation.path_or_none("python", request.python),
     )
-    device, placement = placed(request, lambda names: uuids_of(connection, names))
+    device, placement = placed(request, lambda names: devices.uuids_of(connection, names))
     _ = connection.queue  # its imports take as long as git, which runs in parallel
     return JobSpec(
         argv=argv,
@@ -71,7 +78,7 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
         ),
         retries=validation.retries(request.retries, request.retry_on),
         array=validation.array(request.array, request.sweep, request.at_once),
-        notifications=notifications_of(connection, request.on_end, request.on_fail),
+        notifications=_notifications(connection, request),
         tags=tags_of(validation.words("tags", request.tags)),
         separate_stderr=request.separate_stderr,
         git=checkout.seen() if checkout is not None else None,
@@ -112,3 +119,9 @@ def _mem_bytes(connection: Connection, request: JobRequest) -> int:
     if default_bytes is None:
         raise BadRequest("say how much device memory the job needs: --mem 6G")
     return default_bytes
+
+
+def _notifications(connection: Connection, request: JobRequest) -> tuple[Notification, ...]:
+    if not request.on_end and not request.on_fail:
+        return ()
+    return notifications.notifications_of(connection, request.on_end, request.on_fail)

@@ -342,7 +342,9 @@ class JobSpec:
         self._check_notifications()
         if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
             raise BadRequest(f"a job is another try of a job by its id, not of {brief(self.retry_of)}")
-        if not self.name or len(self.name) > MAX_NAME:
+        if not self.name:
+            raise BadRequest("--name is empty: say what to call the job, or leave it out")
+        if len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
             raise BadRequest(f"the working directory {brief(self.cwd)} is not absolute")

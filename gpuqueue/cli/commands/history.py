@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,6 +13,7 @@ import click
 
 from gpuqueue.cli.completion.candidates import device_names, hosts, listed, models, one_of, tags, users
 from gpuqueue.cli.options.count import Count
+from gpuqueue.cli.options.fields import with_options
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
 from gpuqueue.cli.output import history_columns as all_columns
@@ -100,15 +101,8 @@ _WHICH = (
 _NO_FILTER = frozenset({"array", "sort", "reverse"})
 
 
-def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that filter jobs."""
-    for option in reversed(_WHICH):
-        command = option(command)
-    return command
-
-
 @click.command(cls=Once)
-@_which
+@with_options(_WHICH)
 @click.option(
     "--sort",
     type=click.Choice([str(s) for s in Sort]),

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
 from gpuqueue.cli.completion.candidates import ended_ids
 from gpuqueue.cli.options.dependencies import report_found
+from gpuqueue.cli.options.fields import field
 from gpuqueue.cli.options.job_selection import on_each
 from gpuqueue.client import Client
 from gpuqueue.client.selection import Which
-from gpuqueue.model.job import Level
 
 
 @click.command()
 @click.argument("ids", metavar="ID…", nargs=-1, required=True, shell_complete=ended_ids)
-@click.option("-m", "--mem", metavar="SIZE", help="Memory on each device. Default: as before.")
-@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit. Default: as before.")
-@click.option(
-    "-p",
-    "--priority",
-    "level",
-    type=click.Choice([str(level) for level in Level]),
-    help="Priority. Default: as before.",
-)
-def retry(ids: tuple[str, ...], mem: str | None, time_limit: str | None, level: str | None) -> None:
+@field("mem", "Memory on each device. Default: as before.")
+@field("time_limit", "Time limit. Default: as before.")
+@field("level", "Priority. Default: as before.")
+def retry(ids: tuple[str, ...], **changes: Any) -> None:
     """Submit ended jobs again, as new jobs, and print their ids.
 
     The new job uses the environment and the directory of the first submission. For an array (17) or a range of ids
@@ -39,7 +34,7 @@ def retry(ids: tuple[str, ...], mem: str | None, time_limit: str | None, level: 
     """  # noqa: D301 - \b is click's mark for lines to keep
 
     def again(client: Client, name: str) -> str:
-        return str(client.jobs.retry(name, mem=mem, time_limit=time_limit, level=level, found=report_found).id)
+        return str(client.jobs.retry(name, **changes, found=report_found).id)
 
     with Client() as client:
         sys.exit(on_each(client, ids, again, which=Which.FAILED))

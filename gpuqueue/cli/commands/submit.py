@@ -8,10 +8,9 @@ from typing import Any
 import click
 
 from gpuqueue.cli.options.dependencies import report_if_past
-from gpuqueue.cli.options.job_request import WithRest, job_options, submit_job
+from gpuqueue.cli.options.job_request import WithRest, array_options, job_options, report_unknown, submit_job
 from gpuqueue.cli.options.notification import warn_if_nobody_sends
 from gpuqueue.cli.options.placement import warn_if_alone
-from gpuqueue.cli.output.arrays import array_options, report_unknown
 from gpuqueue.client import Client
 
 

@@ -10,8 +10,9 @@ import click
 
 from gpuqueue.cli.completion.candidates import live_ids
 from gpuqueue.cli.follow.status_line import report_away, report_held
+from gpuqueue.cli.options.job_id import JobNameType
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output.arrays import JobNameType, first_bad_code
+from gpuqueue.cli.output.arrays import first_bad_code
 from gpuqueue.console import say
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later

@@ -6,9 +6,8 @@ import json
 
 import click
 
-from gpuqueue.cli.completion.candidates import live_ids
+from gpuqueue.cli.options.job_id import one_job_argument
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output.arrays import JobNameType
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.cli.why.as_json import why_to_plain
 from gpuqueue.cli.why.story import story
@@ -16,7 +15,7 @@ from gpuqueue.client import Client
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids("queued", "held"))
+@one_job_argument("queued", "held")
 @json_option
 def why(job_id: str, *, as_json: bool) -> None:
     """Explain why a job waits: what each device lacks, which jobs block it, and when it may start.

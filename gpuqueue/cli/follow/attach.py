@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from gpuqueue.cli.completion.candidates import live_ids
 from gpuqueue.cli.follow.ctrl_c import CtrlC
 from gpuqueue.cli.follow.detach import leaving
 from gpuqueue.cli.follow.passthrough import Shown
 from gpuqueue.cli.follow.status_line import report_again, report_away, report_held
 from gpuqueue.cli.follow.wait_line import WaitLine
-from gpuqueue.cli.output.arrays import JobNameType, worst_code
+from gpuqueue.cli.options.job_id import job_id
+from gpuqueue.cli.output.arrays import worst_code
 from gpuqueue.client import Client
 from gpuqueue.console import INTERRUPTED, LEFT, say
 from gpuqueue.errors import GpuQueueError, Refused, Unreachable
@@ -25,7 +25,7 @@ from gpuqueue.system.logs import STDERR, TTY, LogTail
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids())
+@job_id
 def attach(job_id: str) -> None:
     """Show the output of a job until it ends, and return its exit code, like run.
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from gpuqueue.cli.completion.candidates import live_ids, tags, users
+from gpuqueue.cli.options.fields import with_options
 from gpuqueue.client import Client
 from gpuqueue.client.selection import Chosen, Stand, Which
 from gpuqueue.console import say
@@ -78,13 +79,7 @@ def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
     if stands:
         which = click.Choice([Stand.WAITING.value, Stand.RUNNING.value])
         options.insert(3, click.option("-s", "--state", "stand", type=which, help="Only waiting or only running jobs."))
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return with_options(options)
 
 
 def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = None) -> None:
