@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model import validation
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState
@@ -33,27 +34,33 @@ class Elsewhere(str, Enum):
         return self.value
 
 
-#: Called with the array members that a call did not change, and their state.
-Missed = Callable[[Indexes, JobState | Elsewhere], None]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """The result of a change to a job, an array or a part of an array.
+
+    ``state`` is the state afterwards. ``already``: nothing had to be changed. ``missed`` are the members of an array
+    that were not changed, by their state.
+    """
+
+    state: JobState
+    already: bool = False
+    missed: tuple[tuple[JobState | Elsewhere, Indexes], ...] = ()
 
 
 def _already(state: JobState) -> str:
     return f"was {state} already" if state is JobState.LOST else f"has {state} already"
 
 
-def cancel(
-    connection: Connection, job: int | str, *, missed: Missed | None = None, already: Callable[[], None] | None = None
-) -> JobState:
-    """End the job and return its new state."""
-    done = _changed(connection, "cancel", job, missed)
+def cancel(connection: Connection, job: int | str) -> Change:
+    """End the job."""
     name = validation.job_name(job)
+    done = _changed(connection, "cancel", name)
     if name.part is not None and not done.moved:
         done = replace(done, state=_state_of_ended(connection, name), stood=True)
     if done.state.is_end and done.state is not JobState.CANCELLED:
-        raise Refused(f"job {job} {_already(done.state)}: see gpuqueue show {job}")
-    if already is not None and done.state is JobState.CANCELLED and (done.stood or done.moved == 0):
-        already()
-    return done.state
+        raise Refused(f"job {name} {_already(done.state)}: see gpuqueue show {name}")
+    already = done.state is JobState.CANCELLED and (done.stood or done.moved == 0)
+    return Change(state=done.state, already=already, missed=_missed(connection, name, done))
 
 
 def _state_of_ended(connection: Connection, name: JobName) -> JobState:
@@ -88,20 +95,14 @@ def _all_cancelled(connection: Connection, name: JobName) -> bool:
     return not any(member is not None and member.index in name.part for member in found)
 
 
-def hold(connection: Connection, job: int | str, *, missed: Missed | None = None) -> JobState:
-    """Hold a waiting job, or the waiting members of an array or of a part."""
-    return _moved(connection, job, _changed(connection, "hold", job, missed), "hold")
-
-
-def release(
-    connection: Connection, job: int | str, *, missed: Missed | None = None, not_held: Callable[[], None] | None = None
-) -> JobState:
-    """Release a held job, or the held members of an array or of a part."""
-    done = _changed(connection, "release", job, missed)
-    state = _moved(connection, job, done, "release")
-    if done.stood and not_held is not None:
-        not_held()
-    return state
+def hold_or_release(connection: Connection, verb: str, job: int | str) -> Change:
+    """Hold a waiting job or release a held one, or such members of an array or of a part. *verb* says which."""
+    name = validation.job_name(job)
+    done = _changed(connection, verb, name)
+    if not done.moved:
+        _must_stand(connection, verb, name, done)
+    state = done.state if not done.moved else JobState.HELD if verb == "hold" else JobState.QUEUED
+    return Change(state=state, already=done.stood, missed=_missed(connection, name, done))
 
 
 def move(connection: Connection, job: int | str, *, front: bool = True) -> JobState:
@@ -117,9 +118,8 @@ def move(connection: Connection, job: int | str, *, front: bool = True) -> JobSt
     raise BadRequest(f"{name} waits with its array, which goes in its own order: move all of {name.id}")
 
 
-def _changed(connection: Connection, act: str, job: int | str, missed: Missed | None) -> Changed:
-    """Apply *act* to *job*. For a part, the result is about its members, not about the array."""
-    name = validation.job_name(job)
+def _changed(connection: Connection, act: str, name: JobName) -> Changed:
+    """Apply *act* to a job. For a part, the result is about its members, not about the array."""
     if name.part is None:
         done = connection.queue.change(act, name.id, by=connection.user)
     else:
@@ -129,24 +129,23 @@ def _changed(connection: Connection, act: str, job: int | str, missed: Missed | 
         elif act == "cancel":
             done = replace(done, state=JobState.CANCELLING if done.ending else JobState.CANCELLED)
     if done is not None:
-        if missed is not None and done.moved:
-            _report_missed(connection, name, done, missed)
         return done
     from gpuqueue.queue.changes import Changed  # noqa: PLC0415 - lazy import for startup time
 
     return Changed(state=reads.show(connection, name.id).job.state, stood=True)
 
 
-def _report_missed(connection: Connection, name: JobName, done: Changed, missed: Missed) -> None:
-    """Call *missed* with the members of *name* that were not changed, grouped by state."""
+def _missed(connection: Connection, name: JobName, done: Changed) -> tuple[tuple[JobState | Elsewhere, Indexes], ...]:
+    """Return the members of *name* that were not changed, if others were, by state."""
+    if not done.moved:
+        return ()
     stands: dict[JobState | Elsewhere, list[int]] = {}
     for index, state in done.others.items():
         stands.setdefault(state, []).append(index)
     named = set(name.part) if name.part is not None else set()
     for index, place in _elsewhere(connection, name, named - set(done.others) - (done.reached or set())):
         stands.setdefault(place, []).append(index)
-    for where, indexes in stands.items():
-        missed(Indexes.of(indexes), where)
+    return tuple((where, Indexes.of(indexes)) for where, indexes in stands.items())
 
 
 def _elsewhere(connection: Connection, name: JobName, unknown: Collection[int]) -> Iterator[tuple[int, Elsewhere]]:
@@ -165,15 +164,18 @@ def _elsewhere(connection: Connection, name: JobName, unknown: Collection[int]) 
                 yield index, Elsewhere.OVER if index in members else Elsewhere.NO_MEMBER
 
 
-def _moved(connection: Connection, job: int | str, done: Changed, verb: str) -> JobState:
+def _must_stand(connection: Connection, verb: str, name: JobName, done: Changed) -> None:
+    """Check that a job that did not change is in the wanted state.
+
+    Raises:
+        Refused: it is not, or *name* is an array or a part of one.
+
+    """
     wanted = JobState.QUEUED if verb == "release" else JobState.HELD
-    if done.moved:
-        return wanted
-    if done.moved == 0 or done.state is not wanted:
-        name = validation.job_name(job)
-        if name.part is not None and name.member is None:
-            what = "is held" if verb == "release" else "waits"
-            raise Refused(f"nothing of {name} {what}: there is nothing to {verb}, see gpuqueue show {name.id}")
-        state = reads.get(connection, job).state if name.member else done.state
-        raise Refused(f"job {job} {state.said}: there is nothing to {verb}, see gpuqueue show {job}")
-    return done.state
+    if done.moved != 0 and done.state is wanted:
+        return
+    if name.part is not None and name.member is None:
+        what = "is held" if verb == "release" else "waits"
+        raise Refused(f"nothing of {name} {what}: there is nothing to {verb}, see gpuqueue show {name.id}")
+    state = reads.get(connection, str(name)).state if name.member else done.state
+    raise Refused(f"job {name} {state.said}: there is nothing to {verb}, see gpuqueue show {name}")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.model.job import Account
 from gpuqueue.settings.settings import Settings
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from gpuqueue.client.devices import Devices
     from gpuqueue.client.estimate import Estimator
     from gpuqueue.client.history import History
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
     from gpuqueue.queue.jobqueue import JobQueue
 
-_Self = TypeVar("_Self", bound="Client")
+    _Self = TypeVar("_Self", bound="Client")
 
 
 class Client:

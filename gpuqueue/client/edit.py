@@ -14,7 +14,7 @@ from gpuqueue.client.placement import UuidsOf, replaced
 from gpuqueue.errors import BadRequest
 from gpuqueue.model import times, validation
 from gpuqueue.model.job import Job, JobSpec
-from gpuqueue.model.job_request import JobEdit
+from gpuqueue.model.job_edit import JobEdit
 from gpuqueue.model.validation import NONE
 
 

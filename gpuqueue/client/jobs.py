@@ -13,17 +13,19 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.client.fields import from_fields, then_from_fields
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.job_request import JobEdit, JobRequest
 
 if TYPE_CHECKING:
     from gpuqueue.client import changes, edit, explain, marks, notifications, reads, retry, selection, submit, wait
-    from gpuqueue.client.changes import Missed
+    from gpuqueue.client.changes import Change
     from gpuqueue.client.selection import Chosen, Stand, Which
     from gpuqueue.client.why import Why
     from gpuqueue.errors import Unreachable
+    from gpuqueue.model import job_edit, job_request
     from gpuqueue.model.event import Event
     from gpuqueue.model.job import Level
+    from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_page import Listing
+    from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.run import Record
 else:
     changes = later("gpuqueue.client.changes")
@@ -36,6 +38,8 @@ else:
     selection = later("gpuqueue.client.selection")
     submit = later("gpuqueue.client.submit")
     wait = later("gpuqueue.client.wait")
+    job_edit = later("gpuqueue.model.job_edit")
+    job_request = later("gpuqueue.model.job_request")
 
 
 class Jobs:
@@ -49,7 +53,7 @@ class Jobs:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    @from_fields(JobRequest)
+    @from_fields(lambda: job_request.JobRequest)
     def submit(self, request: JobRequest) -> Job:
         """Submit a job and return it. The arguments are the fields of JobRequest.
 
@@ -168,46 +172,32 @@ class Jobs:
         """
         selection.must_own(self._connection, user)
 
-    def cancel(
-        self, job: int | str, *, missed: Missed | None = None, already: Callable[[], None] | None = None
-    ) -> JobState:
-        """End the job and return its new state: CANCELLED, or CANCELLING until its processes are gone.
-
-        Args:
-            job: A job, an array, a member or a part of an array.
-            missed: Called once for each state of the members that were not cancelled, with the members and the state.
-            already: Called if everything named was cancelled before. This is not an error.
+    def cancel(self, job: int | str) -> Change:
+        """End the job. Its new state is CANCELLED, or CANCELLING until its processes are gone.
 
         Raises:
-            Refused: the job has ended already.
+            Refused: the job has ended already, in another state than CANCELLED.
 
         """
-        return changes.cancel(self._connection, job, missed=missed, already=already)
+        return changes.cancel(self._connection, job)
 
-    def hold(self, job: int | str, *, missed: Missed | None = None) -> JobState:
+    def hold(self, job: int | str) -> Change:
         """Hold a waiting job, or the waiting members of an array or of a part, so that none starts.
-
-        *missed* is the callback of :meth:`cancel`.
 
         Raises:
             Refused: the job does not wait.
 
         """
-        return changes.hold(self._connection, job, missed=missed)
+        return changes.hold_or_release(self._connection, "hold", job)
 
-    def release(
-        self, job: int | str, *, missed: Missed | None = None, not_held: Callable[[], None] | None = None
-    ) -> JobState:
+    def release(self, job: int | str) -> Change:
         """Release a held job, or the held members of an array or of a part, so that they can start.
 
-        *missed* is the callback of :meth:`cancel`. *not_held* is called if the job waits and was not held, which is
-        not an error.
-
         Raises:
-            Refused: the job is not held.
+            Refused: the job is not held and does not wait.
 
         """
-        return changes.release(self._connection, job, missed=missed, not_held=not_held)
+        return changes.hold_or_release(self._connection, "release", job)
 
     def move(self, job: int | str, *, front: bool = True) -> JobState:
         """Move a waiting job before all other jobs of its user, or back to its place by arrival; return its state.
@@ -221,7 +211,7 @@ class Jobs:
         """
         return changes.move(self._connection, job, front=front)
 
-    @then_from_fields(JobEdit)
+    @then_from_fields(lambda: job_edit.JobEdit)
     def edit(self, job: int | str, wanted: JobEdit) -> Job:
         """Change the request of a waiting job or of a whole array, and return the job. It keeps its place in the queue.
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.model import validation
 from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.job_request import JobEdit, JobRequest
 from gpuqueue.model.placement import Placement, Preference
 from gpuqueue.model.validation import NONE
+
+if TYPE_CHECKING:
+    from gpuqueue.model.job_edit import JobEdit
+    from gpuqueue.model.job_request import JobRequest
 
 #: Maps the names of devices to their UUIDs.
 UuidsOf = Callable[[Sequence[str]], Sequence[str]]

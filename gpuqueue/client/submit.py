@@ -10,10 +10,9 @@ from gpuqueue.client.connection import Connection
 from gpuqueue.client.placement import placed
 from gpuqueue.errors import BadRequest, StoreUnreachable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model import times, validation
+from gpuqueue.model import validation
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job, JobSpec
-from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.notification import Notification
 from gpuqueue.model.tags import tags_of
 from gpuqueue.system.account import current_umask
@@ -24,10 +23,13 @@ from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
     from gpuqueue.client import devices, notifications, reads
+    from gpuqueue.model import times
+    from gpuqueue.model.job_request import JobRequest
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
     notifications = later("gpuqueue.client.notifications")
     reads = later("gpuqueue.client.reads")
+    times = later("gpuqueue.model.times")
 
 
 def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
@@ -72,7 +74,7 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
         interpreter=interpreter,
         waits=Waits(
             after=validation.dependencies(request.after),
-            begin_at=times.begin(request.begin),
+            begin_at=None if request.begin is None else times.begin(request.begin),
             hold=request.hold,
             dedupe=request.dedupe,
         ),

@@ -28,8 +28,7 @@ from gpuqueue.model.retries import NO_RETRIES, Retries
 from gpuqueue.model.tags import tags_of
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.model.warning_signal import EarlySignal
-from gpuqueue.text.names import name_of
-from gpuqueue.text.sanitize import brief
+from gpuqueue.text.sanitize import brief, name_of
 from gpuqueue.text.units import MAX_BYTES, MAX_S, MIB, format_bytes
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.text.names import name_of
+from gpuqueue.text.sanitize import name_of
 
 #: Most tags of one job. ``gpuqueue/queue/lua/acts/set_tags.lua`` has the same limit.
 MAX_TAGS = 32

@@ -6,14 +6,12 @@ from datetime import datetime, timedelta, timezone
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import pattern
+from gpuqueue.model.dependencies import AT_ONCE, BEGINS
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import MAX_S, parse_duration
 
-#: Accepted forms of a start time and of a time in the past, for help texts and error messages.
-BEGINS = "2h, now+2h, 16:00, 2026-11-01 or 2026-11-01T09:00"
+#: Accepted forms of a time in the past, for help texts and error messages.
 PASTS = "7d, 12h, 2026-11-01 or 2026-11-01T09:00"
-#: The words that mean no later start.
-AT_ONCE = frozenset({"now", "none"})
 _HOUR = pattern(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 #: ``parse_duration`` reads such a text as minutes and seconds. As a start it must not pass as a duration.
 _CLOCK = pattern(r"[0-9]+:[0-9]+(:[0-9]+)?")

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.model.array import Array
@@ -25,7 +25,10 @@ from gpuqueue.model.warning_signal import EarlySignal
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import MAX_BYTES, parse_bytes, parse_duration
 
-Word = TypeVar("Word", bound=Enum)
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Word = TypeVar("Word", bound=Enum)
 
 #: Largest id that both the store and the history can hold.
 MAX_ID = 2**53

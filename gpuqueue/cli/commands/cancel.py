@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options.array_part import Missed
+from gpuqueue.cli.options.array_part import change_line
 from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
 from gpuqueue.cli.options.once import Once
 from gpuqueue.client import Client
@@ -31,6 +31,5 @@ def cancel(**words: Any) -> None:
 
 
 def _cancel(client: Client, name: str) -> str:
-    missed, before = Missed(), [False]
-    state = client.jobs.cancel(name, missed=missed, already=lambda: before.append(True))
-    return f"job {name} was cancelled already" if before[-1] else missed.line("cancel", name, state)
+    change = client.jobs.cancel(name)
+    return f"job {name} was cancelled already" if change.already else change_line("cancel", name, change)

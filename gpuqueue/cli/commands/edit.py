@@ -10,7 +10,7 @@ from gpuqueue.cli.options import dependencies, placement
 from gpuqueue.cli.options.fields import field, with_options
 from gpuqueue.cli.options.job_id import one_job_argument
 from gpuqueue.client import Client
-from gpuqueue.model.times import BEGINS
+from gpuqueue.model.dependencies import BEGINS
 from gpuqueue.text.sanitize import plain
 
 #: Parameter in Python -> its name on the command line, where they differ.

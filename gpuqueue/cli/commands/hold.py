@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options.array_part import Missed
+from gpuqueue.cli.options.array_part import change_line
 from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
 from gpuqueue.cli.options.once import Once
 from gpuqueue.client import Client
@@ -27,5 +27,4 @@ def hold(**words: Any) -> None:
 
 
 def _hold(client: Client, name: str) -> str:
-    missed = Missed()
-    return missed.line("hold", name, client.jobs.hold(name, missed=missed))
+    return change_line("hold", name, client.jobs.hold(name))

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options.array_part import Missed
+from gpuqueue.cli.options.array_part import change_line
 from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
 from gpuqueue.cli.options.once import Once
 from gpuqueue.client import Client
@@ -27,6 +27,5 @@ def release(**words: Any) -> None:
 
 
 def _release(client: Client, name: str) -> str:
-    missed, notes = Missed(), [""]
-    state = client.jobs.release(name, missed=missed, not_held=lambda: notes.append(" (it was not held)"))
-    return missed.line("release", name, state) + notes[-1]
+    change = client.jobs.release(name)
+    return change_line("release", name, change) + (" (it was not held)" if change.already else "")

@@ -6,9 +6,9 @@ import click
 
 from gpuqueue.cli.options.fields import field
 from gpuqueue.console import say
+from gpuqueue.model.dependencies import AT_ONCE, BEGINS
 from gpuqueue.model.job import Job
 from gpuqueue.model.retries import DEFAULT_ON, RetryOn
-from gpuqueue.model.times import AT_ONCE, BEGINS
 from gpuqueue.text.sanitize import plain
 
 #: Help texts of options that ``submit`` and ``edit`` have.

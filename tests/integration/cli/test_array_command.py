@@ -180,10 +180,10 @@ def test_parts_are_cancelled_held_and_released(site: Site) -> None:
     assert f"job {array}_0-1: cancelling\njob {array}_8: cancelled\n" == (
         site.cli("cancel", f"{array}_0-1", f"{array}_8").stdout
     )
-    assert JobState.HELD is client.jobs.hold(f"{array}_2-3")
-    assert JobState.QUEUED is client.jobs.release(f"{array}_3")
-    assert JobState.HELD is client.jobs.hold(array)
-    assert JobState.CANCELLED is client.jobs.cancel(f"{array}_8"), "it is already"
+    assert JobState.HELD is client.jobs.hold(f"{array}_2-3").state
+    assert JobState.QUEUED is client.jobs.release(f"{array}_3").state
+    assert JobState.HELD is client.jobs.hold(array).state
+    assert JobState.CANCELLED is client.jobs.cancel(f"{array}_8").state, "it is already"
     for act, words in ((client.jobs.hold, f"{array}_2"), (client.jobs.release, f"{array}_8")):
         with pytest.raises(Refused, match="nothing"):
             act(words)
@@ -191,7 +191,7 @@ def test_parts_are_cancelled_held_and_released(site: Site) -> None:
     single = client.jobs.submit(["true"], mem="64M").id
     with pytest.raises(BadRequest, match="is no array"):
         client.jobs.cancel(f"{single}_1")
-    assert JobState.CANCELLING is client.jobs.cancel(array)
+    assert JobState.CANCELLING is client.jobs.cancel(array).state
     ended = Ending.from_status(-15)
     site.queue.finish(run.job_id, run.token, state=JobState.CANCELLED, ending=ended, duration_s=1, devices=())
     assert JobState.CANCELLED is client.jobs.get(array).state

@@ -128,7 +128,7 @@ def test_so_does_the_python_client(store_url: str) -> None:
         other = client.queue.submit(make_spec()).id
 
         assert "bob" == mine.spec.account.name
-        assert JobState.HELD is client.jobs.hold(mine.id)
+        assert JobState.HELD is client.jobs.hold(mine.id).state
         with pytest.raises(Refused, match="is ada's"):
             client.jobs.cancel(other)
 
