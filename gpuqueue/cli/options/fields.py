@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,7 +11,11 @@ from gpuqueue.cli.completion.candidates import awaited, listed, models, one_of, 
 from gpuqueue.model.job import Level
 from gpuqueue.model.retries import RetryOn
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    F = TypeVar("F", bound=Callable[..., Any])
+
 Option = Callable[[Any], Any]
 
 #: Field of a request -> names of its option, and what click needs to know of it.
