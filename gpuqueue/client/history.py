@@ -113,6 +113,10 @@ class History:
             before_id=None if before_id is None else validation.job_id(before_id),
             after_id=None if after_id is None else validation.job_id(after_id),
         )
+        times.ordered(query.since, query.until)
+        shortest, longest = query.min_duration_s, query.max_duration_s
+        if shortest is not None and longest is not None and longest < shortest:
+            raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
         return self._connection.database.history(query)
 
     def never_began(self, array: int) -> Indexes:

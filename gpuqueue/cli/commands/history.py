@@ -28,8 +28,7 @@ from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.run import EndingKind, Record
-from gpuqueue.model.times import moment, ordered
-from gpuqueue.model.validation import MAX_ID, duration_or_none, size_or_none
+from gpuqueue.model.validation import MAX_ID
 from gpuqueue.text.sanitize import plain, short
 
 #: The columns of ``--csv``; docs/reference/json.md explains them. Add new ones only at the end.
@@ -98,7 +97,7 @@ _WHICH = (
 
 
 #: Options that are no further filter beside ``--array``.
-_NO_FILTER = frozenset({"array", "sort", "reverse"})
+_NO_FILTER = frozenset({"array", "states", "sort", "reverse"})
 
 
 @click.command(cls=Once)
@@ -136,18 +135,16 @@ def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **a
       gpuqueue history --since 2026-11-01 --csv > november.csv
     """  # noqa: D301 - \b is click's mark for lines to keep
     names = _columns_for(columns, as_json=as_json, as_csv=as_csv)
-    typed = dict(asked)
-    narrowing = _narrowing(asked)
     for_people = not as_json and not as_csv
     most = limit + 1 if for_people else limit  # one extra record shows that there are more
     with Client() as client:
         _must_be_known(client, asked["after_id"])
         if (asked["device"] or "").isdecimal():  # an index on this host, as for `drain`
             asked["device"] = f"{client.settings.host}:{asked['device']}"
-        records = client.history.search(limit=min(most, _MOST), **narrowing, **asked)
-        never_began = _never_began(client, asked) if for_people and not _narrows(narrowing) else None
+        records = client.history.search(limit=min(most, _MOST), **asked)
+        never_began = _never_began(client, asked) if for_people else None
         if not records and not never_began:
-            say("gpuqueue", "no job in the history matches" + why_nothing(client, typed, {**narrowing, **asked}))
+            say("gpuqueue", "no job in the history matches" + why_nothing(client, asked))
     if as_json:
         click.echo(json.dumps([record_to_plain(record) for record in records], indent=2))
     elif as_csv:
@@ -170,26 +167,6 @@ def _columns_for(columns: str | None, *, as_json: bool, as_csv: bool) -> Sequenc
     return None if columns is None else chosen(columns)
 
 
-def _narrowing(asked: dict[str, Any]) -> dict[str, Any]:
-    """Remove the filters that need parsing from *asked*, and return their parsed values."""
-    period = {"since": moment("since", asked.pop("since")), "until": moment("until", asked.pop("until"))}
-    ordered(*period.values())
-    return {
-        "states": [JobState(each) for each in asked.pop("states")],
-        "endings": [EndingKind(each) for each in asked.pop("endings")],
-        **period,
-        **_bounds(asked.pop("min_peak"), asked.pop("min_duration"), asked.pop("max_duration")),
-    }
-
-
-def _narrows(narrowing: Mapping[str, Any]) -> bool:
-    """Return whether *narrowing* excludes members of an array that were cancelled before they began."""
-    others = {name: value for name, value in narrowing.items() if name != "states"}
-    return bool(set(narrowing["states"]) - {JobState.CANCELLED}) or any(
-        value not in (None, []) for value in others.values()
-    )
-
-
 def _must_be_known(client: Client, after_id: int | None) -> None:
     """Check that the job of ``--after`` exists: otherwise the page would be the first one, or empty.
 
@@ -206,20 +183,12 @@ def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:
 
     The history has no record of these members.
     """
-    array, others = asked["array"], {name: value for name, value in asked.items() if name not in _NO_FILTER}
-    if array is None or any(value not in (None, ()) for value in others.values()):
+    array, states = asked["array"], {*asked["states"]}
+    others = [name for name, value in asked.items() if name not in _NO_FILTER and value not in (None, ())]
+    if array is None or others or states - {JobState.CANCELLED.value}:
         return None
     indexes = client.history.never_began(array)
     return JobName(array, indexes) if indexes else None
-
-
-def _bounds(min_peak: str | None, min_duration: str | None, max_duration: str | None) -> dict[str, Any]:
-    """Return the bounds in bytes and seconds, checked before the history is queried."""
-    shortest = duration_or_none("min_duration", min_duration)
-    longest = duration_or_none("max_duration", max_duration)
-    if shortest is not None and longest is not None and longest < shortest:
-        raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
-    return {"min_peak": size_or_none("min_peak", min_peak), "min_duration": shortest, "max_duration": longest}
 
 
 def _show(records: Sequence[Record], names: Sequence[str] | None, limit: int, never_began: JobName | None) -> None:
