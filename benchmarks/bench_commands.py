@@ -75,7 +75,7 @@ class Jobs:
         jobs = {"ENDED": str(self._ended), "WAITING": str(waiting), "HELD": str(waiting)}
         took_s = self.process([GPUQUEUE, command, *(jobs.get(word, word) for word in words)])
         if waiting is not None:
-            self._client.queue.cancel(waiting)
+            self._client.queue.jobs.cancel(waiting)
         return took_s
 
     def process(self, words: Sequence[str]) -> float:

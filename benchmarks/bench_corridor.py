@@ -200,7 +200,7 @@ def _busy(machine: Machine, waiting: int) -> Iterator[None]:
     """Keep every core busy, and *waiting* other jobs in the queue for a device that is not served."""
     spec = machine.client.jobs.submit(["true"], mem="1M", device="cpu").spec
     for _ in range(waiting):
-        machine.client.queue.submit(spec)
+        machine.client.queue.requests.submit(spec)
     burners = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(os.cpu_count() or 1)]
     try:
         yield

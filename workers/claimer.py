@@ -109,7 +109,7 @@ class Claimer:
                 self._say(offer.trouble)
                 return None  # a job claimed by an unanswered attempt returns to the queue when its lease expires
             try:
-                found = self._queue.seek(
+                found = self._queue.runs.seek(
                     offer,
                     worker=self._worker,
                     lease_s=self._settings.lease_s,
@@ -135,7 +135,7 @@ class Claimer:
         log.error("job %s is refused: %s", broken.job_id, why)
         while True:
             try:
-                self._queue.finish(
+                self._queue.runs.finish(
                     broken.job_id,
                     broken.token,
                     state=JobState.FAILED,
@@ -196,7 +196,7 @@ class Claimer:
         self.pause()
         while True:
             try:
-                self._queue.release_claim(claim.job_id, claim.token, why)
+                self._queue.runs.release_claim(claim.job_id, claim.token, why)
             except Unreachable:
                 if self._stopping.wait(PAUSE_S):
                     return  # the lease expires

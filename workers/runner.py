@@ -30,7 +30,6 @@ from workers.run.torch_report import read_reports
 from workers.run.values import Exit, ShimSpec
 from workers.run.verdict import judged, tail
 from workers.services.adoption import Adoption
-from workers.services.after_end import AfterEnd
 from workers.shim.client import Shim, Shims, Unanswered
 from workers.shim.supervisor import CANNOT_WRITE
 from workers.threads.steady_clock import SteadyEvent
@@ -73,7 +72,6 @@ class Runner:
         self._runs = runs
         self._clock = clock
         self._witness = Witness(admission, clock)
-        self._after_end = AfterEnd(queue)
         self._shims = Shims()
         self._warm_pool = WarmPool(settings, self._shims, clock)
         self._detached = SteadyEvent()
@@ -164,7 +162,7 @@ class Runner:
     def _give_back(self, run: LiveRun, why: str) -> None:
         """Release a claim that started no process. The release does not count as an attempt."""
         log.warning("%s goes back: %s", run, why)
-        self._answered(lambda: self._queue.release_claim(run.held.job_id, run.held.token, why))
+        self._answered(lambda: self._queue.runs.release_claim(run.held.job_id, run.held.token, why))
         run.directory.discard()
 
     def _never_began(self, run: LiveRun, why: str) -> str:
@@ -185,7 +183,7 @@ class Runner:
 
         """
         until_s = self._clock.monotonic_s() + self._settings.shim_grace_s
-        verdict = self._queue.started(
+        verdict = self._queue.runs.started(
             run.held.job_id,
             run.held.token,
             lease_s=self._settings.lease_s,
@@ -341,9 +339,9 @@ class Runner:
         evidence = self._witness.ended(run, ending, end.duration_s, log_tail)
         run.hear_start()
         for text in run.taken_notes():
-            self._answered(partial(self._queue.note, held.job_id, held.token, text))
+            self._answered(partial(self._queue.runs.note, held.job_id, held.token, text))
         report = partial(
-            self._queue.finish,
+            self._queue.runs.finish,
             held.job_id,
             held.token,
             state=state,
@@ -359,10 +357,7 @@ class Runner:
         if after is None:
             run.directory.settle()
             return "stale"
-        spec = run.spec  # `_keep` clears it
         self._keep(run)
-        if after.is_end:
-            self._after_end.ended(run, after, ending, spec)
         return str(after)
 
     def _keep(self, run: LiveRun) -> None:
@@ -410,11 +405,9 @@ class Runner:
     def _lose(self, run: LiveRun, detail: str, evidence: Evidence = NO_EVIDENCE) -> str:
         held, limit = run.held, self._settings.loss_limit
         state = self._answered(
-            lambda: self._queue.lose(held.job_id, held.token, loss_limit=limit, detail=detail, evidence=evidence)
+            lambda: self._queue.runs.lose(held.job_id, held.token, loss_limit=limit, detail=detail, evidence=evidence)
         )
         log.warning("%s was lost: %s; the job is %s now", run, detail, state or "no longer ours")
-        if state is not None and state.is_end:
-            self._after_end.ended(run, state, Ending.lost(detail))
         run.directory.settle()
         return "lost"
 

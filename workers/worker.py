@@ -243,7 +243,7 @@ class Worker:
             if swept:
                 words = f"nobody answered for it any more, {swept} processes of it were ended"
             limit = self.settings.loss_limit
-            state = self.queue.lose(lease.job_id, lease.token, loss_limit=limit, detail=words)
+            state = self.queue.runs.lose(lease.job_id, lease.token, loss_limit=limit, detail=words)
             log.warning("job %s: %s, it is %s now", lease.job_id, words, state)
             directory.settle()  # no link may exist for this run, so `unsettled` would not find it later
 

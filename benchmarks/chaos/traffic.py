@@ -154,7 +154,7 @@ class Traffic:
         with self._client() as client:
             while not self._stopping.wait(PAUSE_S):
                 try:
-                    self._waiting, _ = client.queue.counts()
+                    self._waiting, _ = client.queue.jobs.counts()
                     self._looked_s = time.monotonic()
                 except Unreachable:
                     self._waiting = 0  # submitters do not wait for the store to be up

@@ -109,7 +109,7 @@ def move(connection: Connection, job: int | str, *, front: bool = True) -> JobSt
     """Move a waiting job before all other jobs of its user, or back to its place by arrival."""
     name = validation.one_job(job)
     called = str(name)
-    state = connection.queue.move(reads.id_of(name), front=front, by=connection.user, called=called)
+    state = connection.queue.jobs.move(reads.id_of(name), front=front, by=connection.user, called=called)
     if state is not None:
         return state
     known = reads.show(connection, job).job
@@ -121,9 +121,9 @@ def move(connection: Connection, job: int | str, *, front: bool = True) -> JobSt
 def _changed(connection: Connection, act: str, name: JobName) -> Changed:
     """Apply *act* to a job. For a part, the result is about its members, not about the array."""
     if name.part is None:
-        done = connection.queue.change(act, name.id, by=connection.user)
+        done = connection.queue.jobs.change(act, name.id, by=connection.user)
     else:
-        done = connection.queue.part(name.id, act, name.part, by=connection.user)
+        done = connection.queue.jobs.part(name.id, act, name.part, by=connection.user)
         if done is None or not done.moved:
             reads.must_have(connection, name)
         elif act == "cancel":

@@ -25,7 +25,7 @@ class Devices:
 
     def list(self) -> list[DeviceStatus]:
         """Return all devices that workers have announced."""
-        return self._connection.queue.devices()
+        return self._connection.queue.devices.all()
 
     def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> Sequence[DeviceStatus]:
         """Drain devices and return their status. A drained device takes no new job until it is resumed.
@@ -48,7 +48,7 @@ class Devices:
             raise BadRequest(f"a reason must have at most {MAX_REASON} characters, not {len(why)}")
         uuids = uuids_of(self._connection, devices, all_here=all_here)
         by = self._connection.account.name
-        self._connection.queue.drain(uuids, origin=DrainOrigin.PERSON, why=why, by=by)
+        self._connection.queue.devices.drain(uuids, origin=DrainOrigin.PERSON, why=why, by=by)
         return self._statuses(uuids)
 
     def resume(self, *devices: str, all_here: bool = False) -> Sequence[DeviceStatus]:
@@ -63,7 +63,7 @@ class Devices:
         from gpuqueue.queue.drains import BY_PEOPLE  # noqa: PLC0415 - lazy import for startup time
 
         uuids = uuids_of(self._connection, devices, all_here=all_here)
-        self._connection.queue.resume(uuids, origins=BY_PEOPLE)
+        self._connection.queue.devices.resume(uuids, origins=BY_PEOPLE)
         return self._statuses(uuids)
 
     def limits(self) -> LimitsInUse:
@@ -71,8 +71,8 @@ class Devices:
         from gpuqueue.model.limits import LimitsInUse  # noqa: PLC0415 - lazy import for startup time
 
         queue = self._connection.queue
-        limits = queue.limits()
-        return LimitsInUse(bounds=tuple(limits.bounds(queue.uses())), pools=limits.pools)
+        limits = queue.rules.limits()
+        return LimitsInUse(bounds=tuple(limits.bounds(queue.rules.uses())), pools=limits.pools)
 
     def _statuses(self, uuids: Sequence[str]) -> Sequence[DeviceStatus]:
         by_uuid = {each.device.uuid: each for each in self.list()}
@@ -88,5 +88,5 @@ def uuids_of(connection: Connection, names: Sequence[str], *, all_here: bool = F
     """
     from gpuqueue.client.device_lookup import named  # noqa: PLC0415 - lazy import for startup time
 
-    meant = named(connection.queue.devices(), names, host=connection.settings.host, all_here=all_here)
+    meant = named(connection.queue.devices.all(), names, host=connection.settings.host, all_here=all_here)
     return [each.device.uuid for each in meant]

@@ -27,7 +27,7 @@ def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
     if not wanted:
         raise BadRequest(f"say what to change: gpuqueue edit {job_id} --mem 8G")
     apply = partial(
-        connection.queue.edit,
+        connection.queue.requests.edit,
         job_id,
         change_of(wanted, lambda names: uuids_of(connection, names)),
         level=wanted.level is not None,

@@ -24,12 +24,12 @@ def why(connection: Connection, job: int | str) -> Why:
 
     """
     asked = reads.by_its_members(connection, reads.get(connection, job))
-    explanation = connection.queue.why(asked.id)
+    explanation = connection.queue.jobs.why(asked.id)
     if explanation is None and asked.member is not None and not asked.state.is_end:
         explanation = _with_its_array(connection, asked.member)
     if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
         return Why(job=asked, making_place=explanation.making_place if explanation is not None else None)
-    devices = {status.device.uuid: status for status in connection.queue.devices()}
+    devices = {status.device.uuid: status for status in connection.queue.devices.all()}
     named = named_by(explanation) | {each.job_id for each in asked.awaits}
     named |= {status.kept.job_id for status in devices.values() if status.kept is not None}
     others = {each: other for each in named if (other := _seen(connection, each)) is not None}
@@ -54,7 +54,7 @@ def why(connection: Connection, job: int | str) -> Why:
 def _with_its_array(connection: Connection, member: Member) -> Explanation | None:
     """Return why an unclaimed member waits: the explanation of its array, behind the members before it."""
     queue = connection.queue
-    explanation, array = queue.why(member.array_id), queue.get(member.array_id)
+    explanation, array = queue.jobs.why(member.array_id), queue.jobs.get(member.array_id)
     if explanation is None or array is None or array.tally is None:
         return explanation
     return explanation.behind(array.tally.left.before(member.index))
@@ -68,7 +68,7 @@ def _unlimited(explanation: Explanation, others: Mapping[int, Job]) -> list[Job]
 
 def _seen(connection: Connection, job_id: int) -> Job | None:
     try:
-        return connection.queue.get(job_id)
+        return connection.queue.jobs.get(job_id)
     except Unreadable:
         return None
 

@@ -98,7 +98,7 @@ class Logs:
         return found
 
     def _current_log(self, job_id: int) -> Path | None:
-        record = self._connection.queue.record(job_id)
+        record = self._connection.queue.jobs.record(job_id)
         run = record.last_run if record is not None else None
         return None if run is None else _path(run.log_path)
 

@@ -36,11 +36,11 @@ def _mark(connection: Connection, job: int | str, mark: Mark) -> None:
     """Send *mark* to the queue, which passes it to the history. The job may be in the history only."""
     name = validation.one_job(job)
     job_id = reads.id_of(name)
-    if connection.queue.mark(job_id, mark, by=connection.user):
+    if connection.queue.jobs.mark(job_id, mark, by=connection.user):
         return
     known = reads.show(connection, job).job
     recorded = connection.recorded(job_id)
     if recorded is None:
         raise BadRequest(f"{name} has no story of its own yet: say it of all of {name.id}")
-    if not connection.queue.mark(job_id, mark, by=connection.user, ended=recorded.job):
+    if not connection.queue.jobs.mark(job_id, mark, by=connection.user, ended=recorded.job):
         raise Refused(f"job {name} {known.state.said} in the history, and the queue does not know it: try again later")

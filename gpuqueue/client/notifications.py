@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model import validation
-from gpuqueue.model.notification import MAIL, Notification, NotificationKind, When
+from gpuqueue.model.notification import Notification, When
 
 #: Advice for a site whose senders cannot send messages.
-EXTRA = "pip install 'gpuqueue-server[notify]' where the recorder runs"
+EXTRA = "pip install '.[notify]' in a clone where the recorder runs"
 
 
 def notifications_of(
@@ -31,16 +31,15 @@ def notifications_of(
     ]
     notifications = tuple(dict.fromkeys(found))
     for notification in notifications:
-        if notification.kind is not NotificationKind.COMMAND:
-            _judge(connection, notification)
+        _judge(connection, notification)
     return notifications
 
 
 def _judge(connection: Connection, notification: Notification) -> None:
     from gpuqueue.notify import sending, targets  # noqa: PLC0415 - lazy import: rarely needed, and imports much
 
-    senders = connection.queue.senders()
-    if notification.kind is NotificationKind.URL:
+    senders = connection.queue.senders.all()
+    if notification.target is None:
         urls = [each for each in senders if each.urls]
         if not connection.settings.notify_urls or (senders and not urls):
             raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
@@ -51,13 +50,13 @@ def _judge(connection: Connection, notification: Notification) -> None:
             raise BadRequest(f"nothing can be sent to {notification.shown}: {sending.NO_SCHEME}")
         return
     known = {target for each in senders for target in each.targets} | set(connection.settings.notify)
-    if (MAIL if notification.kind is NotificationKind.ADDRESS else notification.to) not in known:
+    if notification.target not in known:
         raise BadRequest(targets.no_such_target(notification, sorted(known)))
 
 
 def nobody_sends(connection: Connection) -> str | None:
     """Return why no notification can be sent now, or None if no reason is known."""
-    senders = connection.queue.senders()
+    senders = connection.queue.senders.all()
     if senders and not any(each.schemes for each in senders):
         return f"Apprise is not installed on {senders[0].host}: nobody is notified. {EXTRA}"
     return None

@@ -37,7 +37,7 @@ def get(connection: Connection, job: int | str) -> Job:
     """
     name = validation.one_job(job)
     member = name.member
-    found = connection.queue.get(id_of(name))
+    found = connection.queue.jobs.get(id_of(name))
     if found is not None and (member is None or found.member == member):
         return found
     return show(connection, job).job
@@ -93,7 +93,7 @@ def _show(connection: Connection, name: JobName) -> Record:
 
 
 def _known(connection: Connection, job_id: int) -> Record | None:
-    job = connection.queue.get(job_id)
+    job = connection.queue.jobs.get(job_id)
     if job is not None:
         job = by_its_members(connection, job)
     record = connection.recorded(job_id)
@@ -106,7 +106,7 @@ def by_its_members(connection: Connection, job: Job) -> Job:
     """Return a running array with the state that follows from its members, and any other job unchanged."""
     if job.tally is None or job.state is not JobState.RUNNING:
         return job
-    return array_state.standing(job, connection.queue.members(job.id))
+    return array_state.standing(job, connection.queue.jobs.members(job.id))
 
 
 def _member(connection: Connection, member: Member) -> Record:
@@ -152,7 +152,7 @@ def array_of(connection: Connection, array_id: int) -> Job:
         JobNotFound: the job does not exist.
 
     """
-    job = connection.queue.get(array_id)
+    job = connection.queue.jobs.get(array_id)
     return job if job is not None else show(connection, array_id).job
 
 
@@ -178,7 +178,7 @@ def newest(connection: Connection, job: int | str) -> Record:
         JobNotFound: the job does not exist.
 
     """
-    record = connection.queue.record(id_of(validation.one_job(job)))
+    record = connection.queue.jobs.record(id_of(validation.one_job(job)))
     if record is None or record.job.state.is_end:
         return show(connection, job)
     run = record.last_run
@@ -191,7 +191,7 @@ def _with_current_run(connection: Connection, record: Record) -> Record:
     last, attempt = record.last_run, record.job.attempt
     if not attempt or (last is not None and last.attempt == attempt and last.log_path is not None):
         return record
-    reported = connection.queue.record(record.job.id)
+    reported = connection.queue.jobs.record(record.job.id)
     run = reported.last_run if reported is not None else None
     if run is None or run.attempt != attempt:
         return record
@@ -203,10 +203,10 @@ def listing(connection: Connection, *, user: str | None = None, limit: int | Non
     most = None if limit is None else validation.count("limit", limit)
     whose = validation.text_or_none("user", user)
     size = PAGE if most is None or whose is not None else min(max(1, most), PAGE)
-    pages = [connection.queue.page(limit=size)]
+    pages = [connection.queue.jobs.page(limit=size)]
     found = _wanted(pages[0], whose)
     while pages[-1].after is not None and (most is None or len(found) < most):
-        pages.append(connection.queue.page(limit=size, after=pages[-1].after))
+        pages.append(connection.queue.jobs.page(limit=size, after=pages[-1].after))
         found += _wanted(pages[-1], whose)
     first, *others = pages
     for each in others:

@@ -77,7 +77,7 @@ def _was_any(connection: Connection, span: JobSpan) -> bool:
     """Return whether a job of *span* ever existed. Without a reachable history, only the queue is searched."""
     from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - lazy import for startup time
 
-    if any(span.first <= job.id <= span.last for job in connection.queue.page(after=span.first - 1, limit=1).jobs):
+    if any(span.first <= job.id <= span.last for job in connection.queue.jobs.page(after=span.first - 1, limit=1).jobs):
         return True
     try:
         query = HistoryQuery(reverse=True, after_id=span.first - 1 or None, before_id=span.last + 1, limit=1)
@@ -104,7 +104,7 @@ def _queued_from_to(connection: Connection, span: JobSpan, which: Which) -> Iter
     """Yield the jobs of *span* that the queue has. Ended jobs are included only for ``Which.ANY``."""
     after: int | None = span.first - 1
     while after is not None and after < span.last:
-        page = connection.queue.page(after=after)
+        page = connection.queue.jobs.page(after=after)
         found = (job for job in page.jobs if job.id <= span.last)
         yield from (job for job in found if which is Which.ANY or not job.state.is_end)
         after = page.after
@@ -114,7 +114,7 @@ def may_change(connection: Connection, user: str) -> bool:
     """Return whether this account may change the jobs of *user*."""
     if connection.user in {user, ROOT}:
         return True
-    admins = connection.queue.admins()
+    admins = connection.queue.rules.admins()
     return admins == "*" or connection.user in admins.split(",")
 
 

@@ -96,9 +96,9 @@ def queued(connection: Connection, spec: JobSpec, found: Callable[[Job], None] |
 
     def submit(ends: Mapping[int, bool] | None = None) -> Job:
         try:
-            return connection.queue.submit(spec, nonce=nonce, ends=ends)
+            return connection.queue.requests.submit(spec, nonce=nonce, ends=ends)
         except StoreUnreachable:
-            return connection.queue.submit(spec, nonce=nonce, ends=ends)
+            return connection.queue.requests.submit(spec, nonce=nonce, ends=ends)
 
     try:
         try:
@@ -117,7 +117,7 @@ def _mem_bytes(connection: Connection, request: JobRequest) -> int:
         return validation.mem_bytes(request.mem)
     default_bytes = connection.settings.default_mem_bytes
     if default_bytes is None:
-        default_bytes = connection.queue.limits().of_pool(str(request.pool)).default_mem_bytes
+        default_bytes = connection.queue.rules.limits().of_pool(str(request.pool)).default_mem_bytes
     if default_bytes is None:
         raise BadRequest("say how much device memory the job needs: --mem 6G")
     return default_bytes

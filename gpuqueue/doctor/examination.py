@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
 from gpuqueue.doctor import history, machines, processes, queue, state, store, values
-from gpuqueue.model.event import Cursor
-from gpuqueue.model.finding import Finding, Grade, examined, name_of, problem, unknown
+from gpuqueue.model.finding import Check, Finding, Grade, examined, name_of, problem, unknown
 from gpuqueue.queue.diagnostics import QueueFacts, queue_facts
 from gpuqueue.system.process import is_locked
 from gpuqueue.system.timeout_call import Look, Unseen
@@ -68,121 +68,91 @@ class _Examination:
         self._state = Look(lambda: state.state_facts(settings), POLL_S)
         self._processes = Look(lambda: processes.process_facts(settings, environ), POLL_S)
         self._moving = Look(lambda: is_locked(settings.state_dir / "up.lock"), POLL_S)
-        self._queue: QueueFacts | Unseen | None = None
 
     def rooms(self) -> Iterator[tuple[str, list[Finding]]]:
         """Yield each section with its findings as soon as they are known."""
-        reported: Mapping[str, Callable[[], Iterator[Finding]]] = {
+        settings = self._settings
+        look, check = f"{settings.state_dir} cannot be looked at", "is its disk there, and may we look?"
+        sections: Mapping[str, Callable[[], Iterator[Finding]]] = {
             "settings": lambda: examined("settings", self._values, values.CHECKS),
-            "state": self._report_state,
-            "host": lambda: self._report_machines("host"),
-            "python": lambda: self._report_machines("python"),
-            "store": self._report_store,
-            "queue": self._report_queue,
-            "history": self._report_history,
-            "processes": self._tell_processes,
-            "runs": lambda: self._report_machines("runs"),
+            "state": lambda: _section(
+                "state", self._state.seen, state.CHECKS, lambda why: problem(f"{look}: {why}", check)
+            ),
+            "host": lambda: self._of_machines("host"),
+            "python": lambda: self._of_machines("python"),
+            "store": lambda: _section("store", self._store.seen, store.CHECKS, lambda why: store.away(settings, why)),
+            "queue": lambda: _section("queue", self._about_queue, queue.CHECKS, _queue_unseen),
+            "history": lambda: _section(
+                "history", self._database.seen, history.CHECKS, lambda why: history.away(settings, why)
+            ),
+            "processes": lambda: _section("processes", self._about_processes, processes.CHECKS, _processes_unseen),
+            "runs": lambda: self._of_machines("runs"),
         }
         for room in ORDER:
-            yield room, list(reported[room]())
+            yield room, list(sections[room]())
 
-    def _report_state(self) -> Iterator[Finding]:
-        try:
-            facts = self._state.seen()
-        except Unseen as why:
-            seen, remedy = (
-                f"{self._settings.state_dir} cannot be looked at: {why}",
-                "is its disk there, and may we look?",
-            )
-            yield replace(problem(seen, remedy), room="state", check=name_of(state.directory))
-        else:
-            yield from examined("state", facts, state.checks_of(facts))
-
-    def _report_machines(self, room: str) -> Iterator[Finding]:
+    def _of_machines(self, room: str) -> Iterator[Finding]:
         try:
             yield from self._machines.seen().of(room)
         except Unseen as why:
             yield replace(machines.absent(str(why)), room=room, check="machines")
 
-    def _report_store(self) -> Iterator[Finding]:
-        try:
-            facts = self._store.seen()
-        except Unseen as why:
-            yield replace(store.away(self._settings, why), room="store", check=name_of(store.answers))
-        else:
-            yield from examined("store", facts, store.CHECKS)
-
-    def _report_queue(self) -> Iterator[Finding]:
-        found = self._queue_facts()
-        if isinstance(found, Unseen):
-            seen = f"what lies in the store cannot be seen: {found}"
-            yield replace(unknown(seen, "mend the store first"), room="queue", check=name_of(queue.opened))
-            return
-        facts = queue.Facts(
+    def _about_queue(self) -> queue.Facts:
+        running = _or_none(self._processes.seen)
+        return queue.Facts(
             settings=self._settings,
-            queue=found,
-            moving=_or(self._moving, instead=False),
-            host_runs=self._host_runs(),
-            reported=self._reported(),
-        )
-        yield from examined("queue", facts, queue.CHECKS)
-
-    def _report_history(self) -> Iterator[Finding]:
-        try:
-            facts = self._database.seen()
-        except Unseen as why:
-            yield replace(history.away(self._settings, why), room="history", check=name_of(history.answers))
-        else:
-            yield from examined("history", facts, history.CHECKS)
-
-    def _tell_processes(self) -> Iterator[Finding]:
-        try:
-            facts = self._processes.seen()
-        except Unseen as why:
-            seen, remedy = f"they cannot be looked at: {why}", "mend the state directory first"
-            yield replace(unknown(seen, remedy), room="processes", check=name_of(processes.host))
-            return
-        found = self._queue_facts()
-        yield from examined(
-            "processes", facts.with_queue(None if isinstance(found, Unseen) else found), processes.CHECKS
+            queue=self._queue_facts(),
+            moving=bool(_or_none(self._moving.seen)),
+            host_runs=running is not None and running.host is not None,
+            reported=None if running is None else running.reported,
         )
 
-    def _queue_facts(self) -> QueueFacts | Unseen:
-        """Return the facts about the queue, or why there are none. The store is read only after it has answered."""
-        if self._queue is None:
-            try:
-                self._store.seen()
-            except Unseen:
-                self._queue = Unseen("the store does not answer")
-                return self._queue
-            try:
-                cursor = self._cursor()
-                self._queue = Look(lambda: queue_facts(self._settings.redis_url, cursor), POLL_S).seen()
-            except Unseen as why:
-                self._queue = why
-        return self._queue
+    def _about_processes(self) -> processes.ProcessFacts:
+        return self._processes.seen().with_queue(_or_none(self._queue_facts))
 
-    def _cursor(self) -> Cursor | None:
+    def _queue_facts(self) -> QueueFacts:
+        """Return the facts about the queue. The store is read only after it has answered.
+
+        Raises:
+            Unseen: the store does not answer, or what lies in it cannot be read.
+
+        """
         try:
-            return self._database.seen().database.cursor
+            self._store.seen()
         except Unseen:
-            return None
+            raise Unseen("the store does not answer") from None
+        return self._queue.seen()
 
-    def _host_runs(self) -> bool:
-        try:
-            return self._processes.seen().host is not None
-        except Unseen:
-            return False
-
-    def _reported(self) -> str | None:
-        try:
-            return self._processes.seen().reported
-        except Unseen:
-            return None
+    @cached_property
+    def _queue(self) -> Look[QueueFacts]:
+        found = _or_none(self._database.seen)
+        contents = None if found is None else found.database.contents
+        cursor = None if contents is None else contents.cursor
+        return Look(lambda: queue_facts(self._settings.redis_url, cursor), POLL_S)
 
 
-def _or(look: Look[T], *, instead: T) -> T:
+def _queue_unseen(why: Unseen) -> Finding:
+    return unknown(f"what lies in the store cannot be seen: {why}", "mend the store first")
+
+
+def _processes_unseen(why: Unseen) -> Finding:
+    return unknown(f"they cannot be looked at: {why}", "mend the state directory first")
+
+
+def _section(
+    room: str, facts_of: Callable[[], T], checks: Sequence[Check[T]], unseen: Callable[[Unseen], Finding]
+) -> Iterator[Finding]:
+    """Yield the findings of *checks*, or the finding of *unseen* if there are no facts."""
     try:
-        return look.seen()
+        facts = facts_of()
+    except Unseen as why:
+        yield replace(unseen(why), room=room, check=name_of(checks[0]))
+    else:
+        yield from examined(room, facts, checks)
+
+
+def _or_none(facts_of: Callable[[], T]) -> T | None:
+    try:
+        return facts_of()
     except Unseen:
-        return instead
+        return None

@@ -22,7 +22,7 @@ from gpuqueue.model.array import Array, Member, Tally
 from gpuqueue.model.dependencies import NO_WAITS, Dependency, Waits
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.git import Checkout
-from gpuqueue.model.notification import MOST_NOTIFICATIONS, Notification, NotificationKind
+from gpuqueue.model.notification import MOST_NOTIFICATIONS, Notification
 from gpuqueue.model.placement import ANYWHERE, Placement
 from gpuqueue.model.retries import NO_RETRIES, Retries
 from gpuqueue.model.tags import tags_of
@@ -209,12 +209,7 @@ class Shape:
         return cls(-(-spec.mem_bytes // MIB) * MIB, limit_s, spec.gpus, spec.pool, spec.device, str(spec.placement))
 
     def __str__(self) -> str:
-        """Return the text in the store. It omits the device kind and the placement if the job has none.
-
-        Older versions had no device kinds, so a waiting job from one has the shape of a job without a device kind. A
-        worker of an older version reads the device kind as a part of the pool's name, and the placement as a part of
-        the device kind. It therefore never claims such a job.
-        """
+        """Return the text in the store. It omits the device kind and the placement if the job has none."""
         text = f"{self.mem_bytes}:{self.time_limit_s}:{self.gpus}:{self.pool}"
         if self.placement:
             return f"{text}:{self.device or ''}:{self.placement}"
@@ -283,7 +278,7 @@ class JobSpec:
     - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
     - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the path of a
       content-addressed copy of the code; nothing sets it yet. ``git`` is the checkout of ``cwd`` at submit.
-    - With ``warm``, a warm interpreter may become the first process.
+    - With ``warm``, the submitter states that a warm interpreter may become the first process.
     - ``pty`` is the size of the job's terminal, None for output to a file. ``separate_stderr`` writes standard error to
       a file of its own.
     - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
@@ -368,15 +363,9 @@ class JobSpec:
     def _check_notifications(self) -> None:
         notifications: object = self.notifications
         if not isinstance(notifications, tuple) or not all(isinstance(each, Notification) for each in notifications):
-            raise BadRequest(f"notices must be a tuple of Notice, not {brief(notifications)}")
+            raise BadRequest(f"notifications must be a tuple of Notification, not {brief(notifications)}")
         if len(self.notifications) > MOST_NOTIFICATIONS:
-            raise BadRequest(
-                f"a job can tell at most {MOST_NOTIFICATIONS} targets of its end, not {len(self.notifications)}"
-            )
-        if self.array is not None and any(each.kind is NotificationKind.COMMAND for each in self.notifications):
-            raise BadRequest(
-                "no command can run at the end of an array, which is nowhere: submit a job with --after ID:any"
-            )
+            raise BadRequest(f"a job can notify at most {MOST_NOTIFICATIONS} targets, not {len(self.notifications)}")
 
     def _check_devices(self) -> None:
         if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - more than any host has

@@ -56,7 +56,7 @@ class JobRequest:
         cap: Whether to configure the job's frameworks to stay within ``mem``, if the worker's site does that.
         pty: Whether the job's output is a terminal, of the size of this process's terminal. Or a terminal size, which
             also says whether users may type on the terminal. The log is the terminal's output.
-        warm: Whether a warm interpreter, which has ``torch`` imported, may run the script.
+        warm: Whether the script works in a Python that has already imported ``torch``, so that it may start warm.
         python: The interpreter of a ``.py`` script. By default that of the active environment.
         after: Dependencies, the jobs that must end first: ids, or texts such as ``"12:any"``.
         begin: The earliest start: a time, or a text such as ``"2h"`` or ``"16:00"``.
@@ -65,8 +65,8 @@ class JobRequest:
             submitted.
         retries: How often the job runs again after it failed.
         retry_on: The endings that cause a retry: ``"failed,lost"`` or several RetryOn.
-        on_end: Targets to notify after the job's final end: names of the site's targets, mail addresses, Apprise URLs,
-            or ``"command:WORDS"``, which runs where the job ran.
+        on_end: Targets to notify after the job's final end: names of the site's targets, mail addresses or Apprise
+            URLs.
         on_fail: Targets to notify after any final end but success.
         array: Indexes such as ``"0-99"``, or ``"0-99%8"`` for at most 8 members at a time.
         sweep: Names and their values, ``{"lr": [1e-3, 1e-4]}`` or ``["lr=1e-3,1e-4", "seed=0..4"]``. The array has a

@@ -13,7 +13,7 @@ rebuilding             string  the coming epoch, while the jobs of the history a
 seq                    int     the last job id assigned, or reserved for the members of an array; restored from the
                                history when the epoch is new
 live                   zset    job id -> job id: every job that is not settled yet (see ``lua/acts/settle.lua``)
-j:<id>                 hash    the state of a job (fields: see ``lua/shared/core.lua`` and ``lua/shared/array.lua``)
+j:<id>                 hash    the state of a job (fields: see job_fields.py)
 s:<id>                 string  the job's spec (see gpuqueue.codec), separate because it is large; members share the
                                spec of their array
 am:<id>                set     the claimed members of an array that have not ended

@@ -16,18 +16,19 @@ from gpuqueue.model.device import Device
 from gpuqueue.model.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.queue import dependency_args
 from gpuqueue.queue.changes import not_yours
-from gpuqueue.queue.connect import answering
 from gpuqueue.queue.device_matching import why_impossible
-from gpuqueue.queue.reads import Looks
+from gpuqueue.queue.entries import read_entries
+from gpuqueue.queue.store import Store, answering
 from gpuqueue.queue.submit_errors import Found, Unknown, only_all_of_it
 from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
     import hashlib
 
-    from gpuqueue.queue import limit_matching
+    from gpuqueue.queue import devices, limit_matching
 else:
     hashlib = later("hashlib")
+    devices = later("gpuqueue.queue.devices")
     limit_matching = later("gpuqueue.queue.limit_matching")
 
 
@@ -36,8 +37,11 @@ def new_nonce() -> str:
     return os.urandom(6).hex()
 
 
-class Requests(Looks):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that submits and edits jobs."""
+class Requests:
+    """What users ask for: submit a job, or edit one that waits."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     @answering
     def submit(self, spec: JobSpec, *, nonce: str | None = None, ends: Mapping[int, bool] | None = None) -> Job:
@@ -61,7 +65,7 @@ class Requests(Looks):
             verdict, *rest = self._asked(spec, nonce, ends)
         if verdict == "found":
             raise Found(int(rest[0]))
-        _refuse(spec, verdict, rest, self._known)
+        _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))
         job_id, submitted_ms, reason, aside = rest
         return Job(
             id=int(job_id),
@@ -76,7 +80,7 @@ class Requests(Looks):
 
     def _asked(self, spec: JobSpec, nonce: str, ends: Mapping[int, bool] | None) -> list[str]:
         words = (spec.account.name, int(spec.level), spec.mem_bytes, str(spec.shape), int(spec.requeue))
-        reply: list[str] = self._scripts.run(
+        reply: list[str] = self._store.scripts.run(
             "submit", *words, encode_spec(spec), nonce, dependency_args.asked(spec, ends)
         )
         return reply
@@ -118,11 +122,11 @@ class Requests(Looks):
             digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
             words = (int(spec.level) if level else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
             said = (int(after), int(begin), int(time), dependency_args.asked(spec, ends))
-            reply: Sequence[str] = self._scripts.run("edit", job_id, digest, *words, *said, by) or ("changed",)
+            reply: Sequence[str] = self._store.scripts.run("edit", job_id, digest, *words, *said, by) or ("changed",)
             return reply
 
         while True:
-            fields, payload = next(self._entries([job_id]))
+            fields, payload = next(read_entries(self._store, [job_id]))
             if not fields:
                 return None
             spec = change(decode_spec(payload))
@@ -132,7 +136,7 @@ class Requests(Looks):
                 verdict, *rest = ask(payload, spec)
             if verdict != "changed":  # otherwise another edit came first: repeat with its result
                 _refuse_edit(job_id, verdict, rest)
-                _refuse(spec, verdict, rest, self._known)
+                _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))
                 return JobState(verdict)
 
 

@@ -107,7 +107,7 @@ def _flag(raw: str) -> bool:
     return raw.lower() == "true"
 
 
-def _warm_pool(raw: str) -> int:
+def _interpreters(raw: str) -> int:
     if not re.fullmatch(r"[0-9]{1,2}", raw):
         raise BadRequest(f"{brief(raw)} is no number from 0 to 99")
     return int(raw)
@@ -155,7 +155,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "slots_on": _slots_on,
     "default_mem_bytes": parse_bytes,
     "default_device": DeviceFilter.parse,
-    "lease_s": parse_duration,
+    "host_lost_after_s": parse_duration,
     "beat_s": parse_duration,
     "poll_s": parse_duration,
     "kill_grace_s": parse_duration,
@@ -181,7 +181,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "notify": targets,
     "notify_urls": _flag,
     "git": _flag,
-    "warm_spares": _warm_pool,
+    "warm_interpreters": _interpreters,
     "warm_modules": _modules,
     "warm_idle_s": parse_duration,
 }

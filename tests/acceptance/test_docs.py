@@ -127,14 +127,15 @@ def every_command() -> dict[str, Options]:
 
 
 def test_every_command_and_option_is_described_and_none_that_is_gone() -> None:
-    """docs/reference/commands.md has a section for each command, with a row for each option, and no others."""
+    """The pages of the commands have a section for each command that names each option, and no others."""
     described = {
         head: {
             option
             for row in rows(text)
             for option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", row[0].replace("`", " "))
         }
-        for head, text in sections(REFERENCE / "commands.md").items()
+        for page in (REFERENCE / "commands.md", DOCS / "internals" / "worker-commands.md")
+        for head, text in sections(page).items()
         if head.split()[0] in PROGRAMS
     }
 
@@ -164,14 +165,15 @@ def test_the_reference_is_what_the_code_says() -> None:
 @pytest.mark.full
 def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     """The generator adds a missing section, row and setting, corrects a wrong default, and keeps the text."""
-    shutil.copytree(REFERENCE, tmp_path / "reference")
+    for folder in ("reference", "internals"):
+        shutil.copytree(DOCS / folder, tmp_path / folder)
     commands_page, settings_page = (tmp_path / "reference" / name for name in ("commands.md", "settings.md"))
     text = commands_page.read_text()
     begin, end = text.index("## `gpuqueue wait`"), text.index("## `gpuqueue cancel`")
     text = text[:begin] + text[end:]
     text = text.replace("Default 1000.", "Default 7.").replace("| `--foreground`", "| `--background`")
     commands_page.write_text(text)
-    settings_page.write_text(re.sub(r"^.*_LEASE`.*\n", "", settings_page.read_text(), flags=re.MULTILINE))
+    settings_page.write_text(re.sub(r"^.*_HOST_LOST_AFTER`.*\n", "", settings_page.read_text(), flags=re.MULTILINE))
 
     code, said = generate(tmp_path, "--check")
     assert code == 1
@@ -185,9 +187,9 @@ def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     assert "oldest first. Default `1000`." in written["gpuqueue queue"]
     assert ["--devices SPEC", "--foreground"] == first_words(written["gpuqueue up"])
     assert sections(REFERENCE / "commands.md")["gpuqueue cancel"] == written["gpuqueue cancel"]
-    lease = next(row for row in rows(settings_page.read_text()) if row[1] == "`lease`")
-    assert ["`GPUQUEUE_LEASE`", "`lease`", "`5m`", "duration"] == lease[:4]
-    assert lease[4].startswith("How long a claim holds")
+    lease = next(row for row in rows(settings_page.read_text()) if row[1] == "`host_lost_after`")
+    assert ["`GPUQUEUE_HOST_LOST_AFTER`", "`host_lost_after`", "`5m`", "duration"] == lease[:4]
+    assert lease[4].startswith("How long the jobs of a host")
 
 
 def test_every_exit_code_is_described() -> None:

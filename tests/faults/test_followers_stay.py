@@ -68,7 +68,7 @@ def test_followers_wait_for_the_store_and_go_on(working: Site, own_store: OwnSto
 
 def _listens(site: Site, pid: int) -> bool:
     """Return whether this process has asked the store for its job; it does so only after it has subscribed."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir())) > 4 and site.queue.live() != []
+    return len(list(Path(f"/proc/{pid}/fd").iterdir())) > 4 and site.queue.jobs.live() != []
 
 
 def test_a_store_that_never_was_there_is_told_at_once() -> None:

@@ -130,7 +130,7 @@ def test_a_worker_that_was_not_there_passes_the_word_on_when_it_is(crowded: Site
     training = train(crowded, tmp_path)
     crowded.end(worker, signal.SIGKILL)
     urgent = push_in(crowded)
-    until(lambda: crowded.queue.why(urgent).start.blockers == (training,), what="the recorder's tick")  # type: ignore[union-attr]
+    until(lambda: crowded.queue.jobs.why(urgent).start.blockers == (training,), what="the recorder's tick")  # type: ignore[union-attr]
     until(lambda: "makes place" in crowded.log())
     assert not (tmp_path / "saved").exists()
 

@@ -53,7 +53,7 @@ def end_one(site: Site, **notifications: Any) -> int:
     job = site.client.jobs.submit(["true"], mem="64M", **notifications).id
     claimed = must_claim(site.queue)
     ending = Ending.from_status(0)
-    site.queue.finish(
+    site.queue.runs.finish(
         claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=()
     )
     return job
@@ -61,7 +61,7 @@ def end_one(site: Site, **notifications: Any) -> int:
 
 def reported(site: Site, job: int) -> list[dict[str, Any]]:
     """Return the outcomes of the notifications of a job."""
-    found: list[dict[str, Any]] = json.loads(site.cli("show", str(job), "--json").stdout)["told"]
+    found: list[dict[str, Any]] = json.loads(site.cli("show", str(job), "--json").stdout)["deliveries"]
     return found
 
 
@@ -194,7 +194,7 @@ def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, ho
 
     said = site.cli("submit", "--mem", "64M", "--on-end", hook.url("fine"), "--", "true")
     claimed = must_claim(site.queue)
-    site.queue.finish(
+    site.queue.runs.finish(
         claimed.job_id,
         claimed.token,
         state=JobState.SUCCEEDED,

@@ -30,7 +30,7 @@ BEGIN = "from-here-on"
 def served(own_store: OwnStore) -> OwnStore:
     """Return a store without other clients, with a device that can run jobs."""
     queue = JobQueue(own_store.url)
-    queue.open(0)
+    queue.recovery.open(0)
     serve(queue)
     queue.close()
     return own_store

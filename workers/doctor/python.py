@@ -99,14 +99,7 @@ def _tried(facts: Facts, environ: Mapping[str, str]) -> Facts:
 
 
 def _ask(python: str, code: str, env: Mapping[str, str], limit_s: float) -> dict[str, Any]:
-    """Run *code* in the interpreter *python*, and return the JSON object that it prints last.
-
-    Raises:
-        OSError: The interpreter cannot be started.
-        subprocess.SubprocessError: The code failed, or took longer than *limit_s* seconds.
-        ValueError: The last line is not JSON.
-
-    """
+    """Run *code* in the interpreter *python*, and return the JSON object that it prints last."""
     done = subprocess.run(
         [python, "-c", code],
         env=dict(env),

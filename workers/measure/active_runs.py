@@ -131,14 +131,14 @@ class LiveRun:
         return {"since_s": self.since_s, "at_once_bytes": self.at_once_bytes, "devices": devices}
 
     def resume(self) -> None:
-        """Restore the :meth:`figures` that another worker, perhaps of an older version, has left.
+        """Restore the :meth:`figures` that another worker has left.
 
         If the figures cannot be read, the run continues without them, and its peak covers only the samples from now on.
         """
         try:
             kept = self.directory.meters()
-            since_s = kept.number("since_s", self.since_s)
-            devices = kept.below("devices", "the figures of a run's devices") if "devices" in kept else kept
+            since_s = kept.number("since_s")
+            devices = kept.below("devices", "the figures of a run's devices")
             mine = [device.uuid for device in self.held.devices if device.uuid in devices]
             meters = {uuid: Meter.from_plain(devices.plain(uuid)) for uuid in mine}
             at_once_bytes = kept.whole_or_none("at_once_bytes")

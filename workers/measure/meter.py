@@ -118,7 +118,7 @@ class Meter:
 
     @classmethod
     def from_plain(cls, plain: object) -> Meter:
-        """Return the meter that :meth:`to_plain` wrote, perhaps in a worker of an older version.
+        """Return the meter that :meth:`to_plain` wrote.
 
         Raises:
             Unreadable: *plain* is not a valid meter.
@@ -130,20 +130,16 @@ class Meter:
         meter.samples = fields.whole("samples")
         meter.na_samples = fields.whole("na_samples")
         meter.shared = fields.flag_or_none("shared")
-        if "pids" in fields:
-            pids = fields.wholes_or_none("pids")
-            meter.pids = {pid for pid in pids[:MOST_PIDS] if pid is not None}
+        meter.pids = {pid for pid in fields.wholes_or_none("pids")[:MOST_PIDS] if pid is not None}
         meter.before_bytes = fields.whole_or_none("before_bytes")
         meter.delta_bytes = fields.whole_or_none("delta_bytes")
-        meter.warned = fields.flag("warned", default=False)
+        meter.warned = fields.flag("warned")
         meter._first_s, meter._last_s = fields.number_or_none("first_s"), fields.number_or_none("last_s")
         meter._first_memory_s = fields.number_or_none("first_memory_s")
         meter._temperature_max_c = fields.number_or_none("temperature_max_c")
-        if "utilisation" in fields:
-            mean = fields.below("utilisation", "a mean")
-            meter._utilisation = _Mean(mean.whole("count"), mean.number("total"), mean.number_or_none("largest"))
-        if "trace" in fields:
-            meter._trace = Trace.from_plain(fields.plain("trace"))
+        mean = fields.below("utilisation", "a mean")
+        meter._utilisation = _Mean(mean.whole("count"), mean.number("total"), mean.number_or_none("largest"))
+        meter._trace = Trace.from_plain(fields.plain("trace"))
         return meter
 
 

@@ -30,7 +30,7 @@ from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import in_one_line
 from workers.run.files import is_ours, put, read, read_fields
 from workers.run.values import Exit, Held, ShimSpec
-from workers.shim.preempt_notice import NAME as NOTIFICATION
+from workers.shim.preempt_request import NAME as PREEMPT_REQUEST
 
 log = logging.getLogger(__name__)
 
@@ -223,8 +223,8 @@ class RunDir:
             OSError: The request cannot be written.
 
         """
-        notification = self.path / NOTIFICATION
-        if not self.claimed or os.path.lexists(notification):
+        request = self.path / PREEMPT_REQUEST
+        if not self.claimed or os.path.lexists(request):
             return False
         plain = {
             "reason": f"job {by} of a higher priority takes its place",
@@ -232,8 +232,8 @@ class RunDir:
             "deadline": time.time() + left_s,
             "until_s": time.monotonic() + left_s,
         }
-        put(notification, json.dumps(plain))
-        self._not_after_settlement(NOTIFICATION)
+        put(request, json.dumps(plain))
+        self._not_after_settlement(PREEMPT_REQUEST)
         self._call_shim()
         return True
 

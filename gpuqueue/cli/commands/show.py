@@ -47,8 +47,6 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if as_json and plot is not None:
         raise BadRequest("--json and --plot exclude each other: choose one")
-    if plot is not None:
-        image_file.check()
     with Client() as client:
         record = client.jobs.show(job_id, away=report_history_away)
         is_text = not as_json and plot is None
@@ -73,11 +71,11 @@ def _show_end(log: Path, what: str) -> None:
 
 
 def _plot(record: Record, path: str) -> None:
-    from gpuqueue.cli.plots import charts  # noqa: PLC0415 - only for --plot
+    from gpuqueue.cli.plots import job_memory  # noqa: PLC0415 - only for --plot
 
-    run = charts.drawable(record)
+    run = job_memory.drawable(record)
     if run is None:
         raise Refused(
             f"job {record.job.label} has no memory to draw: its runs are too short, go on, or could not be seen"
         )
-    image_file.write(path, charts.title_of(record), charts.memory(record, run), render.story(record))
+    image_file.write(path, job_memory.memory(record, run))

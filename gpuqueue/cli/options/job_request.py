@@ -117,7 +117,7 @@ _OPTIONS: tuple[Option, ...] = (
         "--no-git", "git", is_flag=True, callback=_off, help="Do not record the git commit of the working directory."
     ),
     click.option("--no-cap", "cap", is_flag=True, callback=_not, help="Do not cap the job's memory at --mem."),
-    click.option("--warm", is_flag=True, help="Start a script in a warm interpreter, with torch imported."),
+    click.option("--warm", is_flag=True, help="Run the script in a Python that has already imported torch."),
     click.option(
         "--python",
         metavar="PATH",

@@ -160,7 +160,7 @@ def test_an_array_stands_as_the_last_of_its_members_do(site: Site) -> None:
     for run, code in zip(runs, (0, 1), strict=True):
         state = JobState.FAILED if code else JobState.SUCCEEDED
         ending = Ending.from_status(code << 8)
-        site.queue.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1, devices=())
+        site.queue.runs.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1, devices=())
 
     assert "state      queued (retry)" in site.cli("show", str(array)).stdout
     assert ["queued", "queued"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)]
@@ -193,7 +193,7 @@ def test_parts_are_cancelled_held_and_released(site: Site) -> None:
         client.jobs.cancel(f"{single}_1")
     assert JobState.CANCELLING is client.jobs.cancel(array).state
     ended = Ending.from_status(-15)
-    site.queue.finish(run.job_id, run.token, state=JobState.CANCELLED, ending=ended, duration_s=1, devices=())
+    site.queue.runs.finish(run.job_id, run.token, state=JobState.CANCELLED, ending=ended, duration_s=1, devices=())
     assert JobState.CANCELLED is client.jobs.get(array).state
 
 
@@ -208,7 +208,7 @@ def test_a_program_asks_for_arrays_as_well(site: Site) -> None:
     for asked in ({"array": "x"}, {"array": 5}, {"sweep": {"a": "123"}}, {"sweep": {"a": ["1,2"]}}, {"sweep": "a=1"}):
         with pytest.raises(BadRequest):
             client.jobs.submit(["true"], mem="64M", **asked)  # type: ignore[arg-type]
-    assert (1, 0) == site.queue.counts()
+    assert (1, 0) == site.queue.jobs.counts()
 
 
 def test_a_member_is_no_job_to_edit(site: Site) -> None:

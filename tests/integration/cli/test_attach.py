@@ -31,9 +31,9 @@ def full(site: Site) -> Site:
     site.make_tables()
     host = site.settings.host
     serve(site.queue, make_offer(host=host))
-    site.queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    site.queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     claim = must_claim(site.queue, host=host)
-    site.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    site.queue.runs.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
     return site
 
 
@@ -360,15 +360,15 @@ def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_pa
     """
     site.start_recorder()
     serve(site.queue, make_offer(host="elsewhere"))
-    job_id = site.queue.submit(make_spec()).id
+    job_id = site.queue.requests.submit(make_spec()).id
     claim = must_claim(site.queue, host="elsewhere")
-    site.queue.started(job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    site.queue.runs.started(job_id, claim.token, lease_s=300, log_path="/l", devices=())
     process = piped(site, tmp_path, "attach", str(job_id))
     err = tmp_path / "err"
     until(lambda: f"job {job_id} running on elsewhere\n" in err.read_text(), what="its state")
 
     ending = Ending.from_status(3)
-    site.queue.finish(job_id, claim.token, state=JobState.FAILED, ending=ending, duration_s=1.0, devices=())
+    site.queue.runs.finish(job_id, claim.token, state=JobState.FAILED, ending=ending, duration_s=1.0, devices=())
 
     assert 3 == process.wait(60)
     first, *others = err.read_text().splitlines()

@@ -86,7 +86,7 @@ def test_all_is_this_host_s_and_nobody_else_s(site: Site) -> None:
     site.cli("resume", f"{site.settings.host}:1")
 
     assert {"GPU-far": 0, f"sim-{site.settings.host}-0": 1, f"sim-{site.settings.host}-1": 0} == {
-        each.device.uuid: len(each.drains) for each in site.queue.devices()
+        each.device.uuid: len(each.drains) for each in site.queue.devices.all()
     }
 
 
@@ -95,14 +95,14 @@ def test_resume_says_when_a_machine_is_going_down(site: Site) -> None:
     announce(site)
     uuid = f"sim-{site.settings.host}-0"
     site.cli("drain", "0")
-    site.queue.drain([uuid], origin=DrainOrigin.DOWN, why="going down", by="ada")
+    site.queue.devices.drain([uuid], origin=DrainOrigin.DOWN, why="going down", by="ada")
 
     done = site.cli("resume", "--all", check=False)
 
     assert 5 == done.returncode
     assert f"device 1 of {site.settings.host} (sim-{site.settings.host}-1): takes jobs again\n" == done.stdout
     assert "still takes no new job: its machine is going down, and gpuqueue up takes that back\n" in done.stderr
-    assert ["down"] == [str(said.origin) for said in site.queue.devices(site.settings.host)[0].drains]
+    assert ["down"] == [str(said.origin) for said in site.queue.devices.all(site.settings.host)[0].drains]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_mistake_changes_nothing(site: Site, words: list[str], line: str) -> N
     assert (2, "") == (done.returncode, done.stdout)
     assert line in done.stderr
     assert 1 == done.stderr.count("\n")
-    assert not any(each.drains for each in site.queue.devices())
+    assert not any(each.drains for each in site.queue.devices.all())
 
 
 def test_a_python_program_can_do_the_same(site: Site) -> None:

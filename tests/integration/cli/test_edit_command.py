@@ -126,7 +126,9 @@ def test_an_array_that_runs_can_be_given_more_room_and_less(site: Site, client: 
     site.cli("edit", str(array), "--at-once", "1")
     done = Ending.from_status(0)
     for each in (first, second):
-        site.queue.finish(each.job_id, each.token, state=JobState.SUCCEEDED, ending=done, duration_s=1.0, devices=())
+        site.queue.runs.finish(
+            each.job_id, each.token, state=JobState.SUCCEEDED, ending=done, duration_s=1.0, devices=()
+        )
     assert claim(site.queue) is None
     site.cli("edit", str(array), "--at-once", "none")
     assert array + 4 == must_claim(site.queue).job_id
@@ -211,14 +213,14 @@ def test_what_was_edited_is_still_claimed(
     site.cli("edit", str(job), *edited)
 
     assert must_claim(site.queue).job_id in {job, job + 1}
-    assert JobState.STARTING in {client.jobs.get(each).state for each in (job, job + 1) if site.queue.get(each)}
+    assert JobState.STARTING in {client.jobs.get(each).state for each in (job, job + 1) if site.queue.jobs.get(each)}
 
 
 @pytest.mark.full
 def test_who_does_not_ask_for_time_is_not_refused_for_it(site: Site, client: Client) -> None:
     """A new time limit of the pool does not block edits of other options of an older job."""
     job = submit(site, "--mem", "64M")
-    site.queue.set_limits(Limits.parse("", "*: max_time=1s", {}))
+    site.queue.rules.set_limits(Limits.parse("", "*: max_time=1s", {}))
 
     site.cli("edit", str(job), "--name", "other")
 
@@ -233,7 +235,7 @@ POOLS = "big: default_time=30s max_time=1m; *: max_time=7d"
 def big(site: Site, client: Client) -> Site:
     """Return a site with a device in a pool that allows less time than outside of it."""
     serve(client.queue, make_offer(), make_offer("GPU-big", pool="big"))
-    client.queue.set_limits(Limits.parse("", POOLS, {}))
+    client.queue.rules.set_limits(Limits.parse("", POOLS, {}))
     return site
 
 
@@ -265,7 +267,7 @@ def test_a_job_without_a_time_limit_gets_that_of_the_pool_it_comes_to(big: Site,
 
     Others can then plan with its end. An explicit ``--time none`` is refused.
     """
-    big.queue.set_limits(Limits.parse("", POOLS.partition(";")[0], {}))
+    big.queue.rules.set_limits(Limits.parse("", POOLS.partition(";")[0], {}))
     jobs = [submit(big, "--hold", "--mem", "64M", *more) for more in ((), ("--array", "0-3"), ())]
 
     for job in jobs[:2]:
@@ -291,7 +293,7 @@ def test_a_time_limit_that_is_said_is_judged_also_where_it_is_the_same(site: Sit
     Six days used to be refused where the job's own seven were accepted.
     """
     job = submit(site, "--mem", "64M", "--time", "7d")
-    site.queue.set_limits(Limits.parse("", "*: max_time=2d", {}))
+    site.queue.rules.set_limits(Limits.parse("", "*: max_time=2d", {}))
 
     codes = [site.cli("edit", str(job), "--time", time, check=False).returncode for time in ("7d", "6d", "none", "2d")]
 

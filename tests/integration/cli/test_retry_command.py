@@ -23,10 +23,10 @@ def ended(site: Site, status: int, job_id: int) -> None:
     """Claim the next job, which must be *job_id*, and end it with this exit status."""
     claimed = must_claim(site.queue, host=site.settings.host)
     assert job_id == claimed.job_id
-    site.queue.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    site.queue.runs.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
     state = JobState.SUCCEEDED if status == 0 else JobState.FAILED
     ending = Ending.from_status(status)
-    site.queue.finish(job_id, claimed.token, state=state, ending=ending, duration_s=1, devices=())
+    site.queue.runs.finish(job_id, claimed.token, state=state, ending=ending, duration_s=1, devices=())
 
 
 def quiet(site: Site) -> Client:
@@ -63,7 +63,7 @@ def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> Non
         reported["name"],
         reported["mem_bytes"],
         reported["time_limit_s"],
-        reported["level"],
+        reported["priority"],
     )
     assert f"  retry of   job {first}\n" in site.cli("show", str(second)).stdout
     assert "retry of" not in site.cli("show", str(first)).stdout
@@ -159,14 +159,14 @@ def test_only_its_owner_tries_it_again(site: Site, monkeypatch: pytest.MonkeyPat
     An admin's retry belongs to the admin.
     """
     client = quiet(site)
-    job = site.queue.submit(make_spec()).id
-    site.queue.cancel(job)
+    job = site.queue.requests.submit(make_spec()).id
+    site.queue.jobs.cancel(job)
     monkeypatch.setattr(connection, "current_account", lambda host: Account(name="bob", uid=1001, host=host))
 
     with pytest.raises(Refused, match=f"job {job} is ada's: only ada may run it again, .* environment of ada"):
         client.jobs.retry(job)
 
-    site.queue.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
+    site.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
     again = client.jobs.retry(job, level=Level.LOW)
     assert ("bob", {"PATH": "/usr/bin:/bin"}, Level.LOW) == (again.spec.account.name, again.spec.env, again.spec.level)
 

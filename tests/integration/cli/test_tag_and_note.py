@@ -72,7 +72,7 @@ def test_a_job_has_its_tags_from_the_start_to_the_end(
     claimed = must_claim(client.queue)
     client.jobs.tag(job, "paper", remove=True)
     client.jobs.note(job, "diverges: naïve \N{GREEK SMALL LETTER LAMDA}")
-    client.queue.release_claim(job, claimed.token, detail="busy")
+    client.queue.runs.release_claim(job, claimed.token, detail="busy")
     client.jobs.edit(job, mem="2M")
 
     job_now = client.jobs.get(job)
@@ -81,7 +81,7 @@ def test_a_job_has_its_tags_from_the_start_to_the_end(
     assert (job_now.tags, job_now.note) == (known(database, job).job.tags, known(database, job).job.note)
     client.jobs.cancel(job)
     record()
-    assert client.queue.get(job) is None
+    assert client.queue.jobs.get(job) is None
     assert ("baseline", "long") == client.jobs.get(job).tags
     assert ([job], [job], []) == (
         found_by(database, "long"),
@@ -102,7 +102,7 @@ def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
     client.jobs.cancel(job)
     record()
     before = known(database, job).job
-    assert client.queue.get(job) is None
+    assert client.queue.jobs.get(job) is None
 
     client.jobs.tag(job, "b")
     client.jobs.tag(job, "c")  # before the change above is recorded: neither is lost
@@ -120,7 +120,7 @@ def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
     client.jobs.note(job, "")
     record()
     assert None is known(database, job).job.note
-    assert client.queue.get(job) is None
+    assert client.queue.jobs.get(job) is None
 
 
 def test_arrays_and_members(client: Client, database: HistoryDatabase, record: Callable[[], None]) -> None:
@@ -167,15 +167,15 @@ def test_only_the_owner_says_something(
     client: Client, record: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the owner or an admin can tag a job, in the store or in the history."""
-    living, ended = (client.queue.submit(make_spec()).id for _ in range(2))
-    client.queue.cancel(ended)
+    living, ended = (client.queue.requests.submit(make_spec()).id for _ in range(2))
+    client.queue.jobs.cancel(ended)
     record()
     monkeypatch.setattr(connection, "current_account", lambda host: Account(name="bob", uid=1001, host=host))
 
     for job in (living, ended):
         with pytest.raises(Refused, match=f"job {job} is ada's"):
             client.jobs.tag(job, "mine")
-    client.queue.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
+    client.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
     client.jobs.tag(ended, "seen")
 
 
@@ -212,7 +212,7 @@ def test_a_book_that_lost_its_history_hears_of_them_again(
         connection_.exec_driver_sql("DELETE FROM outbox_cursor")
         connection_.exec_driver_sql("DELETE FROM job_events")
         connection_.exec_driver_sql(f"INSERT INTO job_tags (job_id, tag) VALUES ({job}, 'old')")
-    client.queue.mark(job, Mark(remove=("b",)))
+    client.queue.jobs.mark(job, Mark(remove=("b",)))
 
     assert 1 == catch_up(client.queue, database)
     record()
@@ -272,10 +272,12 @@ def test_as_people_use_them(site: Site) -> None:
 def test_tags_of_a_damaged_spec_harm_nobody(queue: JobQueue) -> None:
     """Text in an argument or the environment that looks like tags is not read as tags."""
     serve(queue)
-    job = queue.submit(make_spec(argv=("echo", '"tags":["x"]'), env={"tags": "y"}, array=Array.parse("0-1"))).id
+    job = queue.requests.submit(
+        make_spec(argv=("echo", '"tags":["x"]'), env={"tags": "y"}, array=Array.parse("0-1"))
+    ).id
 
-    assert queue.mark(job, Mark(add=("z",)))
+    assert queue.jobs.mark(job, Mark(add=("z",)))
 
-    found = queue.get(job)
+    found = queue.jobs.get(job)
     assert found is not None
     assert ("z",) == found.tags

@@ -44,7 +44,7 @@ def end(site: Site, code: int = 0) -> int:
     claimed = must_claim(site.queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
-    site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
+    site.queue.runs.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
     return claimed.job_id
 
 
@@ -234,7 +234,7 @@ def test_a_member_that_there_is_not_is_said_not_to_be(open_site: Site) -> None:
 def test_no_time_at_all_only_looks(site: Site) -> None:
     """A timeout of 0 checks once, for scripts that poll. It used to be refused."""
     serve(site.queue, make_offer())
-    job_id = site.queue.submit(make_spec()).id
+    job_id = site.queue.requests.submit(make_spec()).id
     for word in ("0s", "0"):
         said = site.cli("wait", "--timeout", word, str(job_id), check=False)
         assert (124, "") == (said.returncode, said.stdout)

@@ -84,9 +84,9 @@ def test_one_job_walks_down_the_whole_corridor(either_book: Site) -> None:
     story = [str(event.act) for event in site.client.jobs.events(job_id)]
     assert ["submit", "claim", "started", "finish"] == story
 
-    until(lambda: site.queue.get(job_id) is None, what="the queue forgets what the history has")
-    assert [] == site.queue.live()
-    assert 0 == site.queue.devices()[0].allocated_bytes
+    until(lambda: site.queue.jobs.get(job_id) is None, what="the queue forgets what the history has")
+    assert [] == site.queue.jobs.live()
+    assert 0 == site.queue.devices.all()[0].allocated_bytes
 
 
 @pytest.mark.full

@@ -75,9 +75,14 @@ NEEDS: dict[str, dict[str, Any]] = {
 NOT_REQUESTED = {"account", "umask", "retry_of", "snapshot", "script"}
 CHECKOUT = Checkout(commit="a" * 40, branch="main", dirty=False)
 #: Columns of a job with another name than their field of the spec.
-COLUMNS = {"user_name": "account", "user_uid": "account", "submit_host": "account", "command": "argv", "spec": ""}
+COLUMNS = {
+    **dict.fromkeys(("user_name", "user_uid", "submit_host"), "account"),
+    "command": "argv",
+    "priority": "level",
+    "spec": "",
+}
 #: Keys of the JSON of a spec with another name than the field.
-JSON = {"notices": "notifications"}
+JSON = {"priority": "level"}
 
 
 @pytest.fixture
@@ -89,7 +94,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     environ = {"CONFIG": "/dev/null", "STATE_DIR": str(tmp_path), "NOTIFY": "team=json://x", "GIT": "false"}
     return SimpleNamespace(
         settings=Settings.load({f"GPUQUEUE_{name}": value for name, value in environ.items()}),
-        queue=SimpleNamespace(senders=list),
+        queue=SimpleNamespace(senders=SimpleNamespace(all=list)),
         account=Account(name="ada", uid=1, host="nodeA"),
     )
 

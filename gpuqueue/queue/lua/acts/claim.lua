@@ -32,14 +32,8 @@ local function asked_by(shape)
   return asks
 end
 
-local function load_arrays() -- and the parts that queue jobs
-  load_dependencies()
-  load_array_index()
-  load_array()
-end
 local function spec_for(id, array)
   if not array then return call('GET', key2('s', id)) end
-  load_arrays()
   return spec_of(id, array)
 end
 
@@ -51,7 +45,8 @@ local function answer_again(leases)
     if string.sub(leases[i], -#mark) == mark then id = leases[i - 1] end
   end
   if not id then return nil end
-  local j = call('HMGET', job_key(id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
+  local j = call('HMGET', job_key(id), F.state, F.token, F.attempts, F.mem_bytes, F.devices, F.claimed_ms, F.array,
+    F.index, F.shape)
   if j[1] ~= 'starting' or j[2] ~= (j[3] or '') .. '.' .. nonce then return {} end
   local mem = j[4]
   if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', promised_to(id, j[5]) or 0) end
@@ -94,7 +89,6 @@ end
 
 local function neighbours() -- the host's other devices of this kind, fullest first, in a fixed order
   if learned.peers then return learned.peers end
-  load_capacity()
   local peers, free_there = learned_of('peers'), learned_of('free_on')
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
@@ -136,7 +130,6 @@ end
 
 local function are_limited() -- most sites have no limits; read once a job is found that fits
   if learned.limits_set == nil then learned.limits_set, learned.any_shares = there(P .. 'limits', P .. 'shares') end
-  if learned.limits_set then load_limits() end
   return learned.limits_set
 end
 
@@ -144,7 +137,6 @@ end
 local function look_at_reservation(kept_for, leases)
   r_job, r_need, r_start, blockers, room_beside = nil, nil, nil, nil, 0
   if not kept_for then return end
-  load_capacity()
   r_job, r_need, r_start, blockers = parse_reservation(kept_for)
   if r_job and are_limited() and reserved_in_vain(r_job, kind) then
     unreserve(r_job)
@@ -194,13 +186,13 @@ local function over_a_limit(user, shape) -- only for a shape that fits
 end
 
 local function take(id, lv, user, shape, devices, how)
-  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix', 'pl', 'rv')
+  local j = call('HMGET', job_key(id), F.state, F.mem_bytes, F.attempts, F.losses, F.started_ms, F.left, F.array,
+    F.index, F.left_since_ms, F.reserved)
   local array, index, left = j[7] or nil, j[8] or nil, nil
   if j[10] then unreserve(id) end
   if j[1] == 'queued' and j[6] then -- the rest of the array stays in the queue
-    if j[9] then call('HDEL', job_key(id), 'pl') end
+    if j[9] then call('HDEL', job_key(id), F.left_since_ms) end
     array = id
-    load_arrays()
     id, index, left = split(array, j[6], now)
     if not id then return nil end
   else
@@ -226,11 +218,13 @@ local function take(id, lv, user, shape, devices, how)
   if alone then -- exclusive: everything each device can allocate; reported is the smallest
     rate, mem = n, string.format('%.0f', charged_on(devices, asks.want))
   end
-  if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
+  if j[5] or j[9] then call('HDEL', job_key(id), F.started_ms, F.start_report, F.left_since_ms, F.preempted_by,
+    F.preempt_until_ms) end
   if learned.limits_set then room_is_taken(user, shape) end
-  call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
-    'tc', stamp, 'tf', fair_ms(now), 'dep', deposit_s, 'usu', usual_s,
-    'rate', rate, 'how', how, 'why', '')
+  call('HSET', job_key(id), F.state, 'starting', F.attempts, attempt, F.token, token, F.worker, worker,
+    F.host, host, F.devices, names,
+    F.claimed_ms, stamp, F.claimed_fair_ms, fair_ms(now), F.deposit_s, deposit_s, F.usual_s, usual_s,
+    F.rate, rate, F.start_kind, how, F.reason, '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do
     if alone then held = string.format('%.0f', free_on(devices[i])) end
@@ -246,7 +240,7 @@ end
 
 -- Claim the job that this device is reserved for, before all others. -> the claim | nil
 local function take_reserved()
-  local j = call('HMGET', job_key(r_job), 'st', 'lv', 'u', 'sh')
+  local j = call('HMGET', job_key(r_job), F.state, F.priority, F.user, F.shape)
   if j[1] ~= 'queued' then
     call('HDEL', P .. 'rsv', device)
     r_job = nil
@@ -313,13 +307,10 @@ local function leave_elsewhere(id, shape) -- to a better device
   if asks.n > 1 then
     local elsewhere = fits(shape).elsewhere
     if not elsewhere then return false end
-    load_better_device()
     return leave_to(elsewhere, id, now)
   end
   local order = asks.want.order or meta().order
   if asks.want.alone or order == '' then return false end
-  load_capacity()
-  load_better_device()
   local this = {host = host, device = device, kind = kind, available = available, total = total}
   local better = better_device(this, asks.mem, asks, order, now)
   return better ~= nil and leave_to(better, id, now)
@@ -515,7 +506,6 @@ return function()
   if again then return again end
   local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
   if first_due and tonumber(first_due) <= now then -- a begin time has come, or a dependency has ended
-    load_arrays()
     let_in(now)
   end
   if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end

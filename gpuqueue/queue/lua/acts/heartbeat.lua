@@ -26,14 +26,14 @@ call('HSET', key2('dev', host), device,
 -- Charge a run that lasts longer than its deposit. Otherwise a user with runs of days would be charged for ten minutes
 -- until they end. The time really taken is settled at the end (state.lua).
 local function charge_on(id, job)
-  local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
-  if not (job.u and claimed and deposit_s and rate) then return end
+  local claimed, deposit_s, rate = tonumber(job.claimed_ms), tonumber(job.deposit_s), tonumber(job.rate)
+  if not (job.user and claimed and deposit_s and rate) then return end
   local lasted_s = (now - claimed) / 1000
   if lasted_s <= deposit_s then return end
   local ahead_s = math.ceil(lasted_s + math.min(lasted_s, DEPOSIT_S))
-  call('HSET', job_key(id), 'dep', ahead_s)
-  local more = (ahead_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed)
-  charge(job.u, more, share_of(job.u), levels_waited_at())
+  call('HSET', job_key(id), F.deposit_s, ahead_s)
+  local more = (ahead_s - deposit_s) * rate * weight(tonumber(job.claimed_fair_ms) or claimed)
+  charge(job.user, more, share_of(job.user), levels_waited_at())
 end
 
 local verdicts, named, places = {}, {}, {}
@@ -51,12 +51,12 @@ while i <= #ARGV do
         if bytes then call('HSET', key2('dl', name), id, bytes .. ':' .. observed .. ':' .. ends) end
       end
     end
-    verdicts[#verdicts + 1] = job.st == 'cancelling' and -1 or 1
+    verdicts[#verdicts + 1] = job.state == 'cancelling' and -1 or 1
     named[id] = true
     charge_on(id, job)
-    if job.pre and job.st == 'running' then
-      local left_ms = string.format('%.0f', (tonumber(job.pd or '') or now) - now)
-      for _, value in ipairs({token, job.pre, left_ms}) do places[#places + 1] = value end
+    if job.preempted_by and job.state == 'running' then
+      local left_ms = string.format('%.0f', (tonumber(job.preempt_until_ms or '') or now) - now)
+      for _, value in ipairs({token, job.preempted_by, left_ms}) do places[#places + 1] = value end
     end
   else
     verdicts[#verdicts + 1] = 0
@@ -71,8 +71,8 @@ for k = 1, #leases, 2 do
   if not named[id] then
     local job = read_job(id)
     local bytes, observed = string.match(leases[k + 1], '^(%d+):(%d+)')
-    local leads = string.match(job.devs or '', '^[^,]+') == device and '1' or '0'
-    for _, value in ipairs({id, job.tok or '', bytes or '0', observed or '0', leads}) do others[#others + 1] = value end
+    local leads = string.match(job.devices or '', '^[^,]+') == device and '1' or '0'
+    for _, value in ipairs({id, job.token or '', bytes or '0', observed or '0', leads}) do others[#others + 1] = value end
   end
 end
 return {verdicts, others, call('HGET', P .. 'drained', device) or '', call('GET', P .. 'epoch'), places}

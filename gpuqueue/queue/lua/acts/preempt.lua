@@ -37,14 +37,15 @@ end
 local function is_others(device, id) return holder[device.name] ~= nil and holder[device.name] ~= id end
 local function may_take(device, id, lower)
   if not is_others(device, id) then return true end
-  local level = call('HGET', job_key(holder[device.name]), 'lv')
+  local level = call('HGET', job_key(holder[device.name]), F.priority)
   return level and #level == 1 and string.find(lower, level, 1, true) ~= nil
 end
 
 local known = {} -- run -> level (priority), going (it ends in any case), may (it may be preempted), began, work
 local function run_of(id)
   if known[id] then return known[id] end
-  local j = call('HMGET', job_key(id), 'st', 'lv', 'rq', 'tr', 'pn', 'pre', 'mem', 'devs', 'sh', 'pd')
+  local j = call('HMGET', job_key(id), F.state, F.priority, F.requeue, F.started_ms, F.preemptions, F.preempted_by,
+    F.mem_bytes, F.devices, F.shape, F.preempt_until_ms)
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
   if mem and wants_alone(j[9] or '') then mem = promised_to(id, j[8] or '') or mem end -- whole devices, whatever it asked for
   local run = {level = j[2], going = is_leaving(j[1], j[6], j[10], now), began = began}
@@ -143,16 +144,16 @@ end
 
 local function ask_to_go(id, by)
   local job = read_job(id)
-  call('HSET', job_key(id), 'pre', by, 'pd', deadline)
-  call('HINCRBY', job_key(id), 'pn', 1)
-  for device in string.gmatch(job.devs or '', '[^,]+') do -- other scripts see by this when the run will be gone
+  call('HSET', job_key(id), F.preempted_by, by, F.preempt_until_ms, deadline)
+  call('HINCRBY', job_key(id), F.preemptions, 1)
+  for device in string.gmatch(job.devices or '', '[^,]+') do -- other scripts see by this when the run will be gone
     local lease, ends, rest = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)(.*)$')
     if lease and (ends == '0' or tonumber(ends) > now + grace_ms) then
       call('HSET', key2('dl', device), id, lease .. ':' .. deadline .. rest)
     end
   end
-  tell('preempt', id, job.st, now, job.at, job.ls, '', 'token', job.tok, 'by', by, 'deadline', deadline)
-  call('PUBLISH', P .. 'ctl', table.concat({'preempt', id, job.tok, by, string.format('%.0f', grace_ms)}, ':'))
+  tell('preempt', id, job.state, now, job.attempts, job.losses, '', 'token', job.token, 'by', by, 'deadline', deadline)
+  call('PUBLISH', P .. 'ctl', table.concat({'preempt', id, job.token, by, string.format('%.0f', grace_ms)}, ':'))
   known[id].going, known[id].may = true, false
   out[#out + 1], out[#out + 2] = id, by
 end
@@ -178,11 +179,11 @@ local function take_place(id, shape, found)
     holder[device.name] = id
     chosen[#chosen + 1] = device.name
   end
-  call('HSET', job_key(id), 'rv', table.concat(chosen, ','), 'pb', '1')
+  call('HSET', job_key(id), F.reserved, table.concat(chosen, ','), F.by_preemption, '1')
 end
 
 local function under_way(id) -- whether runs were preempted for the job and are still ending
-  for device in string.gmatch(call('HGET', job_key(id), 'rv') or '', '[^,]+') do
+  for device in string.gmatch(call('HGET', job_key(id), F.reserved) or '', '[^,]+') do
     local by, _, _, blockers = parse_reservation(call('HGET', rsv, device))
     for run in string.gmatch(by == id and blockers or '', '%d+') do
       if run_of(run).going and call('ZSCORE', P .. 'leases', run) then return true end
@@ -203,7 +204,7 @@ local function starts_beside(device, user, shape)
 end
 
 local function waits_for_room(id, user, shape) -- promoted jobs do not preempt
-  local j = call('HMGET', job_key(id), 'st', 'lf')
+  local j = call('HMGET', job_key(id), F.state, F.promotions)
   if j[1] ~= 'queued' or counted(j[2]) > 0 or under_way(id) then return false end
   if limit_in_the_way(user, shape, least_kind(shape)) then return false end
   for _, devices in ipairs(hosts) do

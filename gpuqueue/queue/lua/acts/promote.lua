@@ -10,12 +10,12 @@ local now, lifted = now_ms(), 0
 local last = last_id_before(now - after_ms)
 
 local function promote(id, lv, user, shape)
-  local j = call('HMGET', job_key(id), 'lf', 'at', 'ls')
+  local j = call('HMGET', job_key(id), F.promotions, F.attempts, F.losses)
   local lifts, since = counted(j[1]), waits_since(id, now)
   if not since or now - since < after_ms * (lifts + 1) then return false end
   local above = tostring(tonumber(lv) + 1)
   leave_line(id, lv, user, shape) -- its reservation stays
-  call('HSET', job_key(id), 'lv', above, 'lf', lifts + 1)
+  call('HSET', job_key(id), F.priority, above, F.promotions, lifts + 1)
   enqueue(id, above, user, shape)
   tell('promote', id, 'queued', now, counted(j[2]), counted(j[3]), '', 'level', above)
   lifted = lifted + 1

@@ -40,7 +40,7 @@ if now < tonumber(call('HGET', P .. 'meta', 'grace') or 0) then return {} end
 local out = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', string.format('%.0f', now), 'LIMIT', 0, most)) do
   local job = read_job(id)
-  if ACTIVE[job.st] then
+  if ACTIVE[job.state] then
     out[#out + 1] = id
     out[#out + 1] = lose(id, job, now, tonumber(loss_limit), 'no worker vouched for it in time')
   else

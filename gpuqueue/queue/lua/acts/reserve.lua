@@ -8,7 +8,7 @@
 -- If the start of the job is unknown, its devices could be empty for days. So they are reserved for as long as the job
 -- had waited when the reservation began, or when a run in its way last ended (rk). Then they are dropped, and the runs
 -- in the way are recorded as waited for in vain (iw): nothing is reserved behind them again. Each time the wait is
--- longer, so that it outlasts any run in the end; see docs/internals/adr/0012-kept-for-as-long-as-it-waited.md.
+-- longer, so that it outlasts any run in the end; see docs/internals/adr/0012-length-of-a-reservation.md.
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -73,13 +73,13 @@ end
 -- reservation does not count: it ends soon, and otherwise jobs that wait for other devices of the host would wait for
 -- days as well.
 local function counts(id)
-  local since = tonumber(call('HGET', job_key(id), 'rs') or '') or now
+  local since = tonumber(call('HGET', job_key(id), F.reserved_since_ms) or '') or now
   return now - since <= math.max(after_ms, AT_LEAST_MS) and 1 or 0
 end
 
 -- Read rk. -> since when the reservation waits for the same runs of unknown end, and their ids; nil, {} for none
 local function hold_of(id)
-  local since, names = string.match(call('HGET', job_key(id), 'rk') or '', '^(%d+):([%d,]+)$')
+  local since, names = string.match(call('HGET', job_key(id), F.reserved_runs) or '', '^(%d+):([%d,]+)$')
   local ids = {}
   for run in string.gmatch(names or '', '%d+') do ids[run] = true end
   return tonumber(since), ids
@@ -93,7 +93,7 @@ end
 
 local function keep_holding(id, found) -- -> until when; 0 if the start of the job is known
   if found.start ~= 0 then
-    call('HDEL', job_key(id), 'rk')
+    call('HDEL', job_key(id), F.reserved_runs)
     return 0
   end
   local names = {}
@@ -102,7 +102,7 @@ local function keep_holding(id, found) -- -> until when; 0 if the start of the j
       if runs[run].ends == 0 then names[#names + 1] = run end
     end
   end
-  call('HSETNX', job_key(id), 'rk', string.format('%.0f:', now) .. table.concat(names, ','))
+  call('HSETNX', job_key(id), F.reserved_runs, string.format('%.0f:', now) .. table.concat(names, ','))
   return patient_until(id, hold_of(id) or now)
 end
 
@@ -130,7 +130,7 @@ local function is_in_vain(id, shape, found, since, waits_for)
   if found.start ~= 0 or not since then return false end
   for run in pairs(waits_for) do
     if not runs[run] then
-      call('HDEL', job_key(id), 'rk') -- starts again when the job is reserved for again
+      call('HDEL', job_key(id), F.reserved_runs) -- starts again when the job is reserved for again
       return false
     end
   end
@@ -144,7 +144,8 @@ local function note_lasting(host, since, waits_for, n)
     for _, run in ipairs(device.runs) do
       if waits_for[run.id] or (n > 1 and run.ends == 0 and run.since <= since) then
         run.lasts = true
-        if run.claimed ~= '' then call('HSET', job_key(run.id), 'iw', run.claimed) end -- a damaged entry has no claim time
+        -- a damaged entry has no claim time
+        if run.claimed ~= '' then call('HSET', job_key(run.id), F.in_vain_ms, run.claimed) end
       end
     end
   end
@@ -158,8 +159,8 @@ local function reserve(id, shape, found)
     holder[device.name] = id
     chosen[#chosen + 1] = device.name
   end
-  call('HSET', job_key(id), 'rv', table.concat(chosen, ','))
-  call('HSETNX', job_key(id), 'rs', string.format('%.0f', now))
+  call('HSET', job_key(id), F.reserved, table.concat(chosen, ','))
+  call('HSETNX', job_key(id), F.reserved_since_ms, string.format('%.0f', now))
   found.host.held = found.host.held + counts(id)
   local ends = string.format('%.0f', keep_holding(id, found))
   for _, value in ipairs({id, table.concat(chosen, ','), string.format('%.0f', found.start), ends}) do out[#out + 1] = value end
@@ -170,7 +171,7 @@ local function forget(id, devices)
     call('HDEL', rsv, device)
     holder[device] = nil
   end
-  call('HDEL', job_key(id), 'rv', 'rs', 'rk', 'pb')
+  call('HDEL', job_key(id), F.reserved, F.reserved_since_ms, F.reserved_runs, F.by_preemption)
   changed = true
 end
 
@@ -238,22 +239,22 @@ for _, id in ipairs(ids) do
   if host then host.held = host.held - counts(id) end -- added again below
   local here, best
   local since, waits_for = hold_of(id)
-  local is_made = call('HEXISTS', job_key(id), 'pb') == 1 -- runs were preempted for it: see preempt.lua
-  if (most > 0 or is_made) and job.st == 'queued' and queueable(job) then
-    here = host and plan(free_for(id, host, devices), job.sh, now, job.u, waits_for)
+  local is_made = call('HEXISTS', job_key(id), F.by_preemption) == 1 -- runs were preempted for it: see preempt.lua
+  if (most > 0 or is_made) and job.state == 'queued' and queueable(job) then
+    here = host and plan(free_for(id, host, devices), job.shape, now, job.user, waits_for)
     if here then here.host = host end
-    best = best_for(id, job.u, job.sh, host, waits_for)
+    best = best_for(id, job.user, job.shape, host, waits_for)
   end
   local is_sooner = here and best and sooner(best.start == 0 and 0 or best.start + MOMENT_MS, here.start)
   local is_coming = is_made and here and here.start ~= 0 -- a preempted run that does end must not end in vain
   if here and best and (is_coming or not is_sooner) then best = here end
-  if here and best == here and is_in_vain(id, job.sh, here, since, waits_for) then
-    local _, _, n = parse_shape(job.sh)
+  if here and best == here and is_in_vain(id, job.shape, here, since, waits_for) then
+    local _, _, n = parse_shape(job.shape)
     note_lasting(host, since, waits_for, n)
     best = nil
   end
   if best ~= here or not best then forget(id, devices) end
-  if best then reserve(id, job.sh, best) end
+  if best then reserve(id, job.shape, best) end
 end
 
 -- Return whether the limits of a user leave no room for a run of this shape, whichever device it gets.

@@ -29,7 +29,7 @@ local default_ms = not time_ms and default_time_ms(pool)
 if default_ms then return {'default', default_ms} end
 
 local known_id, known_ts = string.match(call('GET', key2('idem', nonce)) or '', '^(%d+):(%d+)$')
-if known_id then return {'queued', known_id, known_ts, verdict == 'queued' and why or '', call('HGET', job_key(known_id), 'why') or ''} end
+if known_id then return {'queued', known_id, known_ts, verdict == 'queued' and why or '', call('HGET', job_key(known_id), F.reason) or ''} end
 local twin = waits.key and same_key(user, waits.key)
 if twin then return {'found', twin} end
 if verdict == 'impossible' then return {verdict, why, figure} end
@@ -48,17 +48,17 @@ local now = now_ms()
 local stamp = string.format('%.0f', now)
 call('SET', key2('idem', nonce), id .. ':' .. stamp, 'EX', 600)
 local state = waits.hold and 'held' or 'queued'
-call('HSET', job_key(id), 'st', state, 'u', user, 'lv', lv, 'sh', shape, 'mem', mem, 'rq', requeue,
-  'at', 0, 'ls', 0, 'ts', stamp)
+call('HSET', job_key(id), F.state, state, F.user, user, F.priority, lv, F.shape, shape, F.mem_bytes, mem, F.requeue, requeue,
+  F.attempts, 0, F.losses, 0, F.submitted_ms, stamp)
 call('SET', key2('s', id), spec)
-local job = {u = user, lv = lv, sh = shape}
+local job = {user = user, priority = lv, shape = shape}
 begin_array(id, spec, waits.hold, job)
 call('ZADD', P .. 'live', id, id)
 keep_waits(id, job, waits)
 depend(id, job, wanted)
 if waits.hold then out_of_sight(id, job) end
 local aside = waits.hold and 'held' or stand(id, job, now)
-if aside ~= '' then call('HSET', job_key(id), 'why', aside) end
-tell('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))
+if aside ~= '' then call('HSET', job_key(id), F.reason, aside) end
+tell('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.not_before_ms or '', unpack(for_the_book))
 if aside == '' then ring('work') end
 return {verdict, id, stamp, why, aside}

@@ -4,7 +4,7 @@ local wrong = expect {}
 if wrong then return wrong end
 local users = {}
 for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do
-  local user = call('HGET', job_key(id), 'u')
+  local user = call('HGET', job_key(id), F.user)
   if user then users[user] = true end
 end
 for _, lv in ipairs(LEVELS) do

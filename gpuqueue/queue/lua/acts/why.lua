@@ -20,24 +20,24 @@ local wrong = expect {'id'}
 if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
-if not job.st then return {} end
-if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then
-  local by, deadline, times = unpack(call('HMGET', job_key(id), 'pre', 'pd', 'pn'))
-  return {job.st, job.lv or '1', 0, 0, 0, 0, '', {}, {}, {}, {by or '', deadline or '', times or '0'}}
+if not job.state then return {} end
+if job.state ~= 'queued' and job.state ~= 'held' or not queueable(job) then
+  local by, deadline, times = unpack(call('HMGET', job_key(id), F.preempted_by, F.preempt_until_ms, F.preemptions))
+  return {job.state, job.priority or '1', 0, 0, 0, 0, '', {}, {}, {}, {by or '', deadline or '', times or '0'}}
 end
 local now = now_ms()
-local mem, limit_s, n, wanted_pool, wish, more = parse_shape(job.sh)
+local mem, limit_s, n, wanted_pool, wish, more = parse_shape(job.shape)
 local want = constraints(more)
 local most = want.alone and most_alone(wanted_pool) or math.huge -- most_alone: limits.lua
 
 local function text(number) return string.format('%.0f', number) end
 
 -- The limits that block it everywhere; if there are none, those of the first device where a limit blocks it.
-local limits = limits_in_the_way(job.u, job.sh, least_kind(job.sh))
+local limits = limits_in_the_way(job.user, job.shape, least_kind(job.shape))
 -- Return whether a limit leaves no room for the job on a device of this kind, charged with so many bytes.
 local function is_beyond(kind, charged)
-  local is_so = limit_in_the_way(job.u, job.sh, kind, charged) ~= nil
-  if is_so and #limits == 0 then limits = limits_in_the_way(job.u, job.sh, kind, charged) end
+  local is_so = limit_in_the_way(job.user, job.shape, kind, charged) ~= nil
+  if is_so and #limits == 0 then limits = limits_in_the_way(job.user, job.shape, kind, charged) end
   return is_so
 end
 
@@ -61,7 +61,7 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
     local bytes, places = left_beside(device, capacity, all_slots, need, blockers)
     if n > 1 or not ((mem <= bytes and places >= 1 and not want.alone) or ends_before(limit_s, start, now)) then return 'kept' end
   end
-  if job.st == 'held' or (job.why or '') ~= '' then return 'not_yet' end
+  if job.state == 'held' or (job.reason or '') ~= '' then return 'not_yet' end
   return is_beyond(kind, n == 1 and want.alone and available or nil) and 'limit' or 'fits'
 end
 
@@ -78,8 +78,8 @@ end
 -- Find where the job has room first, ignoring reservations. Only called if there is no other forecast. Also nil if
 -- reservations are all that is in its way: the devices' obstacles show that.
 local function plan_behind(pictures)
-  local found, is_beyond_limits = plan(pictures, job.sh, now, job.u), false
-  if not found then found, is_beyond_limits = plan(pictures, job.sh, now), true end
+  local found, is_beyond_limits = plan(pictures, job.shape, now, job.user), false
+  if not found then found, is_beyond_limits = plan(pictures, job.shape, now), true end
   if not found then return nil end
   found.beyond = is_beyond_limits
   local waits, kept, others = false, false, {}
@@ -114,14 +114,15 @@ for _, host in ipairs(names) do
     if available then
       local holder, need, start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
       if holder and holder ~= id and reserved_in_vain(holder, kind) then holder = nil end
-      local _, headroom = parse_record(records[i + 1], device)
+      local _, headroom = parse_record(records[i + 1])
       local running = runs_on(device, total)
       local why = obstacle(device, available, pool, seen, slots, total, kind, tonumber(headroom), capacity, all_slots,
         holder, need, start, blockers, foreign, running)
       local row = {device, host, why, text(available), text(capacity), text(total), holder or '',
-        holder and call('HGET', job_key(holder), 'pb') or ''}
+        holder and call('HGET', job_key(holder), F.by_preemption) or ''}
       for _, run in ipairs(running) do
-        local st, pre, times, lv, until_ms = unpack(call('HMGET', job_key(run.id), 'st', 'pre', 'pn', 'lv', 'pd'))
+        local st, pre, times, lv, until_ms = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by,
+          F.preemptions, F.priority, F.preempt_until_ms))
         local going = is_leaving(st, pre, until_ms, now) and '1' or ''
         local level = string.match(lv or '', '^[0-3]$') or ''
         for _, value in ipairs({run.id, text(run.bytes), text(run.ends), text(counted(times)), going, level}) do
@@ -153,9 +154,9 @@ for _, host in ipairs(names) do
     for _, row in ipairs(rows) do row[3] = #rows < n and 'alone' or beyond and 'limit' or 'fits' end
   end
   served[host] = all
-  local found = plan(planned, job.sh, now, job.u)
+  local found = plan(planned, job.shape, now, job.user)
   if found and (not plans or sooner(found.start, plans.start)) then plans = found end
-  local other = not found and plan(planned, job.sh, now) -- where the job could start without its limits
+  local other = not found and plan(planned, job.shape, now) -- where the job could start without its limits
   if other and (not beyond_plans or sooner(other.start, beyond_plans.start)) then beyond_plans = other end
   local behind = not found and not other and plan_behind(all)
   if behind and (not behind_plans or sooner(behind.start, behind_plans.start)) then behind_plans = behind end
@@ -170,7 +171,7 @@ for _, device in ipairs(plans and want.alone and plans.devices or {}) do
   charged = math.min(charged or math.huge, math.max(device.gives, 0))
 end
 if plans and plans.beyond and #limits == 0 then -- occupied; once empty, it gives more than a limit allows
-  limits = limits_in_the_way(job.u, job.sh, plans.devices[1].kind, charged)
+  limits = limits_in_the_way(job.user, job.shape, plans.devices[1].kind, charged)
   if limits[1] and limits[1].asked > limits[1].most then plans, limits = nil, {} end -- the job can never have such a device
 end
 
@@ -188,32 +189,32 @@ end
 
 local higher, users_before, theirs = 0, 0, 0
 for _, lv in ipairs(LEVELS) do
-  if lv == job.lv then break end
+  if lv == job.priority then break end
   for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do higher = higher + waiting(lv, user, '+inf') end
 end
-for _, user in ipairs(call('ZRANGE', key2('ul', job.lv), 0, -1)) do
-  if user == job.u then break end
-  users_before, theirs = users_before + 1, theirs + waiting(job.lv, user, '+inf')
+for _, user in ipairs(call('ZRANGE', key2('ul', job.priority), 0, -1)) do
+  if user == job.user then break end
+  users_before, theirs = users_before + 1, theirs + waiting(job.priority, user, '+inf')
 end
-local own_before = waiting(job.lv, job.u, '(' .. place_of(id))
+local own_before = waiting(job.priority, job.user, '(' .. place_of(id))
 
-local under = #limits > 0 and room_under_limits(limits, job.u, job.sh, plans and plans.start or now, now)
+local under = #limits > 0 and room_under_limits(limits, job.user, job.shape, plans and plans.start or now, now)
 
 -- Jobs with a reservation on devices of the plan are ahead there, whatever their position in the order; but a job that
 -- ends before they start is ahead of them.
 local judged = {} -- id -> true
 local function goes_before(id, is_so)
   local its = read_job(id)
-  if judged[id] or its.st ~= 'queued' or not queueable(its) then return end
+  if judged[id] or its.state ~= 'queued' or not queueable(its) then return end
   judged[id] = true
-  local line, place, among = queue_key(its.lv, its.u, its.sh), place_of(id), nil
+  local line, place, among = queue_key(its.priority, its.user, its.shape), place_of(id), nil
   for _, each in ipairs(ahead) do
     local below = tonumber((string.gsub(each.below, '^%(', ''))) or math.huge
     if each.line == line and tonumber(place) <= below then among = each end
   end
   if among and not is_so then among.count = among.count - 1 end
   if is_so and not among then
-    ahead[#ahead + 1] = {shape = its.sh, user = its.u, line = line, from = place, below = place, count = 1}
+    ahead[#ahead + 1] = {shape = its.shape, user = its.user, line = line, from = place, below = place, count = 1}
   end
 end
 for _, later in ipairs(under and plans and plans.beyond and under.gone_before or {}) do goes_before(later, false) end
@@ -226,7 +227,7 @@ local MOST_LOOKED_AT = 32 -- jobs of one shape; more than that fill any device
 local function has_arrays(each) -- an array counts as one job, and takes the room of many
   if each.count > MOST_LOOKED_AT then return true end
   for _, other in ipairs(call('ZRANGE', each.line, each.from or '-inf', each.below, 'BYSCORE')) do
-    if call('HEXISTS', job_key(other), 'rm') == 1 then return true end
+    if call('HEXISTS', job_key(other), F.left) == 1 then return true end
   end
   return false
 end
@@ -286,7 +287,7 @@ end
 
 -- Find the jobs ahead that may take the room under a limit that the job needs, once these runs are gone.
 local function rivals_under(has_gone, kind, found)
-  for _, limit in ipairs(under_each_limit(job.u, asked_for(job.sh, kind, charged), has_gone)) do
+  for _, limit in ipairs(under_each_limit(job.user, asked_for(job.shape, kind, charged), has_gone)) do
     local left, under, these, arrays = limit.left, {}, {}, false
     for _, user in ipairs(limit.users) do under[user] = true end
     for _, each in ipairs(ahead) do
@@ -301,7 +302,7 @@ local function rivals_under(has_gone, kind, found)
 end
 
 local first = {}
-if plans and not (job.st == 'queued' and (job.why or '') ~= '') then
+if plans and not (job.state == 'queued' and (job.reason or '') ~= '') then
   local where, blockers, in_vain = {}, {}, {}
   for _, device in ipairs(plans.devices) do
     where[#where + 1] = device.name
@@ -327,4 +328,4 @@ for _, each in ipairs(limits) do
 end
 local since = waits_since(id, now)
 local room = under and {text(under.at), under.kept or '', table.concat(under.ids, ',')} or {}
-return {job.st, job.lv, higher, users_before, theirs, own_before, since and text(since) or '', first, told, room, unpack(devices)}
+return {job.state, job.priority, higher, users_before, theirs, own_before, since and text(since) or '', first, told, room, unpack(devices)}

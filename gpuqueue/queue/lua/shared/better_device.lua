@@ -22,7 +22,7 @@ function better_device(here, mem, asks, order, now)
     for h = 1, #hosts do
       local records, here = call('HGETALL', key2('dev', hosts[h])), {}
       for i = 1, #records, 2 do
-        local total, headroom, foreign, seen, slots, pool, its = parse_record(records[i + 1], records[i])
+        local total, headroom, foreign, seen, slots, pool, its = parse_record(records[i + 1])
         if total and records[i] ~= device and its == kind and tonumber(slots) > 0 and math.abs(now - seen) < SEEN_MS then
           here[#here + 1] = {name = records[i], host = hosts[h], pool = pool, record = records[i + 1],
             room = total - headroom - foreign}
@@ -71,9 +71,9 @@ end
 function leave_to(device, id, now)
   local left = learned.left or 0 -- jobs left so far in this claim
   if left == MOST_LEFT then return false end
-  local since = tonumber(call('HGET', job_key(id), 'pl') or '')
+  local since = tonumber(call('HGET', job_key(id), F.left_since_ms) or '')
   if since and (now - since >= LEAVE_MS or now < since) then return false end -- the latter: the clock was set
-  if not since then call('HSET', job_key(id), 'pl', string.format('%.0f', now)) end
+  if not since then call('HSET', job_key(id), F.left_since_ms, string.format('%.0f', now)) end
   ring('for:' .. device)
   learned.left = left + 1
   return true

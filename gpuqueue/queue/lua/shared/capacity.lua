@@ -48,7 +48,7 @@ end
 -- Return whether a device of this kind is reserved for a job that cannot start there because of a limit of its user.
 function reserved_in_vain(id, kind)
   if not limits_set() then return false end
-  local j = call('HMGET', job_key(id), 'u', 'sh')
+  local j = call('HMGET', job_key(id), F.user, F.shape)
   return j[1] and j[2] and parse_shape(j[2]) and limit_in_the_way(j[1], j[2], kind) ~= nil
 end
 
@@ -65,14 +65,14 @@ end
 
 -- Return a device as a planning record; nil if no worker serves it now.
 function picture(host, device, record, now)
-  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
+  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record)
   if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
   local seen_so = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots),
     total = tonumber(total), foreign = tonumber(foreign), capacity = total - headroom - foreign, runs = runs_on(device, tonumber(total), now)}
   seen_so.free = seen_so.capacity
   for _, run in ipairs(seen_so.runs) do
     seen_so.alone = seen_so.alone or run.alone
-    local claimed, in_vain = unpack(call('HMGET', job_key(run.id), 'tc', 'iw'))
+    local claimed, in_vain = unpack(call('HMGET', job_key(run.id), F.claimed_ms, F.in_vain_ms))
     run.since, run.claimed = tonumber(claimed or '') or 0, claimed or ''
     run.lasts = run.ends == 0 and in_vain and in_vain == claimed -- see reserve.lua; a preempted run has an end
     seen_so.free = seen_so.free - run.bytes
@@ -90,7 +90,7 @@ function runs_under(users, now)
     for i = 1, #runs, 2 do
       local gpus, bytes = string.match(runs[i + 1], '^(%d+):(%d+)$')
       if gpus and call('ZSCORE', P .. 'leases', runs[i]) then
-        local claimed, devices, in_vain = unpack(call('HMGET', job_key(runs[i]), 'tc', 'devs', 'iw'))
+        local claimed, devices, in_vain = unpack(call('HMGET', job_key(runs[i]), F.claimed_ms, F.devices, F.in_vain_ms))
         local device = string.match(devices or '', '^[^,]+')
         local lease = device and call('HGET', key2('dl', device), runs[i]) or ''
         local ends = end_told(string.match(lease, '^%d+:%d+:(%d+)') or '', now)
@@ -211,7 +211,7 @@ function last_id_before(moment)
   while low <= high do
     local middle = math.floor((low + high) / 2)
     local id = call('ZRANGE', P .. 'live', middle, middle)[1]
-    local submitted = tonumber(call('HGET', job_key(id), 'ts') or '') or 0
+    local submitted = tonumber(call('HGET', job_key(id), F.submitted_ms) or '') or 0
     if submitted <= moment then found, low = tonumber(id), middle + 1 else high = middle - 1 end
   end
   return found
@@ -221,7 +221,8 @@ end
 -- the job could start (held, waiting for a job or a begin time) does not count, nor time in which it ran. An array
 -- whose members are being claimed counts from the last claim, or from when it could next be claimed.
 function waits_since(id, now)
-  local state, taken, since, submitted = unpack(call('HMGET', job_key(id), 'st', 'tw', 'since', 'ts'))
+  local state, taken, since, submitted = unpack(call('HMGET', job_key(id), F.state, F.member_claimed_ms,
+    F.ready_since_ms, F.submitted_ms))
   if state ~= 'queued' then return nil end
   local last = math.max(tonumber(taken or '') or 0, tonumber(since or '') or 0)
   return last > 0 and last or tonumber(submitted or '') or now

@@ -1,39 +1,8 @@
 -- Keys, time, the outbox and the wake-up channel. First part of every script, before state.lua. KEYS[1] is the prefix
 -- of all keys (../keys.py lists the keys and their contents).
 --
--- Fields of j:<id> (times are milliseconds on the store's clock):
---   st   state
---   u    user
---   lv   priority
---   sh   shape
---   mem  bytes on each device
---   rq   1 if the job may run again
---   at   attempts
---   ls   losses
---   tok  token of the run
---   why  wait reason
---   w, host, devs  worker, host and devices (comma-separated) of the run
---   ts, tc, tr, te  when the job was submitted, claimed, started, ended
---   dep  seconds of usage charged in advance
---   rate  usage per second
---   usu  how long the user's runs usually took at the time of the claim, in seconds ('': unknown)
---   tf   when the job was claimed, on the clock of fair_ms
---   said  what the worker reported at the start (JSON, for the history)
---   how  how the run came to its start: immediate, backfill, reserved
---   pre  the job that this run must free its devices for
---   pd   when the preempted run must have ended (ms)
---   pn   how often the job was preempted
---   pb   1 if its reservation waits for preempted runs
---   ev   outbox id of the event that ended the job
---   lf   how often aging raised the job's priority
---   rv   devices reserved for the job
---   rs   since when (ms)
---   rk   since when the reservation waits for the same runs to end: ms:ids (see reserve.lua)
---   iw   tc of a run that a job waited for in vain; no reservation waits for this run again
---   pl   since when the job is left to a better device (see better_device.lua)
---   fr   its number among the jobs that were moved to the front (see priority_front.lua)
---   tg   its tags, where they differ from those of its spec
---   nt   its note (see set_tags.lua)
+-- F.state is the stored name of the field `state` of a job's hash, as a constant. F{state, user} is two tables: the
+-- stored names, and the names themselves. ../../job_fields.py lists all fields; ../../scripts.py replaces both forms.
 local P = KEYS[1]
 local call = redis.call
 local LEVELS = {'3', '2', '1', '0'} -- highest first

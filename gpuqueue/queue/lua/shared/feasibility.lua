@@ -24,7 +24,7 @@ local function judge(user, lv, shape)
     local records = call('HGETALL', key2('dev', hosts[h]))
     local candidates, fitting = {}, {} -- by kind: one job never mixes kinds
     for i = 1, #records, 2 do
-      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1])
       anything = anything or total ~= nil
       named = named or (want.devices and is_named(want.devices, records[i]))
       if total and (pool == '' or pool == its_pool) then

@@ -81,7 +81,7 @@ end
 
 -- Keep or drop a reservation of room.
 local function look_again(whose, kept, now, at)
-  local j = call('HMGET', job_key(kept.id), 'st', 'u', 'sh', 'lv', 'rs')
+  local j = call('HMGET', job_key(kept.id), F.state, F.user, F.shape, F.priority, F.reserved_since_ms)
   local bound = j[1] == 'queued' and j[2] == kept.user and j[3] == kept.shape and j[4]
     and call('ZSCORE', queue_key(j[4], kept.user, kept.shape), kept.id) and bound_of(kept.user, whose)
   local reserved, keeping = at.hold_of(kept.id)
@@ -102,7 +102,7 @@ local function look_again(whose, kept, now, at)
   if is_over and is_missed_under(bound, kept) then
     for id, run in pairs(next(without) and without or on_devices) do
       local is_endless = run.ends == 0 and run.claimed ~= '' -- a damaged entry has no claim time
-      if is_endless then call('HSET', job_key(id), 'iw', run.claimed) end
+      if is_endless then call('HSET', job_key(id), F.in_vain_ms, run.claimed) end
     end
     kept = nil
   end

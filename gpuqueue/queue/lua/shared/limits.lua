@@ -63,7 +63,7 @@ function waiting_of(user)
   end
   count = count + call('ZCOUNT', aside, 0, 0)
   for _, array in ipairs(call('ZRANGE', aside, 1, 1, 'BYSCORE')) do
-    local left, held, lv, shape = unpack(call('HMGET', job_key(array), 'rm', 'hd', 'lv', 'sh'))
+    local left, held, lv, shape = unpack(call('HMGET', job_key(array), F.left, F.held, F.priority, F.shape))
     count = count + count_of(parse_ranges(left)) + count_of(parse_ranges(held))
     if lv and shape and call('ZSCORE', queue_key(lv, user, shape), array) then count = count - 1 end
   end
@@ -81,7 +81,7 @@ local function charge_of(shape)
   for _, host in ipairs(known and {} or call('SMEMBERS', P .. 'hosts')) do
     local records, by_kind = call('HGETALL', key2('dev', host)), {}
     for i = 1, #records, 2 do
-      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1])
       local gives = total and total - headroom
       if gives and gives >= mem and belongs(pool, wish, want, records[i], its_pool, kind) and (n == 1 or kind ~= 'mig') then
         by_kind[kind] = by_kind[kind] or {}
@@ -194,7 +194,7 @@ function least_kind(shape)
   for _, host in ipairs(on_cpus[shape] == nil and call('SMEMBERS', P .. 'hosts') or {}) do
     local records = call('HGETALL', key2('dev', host))
     for i = 1, #records, 2 do
-      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1])
       local is_enough = total and kind == 'cpu' and total - headroom >= mem
       if is_enough and belongs(pool, wish, constraints(more), records[i], its_pool, kind) then on_cpus[shape] = true end
     end

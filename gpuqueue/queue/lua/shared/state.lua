@@ -19,14 +19,9 @@ local function wants_alone(shape)
 end
 
 -- Parse the record of a device. -> total, headroom, foreign (bytes of external processes), seen, slots, pool, kind
--- (gpu; mig, a part of a GPU; simulated; cpu). Records of older workers have no kind: it is derived from the device's
--- name.
-local KIND_BY_NAME = {['cpu-'] = 'cpu', ['MIG-'] = 'mig', ['sim-'] = 'simulated'}
-local function parse_record(record, device)
-  local total, headroom, foreign, seen, slots, pool, kind =
-    string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):([^:]*):?(.*)$')
-  if kind == '' then kind = KIND_BY_NAME[string.sub(device, 1, 4)] or 'gpu' end
-  return total, headroom, foreign, seen, slots, pool, kind
+-- (gpu; mig, a part of a GPU; simulated; cpu).
+local function parse_record(record)
+  return string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):([^:]*):(.*)$')
 end
 
 -- Return whether the queue knows of a GPU. Lost, drained and silent GPUs count until they are withdrawn. Read at most
@@ -38,7 +33,7 @@ local function gpus_known()
   for h = 1, #hosts do
     local records = call('HGETALL', key2('dev', hosts[h]))
     for i = 1, #records, 2 do
-      local total, _, _, _, _, _, kind = parse_record(records[i + 1], records[i])
+      local total, _, _, _, _, _, kind = parse_record(records[i + 1])
       if total and kind ~= 'cpu' then
         learned.gpus_known = true
         return true
@@ -190,7 +185,7 @@ local DEPOSIT_S = 600
 -- Return the position of a job among the jobs of its user: its id, or a number below 0 if it was moved to the front
 -- (see priority_front.lua).
 local function place_of(id)
-  local front = call('HGET', job_key(id), 'fr')
+  local front = call('HGET', job_key(id), F.front)
   return front and '-' .. front or id
 end
 
@@ -229,12 +224,12 @@ end
 
 -- Drop the reservation of a job that has started or no longer waits. -> whether it had one
 local function unreserve(id)
-  local kept = call('HGET', job_key(id), 'rv')
+  local kept = call('HGET', job_key(id), F.reserved)
   if not kept then return false end
   for device in string.gmatch(kept, '[^,]+') do
     if string.match(call('HGET', P .. 'rsv', device) or '', '^(%d+):') == id then call('HDEL', P .. 'rsv', device) end
   end
-  call('HDEL', job_key(id), 'rv', 'rs', 'rk', 'pb')
+  call('HDEL', job_key(id), F.reserved, F.reserved_since_ms, F.reserved_runs, F.by_preemption)
   return true
 end
 
@@ -265,7 +260,7 @@ end
 local function promise(host, device, record, leases)
   record = record or call('HGET', key2('dev', host), device)
   if not record then return nil end
-  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
+  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record)
   if not total then return nil end -- damaged: the worker's next heartbeat rewrites it
   local available, capacity = total - headroom - foreign, total - headroom - foreign
   leases = leases or call('HGETALL', key2('dl', device))
@@ -314,16 +309,16 @@ local function lease_of(bytes, ends, alone, nonce) return bytes .. ':0:' .. ends
 -- -> the bytes allocated on the first device
 local function hold_devices(id, run, mem, shape, now, expires)
   local _, limit_s = parse_shape(shape)
-  local ends = limit_s > 0 and string.format('%.0f', tonumber(run.tc) + limit_s * 1000) or '0'
-  for name, value in pairs(run) do call('HSET', job_key(id), name, value) end
-  call('HSET', job_key(id), 'tf', string.format('%.0f', fair_ms(now)), 'dep', 0)
-  local alone, held, nonce = wants_alone(shape), mem, string.match(run.tok, '%w*$')
-  for device in string.gmatch(run.devs, '[^,]+') do
+  local ends = limit_s > 0 and string.format('%.0f', tonumber(run.claimed_ms) + limit_s * 1000) or '0'
+  call('HSET', job_key(id), F.token, run.token, F.host, run.host, F.worker, run.worker, F.devices, run.devices,
+    F.claimed_ms, run.claimed_ms, F.rate, run.rate, F.claimed_fair_ms, string.format('%.0f', fair_ms(now)), F.deposit_s, 0)
+  local alone, held, nonce = wants_alone(shape), mem, string.match(run.token, '%w*$')
+  for device in string.gmatch(run.devices, '[^,]+') do
     local bytes = alone and all_of(run.host, device, mem) or mem
-    if device == string.match(run.devs, '^[^,]+') then held = bytes end
+    if device == string.match(run.devices, '^[^,]+') then held = bytes end
     call('HSET', key2('dl', device), id, lease_of(bytes, ends, alone, nonce))
   end
-  count_run(id, call('HGET', job_key(id), 'u'), promised_to(id, run.devs) or tonumber(mem), run.devs) -- as in claim.lua
+  count_run(id, call('HGET', job_key(id), F.user), promised_to(id, run.devices) or tonumber(mem), run.devices) -- as in claim.lua
   call('ZADD', P .. 'leases', string.format('%.0f', expires), id)
   return held
 end
@@ -331,21 +326,21 @@ end
 -- Free all that a run holds, and replace its deposit with the seconds it really took: by its shim's clock where known
 -- (took_s), because the store's clock may have been set meanwhile.
 local function free_devices(id, job, now, took_s)
-  for device in string.gmatch(job.devs or '', '[^,]+') do call('HDEL', key2('dl', device), id) end
+  for device in string.gmatch(job.devices or '', '[^,]+') do call('HDEL', key2('dl', device), id) end
   call('ZREM', P .. 'leases', id)
-  if job.u then call('HDEL', key2('run', job.u), id) end
-  local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
-  if not (job.u and claimed and deposit_s and rate) then return end -- damaged: the cost is unknown
+  if job.user then call('HDEL', key2('run', job.user), id) end
+  local claimed, deposit_s, rate = tonumber(job.claimed_ms), tonumber(job.deposit_s), tonumber(job.rate)
+  if not (job.user and claimed and deposit_s and rate) then return end -- damaged: the cost is unknown
   local spent_s = took_s or math.max(0, now - claimed) / 1000
   if took_s then -- it ran; the claim was not released
     -- Run lengths differ by orders of magnitude, so the mean is taken of their logarithms: the last run counts half,
     -- the value at the time of its claim the other half. (The deposit is no substitute: a time limit cuts it, a
     -- heartbeat raises it.)
-    local before_s = tonumber(job.usu or call('HGET', P .. 'usual', job.u) or '') -- an adopted run has no claim
+    local before_s = tonumber(job.usual_s or call('HGET', P .. 'usual', job.user) or '') -- an adopted run has no claim
     local last_s = math.max(1, took_s)
-    call('HSET', P .. 'usual', job.u, string.format('%.0f', before_s and math.sqrt(math.max(1, before_s) * last_s) or last_s))
+    call('HSET', P .. 'usual', job.user, string.format('%.0f', before_s and math.sqrt(math.max(1, before_s) * last_s) or last_s))
   end
-  charge(job.u, (spent_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed), share_of(job.u), levels_waited_at())
+  charge(job.user, (spent_s - deposit_s) * rate * weight(tonumber(job.claimed_fair_ms) or claimed), share_of(job.user), levels_waited_at())
 end
 
 -- Return the drains of a device: origin -> {why, by, at}. Each origin is independent (see ../drains.py). Plain text was
@@ -375,7 +370,7 @@ end
 local DEATHS = 3
 local function count_deaths(id, job, now, well, against, why)
   if well == '1' then
-    for device in string.gmatch(job.devs or '', '[^,]+') do call('HDEL', P .. 'deaths', device) end
+    for device in string.gmatch(job.devices or '', '[^,]+') do call('HDEL', P .. 'deaths', device) end
   end
   for device in string.gmatch(against, '[^,]+') do
     local row = cjson.decode(call('HGET', P .. 'deaths', device) or '[]')
@@ -398,7 +393,7 @@ end
 -- Record the end of a job. Its entry stays readable until the history has the event (settle.lua).
 local after_close -- (id, state, now): counts the member of an array; set in array.lua
 local function close(id, state, now, event)
-  call('HSET', job_key(id), 'st', state, 'te', string.format('%.0f', now), 'ev', event, 'why', '')
+  call('HSET', job_key(id), F.state, state, F.ended_ms, string.format('%.0f', now), F.end_event, event, F.reason, '')
   call('ZADD', P .. 'ended', string.format('%.0f', now), id)
   call('PUBLISH', P .. 'end', id)
   if call('EXISTS', key2('dep', id)) == 1 then -- dependent jobs are notified in batches (dependencies.lua)
@@ -410,23 +405,24 @@ end
 -- Read a counter; a damaged one restarts at 0. A script that failed on it would stop half-way, or stop every caller.
 local function counted(text) return text and #text < 10 and tonumber(string.match(text, '^%d+$')) or 0 end
 
-local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf', 'why', 'nb',
-  'nw', 'af', 'dk', 'rt', 'ro', 'rn', 'qn', 'rm', 'pre', 'pd', 'usu'}
+local STORED, NAMES = F{state, user, priority, shape, mem_bytes, requeue, attempts, losses, token, devices, claimed_ms,
+  deposit_s, rate, worker, claimed_fair_ms, reason, not_before_ms, not_before_reason, after, dedupe_key, retries_allowed,
+  retry_on, retries, requeues, left, preempted_by, preempt_until_ms, usual_s}
 local function read_job(id)
-  local values = call('HMGET', job_key(id), unpack(FIELDS))
+  local values = call('HMGET', job_key(id), unpack(STORED))
   local job = {}
-  for i = 1, #FIELDS do job[FIELDS[i]] = values[i] or nil end
-  job.at, job.ls = counted(job.at), counted(job.ls)
+  for i = 1, #NAMES do job[NAMES[i]] = values[i] or nil end
+  job.attempts, job.losses = counted(job.attempts), counted(job.losses)
   return job
 end
 
 -- Return whether the entry has all that a queue needs. A job that lost one of these fields can only be ended.
 local function queueable(job)
-  return job.u and job.sh and job.lv and string.match(job.lv, '^[0-3]$') and parse_shape(job.sh)
+  return job.user and job.shape and job.priority and string.match(job.priority, '^[0-3]$') and parse_shape(job.shape)
 end
 
 local ACTIVE = {starting = true, running = true, cancelling = true}
 
 -- Return whether this writer still owns the run. Every write after the claim checks this first; a stale writer changes
 -- nothing.
-local function owns(job, token) return ACTIVE[job.st] and job.tok == token end
+local function owns(job, token) return ACTIVE[job.state] and job.token == token end

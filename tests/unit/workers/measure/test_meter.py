@@ -153,10 +153,3 @@ def test_another_worker_goes_on_where_one_was_left() -> None:
     assert peak_of(meter, NVML, accounted={7: 11}) == peak_of(other, NVML, accounted={7: 11})
     assert (meter.activity(), meter.timeline(), {7}) == (other.activity(), other.timeline(), other.pids)
     assert (3, 47) == (other.before_bytes, other.delta_bytes)
-
-
-def test_figures_of_an_older_worker_are_taken_over() -> None:
-    """The figures of an older worker load after an upgrade under a running job. Version 0.1.0 kept only these."""
-    meter = Meter.from_plain({"peak_bytes": 9, "samples": 2, "na_samples": 1, "shared": False})
-
-    assert Peak(bytes=9, source=NVML, samples=2, na_samples=1, interval_s=None, shared=False) == peak_of(meter, NVML)
