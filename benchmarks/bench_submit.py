@@ -139,7 +139,7 @@ def _singles(store: Store, jobs: int) -> Measured:
     if without is not None:
         yield Absent(name=f"submit.{IN_REPOSITORY}", why=without)
     with Client(store.settings) as client:
-        submit = partial(client.submit, SPEC.argv, mem=SPEC.mem_bytes, env=SPEC.env)
+        submit = partial(client.jobs.submit, SPEC.argv, mem=SPEC.mem_bytes, env=SPEC.env)
         outside = partial(submit, cwd=store.settings.state_dir)  # the run's home hides any repository around it
         spec = outside().spec
         text = encode_spec(spec)

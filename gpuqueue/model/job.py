@@ -18,7 +18,6 @@ from types import MappingProxyType
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.lazy.imports import pattern
 from gpuqueue.model.array import Array, Member, Tally
 from gpuqueue.model.dependencies import NO_WAITS, Dependency, Waits
 from gpuqueue.model.device import DeviceFilter
@@ -29,7 +28,7 @@ from gpuqueue.model.retries import NO_RETRIES, Retries
 from gpuqueue.model.tags import tags_of
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.model.warning_signal import EarlySignal
-from gpuqueue.text.sanitize import brief
+from gpuqueue.text.sanitize import brief, name_of
 from gpuqueue.text.units import MAX_BYTES, MAX_S, MIB, format_bytes
 
 
@@ -217,8 +216,6 @@ class Shape:
         return text if self.device is None else f"{text}:{self.device}"
 
 
-#: Names that become part of a key in the store: no colons, no spaces, no control characters.
-_KEY_WORD = pattern(r"[A-Za-z0-9_.@+-]{1,64}")
 #: Longest job name, in characters.
 MAX_NAME = 128
 
@@ -339,13 +336,14 @@ class JobSpec:
         self._check_notifications()
         if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
             raise BadRequest(f"a job is another try of a job by its id, not of {brief(self.retry_of)}")
-        if not self.name or len(self.name) > MAX_NAME:
+        if not self.name:
+            raise BadRequest("--name is empty: say what to call the job, or leave it out")
+        if len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
             raise BadRequest(f"the working directory {brief(self.cwd)} is not absolute")
         for what, word in (("user", self.account.name), ("pool", self.pool or "x")):
-            if not _KEY_WORD.fullmatch(word):
-                raise BadRequest(f"{brief(word)} is no usable {what} name: letters, digits and _ . @ + - only")
+            name_of(f"usable {what} name", word)
         texts = (*self.argv, self.cwd, self.name, self.account.host, *self.env, *self.env.values())
         if "\0" in "".join(texts):
             raise BadRequest(

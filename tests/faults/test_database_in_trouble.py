@@ -83,7 +83,7 @@ def refused(client: Client, words: str) -> bool:
     The helper fails if the history is not refused at all.
     """
     with pytest.raises(HistoryUnreachable) as caught:
-        client.history()
+        client.history.search()
     return re.search(words, str(caught.value)) is not None
 
 
@@ -105,7 +105,7 @@ def go_through(site: Site, faults: list[Fault]) -> None:
             assert site.queue.outbox.backlog()[0] >= 4
             with Client(site.settings) as client:
                 if readable:
-                    assert jobs[0] in [record.job.id for record in client.history(limit=1000)]
+                    assert jobs[0] in [record.job.id for record in client.history.search(limit=1000)]
                 else:
                     until(lambda client=client, words=words: refused(client, words), what=f"{name} for a reader")
         until(lambda: site.queue.outbox.backlog() == (0, None), what=f"{name} mended")
@@ -113,7 +113,7 @@ def go_through(site: Site, faults: list[Fault]) -> None:
         lines = reported(site)[before:]
         assert len(lines) == len(set(lines)), lines
     database = site.client.database
-    assert jobs == [record.job.id for record in reversed(site.client.history(limit=10_000))]
+    assert jobs == [record.job.id for record in reversed(site.client.history.search(limit=10_000))]
     for job_id in jobs:
         assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.FINISH] == [event.act for event in database.events(job_id)]
         record = database.get(job_id)
@@ -146,7 +146,7 @@ def test_commands_say_it_in_one_line(site: Site, store_url: str) -> None:
     )
     assert 2 == json.loads(site.cli("status", "--json").stdout)["unrecorded"]
     site.cli("cancel", str(job_id))
-    assert JobState.CANCELLED is site.client.get(job_id).state
+    assert JobState.CANCELLED is site.client.jobs.get(job_id).state
 
 
 @pytest.mark.full

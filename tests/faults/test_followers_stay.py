@@ -39,7 +39,7 @@ def test_followers_wait_for_the_store_and_go_on(working: Site, own_store: OwnSto
     """
     go, out = tmp_path / "go", {}
     script = f"echo one; while ! test -e {go}; do sleep 0.05; done; echo two; exit 4"
-    job = str(working.client.submit(["sh", "-c", script], mem="1M").id)
+    job = str(working.client.jobs.submit(["sh", "-c", script], mem="1M").id)
     working.until_state(int(job), JobState.RUNNING)
     followers = {}
     for words in (("logs", "-f", job), ("attach", job), ("wait", job)):

@@ -78,13 +78,13 @@ def test_a_device_whose_host_has_no_room_takes_no_job_and_says_why(site: Site) -
 
         until(lambda: NO_ROOM in trouble(site), what="the device says why")
         assert f"closed: no run can begin: {NO_ROOM}" in site.cli("gpus").stdout
-        assert (JobState.QUEUED, 0, 0) == (site.client.get(job.id).state, *_counts(site, job.id))
+        assert (JobState.QUEUED, 0, 0) == (site.client.jobs.get(job.id).state, *_counts(site, job.id))
         until(lambda: site.queue.outbox.backlog() == (0, None), what="a history that has what happened")
-        before = len(site.client.story(job.id))
+        before = len(site.client.jobs.events(job.id))
         for _ in range(2):  # the worker's retries cost the job nothing
             last = disk.stat().st_mtime_ns
             until(lambda: disk.stat().st_mtime_ns > last, what="the next try")  # noqa: B023 - called in this very turn
-        assert before == len(site.client.story(job.id)) <= 3
+        assert before == len(site.client.jobs.events(job.id)) <= 3
         left = {entry.name for entry in disk.iterdir() if not entry.name.startswith(".try-")}
         assert {".filler", "live"} >= left, "each try left a directory"
 
@@ -95,7 +95,7 @@ def test_a_device_whose_host_has_no_room_takes_no_job_and_says_why(site: Site) -
 
 
 def _counts(site: Site, job_id: int) -> tuple[int, int]:
-    job = site.client.get(job_id)
+    job = site.client.jobs.get(job_id)
     return job.attempt, job.losses
 
 
@@ -116,7 +116,7 @@ def test_a_full_disk_ends_no_healthy_job_and_keeps_nobody_from_cancelling_it(sit
         outlive_the_grace(site, job_id)
         assert process.alive()
 
-        site.client.cancel(job_id)
+        site.client.jobs.cancel(job_id)
         record = site.until_recorded(job_id)
         assert JobState.CANCELLED is record.job.state
         assert not process.alive()
@@ -190,15 +190,15 @@ def test_a_worker_without_descriptors_loses_no_run_and_recovers(site: Site, tmp_
         until(lambda: NO_DESCRIPTOR in trouble(site), what="the device says why")
         outlive_the_grace(site, job_id)
         assert process.alive()
-        assert JobState.RUNNING is site.client.get(job_id).state
+        assert JobState.RUNNING is site.client.jobs.get(job_id).state
         gate.touch()
         until(lambda: not process.alive())
         until(
-            lambda: "it cannot be settled for now" in site.log() or site.client.get(job_id).state.is_end,
+            lambda: "it cannot be settled for now" in site.log() or site.client.jobs.get(job_id).state.is_end,
             what="the worker has looked for the exit",
         )
         assert worker.poll() is None, site.log()
-        assert (JobState.QUEUED, 0) == (site.client.get(later.id).state, site.client.get(later.id).losses)
+        assert (JobState.QUEUED, 0) == (site.client.jobs.get(later.id).state, site.client.jobs.get(later.id).losses)
 
     for each, words in ((job_id, "exit 3"), (later.id, "exit 0")):
         record = site.until_recorded(each)
@@ -227,7 +227,10 @@ def test_a_worker_that_can_start_nothing_gives_back_and_recovers(
         jobs = [site.queue.requests.submit(make_spec(mem_bytes=MIB)).id for _ in range(5)]
         until(lambda: trouble(site).startswith("no run can begin"), what="the device says why")
         until(lambda: any(Act.RELEASE_CLAIM in _acts(site, each) for each in jobs), what="it tried, and said so")
-        until(lambda: {JobState.QUEUED} == {site.client.get(each).state for each in jobs}, what="all that it had taken")
+        until(
+            lambda: {JobState.QUEUED} == {site.client.jobs.get(each).state for each in jobs},
+            what="all that it had taken",
+        )
         assert {(0, 0)} == {_counts(site, each) for each in jobs}
         gate.touch()
         assert "exit 3" == str(site.until_recorded(running).runs[-1].ending), "what runs is not touched"
@@ -238,7 +241,7 @@ def test_a_worker_that_can_start_nothing_gives_back_and_recovers(
 
 
 def _acts(site: Site, job_id: int) -> list[Act]:
-    return [event.act for event in site.client.story(job_id)]
+    return [event.act for event in site.client.jobs.events(job_id)]
 
 
 @pytest.mark.full

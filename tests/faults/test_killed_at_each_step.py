@@ -109,4 +109,4 @@ def test_a_moment_of_trouble_at_any_step_ends_no_job(site: Site, tmp_path: Path,
     assert "exit 3" == str(record.runs[-1].ending)
     assert ["run"] == effects.read_text().split()
     until(lambda: "the moment of trouble" in site.log(), what="the moment of trouble")
-    assert 20 > len(site.client.story(job.id)), "given back and claimed again, over and over"
+    assert 20 > len(site.client.jobs.events(job.id)), "given back and claimed again, over and over"

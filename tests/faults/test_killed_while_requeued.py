@@ -40,7 +40,7 @@ def test_a_run_that_asked_for_another_is_told_once(site: Site, tmp_path: Path, s
     site.start_worker()
 
     def waits_or_is_over() -> bool:
-        found = site.client.get(job.id)
+        found = site.client.jobs.get(job.id)
         return found.state.is_end or found.reason is WaitReason.REQUEUE
 
     until(waits_or_is_over, what="the first run's end")

@@ -108,7 +108,7 @@ def test_with_stop_there_are_never_two_live_copies(
     near.until_recorded(job)
     heal()
     until(lambda: "stale" in far.log() or "no longer ours" in far.log(), timeout_s=60, what="the far side heard")
-    again = near.client.show(job)
+    again = near.client.jobs.show(job)
     assert [EndingKind.LOST, EndingKind.EXITED] == [run.ending.kind for run in again.runs if run.ending]
     assert (JobState.FAILED, 7) == (again.job.state, again.runs[1].ending.exit_code if again.runs[1].ending else None)
     assert max(lives(effects)[1]) == max(first)

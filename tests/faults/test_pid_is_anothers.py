@@ -68,7 +68,7 @@ def test_a_run_whose_shims_pid_is_anothers_now_is_lost_and_nobody_is_signalled(
     claimed = site.queue.runs.claim(make_offer(uuid, host=site.settings.host), worker="dead", lease_s=300, nonce="dead")
     assert claimed is None, "nobody has announced the device yet"
     directory = abandoned(site, job.id, uuid, before(somebody, boot))
-    site.client.cancel(job.id)
+    site.client.jobs.cancel(job.id)
     directory.ask_end(EndingKind.CANCELLED)
     assert {} == left(site.settings)
     end(site.settings)

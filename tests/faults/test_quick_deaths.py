@@ -60,7 +60,7 @@ def test_three_crashes_at_once_drain_the_device_until_somebody_resumes_it(site: 
     assert all(f"job {job_id} (killed by SIGSEGV)" in said.why for job_id in jobs)
     waits = int(site.cli("submit", "--mem", "1M", "--", "true").stdout)
     until(lambda: "takes no new job, drained after quick deaths" in site.log(), what="the worker's word")
-    assert JobState.QUEUED is site.client.get(waits).state
+    assert JobState.QUEUED is site.client.jobs.get(waits).state
     table = site.cli("gpus").stdout
     assert "drained after quick deaths\n" in table
     assert f"gpuqueue resume sim-{site.settings.host}-0\n" in table

@@ -134,7 +134,7 @@ def test_everything_goes_on_where_it_was(
 
     late = site.queue.requests.submit(make_spec(argv=("sh", "-c", f"echo late >> {effects}"), mem_bytes=8 * GIB)).id
     assert late > held + ID_GAP
-    assert [*waiting, held] == [job.id for job in site.client.jobs() if job.id in {*waiting, held}]
+    assert [*waiting, held] == [job.id for job in site.client.jobs.list() if job.id in {*waiting, held}]
     for patient in patients:
         patient.end()
     for patient, process, token, code in zip(patients, processes, tokens, (3, 4), strict=True):
@@ -142,11 +142,11 @@ def test_everything_goes_on_where_it_was(
         assert f"exit {code}" == str(record.runs[-1].ending)
         assert ([token], 0) == ([run.token for run in record.runs], record.job.losses)
         assert [process.pid] == patient.pids()
-        assert Act.RESTORE in [event.act for event in site.client.story(patient.job.id)]
+        assert Act.RESTORE in [event.act for event in site.client.jobs.events(patient.job.id)]
     assert ["exit 0"] * 4 == [str(site.until_recorded(each).runs[-1].ending) for each in (*waiting, late)]
     assert ["0", "1", "2", "late"] == effects.read_text().split()
-    assert JobState.HELD is site.client.get(held).state
-    site.client.release(held)
+    assert JobState.HELD is site.client.jobs.get(held).state
+    site.client.jobs.release(held)
     assert JobState.SUCCEEDED is site.until_recorded(held).job.state
 
 
@@ -197,7 +197,7 @@ def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
     assert 1 == len(record.runs)
     assert [process.pid] == patient.pids()
     assert Path(record.runs[0].log_path or "").is_file()
-    assert Act.ADOPT in [event.act for event in site.client.story(patient.job.id)]
+    assert Act.ADOPT in [event.act for event in site.client.jobs.events(patient.job.id)]
     assert site.queue.requests.submit(make_spec()).id > patient.job.id + ID_GAP - 10
 
 
@@ -382,7 +382,9 @@ def test_a_recorder_killed_in_the_rebuild_is_followed_by_one_that_ends_it(
     until_open(site)
 
     assert [(each, f"n{number}") for number, each in enumerate(ids)] == [
-        (job.id, job.spec.name) for job in site.client.jobs()
+        (job.id, job.spec.name) for job in site.client.jobs.list()
     ]
-    until(lambda: len(site.client.story(ids[-1])) == 2, what="the story has the rebuild")
-    assert all([Act.SUBMIT, Act.RESTORE] == [event.act for event in site.client.story(each)] for each in ids[::50])
+    until(lambda: len(site.client.jobs.events(ids[-1])) == 2, what="the story has the rebuild")
+    assert all(
+        [Act.SUBMIT, Act.RESTORE] == [event.act for event in site.client.jobs.events(each)] for each in ids[::50]
+    )

@@ -89,7 +89,7 @@ def test_a_job_that_ends_while_no_worker_is_there_is_settled_by_the_next(site: S
     site.end(worker)
     gate.touch()
     until(lambda: list(site.settings.runs_dir.glob("[0-9]*/*/exit")), what="the shim's last word")
-    assert JobState.RUNNING is site.client.get(job.id).state
+    assert JobState.RUNNING is site.client.jobs.get(job.id).state
 
     site.start_worker()
 
@@ -112,7 +112,7 @@ def test_a_stopped_worker_leaves_its_jobs_alone(site: Site, tmp_path: Path) -> N
 
     assert ProcessIdentity.of(int(pid)) is not None
     site.start_worker(plain=False)
-    site.client.cancel(job.id)
+    site.client.jobs.cancel(job.id)
     assert JobState.CANCELLED is site.until_recorded(job.id).job.state
     assert until(lambda: ProcessIdentity.of(int(pid)) is None)
     assert [pid] == runs_of(effects)
@@ -136,7 +136,7 @@ def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_pa
     assert ["lost", "exited"] == [str(run.ending.kind) for run in record.runs if run.ending]
     assert "its shim vanished" in str(record.runs[0].ending)
     assert [None, None] == [ProcessIdentity.of(int(each)) for each in (first, left.read_text().split()[0])]
-    assert Act.LOSE in [event.act for event in site.client.story(job.id)]
+    assert Act.LOSE in [event.act for event in site.client.jobs.events(job.id)]
 
 
 @pytest.mark.full
@@ -164,7 +164,7 @@ def test_two_recorders_at_once_write_everything_once(site: Site) -> None:
 
     for job in jobs:
         assert 1 == len(site.until_recorded(job).runs)
-        assert 4 == len(site.client.story(job))
+        assert 4 == len(site.client.jobs.events(job))
 
 
 def test_a_damaged_run_directory_keeps_no_worker_from_starting(site: Site) -> None:
@@ -252,7 +252,7 @@ def test_runs_of_a_device_that_is_not_there_any_more_are_answered_for(site: Site
 
     site.environ["GPUQUEUE_DEVICES"] = "sim:1x8G"
     site.start_worker("0")
-    site.client.cancel(job.id)
+    site.client.jobs.cancel(job.id)
 
     assert JobState.CANCELLED is site.until_recorded(job.id).job.state
     assert until(lambda: ProcessIdentity.of(int(pid)) is None)
@@ -310,7 +310,7 @@ def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) 
     gate.touch()
 
     site.until_recorded(job.id)
-    timeline = site.client.show(job.id).runs[-1].devices[0].timeline
+    timeline = site.client.jobs.show(job.id).runs[-1].devices[0].timeline
     assert timeline is not None
     assert len(timeline.bytes) * timeline.step_s > adopted_s - 0.5
 

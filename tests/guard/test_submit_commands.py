@@ -73,4 +73,4 @@ def test_the_client_sends_one_question(served: OwnStore) -> None:
     """A submit from Python sends one command, because a script may submit thousands of jobs."""
     settings = replace(served.settings, host=make_offer().host)
     with Client(settings) as client:
-        assert SENT == sent(served, lambda: client.submit("/bin/true", mem="1M"))
+        assert SENT == sent(served, lambda: client.jobs.submit("/bin/true", mem="1M"))

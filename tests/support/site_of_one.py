@@ -97,7 +97,7 @@ class Site:
         """Wait until the queue or the history has the job in one of *states*."""
 
         def there() -> Job | None:
-            job = self.client.get(job_id)
+            job = self.client.jobs.get(job_id)
             return job if job.state in states else None
 
         job = until(there, timeout_s=timeout_s, what=f"job {job_id} in {[str(each) for each in states]}")

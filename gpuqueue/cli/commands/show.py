@@ -12,7 +12,7 @@ from gpuqueue.cli.follow.status_line import report_history_away
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.cli.plots import image_file
-from gpuqueue.client.watching import Watching
+from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.run import Record
@@ -47,10 +47,10 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if as_json and plot is not None:
         raise BadRequest("--json and --plot exclude each other: choose one")
-    with Watching() as client:
-        record = client.show(job_id, away=report_history_away)
+    with Client() as client:
+        record = client.jobs.show(job_id, away=report_history_away)
         is_text = not as_json and plot is None
-        log = client.log_of(record) if is_text else None
+        log = client.logs.path_or_none(record) if is_text else None
         now = live_run.look(client, record.job) if is_text else None
     if plot is not None:
         _plot(record, plot)

@@ -14,7 +14,6 @@ from gpuqueue.cli.commands.history import cell
 from gpuqueue.cli.completion.candidates import users
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
-from gpuqueue.cli.options.period import moment, ordered
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, hanging, terminal_width
@@ -22,6 +21,7 @@ from gpuqueue.cli.plots import charts, image_file
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.statistics import By, Course, Figures, Statistics, statistics_to_plain
+from gpuqueue.model.times import moment, ordered
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB, format_bytes, format_duration
 
@@ -89,10 +89,10 @@ def stats(
     """  # noqa: D301 - \b is click's mark for lines to keep
     if as_json + as_csv + (plot is not None) > 1:
         raise BadRequest("--json, --csv and --plot exclude each other: choose one")
-    period = {"since": moment(since), "until": moment(until)}
+    period = {"since": moment("since", since), "until": moment("until", until)}
     ordered(**period)
     with Client() as client:
-        reported = client.stats(by, **period, user=user)
+        reported = client.history.stats(by, **period, user=user)
         if plot is not None:
             if not reported.total.runs:
                 raise Refused(f"no job{f' of {user}' if user else ''} ran in this time: there is nothing to draw")
@@ -109,7 +109,7 @@ def stats(
 
 
 def _plot(client: Client, reported: Statistics, path: str, user: str | None) -> None:
-    people = client.stats(By.USER, since=reported.since, until=reported.until, user=user)
+    people = client.history.stats(By.USER, since=reported.since, until=reported.until, user=user)
     course = course_of(client, reported, user)
     period = f"{render.when(reported.since)[:16]} to {render.when(reported.until)[:16]}"
     title = f"gpuqueue, {period}" + (f", {user}" if user else "")
@@ -120,7 +120,7 @@ def course_of(client: Client, reported: Statistics, user: str | None) -> Course:
     """Return usage over time, from shortly before the first run, so that an empty period takes no space."""
     since = reported.since
     for _ in range(CLOSER):
-        course = client.course(since=since, until=reported.until, steps=STEPS, user=user)
+        course = client.history.course(since=since, until=reported.until, steps=STEPS, user=user)
         first = next((place for place, step in enumerate(course.steps) if step.runs), 0)
         if first <= STEPS // 2:
             break

@@ -15,7 +15,7 @@ from gpuqueue.lazy.imports import later
 if TYPE_CHECKING:
     from click import shell_completion
 
-    from gpuqueue.client.submitting import Submitting
+    from gpuqueue.client import Client
     from gpuqueue.model.job import Job
 else:
     shell_completion = later("click.shell_completion")
@@ -42,11 +42,11 @@ NOTIFICATION_OPTIONS: list[Callable[[Any], Any]] = [
 ]
 
 
-def warn_if_nobody_sends(client: Submitting, job: Job) -> None:
+def warn_if_nobody_sends(client: Client, job: Job) -> None:
     """Warn if *job* has notifications that no recorder can send."""
     if not job.spec.notifications:
         return
     with contextlib.suppress(GpuQueueError):
-        trouble = client.nobody_sends()
+        trouble = client.jobs.nobody_sends()
         if trouble is not None:
             say("gpuqueue", trouble)

@@ -216,10 +216,10 @@ def test_a_program_says_on_what_it_runs_in_words(site: Site) -> None:
 
     An unknown kind is refused before anything is queued.
     """
-    assert DeviceFilter.CPU is site.client.submit(["true"], mem="1G", device="cpu").spec.device
-    assert DeviceFilter.ANY is site.client.submit(["true"], mem="1G", device=DeviceFilter.ANY).spec.device
+    assert DeviceFilter.CPU is site.client.jobs.submit(["true"], mem="1G", device="cpu").spec.device
+    assert DeviceFilter.ANY is site.client.jobs.submit(["true"], mem="1G", device=DeviceFilter.ANY).spec.device
     with pytest.raises(BadRequest, match="or say gpu, cpu or any"):
-        site.client.submit(["true"], mem="1G", device="tpu")
+        site.client.jobs.submit(["true"], mem="1G", device="tpu")
     assert (2, 0) == site.queue.jobs.counts()
 
 

@@ -51,7 +51,7 @@ def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site
 
     said = f"gpuqueue: job {job_id} waits for its retry 1 already: gpuqueue cancel {job_id} if it is to run no more, or"
     assert (5, f"{said} --retries 1 that this is the last\n") == (refused.returncode, refused.stderr)
-    assert "x" != open_site.client.get(job_id).spec.name
+    assert "x" != open_site.client.jobs.get(job_id).spec.name
     assert 1 == len(open_site.cli("edit", str(job_id), "--retries", "1").stdout.splitlines())
 
 
@@ -65,7 +65,7 @@ def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site)
     other = submit(open_site)
     end(open_site)
     member = array + 1
-    assert open_site.client.get(member).label == f"{array}_0"
+    assert open_site.client.jobs.get(member).label == f"{array}_0"
     line = f"job {member} is {array}_0: of an array only all of it can be waited for: say {array}"
 
     def refused(*words: str) -> None:

@@ -12,7 +12,7 @@ from factories import make_device, make_offer, serve
 from site_of_one import Site
 
 from gpuqueue.cli.output.drains import going_on
-from gpuqueue.client.changing import MAX_REASON
+from gpuqueue.client.devices import MAX_REASON
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.job import JobState
 from gpuqueue.queue.drains import DrainOrigin
@@ -70,7 +70,7 @@ def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site
     assert [("person", ME)] == [(each["origin"], each["by"]) for each in device["drains"]]
     gate.touch()
     assert JobState.SUCCEEDED is two.until_recorded(running).job.state
-    assert JobState.QUEUED is two.client.get(waiting).state  # although the end of the run triggers a claim
+    assert JobState.QUEUED is two.client.jobs.get(waiting).state  # although the end of the run triggers a claim
 
     assert f"device 0 of {two.settings.host} ({uuid}): takes jobs again\n" == two.cli("resume", uuid).stdout
 
@@ -133,10 +133,10 @@ def test_a_python_program_can_do_the_same(site: Site) -> None:
     """`Client.drain` and `Client.resume` return the changed devices in the order of the names."""
     announce(site)
 
-    drained = site.client.drain("far:0", "1", reason="bytes \udce9 of a wrong encoding")
+    drained = site.client.devices.drain("far:0", "1", reason="bytes \udce9 of a wrong encoding")
 
     assert ["GPU-far", f"sim-{site.settings.host}-1"] == [each.device.uuid for each in drained]
     assert ["bytes \ufffd of a wrong encoding"] * 2 == [each.drained for each in drained]
-    assert [None] * 2 == [each.drained for each in site.client.resume("far:0", "1")]
+    assert [None] * 2 == [each.drained for each in site.client.devices.resume("far:0", "1")]
     with pytest.raises(BadRequest):
-        site.client.drain("nobody's")
+        site.client.devices.drain("nobody's")

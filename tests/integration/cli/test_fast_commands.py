@@ -213,9 +213,9 @@ def test_a_list_is_two_questions_to_the_store(
 
     monkeypatch.setattr(RespClient, "ask", counted)
     with Client(replace(own_store.settings, host=make_offer().host)) as client:
-        listing = client.listing(limit=1001)
-        client.progress(listing.jobs, listing.logs)
+        listing = client.jobs.listing(limit=1001)
+        client.logs.progress(listing.jobs, listing.logs)
         assert 2 == len(asked)
         assert [running.id, running.id + 1] == [job.id for job in listing.jobs]
-        assert WaitReason.MEMORY is client.get(running.id + 1).reason
+        assert WaitReason.MEMORY is client.jobs.get(running.id + 1).reason
         assert 4 == len(asked)

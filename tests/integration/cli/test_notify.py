@@ -171,7 +171,7 @@ def test_a_job_that_runs_again_has_not_ended(told_site: Site, hook: Hook) -> Non
     told_site.cli("edit", str(job), "--begin", "now", check=False)
     until(lambda: hook.reported(SECRET), timeout_s=60, what=f"a post\n{told_site.log()}")
     assert [f"job {job} (sh) succeeded"] == [post["title"].partition(" after")[0] for post in hook.reported(SECRET)]
-    assert 2 == len(told_site.client.show(job).runs)
+    assert 2 == len(told_site.client.jobs.show(job).runs)
 
 
 @pytest.mark.full
@@ -182,7 +182,7 @@ def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
     array = submit(told_site, "--on-fail", "team", "--array", "0-9")
     for index in range(9):
         end(told_site, int(index == 4))
-    told_site.client.cancel(f"{array}_9")
+    told_site.client.jobs.cancel(f"{array}_9")
 
     (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
 

@@ -102,7 +102,7 @@ def test_a_day_on_which_nothing_ran_is_not_a_row(recorded: Site) -> None:
 @pytest.mark.full
 def test_a_chart_over_time_begins_shortly_before_the_first_run(recorded: Site) -> None:
     """A chart begins shortly before the first run, so that a new site's chart does not show weeks without data."""
-    runs = recorded.client.stats(By.USER, since=T0 - timedelta(days=30), until=T0 + timedelta(hours=1))
+    runs = recorded.client.history.stats(By.USER, since=T0 - timedelta(days=30), until=T0 + timedelta(hours=1))
 
     course = course_of(recorded.client, runs, None)
 

@@ -220,7 +220,7 @@ def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
     waits = ("--mem", "1G", "--hold", "--after", parent, "--begin", "2h")
     job = site.cli("submit", *waits, "--", "true").stdout.strip()
     array = site.cli("submit", "--mem", "1G", "--array", "0-2", "--", "true").stdout.strip()
-    site.client.hold(f"{array}_1")
+    site.client.jobs.hold(f"{array}_1")
 
     said = site.cli("why", job).stdout
 
@@ -245,14 +245,14 @@ def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site)
     array = site.cli("submit", "--mem", "1G", "--array", "0-1", "--", "true").stdout.strip()
     run = must_claim(site.queue)
     site.queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    site.client.hold(f"{array}_1")
+    site.client.jobs.hold(f"{array}_1")
 
     assert f"held: it waits for a person: gpuqueue release {array}_1\n" in site.cli("why", f"{array}_1").stdout
     assert "it does not wait: running since" in site.cli("why", array).stdout
     again = {"state": JobState.FAILED, "ending": Ending.from_status(75), "devices": ()}
     site.queue.runs.finish(run.job_id, run.token, duration_s=1.0, **again)  # type: ignore[arg-type]
     assert f"its members wait to be run again: gpuqueue why {array}_N tells" in site.cli("why", array).stdout
-    site.client.hold(f"{array}_0")
+    site.client.jobs.hold(f"{array}_0")
     said = site.cli("why", array).stdout
     assert f"held: it waits for a person: gpuqueue release {array}\n" in said
     assert "does not wait" not in said
@@ -270,7 +270,7 @@ def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> 
     failed = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
     queue.runs.finish(run.job_id, run.token, duration_s=1.0, **failed)  # type: ignore[arg-type]
     queue.jobs.hold(run.job_id)
-    found = site.client.why(run.job_id)
+    found = site.client.jobs.why(run.job_id)
 
     assert " (before it is run again)" in story(found)
     assert found.job.begins_at is not None

@@ -310,7 +310,7 @@ def test_a_job_without_a_worker_is_told_with_the_time_that_is_left(site: Site) -
     Without a heartbeat in time the shim ends the job.
     """
     worker = site.start_worker()
-    job = site.client.submit(["sleep", "1000"], mem="1G")
+    job = site.client.jobs.submit(["sleep", "1000"], mem="1G")
     site.until_state(job.id, JobState.RUNNING)
     assert set() == bad(site)
     site.end(worker, signal.SIGKILL)
@@ -321,7 +321,7 @@ def test_a_job_without_a_worker_is_told_with_the_time_that_is_left(site: Site) -
     assert "is ended in" in alone.seen
     site.start_worker()
     assert set() == bad(site)
-    site.client.cancel(job.id)
+    site.client.jobs.cancel(job.id)
     site.until_state(job.id, JobState.CANCELLED)
 
 

@@ -192,8 +192,8 @@ def test_behind_a_shut_door_the_whole_book_answers(tmp_path: Path, migrated_sqli
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
     reported = []
     for address in (settings.database_url, f"{settings.database_url}?timeout=7"):
-        with Connection(replace(settings, database_url=address)) as connection:
-            reported.append((connection._written(1), connection._database is None))
+        with closing(Connection(replace(settings, database_url=address))) as connection:
+            reported.append((connection.recorded(1), connection._database is None))
 
     assert reported[0][0] == reported[1][0] is not None
     assert [True, False] == [is_light for _, is_light in reported]

@@ -124,13 +124,13 @@ def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> 
 def test_so_does_the_python_client(store_url: str) -> None:
     """The Python client submits and changes jobs as the account that runs it."""
     with Client(Settings.load({"GPUQUEUE_REDIS_URL": store_url, "GPUQUEUE_STATE_DIR": "/nowhere"})) as client:
-        mine = client.submit(["true"], mem="1G")
+        mine = client.jobs.submit(["true"], mem="1G")
         other = client.queue.requests.submit(make_spec()).id
 
         assert "bob" == mine.spec.account.name
-        assert JobState.HELD is client.hold(mine.id)
+        assert JobState.HELD is client.jobs.hold(mine.id).state
         with pytest.raises(Refused, match="is ada's"):
-            client.cancel(other)
+            client.jobs.cancel(other)
 
 
 def test_the_access_rule_of_the_docs_is_enough_and_no_more(own_store: OwnStore) -> None:

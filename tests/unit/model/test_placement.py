@@ -6,10 +6,11 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.cli.output.render import put_of, wants_of
-from gpuqueue.client.placing import placed
+from gpuqueue.client.placement import placed
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model
 from gpuqueue.text.units import GIB
 
@@ -96,8 +97,8 @@ def look_up(names: Any) -> list[str]:
 
 def put(device: Any = None, device_type: Any = None, preference: Any = None, **more: Any) -> Any:
     """Return the device kind and the placement for these options."""
-    defaults = {"exclusive": False, "sized": True, "uuids_of": look_up}
-    return placed(device, device_type, preference, **{**defaults, **more})
+    asked = {"device": device, "device_type": device_type, "preference": preference, "mem": "1G", **more}
+    return placed(JobRequest(["true"], **asked), look_up)
 
 
 def test_what_a_person_says_of_devices() -> None:
@@ -110,7 +111,7 @@ def test_what_a_person_says_of_devices() -> None:
     assert (None, Placement(models=("RTX 4090",))) == put(None, "RTX 4090")
     assert (None, Placement(preference=Preference.PACK)) == put(preference="pack")
     assert (None, Placement(exclusive=True)) == put(exclusive=True)
-    assert (None, Placement(exclusive=True, whole=True)) == put(exclusive=True, sized=False)
+    assert (None, Placement(exclusive=True, whole=True)) == put(exclusive=True, mem=None)
 
 
 @pytest.mark.parametrize("said", [{"device": ["gpu", "0"]}, {"preference": "best"}, {"device": [1]}])

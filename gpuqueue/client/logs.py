@@ -1,108 +1,40 @@
-"""Waits for the end of a job, and follows its log."""
+"""The logs of jobs: where they are, what is in them, and what is added to them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.client.awaiting import POLL_S, Awaiting, HeldMessage
+from gpuqueue.client import reads
+from gpuqueue.client.connection import Connection
 from gpuqueue.client.patience import ABSENCES, Patience
-from gpuqueue.errors import HistoryUnreachable, Refused, Unreachable
+from gpuqueue.client.wait import POLL_S, HeldMessage, recorded
+from gpuqueue.errors import Refused, Unreachable
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import Job
-from gpuqueue.system.logs import LogTail
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.system.logs import LOGS, LogTail, last_bytes
 from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
     from gpuqueue.model import run as runs
+    from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import Record, Run
 else:
     runs = later("gpuqueue.model.run")
 
-#: How long to wait for an ended job's record in the history, in seconds. After that, it is returned without its runs.
-RECORD_S = 5.0
 #: Interval between two polls of a followed log, in seconds.
 FOLLOW_S = 0.1
 
 
-class Waiting(Awaiting):
-    """Waits for jobs and follows their logs."""
+class Logs:
+    """The logs of jobs that are on this machine and readable by this account."""
 
-    def wait(
-        self,
-        job: int | str,
-        *,
-        timeout_s: float | None = None,
-        held: Callable[[Job], None] | None = None,
-        away: Callable[[Unreachable], None] | None = None,
-    ) -> Record:
-        """Wait until the job, the array or the member has ended, and return it with its runs.
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
-        The other arguments are those of :meth:`ends`, which waits for several jobs.
-
-        Raises:
-            JobNotFound: the job does not exist.
-            WaitTimeout: the job has not ended after *timeout_s*. It continues.
-
-        """
-        _, ended = next(self.ends([job], timeout_s=timeout_s, held=held, away=away))
-        return self.recorded(ended)
-
-    def watch(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Iterator[Job]:
-        """Yield the job's current state at least once a second until it has ended.
-
-        *away* is that of :meth:`ends`.
-
-        Raises:
-            JobNotFound: the job does not exist.
-
-        """
-        patience = Patience(away)
-        while True:
-            try:
-                for seen in self._watched(job):
-                    patience.answered()
-                    yield seen
-            except ABSENCES as error:
-                patience.bear(error)
-            else:
-                return
-
-    def _watched(self, job_id: int | str) -> Iterator[Job]:
-        from gpuqueue.queue import keys  # noqa: PLC0415 - lazy import for startup time
-        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
-        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - lazy import for startup time
-
-        with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as wakeups:
-            while True:
-                job = self.get(job_id)
-                yield job
-                if job.state.is_end:
-                    return
-                until = time.monotonic() + POLL_S
-                while (left_s := until - time.monotonic()) > 0:
-                    wake = wakeups.wait(left_s)
-                    if wake is not None and wake.job_id == job.id:
-                        break
-
-    def recorded(self, job: Job) -> Record:
-        """Return the ended *job* from the history, or without its runs if the history does not have it in time."""
-        if job.member is not None and not job.attempt:
-            return runs.Record(job=job)  # never claimed: the history has only its array
-        deadline = time.monotonic() + RECORD_S
-        while time.monotonic() < deadline:
-            try:
-                record = self._written(job.id)
-            except HistoryUnreachable:
-                break
-            if record is not None and record.job.state.is_end:
-                return record
-            time.sleep(0.01)
-        return runs.Record(job=job)
-
-    def log_path(self, job: int | str) -> Path:
+    def path(self, job: int | str) -> Path:
         """Return the path of the newest run's log, which must be on this machine.
 
         Raises:
@@ -110,28 +42,28 @@ class Waiting(Awaiting):
             Refused: the job is an array or has not run yet, or its log is on another host or deleted.
 
         """
-        return self.log_there(self.newest(job))
+        return self.path_in(reads.newest(self._connection, job))
 
-    def log_there(self, record: Record) -> Path:
+    def path_in(self, record: Record) -> Path:
         """Return the path of the log of the newest run in *record*, which must be on this machine.
 
         Raises:
-            Refused: as for :meth:`log_path`.
+            Refused: as for :meth:`path`.
 
         """
         path, label = self._log_path_of(record), record.job.label
         if path is None:
             raise Refused(f"job {label} ({record.job.state}) has no log yet: it has not run")
         if record.job.state.is_end and _is_gone(path):
-            keep_s = self.settings.keep_logs_s
+            keep_s = self._connection.settings.keep_logs_s
             kept = f"; logs are kept for {format_duration(keep_s)} (GPUQUEUE_KEEP_LOGS)" if keep_s is not None else ""
             raise Refused(f"the log of job {label} is not there any more: {path}{kept}")
         return path
 
-    def log_of(self, record: Record) -> Path | None:
+    def path_or_none(self, record: Record) -> Path | None:
         """Return the path of the log of the newest run in *record*, or None if there is none on this machine."""
         run = next((run for run in reversed(record.runs) if run.log_path), None)
-        return Path(run.log_path) if run and run.log_path and run.host == self.settings.host else None
+        return Path(run.log_path) if run and run.log_path and run.host == self._connection.settings.host else None
 
     def _log_path_of(self, record: Record) -> Path | None:
         if record.job.spec.array is not None:
@@ -141,9 +73,34 @@ class Waiting(Awaiting):
         return None if run is None else self._lies_here(run)
 
     def _lies_here(self, run: Run) -> Path:
-        if run.host != self.settings.host:
+        if run.host != self._connection.settings.host:
             raise Refused(f"the log of job {run.job_id} lies on host {run.host}: {run.log_path}")
         return Path(run.log_path or "")
+
+    def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:
+        """Return the progress of the running jobs of *jobs* that report it in their logs, by job id.
+
+        *logs* maps ids of jobs to log paths (:class:`gpuqueue.model.job_page.Listing`). Without it, the queue is asked
+        for each path.
+        """
+        from gpuqueue.model.progress import TAIL_BYTES, progress_in  # noqa: PLC0415 - lazy import for startup time
+
+        found = {}
+        for job in jobs:
+            if job.state is not JobState.RUNNING or job.host != self._connection.settings.host:
+                continue
+            path = self._current_log(job.id) if logs is None else _path(logs.get(job.id))
+            names = LOGS[::-1] if job.spec.separate_stderr else LOGS[:1]  # tqdm draws its bars on standard error
+            ends = (last_bytes(path.with_name(name), TAIL_BYTES) for name in names) if path is not None else ()
+            progress = next((said for said in map(progress_in, ends) if said is not None), None)
+            if progress is not None:
+                found[job.id] = progress
+        return found
+
+    def _current_log(self, job_id: int) -> Path | None:
+        record = self._connection.queue.jobs.record(job_id)
+        run = record.last_run if record is not None else None
+        return None if run is None else _path(run.log_path)
 
     def follow(
         self,
@@ -164,7 +121,7 @@ class Waiting(Awaiting):
             held: Called with the job each time it becomes held.
             seen: Called several times a second with the last known state of the job.
             again: Called with each later run before the output of that run.
-            away: See :meth:`ends`. Output is yielded during an absence of the store too.
+            away: See ``Jobs.ends``. Output is yielded during an absence of the store too.
             whole: Start with the job's first run instead of its newest.
 
         Raises:
@@ -199,16 +156,12 @@ class Waiting(Awaiting):
         whole: bool,
     ) -> Iterator[bytes]:
         """Implement :meth:`follow` while the store is reachable. A later call continues at *tail*."""
-        from gpuqueue.queue import keys  # noqa: PLC0415 - lazy import for startup time
-        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
-        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - lazy import for startup time
-
-        with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as wakeups:
+        with self._connection.ends() as wakeups:
             while True:
-                job = self.get(job_id)
+                job = reads.get(self._connection, job_id)
                 ended = job.state.is_end  # read before the log, so that no output written before the end is missed
                 if ended:
-                    self.recorded(job)  # wait briefly for the history, which has the log's path
+                    recorded(self._connection, job)  # wait briefly for the history, which has the log's path
                 notification.look(job)
                 seen(job)
                 if job.spec.array is not None:
@@ -217,7 +170,7 @@ class Waiting(Awaiting):
                     yield from self._turned(self._runs_to_read(job_id, tail, whole=whole), tail, again, whole=whole)
                 yield from tail.rest()
                 if ended:
-                    self.log_path(job_id)  # raises if there is no log
+                    self.path(job_id)  # raises if there is no log
                     return
                 until = time.monotonic() + (FOLLOW_S if tail.path is None else POLL_S)
                 while time.monotonic() < until:
@@ -229,10 +182,10 @@ class Waiting(Awaiting):
 
     def _runs_to_read(self, job_id: int | str, tail: LogTail, *, whole: bool) -> Record:
         """Return the job with its runs that may have unread logs. Queries the history only for earlier runs."""
-        newest = self.newest(job_id)
+        newest = reads.newest(self._connection, job_id)
         path = newest.last_run.log_path if newest.last_run is not None else None
         is_all = not whole if tail.path is None else path == str(tail.path)
-        return newest if is_all else self.show(job_id)
+        return newest if is_all else reads.show(self._connection, job_id)
 
     def _turned(
         self, record: Record, tail: LogTail, again: Callable[[Run], None] | None, *, whole: bool
@@ -258,6 +211,10 @@ def _is_gone(path: Path) -> bool:
     except OSError:  # not permitted: opening the log reports the error
         return False
     return False
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def _ignored(_job: Job) -> None:

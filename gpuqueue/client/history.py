@@ -1,4 +1,4 @@
-"""Queries to the history database."""
+"""The history: searches recorded jobs and computes statistics."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from gpuqueue.client import validation
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
+from gpuqueue.model import times, validation
 from gpuqueue.model.job import JobState
 from gpuqueue.model.tags import tags_of
 
@@ -26,21 +26,24 @@ else:
 STATS_PERIOD = timedelta(days=30)
 
 
-class Asking(Connection):
-    """Queries the history."""
+class History:
+    """The recorded jobs, with their runs. A job is recorded a moment after each of its changes."""
 
-    def history(  # noqa: PLR0913 - one argument for each search criterion
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def search(  # noqa: PLR0913 - one argument for each search criterion
         self,
         *,
         user: str | None = None,
         name: str | None = None,
-        states: Sequence[JobState] = (),
-        endings: Sequence[EndingKind] = (),
+        states: Sequence[JobState | str] = (),
+        endings: Sequence[EndingKind | str] = (),
         exit_code: int | None = None,
         array: int | None = None,
         tags: Sequence[str] = (),
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
         device: str | None = None,
         model: str | None = None,
         host: str | None = None,
@@ -65,8 +68,8 @@ class Asking(Connection):
                 124 a run that exceeded its time limit, and 130 a cancelled run.
             array: The id of an array. Only its members match.
             tags: The job has all of these tags.
-            since: The job was submitted at this time or later.
-            until: The job was submitted before this time.
+            since: The job was submitted at this time or later: a datetime, or a text such as ``"7d"`` (ago).
+            until: The job was submitted before this time, in the same forms.
             device: ``HOST:INDEX``, a UUID or a prefix of one. A job matches if any of its runs used the device.
             model: A part of a device's name, such as ``"A100"``. A job matches if any of its runs used such a device.
             host: The host of the current or last run.
@@ -95,8 +98,8 @@ class Asking(Connection):
             exit_code=None if exit_code is None else validation.count("exit_code", exit_code),
             array_id=None if array is None else validation.job_id(array),
             tags=tags_of(validation.words("tags", tags)),
-            since=validation.moment_or_none("since", since),
-            until=validation.moment_or_none("until", until),
+            since=times.moment("since", since),
+            until=times.moment("until", until),
             device=validation.text_or_none("device", device),
             model=validation.text_or_none("model", model),
             host=validation.text_or_none("host", host),
@@ -110,7 +113,11 @@ class Asking(Connection):
             before_id=None if before_id is None else validation.job_id(before_id),
             after_id=None if after_id is None else validation.job_id(after_id),
         )
-        return self.database.history(query)
+        times.ordered(query.since, query.until)
+        shortest, longest = query.min_duration_s, query.max_duration_s
+        if shortest is not None and longest is not None and longest < shortest:
+            raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
+        return self._connection.database.history(query)
 
     def never_began(self, array: int) -> Indexes:
         """Return the members of an array that were cancelled before any worker claimed them.
@@ -121,14 +128,14 @@ class Asking(Connection):
             BadRequest: *array* is not an id.
 
         """
-        return self.database.never_began(validation.job_id(array))
+        return self._connection.database.never_began(validation.job_id(array))
 
     def stats(
         self,
         by: By | str = "user",
         *,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
         user: str | None = None,
     ) -> Statistics:
         """Return statistics of the runs in a period, grouped by user, device, host or local day.
@@ -149,13 +156,13 @@ class Asking(Connection):
         if validation.word("by", by, By) is By.DAY and (end - start).days >= MAX_STEPS:
             raise BadRequest(f"a table by day takes at most {MAX_STEPS} days: ask for a part of them")
         name = validation.text_or_none("user", user)
-        return self.database.statistics(by=validation.word("by", by, By), since=start, until=end, user=name)
+        return self._connection.database.statistics(by=validation.word("by", by, By), since=start, until=end, user=name)
 
     def course(
         self,
         *,
-        since: datetime | None = None,
-        until: datetime | None = None,
+        since: str | datetime | None = None,
+        until: str | datetime | None = None,
         steps: int = 30,
         user: str | None = None,
     ) -> Course:
@@ -172,13 +179,15 @@ class Asking(Connection):
         start, end = self._period(since, until)
         if not 1 <= validation.count("steps", steps) <= MAX_STEPS:
             raise BadRequest(f"steps must be from 1 to {MAX_STEPS}, not {steps}")
-        return self.database.course(since=start, until=end, count=steps, user=validation.text_or_none("user", user))
+        return self._connection.database.course(
+            since=start, until=end, count=steps, user=validation.text_or_none("user", user)
+        )
 
-    def _period(self, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
+    def _period(self, since: str | datetime | None, until: str | datetime | None) -> tuple[datetime, datetime]:
         now = datetime.now(timezone.utc)
-        given = validation.moment_or_none("until", until)
+        given = times.moment("until", until)
         end = now if given is None else min(given, now)
-        start = validation.moment_or_none("since", since) or end - STATS_PERIOD
+        start = times.moment("since", since) or end - STATS_PERIOD
         if end <= start:
             raise BadRequest("nothing lies between since and until, or it is all in the future")
         return start, end

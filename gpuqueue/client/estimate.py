@@ -9,9 +9,10 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.client import validation
-from gpuqueue.client.asking import Asking
+from gpuqueue.client.history import History
 from gpuqueue.errors import BadRequest, HistoryUnreachable
+from gpuqueue.model import validation
+from gpuqueue.model.job import Account
 from gpuqueue.system.command_line import command_of, working_directory
 from gpuqueue.system.environment import travelling
 
@@ -26,10 +27,13 @@ OWN_JOBS, ANYBODYS_JOBS, ANYBODYS = 200, 200, timedelta(days=90)
 MOST_STEPS, MOST_BATCHES = 1000, 20
 
 
-class Estimating(Asking):
+class Estimator:
     """Estimates what a script needs, from the history and from a dry run."""
 
-    def estimate(  # noqa: PLR0913 - one argument for each option
+    def __init__(self, account: Account, history: History) -> None:
+        self._account, self._history = account, history
+
+    def __call__(  # noqa: PLR0913 - one argument for each option
         self,
         script: str,
         args: Sequence[str] = (),
@@ -56,7 +60,7 @@ class Estimating(Asking):
             ram: Host memory limit of a dry run: bytes, or a size such as ``"8G"``. By default 4/5 of the free memory.
             batch_sizes: Make one more dry run for each size, with *batch_option* and the size as last arguments.
             batch_option: The script's option for its batch size.
-            python: The interpreter. By default that of the active environment, as in :meth:`submit`.
+            python: The interpreter. By default that of the active environment, as in ``client.jobs.submit``.
             cwd: The working directory. By default the current directory.
 
         Raises:
@@ -78,7 +82,7 @@ class Estimating(Asking):
         limit_s, ram_bytes = _limit_s(timeout), validation.size_or_none("ram", ram)
         found = Estimate(script=script, args=words)
         if history:
-            asked = Script(path=str(directory / script), args=words, account=self.account)
+            asked = Script(path=str(directory / script), args=words, account=self._account)
             found = self._with_past(found, asked, needed=dry_run is False)
         answered = not sizes and found.past is not None and found.past.suffices
         if dry_run is False or (dry_run is None and answered):
@@ -120,10 +124,10 @@ class Estimating(Asking):
         from gpuqueue.estimate.past import past_of  # noqa: PLC0415 - lazy import for startup time
 
         name = Path(asked.path).name
-        own = past_of(asked, self.history(user=asked.account.name, text=name, limit=OWN_JOBS))
+        own = past_of(asked, self._history.search(user=asked.account.name, text=name, limit=OWN_JOBS))
         if own is not None and own.suffices:
             return own
-        anybodys = self.history(text=name, since=datetime.now(timezone.utc) - ANYBODYS, limit=ANYBODYS_JOBS)
+        anybodys = self._history.search(text=name, since=datetime.now(timezone.utc) - ANYBODYS, limit=ANYBODYS_JOBS)
         return past_of(asked, anybodys) or own
 
 

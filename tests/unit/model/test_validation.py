@@ -5,9 +5,9 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from factories import make_spec
 
-from gpuqueue.client import parse_dependencies
 from gpuqueue.codec import decode_spec, encode_spec
 from gpuqueue.errors import BadRequest, JobNotFound
+from gpuqueue.model import times, validation
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.retries import Retries, RetryOn
 
@@ -17,21 +17,21 @@ NOW = datetime(2026, 11, 1, 15, 0, tzinfo=timezone.utc).astimezone()
 def test_a_time_to_begin_is_written_in_many_ways() -> None:
     """A begin time is a delay from now, a time of day, or a date in local time."""
     two_hours = NOW + timedelta(hours=2)
-    assert two_hours == parse_dependencies.begin("2h", now=NOW) == parse_dependencies.begin("now+2h", now=NOW)
+    assert two_hours == times.begin("2h", now=NOW) == times.begin("now+2h", now=NOW)
     in_a_minute = NOW + timedelta(minutes=1)
-    assert in_a_minute == parse_dependencies.begin(in_a_minute.strftime("%H:%M"), now=NOW)
+    assert in_a_minute == times.begin(in_a_minute.strftime("%H:%M"), now=NOW)
     a_minute_ago = NOW - timedelta(minutes=1)
-    tomorrow = parse_dependencies.begin(a_minute_ago.strftime("%H:%M"), now=NOW)
+    tomorrow = times.begin(a_minute_ago.strftime("%H:%M"), now=NOW)
     assert tomorrow is not None
     assert timedelta(hours=22) < tomorrow - NOW < timedelta(hours=25)
-    assert datetime(2026, 12, 24).astimezone() == parse_dependencies.begin("2026-12-24", now=NOW)
-    assert datetime(2026, 12, 24, 8, tzinfo=timezone.utc) == parse_dependencies.begin("2026-12-24T08:00+00:00", now=NOW)
+    assert datetime(2026, 12, 24).astimezone() == times.begin("2026-12-24", now=NOW)
+    assert datetime(2026, 12, 24, 8, tzinfo=timezone.utc) == times.begin("2026-12-24T08:00+00:00", now=NOW)
 
 
 @pytest.mark.parametrize("past", ["now", "none", "2020-01-01", NOW - timedelta(days=1), None])
 def test_what_has_been_means_at_once(past: object) -> None:
     """A time in the past means now, as in Slurm."""
-    assert parse_dependencies.begin(past, now=NOW) is None
+    assert times.begin(past, now=NOW) is None
 
 
 @pytest.mark.parametrize(
@@ -41,26 +41,22 @@ def test_what_has_been_means_at_once(past: object) -> None:
 def test_what_is_no_time_is_refused(strange: object) -> None:
     """An invalid time raises `BadRequest`."""
     with pytest.raises(BadRequest):
-        parse_dependencies.begin(strange, now=NOW)
+        times.begin(strange, now=NOW)
 
 
 def test_dependencies_are_written_in_many_ways() -> None:
     """Dependencies are one or many, as numbers or text. A repeated dependency counts once."""
     assert (
         (Dependency(12),)
-        == parse_dependencies.dependencies(12)
-        == parse_dependencies.dependencies("12")
-        == parse_dependencies.dependencies(["12:ok", 12])
+        == validation.dependencies(12)
+        == validation.dependencies("12")
+        == validation.dependencies(["12:ok", 12])
     )
     wanted = (Dependency(12, Condition.ANY), Dependency(13, Condition.FAIL))
-    assert (
-        wanted
-        == parse_dependencies.dependencies("12:any,13:fail")
-        == parse_dependencies.dependencies(["12:any", "13:fail"])
-    )
+    assert wanted == validation.dependencies("12:any,13:fail") == validation.dependencies(["12:any", "13:fail"])
     for strange in ("", "0", "12:", ":ok", "12,", 0, True, [None], b"12", "9" * 17):
         with pytest.raises((BadRequest, JobNotFound)):
-            parse_dependencies.dependencies(strange)
+            validation.dependencies(strange)
 
 
 def test_a_spec_keeps_its_waits_and_retries() -> None:
