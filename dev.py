@@ -7,12 +7,15 @@ python3 dev.py test --full  the same with every test, coverage, and the other Py
 python3 dev.py lint         only lint, types, layers and the links of the documentation
 python3 dev.py docs         bring the reference pages up to the code, and build the site of docs/ into build/site
 python3 dev.py unit         only the tests that need no process, socket or file
+python3 dev.py dist         build the wheel and the source archive into dist/, and check them
+python3 dev.py version      print the version of the package
 python3 dev.py pythons      only unit and Celery tests, on every other Python from 3.10 to 3.13 that is installed
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -47,6 +50,8 @@ def main(words: list[str]) -> int:
         "docs": docs,
         "unit": unit,
         "pythons": pythons,
+        "dist": dist,
+        "version": version,
     }
     verb = verbs.get(" ".join(words))
     if verb is None:
@@ -67,7 +72,7 @@ def demo() -> int:
     }
     steps = (
         "gpuqueue up",
-        "gpuqueue run examples/train.py --mem 1G --name demo -- --epochs 3",
+        "gpuqueue run examples/train.py --mem 2G --name demo -- --epochs 3",
         "gpuqueue history",
         "gpuqueue down",
     )
@@ -170,6 +175,21 @@ def pythons() -> int:
         tests = ("tests/unit", "tests/integration/workers/test_celery.py")
         codes.append(code or run(python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider"))
     return worst(*codes)
+
+
+def dist() -> int:
+    """Build what a release publishes, and check that a package index will take it."""
+    set_up("test")
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    code = run(BIN / "python", "-m", "build", "--outdir", "dist")
+    return code or run(BIN / "twine", "check", "--strict", *sorted((ROOT / "dist").iterdir()))
+
+
+def version() -> int:
+    """Print the version."""
+    match = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    print(match[1] if match else "unknown")
+    return int(match is None)
 
 
 def worst(*codes: int) -> int:

@@ -56,7 +56,7 @@ def _ready(store: Store) -> None:
 
 def _arrays(store: Store, count: int, each_s: float) -> Iterator[Figure]:
     spec = replace(SPEC, array=Array.parse(f"0-{count - 1}"))
-    once_s, _ = median_s(ROUNDS, lambda: store.queue.submit(spec))
+    once_s, _ = median_s(ROUNDS, lambda: store.queue.requests.submit(spec))
     floor = Floor(name="as many single submits, pipelined", value=each_s * count * 1e3)
     yield Figure(name=f"array.{count}.submit", value=once_s * 1e3, unit="ms", floor=floor, rounds=ROUNDS)
     used = used_bytes(store.client) / (ROUNDS * count)
@@ -66,7 +66,7 @@ def _arrays(store: Store, count: int, each_s: float) -> Iterator[Figure]:
 def _submit_bounded(store: Store, claims: int) -> None:
     """Submit an array of which 4 members may run at once, by another user who comes first."""
     spec = replace(SPEC, account=replace(SPEC.account, name="bob"))
-    store.queue.submit(replace(spec, array=replace(Array.parse(f"0-{10 * claims}"), at_once=4)))
+    store.queue.requests.submit(replace(spec, array=replace(Array.parse(f"0-{10 * claims}"), at_once=4)))
     store.client.zadd("{gq}:fair", {"bob": -1e30})
     store.client.zadd("{gq}:ul:1", {"bob": -1e30})
 

@@ -146,7 +146,7 @@ def _looks(size: int, store: Store) -> Iterator[Figure]:
     state = str(store.settings.state_dir)
     environ = clean_environ(state) | {"GPUQUEUE_STATE_DIR": state}
     yield beside_click(f"queue.{size}.process", [GPUQUEUE, "queue"], partial(quiet, environ=environ))
-    page_s = statistics.median(timed(lambda: store.queue.page(limit=1000)) for _ in range(5))
+    page_s = statistics.median(timed(lambda: store.queue.jobs.page(limit=1000)) for _ in range(5))
     yield Figure(name=f"queue.{size}.page", value=page_s * 1e3, unit="ms", rounds=5)
 
 
@@ -185,7 +185,7 @@ class Line:
         Raises:
             RuntimeError: the claim found a job when it should not, or none when it should.
         """
-        claimed = self.store.queue.claim(offer, worker="w", lease_s=3600, nonce=new_nonce())
+        claimed = self.store.queue.runs.claim(offer, worker="w", lease_s=3600, nonce=new_nonce())
         if finds != (claimed is not None):
             raise RuntimeError(f"a claim that should {'' if finds else 'not '}have found a job: {claimed}")
         if claimed is not None:
@@ -241,8 +241,8 @@ def _words(spec: JobSpec, text: str | None = None) -> tuple[str | float, ...]:
 def _announce(store: Store, taken_bytes: int = 0) -> Offer:
     device = Device(uuid="GPU-0", index=0, name="Bench", kind=DeviceKind.GPU, total_bytes=CARD_BYTES)
     offer = Offer(device=device, host="bench", headroom_bytes=0, external_bytes=taken_bytes, slots=8)
-    store.queue.announce(offer, worker="w", pid=1, boot_id="b")
-    store.queue.heartbeat(offer, [], lease_s=3600)
+    store.queue.devices.announce(offer, worker="w", pid=1, boot_id="b")
+    store.queue.devices.heartbeat(offer, [], lease_s=3600)
     return offer
 
 
@@ -255,13 +255,13 @@ def on_device(store: Store, case: Case) -> Iterator[Offer]:
     if case.kept_s is None:
         yield offer
         return
-    job_id = store.queue.submit(_text_of(0, KEPT_BYTES, None, Level.NORMAL)[0]).id
+    job_id = store.queue.requests.submit(_text_of(0, KEPT_BYTES, None, Level.NORMAL)[0]).id
     start_ms = store.queue.now_ms() + round(case.kept_s * 1000)
     store.client.hset(keys.KEPT, "GPU-0", f"{job_id}:{KEPT_BYTES}:{start_ms}:")
     yield offer
     if store.client.hdel(keys.KEPT, "GPU-0") != 1:
         raise RuntimeError(f"the device is no longer reserved for job {job_id}")
-    store.queue.cancel(job_id)
+    store.queue.jobs.cancel(job_id)
 
 
 def _rewrite(client: redis.Redis) -> None:

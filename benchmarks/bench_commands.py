@@ -61,21 +61,21 @@ class Jobs:
 
     def __init__(self, machine: Machine) -> None:
         self._environ, self._client = machine.environ, machine.client
-        self._ended = self._client.submit(["true"], mem="1M").id
-        self._client.wait(self._ended)
+        self._ended = self._client.jobs.submit(["true"], mem="1M").id
+        self._client.jobs.wait(self._ended)
 
     def timed(self, command: str) -> float:
         """Return the seconds of a whole process of *command*; its job is created before and cancelled after."""
         words = WORDS.get(command, HELP)
         waiting = None
         if {"HELD", "WAITING"} & set(words):
-            waiting = self._client.submit(["true"], mem="1M", device="cpu").id  # no CPU is served here
+            waiting = self._client.jobs.submit(["true"], mem="1M", device="cpu").id  # no CPU is served here
             if "HELD" in words:
-                self._client.hold(waiting)
+                self._client.jobs.hold(waiting)
         jobs = {"ENDED": str(self._ended), "WAITING": str(waiting), "HELD": str(waiting)}
         took_s = self.process([GPUQUEUE, command, *(jobs.get(word, word) for word in words)])
         if waiting is not None:
-            self._client.queue.cancel(waiting)
+            self._client.queue.jobs.cancel(waiting)
         return took_s
 
     def process(self, words: Sequence[str]) -> float:

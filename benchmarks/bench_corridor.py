@@ -98,7 +98,7 @@ def _through_the_queue(machine: Machine) -> dict[str, float]:
     machine.settings.runs_dir.mkdir(mode=0o700, exist_ok=True)  # otherwise the first run would create it
     with closing(RunWatch(machine.settings.runs_dir)) as watch:
         began = time.time()
-        job = client.submit(stamping(stamp), mem="1M", cwd=machine.place)
+        job = client.jobs.submit(stamping(stamp), mem="1M", cwd=machine.place)
         granted = watch.may_start()
     recorded = _recorded(machine, job.id)
     started = float(stamp.read_text())
@@ -181,7 +181,7 @@ def _throughput(machine: Machine, jobs: int) -> Figure:
 
     def ours() -> None:
         # Outside a repository, as above: in a repository git takes up to a fifth of the time.
-        submitted = [machine.client.submit(["/bin/true"], mem="1M", cwd=machine.place).id for _ in range(jobs)]
+        submitted = [machine.client.jobs.submit(["/bin/true"], mem="1M", cwd=machine.place).id for _ in range(jobs)]
         _all_recorded(machine, submitted)
 
     def directly() -> None:
@@ -198,9 +198,9 @@ def _throughput(machine: Machine, jobs: int) -> Figure:
 @contextmanager
 def _busy(machine: Machine, waiting: int) -> Iterator[None]:
     """Keep every core busy, and *waiting* other jobs in the queue for a device that is not served."""
-    spec = machine.client.submit(["true"], mem="1M", device="cpu").spec
+    spec = machine.client.jobs.submit(["true"], mem="1M", device="cpu").spec
     for _ in range(waiting):
-        machine.client.queue.submit(spec)
+        machine.client.queue.requests.submit(spec)
     burners = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(os.cpu_count() or 1)]
     try:
         yield

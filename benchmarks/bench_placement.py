@@ -55,8 +55,8 @@ def _waits_ms(machine: Machine, jobs: int) -> tuple[dict[str, list[float]], Coun
     for turn in range(2 * jobs):
         way = list(WAYS)[turn % 2]
         store.hset(keys.META, "order", WAYS[way])
-        job = client.submit(["true"], mem="1G")
-        record = client.wait(job.id, timeout_s=60)
+        job = client.jobs.submit(["true"], mem="1G")
+        record = client.jobs.wait(job.id, timeout_s=60)
         started = record.job.started_at
         assert started is not None  # noqa: S101 - it has succeeded
         waits_ms[way].append((started - record.job.submitted_at).total_seconds() * 1000)
@@ -67,10 +67,10 @@ def _waits_ms(machine: Machine, jobs: int) -> tuple[dict[str, list[float]], Coun
 
 def _occupy(client: Client) -> str:
     """Start a run on each device but the last; return the UUID of the last one."""
-    found = client.devices()
-    busy = [client.submit(["sleep", "600"], mem="2G", device=each.device.uuid) for each in found[:-1]]
+    found = client.devices.list()
+    busy = [client.jobs.submit(["sleep", "600"], mem="2G", device=each.device.uuid) for each in found[:-1]]
     until(
-        lambda: all(client.get(job.id).state is JobState.RUNNING for job in busy),
+        lambda: all(client.jobs.get(job.id).state is JobState.RUNNING for job in busy),
         "a run on each device but the last",
         every_s=0.1,
     )

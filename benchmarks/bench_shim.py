@@ -1,16 +1,15 @@
-"""What a shim adds to a job's start, forked by the fork server or as its own interpreter, compared with a spawn.
+"""What a shim, forked by the fork server, adds to a job's start, compared with a spawn.
 
 python -m benchmarks.bench_shim [--rounds 25]
 
 Without store and worker: from a run directory that is ready to the job's first line, and to its end as a worker sees
-it. The three ways alternate, because the machine is noisy. The figures are medians, compared with those of the plain
+it. The two ways alternate, because the machine is noisy. The figures are medians, compared with those of the plain
 spawn.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import select
 import subprocess
@@ -28,7 +27,6 @@ from benchmarks.measure.table import report
 from gpuqueue.model.run import RunDevice
 from workers.run.directory import RunDir
 from workers.run.values import Held, ShimSpec
-from workers.shim import supervisor
 from workers.shim.client import Shims
 
 ROUNDS, QUICK_ROUNDS = 25, 5
@@ -68,17 +66,6 @@ class Ways:
         started.close()
         return figures
 
-    def interpreter(self) -> tuple[float, float]:
-        """Start an interpreter for the shim, as workers did before there was a fork server."""
-        path, lock = self._run()
-        spec = json.loads((path / "spec").read_text())
-        (path / "spec").write_text(json.dumps({**spec, "lock_fd": lock}))
-        began_s = time.monotonic()
-        command = [sys.executable, "-I", "-S", "-X", "utf8", supervisor.__file__, str(path)]
-        subprocess.run(command, pass_fds=(lock,), start_new_session=True, check=True)
-        os.close(lock)
-        return self._since(began_s)
-
     def _run(self) -> tuple[Path, int]:
         devices = (RunDevice(uuid="GPU-0", lease_bytes=1),)
         directory = RunDir.create(self._runs, Held(job_id=next(self._numbers), token="1.bench", devices=devices))  # noqa: S106 - a fencing token
@@ -106,11 +93,11 @@ class Ways:
 
 
 def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
-    """Yield the first line and the observed end of a job with each kind of shim, compared with a plain spawn."""
+    """Yield the first line and the observed end of a job with a shim, compared with a plain spawn."""
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     with tempfile.TemporaryDirectory(prefix="gq-bench-") as place:
         ways = Ways(Path(place))
-        acts = {"plain": ways.plain, "forked": ways.forked, "interpreter": ways.interpreter}
+        acts = {"plain": ways.plain, "forked": ways.forked}
         try:
             found = alternate(rounds, acts)
         finally:

@@ -85,15 +85,15 @@ def figures(*, quick: bool = False, jobs: int | None = None) -> Measured:
 
 def serve(store: Store) -> None:
     """Announce the device, and run one job, so that each script is compiled."""
-    store.queue.announce(OFFER, worker="w", pid=1, boot_id="b")
-    store.queue.heartbeat(OFFER, [], lease_s=3600)
-    store.queue.submit(SPEC)
+    store.queue.devices.announce(OFFER, worker="w", pid=1, boot_id="b")
+    store.queue.devices.heartbeat(OFFER, [], lease_s=3600)
+    store.queue.requests.submit(SPEC)
     end(store, must_claim(store))
 
 
 def must_claim(store: Store) -> Claim:
     """Claim a job, and fail if there is none."""
-    claimed = store.queue.claim(OFFER, worker="w", lease_s=3600, nonce=new_nonce())
+    claimed = store.queue.runs.claim(OFFER, worker="w", lease_s=3600, nonce=new_nonce())
     if claimed is None:
         raise SystemExit("nothing was claimed")
     return claimed
@@ -101,8 +101,8 @@ def must_claim(store: Store) -> Claim:
 
 def end(store: Store, claimed: Claim) -> None:
     """Report that a run has started, and has succeeded."""
-    store.queue.started(claimed.job_id, claimed.token, lease_s=3600, log_path="/l", devices=())
-    store.queue.finish(
+    store.queue.runs.started(claimed.job_id, claimed.token, lease_s=3600, log_path="/l", devices=())
+    store.queue.runs.finish(
         claimed.job_id,
         claimed.token,
         state=JobState.SUCCEEDED,
@@ -139,13 +139,13 @@ def _singles(store: Store, jobs: int) -> Measured:
     if without is not None:
         yield Absent(name=f"submit.{IN_REPOSITORY}", why=without)
     with Client(store.settings) as client:
-        submit = partial(client.submit, SPEC.argv, mem=SPEC.mem_bytes, env=SPEC.env)
+        submit = partial(client.jobs.submit, SPEC.argv, mem=SPEC.mem_bytes, env=SPEC.env)
         outside = partial(submit, cwd=store.settings.state_dir)  # the run's home hides any repository around it
         spec = outside().spec
         text = encode_spec(spec)
         acts: dict[str, Callable[[], object]] = {
             "client": outside,
-            "queue": lambda: store.queue.submit(spec),
+            "queue": lambda: store.queue.requests.submit(spec),
             "floor": lambda: store.client.set("bench:0", text),
         }
         if without is None:
@@ -176,8 +176,8 @@ def _pipelined(store: Store, jobs: int) -> Figure:
 def _array(store: Store) -> Figure:
     spec = replace(SPEC, array=Array.parse(f"0-{MEMBERS - 1}"))
     acts: dict[str, Callable[[], object]] = {
-        "ours": lambda: store.queue.submit(spec),
-        "floor": lambda: store.queue.submit(SPEC),
+        "ours": lambda: store.queue.requests.submit(spec),
+        "floor": lambda: store.queue.requests.submit(SPEC),
     }
     found = medians(alternate_timed(15, acts))
     floor = Floor(name="one single submit", value=found["floor"] * 1e3)

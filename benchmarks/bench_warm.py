@@ -41,7 +41,7 @@ torch.ones(2).sum()
 open("stamp", "w").write(f"{first!r} {usable!r}")
 """
 #: Longest wait for a warm interpreter, in seconds.
-SPARE_S = 120.0
+READY_S = 120.0
 #: How often a warm interpreter is polled for readiness, how long it must then sleep, and the least CPU time that it
 #: must have used: with less it has only mapped torch's libraries. In seconds.
 POLL_S, STILL_S, LEAST_IMPORT_S = 0.02, 0.3, 0.5
@@ -57,7 +57,7 @@ class Ways:
         self._script.write_text(SCRIPT)
         #: The seconds from the use of a warm interpreter until the next one was ready, and the memory of that one.
         self.refills_s: list[float] = []
-        self.spare_mib: list[float] = []
+        self.interpreter_mib: list[float] = []
 
     def by_hand(self) -> list[float]:
         """Start the script directly."""
@@ -81,36 +81,36 @@ class Ways:
 
     def _submitted(self, *, warm: bool) -> list[float]:
         began = time.time()
-        job = self._client.submit("train.py", mem="1M", cwd=self._place, python=sys.executable, warm=warm)
-        self._client.wait(job.id)
+        job = self._client.jobs.submit("train.py", mem="1M", cwd=self._place, python=sys.executable, warm=warm)
+        self._client.jobs.wait(job.id)
         measured = self._since(began)
-        notes = [note.text for note in self._client.show(job.id).notes]
+        notes = [note.text for note in self._client.jobs.show(job.id).notes]
         if warm and "started warm" not in notes:
             raise SystemExit(f"job {job.id} was not started warm: {notes}")
         return measured
 
     def prepare(self) -> None:
         """Submit a first job that causes a warm interpreter, and wait for it."""
-        self._client.wait(
-            self._client.submit("train.py", mem="1M", cwd=self._place, python=sys.executable, warm=True).id
+        self._client.jobs.wait(
+            self._client.jobs.submit("train.py", mem="1M", cwd=self._place, python=sys.executable, warm=True).id
         )
         self._until_ready()
-        self.spare_mib.clear()
+        self.interpreter_mib.clear()
 
     def _until_ready(self) -> float:
         """Wait until the warm interpreter has imported torch and sleeps. Return when it was first seen so."""
-        deadline = time.time() + SPARE_S
+        deadline = time.time() + READY_S
         while time.time() < deadline:
-            for process in _warm_pool(self._place):
+            for process in _interpreters(self._place):
                 seen, before_s = time.time(), _import_s(process)
                 if before_s is None:
                     continue
                 time.sleep(STILL_S)
                 if _import_s(process) == before_s:  # it slept all the time, and did not wait for the disk
-                    self.spare_mib.append(process.memory_info().rss / 2**20)
+                    self.interpreter_mib.append(process.memory_info().rss / 2**20)
                     return seen
             time.sleep(POLL_S)
-        raise SystemExit("no spare became ready")
+        raise SystemExit("no warm interpreter became ready")
 
     def _since(self, began: float) -> list[float]:
         ended = time.time()
@@ -134,13 +134,13 @@ def _import_s(process: psutil.Process) -> float | None:
     return spent_s if has_torch and spent_s > LEAST_IMPORT_S else None
 
 
-def _warm_pool(place: Path) -> list[psutil.Process]:
+def _interpreters(place: Path) -> list[psutil.Process]:
     """Return the warm interpreters of the machine whose state is in *place*, which their shims' environments name."""
     found = []
     for process in psutil.process_iter():
         try:
-            is_spare = any(word.endswith("inside/warm_start.py") for word in process.cmdline())
-            shim = process.parent() if is_spare else None
+            is_warm = any(word.endswith("inside/warm_start.py") for word in process.cmdline())
+            shim = process.parent() if is_warm else None
             if shim is not None and shim.environ().get("GPUQUEUE_STATE_DIR") == str(place):
                 found.append(process)
         except psutil.Error:
@@ -160,8 +160,10 @@ def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
         acts = {"by hand": ways.by_hand, "cold": ways.cold, "warm": ways.warm}
         found = alternate(rounds, acts)
     yield from beside("by hand", found, MOMENTS, called="python train.py", group="warm")
-    yield Figure(name="warm.spare.memory", value=statistics.median(ways.spare_mib), unit="MiB", rounds=rounds)
-    yield Figure(name="warm.spare.ready", value=statistics.median(ways.refills_s) * 1e3, unit="ms", rounds=rounds)
+    yield Figure(
+        name="warm.interpreter.memory", value=statistics.median(ways.interpreter_mib), unit="MiB", rounds=rounds
+    )
+    yield Figure(name="warm.interpreter.ready", value=statistics.median(ways.refills_s) * 1e3, unit="ms", rounds=rounds)
 
 
 def main() -> None:

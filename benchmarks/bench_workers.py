@@ -43,7 +43,7 @@ def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
     with private_machine(SLOTS=str(SLOTS)) as machine, _python(IMPORTED) as imported, _python(TICKS) as ticking:
         (main_process,) = workers(str(machine.place))
         # The first run loads what every later one needs, so an idle worker has had one run.
-        machine.client.wait(machine.client.submit(["true"], mem="1M").id)
+        machine.client.jobs.wait(machine.client.jobs.submit(["true"], mem="1M").id)
         floor = share_of_core([ticking], seconds)
         ticks = Floor(name="Python that wakes 10 times a second", value=floor) if floor else None
         worker = with_children(main_process)  # that run's shim has ended
@@ -53,13 +53,13 @@ def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
         yield _share("worker.idle.cpu", worker, seconds, ticks)
         yield _share("others.idle.cpu", others, seconds, ticks)
         yield replace(memory("others.idle.memory", others), floor=None)
-        jobs = [machine.client.submit(["sleep", "3600"], mem="1M").id for _ in range(SLOTS)]
-        until(lambda: all(machine.client.get(each).state is JobState.RUNNING for each in jobs), "four runs")
+        jobs = [machine.client.jobs.submit(["sleep", "3600"], mem="1M").id for _ in range(SLOTS)]
+        until(lambda: all(machine.client.jobs.get(each).state is JobState.RUNNING for each in jobs), "four runs")
         yield memory("worker.busy.memory", worker)
         yield _share("worker.busy.cpu", worker, seconds, ticks)
         for each in jobs:
-            machine.client.cancel(each)
-            machine.client.wait(each)
+            machine.client.jobs.cancel(each)
+            machine.client.jobs.wait(each)
         with _stream(machine):
             yield _share("worker.stream.cpu", worker, seconds, None)
         yield memory("worker.stream.memory", worker)
@@ -108,7 +108,7 @@ def _stream(machine: Machine) -> Iterator[None]:
 
     def submit() -> None:
         while not stopping.is_set():
-            machine.client.wait(machine.client.submit(["true"], mem="1M").id)
+            machine.client.jobs.wait(machine.client.jobs.submit(["true"], mem="1M").id)
 
     thread = threading.Thread(target=submit)
     thread.start()

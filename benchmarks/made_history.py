@@ -67,7 +67,7 @@ def one(number: int, at: datetime, chance: random.Random) -> tuple[Row, Row, Row
     name = f"job{chance.randrange(5000)}"
     job = {
         "id": number, "name": name, "user_name": chance.choice(USERS), "user_uid": 1000, "submit_host": "laptop",
-        "state": state, "reason": None, "level": 1, "command": f"python {name}.py --seed {number}",
+        "state": state, "reason": None, "priority": 1, "command": f"python {name}.py --seed {number}",
         "script": f"{name}.py", "interpreter": "/usr/bin/python3", "cwd": "/home/ada", "mem_bytes": asked, "gpus": 1,
         "time_limit_s": None, "pool": "", "attempt": 1, "losses": 0, "submitted_at": at, "claimed_at": start,
         "started_at": start, "ended_at": end, "host": host, "spec": SPEC, **last,

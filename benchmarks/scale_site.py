@@ -64,7 +64,7 @@ class SimulatedSite:
     def __init__(self, store: Store, database: HistoryDatabase) -> None:
         self.clock = SimulatedClock(EPOCH_MS)
         self.queue = SimulatedQueue(store.settings.redis_url, self.clock)
-        self.queue.open(0)
+        self.queue.recovery.open(0)
         self.database = database
         self.recorder = Recorder(store.settings, self.queue, database)
         self._client = store.client
@@ -75,7 +75,7 @@ class SimulatedSite:
         self._offers = [_offer(host, place) for host in range(HOSTS) for place in range(DEVICES)]
         self._running: dict[str, Running] = {}
         for offer in self._offers:
-            self.queue.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="simulated")
+            self.queue.devices.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="simulated")
         self.tick(0.0)
 
     def close(self) -> None:
@@ -124,18 +124,18 @@ class SimulatedSite:
     def tick(self, passed_s: float) -> None:
         """Do the work of heartbeats and the reaper: show the devices, decay the usage, reserve devices."""
         self.queue.show(self._offers, lease_s=FOR_EVER_S)
-        self.queue.reap(loss_limit=3, lease_s=FOR_EVER_S, tick_s=FOR_EVER_S, passed_s=passed_s)
-        self.queue.reserve(after_s=600.0, most=1)
+        self.queue.maintenance.reap(loss_limit=3, lease_s=FOR_EVER_S, tick_s=FOR_EVER_S, passed_s=passed_s)
+        self.queue.maintenance.reserve(after_s=600.0, most=1)
 
     def _begin(self, offer: Offer) -> None:
-        claim = self.queue.claim(
+        claim = self.queue.runs.claim(
             offer, worker=offer.device.uuid, lease_s=FOR_EVER_S, nonce=next(self._nonces), gpus_here=True
         )
         if claim is None:
             return
         before = (_run_device(offer, claim.lease_bytes),)
         path = f"/state/runs/{claim.job_id}/{claim.token}/log"
-        self.queue.started(claim.job_id, claim.token, lease_s=FOR_EVER_S, log_path=path, devices=before)
+        self.queue.runs.started(claim.job_id, claim.token, lease_s=FOR_EVER_S, log_path=path, devices=before)
         self._running[offer.device.uuid] = Running(claim=claim, since_ms=self.clock.now_ms)
 
     def _end(self, offer: Offer) -> None:
@@ -143,7 +143,7 @@ class SimulatedSite:
         if run is None:
             return
         ending = Ending.from_status(0 if self._chance.random() < 0.9 else 1)  # noqa: PLR2004 - one in ten fails
-        self.queue.finish(
+        self.queue.runs.finish(
             run.claim.job_id,
             run.claim.token,
             state=JobState.SUCCEEDED if ending.exit_code == 0 else JobState.FAILED,

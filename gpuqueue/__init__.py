@@ -1,7 +1,7 @@
 """gpuqueue, the job queue for a team that shares GPUs.
 
     >>> from gpuqueue import Client
-    >>> job = Client().submit(["python", "train.py"], mem="6G")
+    >>> job = Client().jobs.submit(["python", "train.py"], mem="6G")
 
 Each name is imported on first use, so that importing the package stays cheap.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpuqueue.errors import GpuQueueError
     from gpuqueue.model.device import Device, DeviceFilter, Peak, PeakSource
     from gpuqueue.model.job import Job, JobSpec, JobState, Level
+    from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.run import Ending, EndingKind, Record, Run
     from gpuqueue.settings.settings import Settings
 
@@ -33,6 +34,7 @@ _HOMES = {
     "EndingKind": "gpuqueue.model.run",
     "GpuQueueError": "gpuqueue.errors",
     "Job": "gpuqueue.model.job",
+    "JobRequest": "gpuqueue.model.job_request",
     "JobSpec": "gpuqueue.model.job",
     "JobState": "gpuqueue.model.job",
     "Level": "gpuqueue.model.job",
@@ -51,6 +53,7 @@ __all__ = [
     "EndingKind",
     "GpuQueueError",
     "Job",
+    "JobRequest",
     "JobSpec",
     "JobState",
     "Level",

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from factories import serve
 from site_of_one import Site
-from store_server import tested_server
 
-from gpuqueue.embedded import store as embedded_store
+from gpuqueue.embedded import server
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -25,8 +24,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup: whatever we start shall hear it all the same
     signal.signal(signal.SIGHUP, lambda *_: None)
 
-if tested_server() is not None:  # else the one that a user would get
-    embedded_store.find_server = tested_server
+# `dev.py test --full` tests each server on PATH. Read here, before the environment is wiped.
+if other := os.environ.get("STORE_SERVER"):
+    server._bundled = lambda: other
 
 pytest_plugins = ["history_fixtures", "one_shim", "own_home", "own_store", "private_store"]
 
@@ -80,7 +80,7 @@ def store_url(_server: Settings) -> str:
 def queue(store_url: str) -> Iterator[JobQueue]:
     """Return a queue that was opened and is empty."""
     opened = JobQueue(store_url)
-    opened.open(0)
+    opened.recovery.open(0)
     yield opened
     opened.close()
 

@@ -23,7 +23,7 @@ from workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
-TASK = "gpuqueue.model.run"
+TASK = "gpuqueue.run"
 #: How long to wait for the consumer before the run goes over the broker queue, in seconds.
 READY_TIMEOUT_S = 10.0
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from celery import Celery
 from kombu.entity import Queue
 
+from gpuqueue.queue.keys import PREFIX
 from gpuqueue.settings.settings import Settings
 from workers.bootstep import TASK, ServeDevice
 from workers.worker import ADOPTED, Worker
@@ -34,7 +35,11 @@ def make_app(settings: Settings, device: str | None = None) -> Celery:
     celery_app.conf.update(
         broker_connection_max_retries=None,
         broker_connection_retry_on_startup=True,
-        broker_transport_options={"socket_keepalive": urlsplit(settings.redis_url).scheme != "unix"},
+        broker_transport_options={
+            "socket_keepalive": urlsplit(settings.redis_url).scheme != "unix",
+            # Celery's keys and channels are below the queue's, so that one access rule covers both.
+            "global_keyprefix": f"{PREFIX}celery:",
+        },
         control_queue_expires=60.0,
         task_acks_late=False,
         task_default_queue=queue,

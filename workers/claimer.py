@@ -107,7 +107,7 @@ class Claimer:
                 log.warning("%s takes no new job: %s", offer.device.uuid, offer.trouble)
             self._said = offer.trouble
             return None
-        return self._queue.seek(
+        return self._queue.runs.seek(
             offer, worker=self._worker, lease_s=self._settings.lease_s, nonce=nonce, gpus_here=self._gpus_here
         )
 
@@ -115,7 +115,7 @@ class Claimer:
         """End a job that cannot be run. If the claim were released, the job would be claimed again at once."""
         why = f"{broken.why}: submit the job again"
         log.error("job %s is refused: %s", broken.job_id, why)
-        refuse = partial(self._queue.finish, broken.job_id, broken.token, state=JobState.FAILED)
+        refuse = partial(self._queue.runs.finish, broken.job_id, broken.token, state=JobState.FAILED)
         answered(partial(refuse, ending=Ending.refused(why), duration_s=None, devices=()), stopping)
 
     def _take(self, claim: Claim, hand_over: Callable[[LiveRun], None], stopping: SteadyEvent) -> None:
@@ -136,7 +136,7 @@ class Claimer:
             self._admission.ground.failed(in_words(error))
             self.pause()
             why = f"it could not be started on {self._settings.host}: {getattr(error, 'strerror', None) or error}"
-            answered(lambda: self._queue.release_claim(claim.job_id, claim.token, why), stopping)
+            answered(lambda: self._queue.runs.release_claim(claim.job_id, claim.token, why), stopping)
 
     def _run_of(self, claim: Claim) -> LiveRun:
         """Create the directory of a claimed run, and lock it.

@@ -150,7 +150,7 @@ class Takeover:
             if swept:
                 words = f"nobody answered for it any more, {swept} processes of it were ended"
             limit = self._settings.loss_limit
-            state = self._queue.lose(lease.job_id, lease.token, loss_limit=limit, detail=words)
+            state = self._queue.runs.lose(lease.job_id, lease.token, loss_limit=limit, detail=words)
             log.warning("job %s: %s, it is %s now", lease.job_id, words, state)
             directory.settle()  # no link may exist for this run, so `unsettled` would not find it later
 

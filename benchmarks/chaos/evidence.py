@@ -136,8 +136,8 @@ def read_book(site: Site) -> tuple[dict[int, Record], dict[int, Sequence[Event]]
     records: dict[int, Record] = {}
     with Client(site.settings) as client:
         before = None
-        while page := client.history(limit=PAGE, before_id=before):
+        while page := client.history.search(limit=PAGE, before_id=before):
             records.update((record.job.id, record) for record in page)
             before = page[-1].job.id
-        stories: dict[int, Sequence[Event]] = {job_id: client.story(job_id) for job_id in records}
+        stories: dict[int, Sequence[Event]] = {job_id: client.jobs.events(job_id) for job_id in records}
     return dict(sorted(records.items())), stories

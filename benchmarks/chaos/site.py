@@ -71,7 +71,7 @@ class Site:
             "GPUQUEUE_HOST": f"chaos-{secrets.token_hex(3)}",
             "GPUQUEUE_DEVICES": devices,
             "GPUQUEUE_HEADROOM": "0",
-            "GPUQUEUE_LEASE": f"{lease_s}s",
+            "GPUQUEUE_HOST_LOST_AFTER": f"{lease_s}s",
             "GPUQUEUE_BEAT": f"{beat_s}s",
             "GPUQUEUE_POLL": "0.5s",
             "GPUQUEUE_KILL_GRACE": "0.5s",

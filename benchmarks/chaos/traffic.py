@@ -122,7 +122,7 @@ class Traffic:
             name = f"{plan.name}.{tries}"
             tries += 1
             try:
-                job_id = client.submit(
+                job_id = client.jobs.submit(
                     command(plan, name),
                     mem=f"{plan.mem_gib}G",
                     gpus=plan.gpus,
@@ -154,7 +154,7 @@ class Traffic:
         with self._client() as client:
             while not self._stopping.wait(PAUSE_S):
                 try:
-                    self._waiting, _ = client.queue.counts()
+                    self._waiting, _ = client.queue.jobs.counts()
                     self._looked_s = time.monotonic()
                 except Unreachable:
                     self._waiting = 0  # submitters do not wait for the store to be up
@@ -173,7 +173,7 @@ class Traffic:
     def _cancelled(self, client: Client, job_id: int) -> bool:
         """Cancel a job; return False if the result is unknown."""
         try:
-            client.cancel(job_id)
+            client.jobs.cancel(job_id)
         except Refused:
             return True
         except JobNotFound:
@@ -192,13 +192,13 @@ class Traffic:
         with self._client() as client:
             while not self._stopping.wait(RELEASE_S):
                 with contextlib.suppress(GpuQueueError):
-                    for job in client.jobs():
+                    for job in client.jobs.list():
                         if job.state is JobState.HELD:
-                            client.release(job.id)
+                            client.jobs.release(job.id)
                             self.reported.releases.add(job.id)
-                    drained = [each.device.uuid for each in client.devices() if each.drained]
+                    drained = [each.device.uuid for each in client.devices.list() if each.drained]
                     if drained:
-                        client.resume(*drained)
+                        client.devices.resume(*drained)
                         self.reported.resumes += len(drained)
 
     def _client(self) -> Client:

@@ -71,7 +71,7 @@ def private_store(*, durable: bool = True, opened: bool = True, preload: bool = 
             if not durable:
                 client.config_set("appendfsync", "no")
             if opened:
-                queue.open(0)
+                queue.recovery.open(0)
             yield Store(settings=settings, queue=queue, client=client)
             queue.close()
             client.close()

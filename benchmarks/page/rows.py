@@ -176,8 +176,8 @@ _CORRIDOR = (
         what="`--warm`: submit → the line after `import torch`",
         aim="sooner than `python train.py`",
         aims=(Aim(figure="warm.warm.torch", bound=1, of_ratio=True),),
-        why_not="The spare has imported torch before; what is left is the way of any job to its start. Where torch is "
-        "imported faster than that, `--warm` is not worth it.",
+        why_not="The warm interpreter has imported torch before; what is left is the way of any job to its start. "
+        "Where torch is imported faster than that, `--warm` is not worth it.",
     ),
     Row(
         what="start of the job → in the history",
@@ -233,7 +233,7 @@ _AROUND = (
         aims=(
             Aim(figure="submit.array.10000.process", bound=50, called="whole process"),
             Aim(figure="submit.one.process", bound=None, called="`gpuqueue submit` of one job"),
-            Aim(figure="submit.array.10000", bound=None, called="within a process, the call `JobQueue.submit`"),
+            Aim(figure="submit.array.10000", bound=None, called="within a process, the call `queue.requests.submit`"),
         ),
         why_not="An array costs what a single submit costs: it is one record, and its members are made when they are "
         "claimed. The rest is the start of Python and click, then our own modules, as for any command. It would take a "
@@ -254,7 +254,10 @@ _AROUND = (
         aims=(
             Aim(figure="submit.client", bound=3, of_ratio=True, called="`Client.submit`"),
             Aim(
-                figure="submit.queue", bound=3, of_ratio=True, called="`JobQueue.submit` by redis-py, with a ready spec"
+                figure="submit.queue",
+                bound=3,
+                of_ratio=True,
+                called="`queue.requests.submit` by redis-py, with a ready spec",
             ),
             Aim(figure="submit.pipelined", bound=5, of_ratio=True, called="its script, pipelined"),
             Aim(

@@ -102,7 +102,9 @@ def to_gpuqueue() -> tuple[Submit, Cancel]:
 
     client = Client()
     place = os.environ["PEERS_PLACE"]  # outside a repository, so that git costs nothing
-    return lambda words: client.submit(words, mem="1M", cwd=place).id, lambda job_id: client.cancel(int(job_id))
+    return lambda words: client.jobs.submit(words, mem="1M", cwd=place).id, lambda job_id: client.jobs.cancel(
+        int(job_id)
+    )
 
 
 TO = {

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from outbox import Outbox  # noqa: E402 - behind the path
 
-from gpuqueue.cli.plots import charts, image_file  # noqa: E402 - as above
+from gpuqueue.cli.plots import image_file, job_memory  # noqa: E402 - as above
 from gpuqueue.codec import encode_ended, encode_spec, encode_started  # noqa: E402 - as above
 from gpuqueue.history import migrate  # noqa: E402 - as above
 from gpuqueue.history.database import HistoryDatabase  # noqa: E402 - as above
@@ -97,10 +97,10 @@ def main(target: Path) -> int:
 def draw_memory(database: HistoryDatabase, job_id: int, path: Path) -> None:
     """Draw how the memory of a job went."""
     record = database.get(job_id)
-    run = charts.drawable(record) if record else None
+    run = job_memory.drawable(record) if record else None
     if record is None or run is None:
         raise SystemExit(f"job {job_id} has nothing to draw: choose another")
-    image_file.write(str(path), charts.title_of(record), charts.memory(record, run), "")
+    image_file.write(str(path), job_memory.memory(record, run))
 
 
 def fill(outbox: Outbox, chance: random.Random) -> int:

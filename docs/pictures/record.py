@@ -3,9 +3,10 @@
 
     .venv/bin/python docs/pictures/record.py [DIRECTORY]
 
-It starts a queue of its own on two simulated devices, in a directory of its own, takes the walk that the acceptance
-tests take (tests/support/walk.py), and writes first-look.svg, a film of it, and a still of `gpuqueue top`. Only the
-account's name and the path of that directory are replaced, by what a newcomer would see there.
+It starts a queue with two simulated devices in a temporary directory, types the steps of tests/support/walk.py, which
+the acceptance tests type too, and writes first-look.svg, a film, and top.svg, the screen of `gpuqueue top`. Only the
+account's name and the path of the directory are replaced. tests/acceptance/test_pictures.py fails when the pictures
+show an old table.
 """
 
 from __future__ import annotations
@@ -28,11 +29,14 @@ from svg import Cell, Frame, film, still  # noqa: E402 - as above
 from walk import Shell, walk  # noqa: E402 - as above
 
 BIN = Path(sys.executable).parent
-COLUMNS, ROWS = 96, 18
-#: Halts of the walk that are shown, and for how many seconds.
-SHOWN = {"up": 5.0, "submit": 3.5, "queue": 4.5, "why": 6.0, "top": 6.0, "logs": 3.5, "history": 6.0}
-#: The one that is shown where nothing may move.
+#: The rows hold all steps up to `why`, so that the picture without animation tells the whole story.
+COLUMNS, ROWS = 96, 28
+#: Steps of the walk that are shown, and for how many seconds.
+SHOWN = {"up": 5.0, "submit": 3.5, "queue": 4.5, "why": 6.0, "top": 6.0, "logs": 4.0, "history": 7.0}
+#: The step that a viewer without animation shows.
 STILL = "why"
+#: Number of empty rows that remain in the picture of one screen.
+EMPTY = 4
 NAME = "ada"
 DIRECTORY = "/home/ada/.local/state/gpuqueue"
 
@@ -61,8 +65,15 @@ def main(target: Path) -> int:
     shown = [(frames[halt], seconds) for halt, seconds in SHOWN.items()]
     title = "gpuqueue: three jobs on two devices, why the third waits, and what became of them"
     write(target / "first-look.svg", film(shown, title, shown=list(SHOWN).index(STILL)))
-    write(target / "top.svg", still(frames["top"], "gpuqueue top"))
+    write(target / "top.svg", still(shorter(frames["top"]), "gpuqueue top"))
     return 0
+
+
+def shorter(frame: Frame) -> Frame:
+    """Return *frame* as a lower terminal would show it: with at most EMPTY of consecutive equal rows."""
+    return [
+        row for at, row in enumerate(frame) if at < EMPTY or any(row != frame[at - back] for back in range(EMPTY + 1))
+    ]
 
 
 def write(path: Path, text: str) -> None:
@@ -72,19 +83,19 @@ def write(path: Path, text: str) -> None:
 
 
 def cells_of(screen: pyte.screens.Screen, state: str) -> Frame:
-    """Return what stands on *screen*, with other names for the account and the directory *state*."""
+    """Return the cells of *screen*, with other names for the account and the directory *state*."""
     rows = [[cell_of(screen.buffer[y][x]) for x in range(screen.columns)] for y in range(screen.lines)]
     return [renamed(row, state) for row in rows]
 
 
 def cell_of(char: pyte.screens.Char) -> Cell:
-    """Return a place on the screen as it is to be drawn."""
+    """Return one cell as it is drawn."""
     front, back = (char.bg, char.fg) if char.reverse else (char.fg, char.bg)
     return Cell(char.data or " ", front, back, char.bold)
 
 
 def renamed(row: list[Cell], state: str) -> list[Cell]:
-    """Return a line with the account's name and the directory *state* replaced; what becomes too long is cut."""
+    """Return a line with the account's name and the directory *state* replaced, cut to its old length."""
     text = "".join(cell.text for cell in row).replace(state, DIRECTORY)
     account = getpass.getuser()
     for before in (f" {account} ", f"({account})", f"({account},"):

@@ -1,10 +1,12 @@
-"""Draws what stood on a terminal as SVG: still, or as a film. Only shapes and text, so that any page can show it.
+"""Draws the screen of a terminal as SVG: one screen, or a film of several. Uses only shapes and text.
 
-A cell is a rectangle of the same size in every font: each run of text is told how wide it is.
+The columns are right in every viewer and with every font: text is split at wider gaps, each piece has its own place,
+and its width is given. Spaces within a piece are kept by ``xml:space``, which viewers without CSS know too.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,10 +14,10 @@ from xml.sax.saxutils import escape
 
 CELL, LINE, SIZE = 8.4, 19, 14
 MARGIN, BAR = 16, 36
-#: So that no seam is seen between two lines of one background, at whatever size.
+#: Overlap of two lines of one background, so that there is no seam between them at any size.
 OVERLAP = 0.6
 BACKGROUND, FOREGROUND, FRAME = "#16191f", "#d5d9e0", "#3a404c"
-#: The names of a terminal's colours; what is no name is told in hexadecimal digits.
+#: A terminal's named colours; other colours are hexadecimal digits.
 COLOURS = {
     "black": "#3a404c",
     "red": "#f07178",
@@ -28,7 +30,7 @@ COLOURS = {
     "white": "#d5d9e0",
 }
 FONT = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono','Liberation Mono',monospace"
-#: Marks that no font need have, and how opaque the rectangle is that stands for each.
+#: Characters that a font may lack, with the opacity of the rectangle that is drawn for each.
 BLOCKS = {"█": 1.0, "▓": 0.7, "▒": 0.42, "░": 0.2}
 
 
@@ -52,9 +54,9 @@ def still(frame: Frame, title: str) -> str:
 
 
 def film(frames: Sequence[tuple[Frame, float]], title: str, *, shown: int = 0) -> str:
-    """Return a picture that shows each screen for so many seconds, over and over.
+    """Return a picture that shows each screen for its number of seconds, in a loop.
 
-    Who wants no motion, or cannot have it, sees the frame *shown*.
+    A viewer without animation shows only the frame *shown*.
     """
     whole_s = sum(seconds for _, seconds in frames)
     rules = [".f{visibility:hidden}", f".f{shown}{{visibility:visible}}"]
@@ -84,9 +86,10 @@ def _document(title: str, size: tuple[int, int], body: str, rules: str) -> str:
         for at, colour in enumerate(("#ec6a5e", "#f4bf4f", "#61c554"))
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
+        f'width="{width:g}" height="{height:g}" role="img" xml:space="preserve">\n'
         f"<title>{escape(title)}</title>\n"
-        f"<style>text{{font-family:{FONT};font-size:{SIZE}px;white-space:pre;fill:{FOREGROUND}}}"
+        f"<style>text{{font-family:{FONT};font-size:{SIZE}px;fill:{FOREGROUND}}}"
         f".b{{font-weight:bold}}{rules}</style>\n"
         f'<rect x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="9" fill="{BACKGROUND}" '
         f'stroke="{FRAME}"/>\n{dots}\n{body}\n</svg>\n'
@@ -116,19 +119,17 @@ def _run(cells: list[tuple[int, Cell]], top: float, colour: str, bold: bool, blo
         yield _rectangle(cells, top, _colour(colour), BLOCKS[block])
         return
     text = "".join(cell.text for _, cell in cells)
-    lead = len(text) - len(text.lstrip())
-    text = text.strip()
-    if text:
+    for piece in re.finditer(r"\S+(?: \S+)*", text):
         attributes: Mapping[str, str] = {
-            "x": f"{MARGIN + (cells[0][0] + lead) * CELL:g}",
+            "x": f"{MARGIN + (cells[0][0] + piece.start()) * CELL:g}",
             "y": f"{top + 0.74 * LINE:g}",
-            "textLength": f"{len(text) * CELL:g}",
+            "textLength": f"{len(piece[0]) * CELL:g}",
             "lengthAdjust": "spacingAndGlyphs",
             **({"class": "b"} if bold else {}),
             **({"style": f"fill:{_colour(colour)}"} if colour != "default" else {}),
         }
-        reported = " ".join(f'{name}="{value}"' for name, value in attributes.items())
-        yield f"<text {reported}>{escape(text)}</text>"
+        marks = " ".join(f'{name}="{value}"' for name, value in attributes.items())
+        yield f"<text {marks}>{escape(piece[0])}</text>"
 
 
 def _rectangle(cells: list[tuple[int, Cell]], top: float, colour: str, opacity: float) -> str:

@@ -1,6 +1,6 @@
-"""What the code says of itself: each command with its options and examples, each setting, each exit code.
+"""Lists each command with its options and examples, each setting and each exit code, as the code has them.
 
-Every one is told as a row: the cells that the code decides, and the words for it where nobody has written better ones.
+Each is a row: the cells that the code decides, and a text for it where the page has none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, dataclass
 from datetime import timedelta
 from enum import Enum
+from types import ModuleType
 
 import click
 
@@ -19,6 +20,7 @@ from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
 from gpuqueue.console import INTERRUPTED, LEFT, READER_GONE
 from gpuqueue.doctor.examination import EXIT_CODES
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.queue import job_fields as job_fields_module
 from gpuqueue.settings import settings as setting
 from gpuqueue.settings.parsers import READERS
 from gpuqueue.text.units import format_bytes
@@ -44,7 +46,7 @@ OTHER_CODES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One command, as a person types it."""
+    """One command, as a user types it."""
 
     name: str
     #: The first paragraph of its help.
@@ -55,7 +57,7 @@ class Command:
 
 
 def every_command() -> Iterator[Command]:
-    """Yield the commands of both programs that a person may use and that there is something to say of."""
+    """Yield the visible commands of both programs, without groups that have no options."""
     for program, group in PROGRAMS.items():
         for name, command in leaves(program, group):
             options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
@@ -69,7 +71,7 @@ def every_command() -> Iterator[Command]:
 
 
 def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """Yield a command and all below it, hidden ones left out, by what a person types."""
+    """Yield a command and all below it, without hidden ones, by what a user types."""
     yield name, command
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -104,7 +106,7 @@ def _anchor(name: str) -> str:
 
 
 def first_cell(option: click.Option, shown: str = "") -> str:
-    """Return an option's names and what its value is called: by the code, else as in the cell *shown* before."""
+    """Return an option's names and the name of its value: from the code, else from the cell *shown* before."""
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     if option.is_flag:
         return names
@@ -115,7 +117,7 @@ def first_cell(option: click.Option, shown: str = "") -> str:
 
 
 def with_facts(option: click.Option, words: str) -> str:
-    """Return *words* with the values and the default that the code has, where they do not name them."""
+    """Return *words* with the values and the default from the code, unless they name them."""
     if words.startswith("As in "):
         return words
     if isinstance(option.type, click.Choice):
@@ -135,7 +137,7 @@ def with_facts(option: click.Option, words: str) -> str:
 
 
 def setting_row(name: str, shown: str = "") -> dict[str, str]:
-    """Return what stands in each column of a setting; *shown* is what its page calls a default of nothing."""
+    """Return each column of a setting; *shown* is the page's word for an empty default."""
     value = setting.Settings.__dataclass_fields__[name].default
     default = PLACES.get(name) or (shown or "empty" if value is MISSING else _in_words(name, value))
     unit = {"bytes": "size", "s": "duration"}.get(name.rpartition("_")[2], "")
@@ -149,7 +151,7 @@ def setting_row(name: str, shown: str = "") -> dict[str, str]:
 
 
 def key_of(name: str) -> str:
-    """Return what a setting is called in the settings file."""
+    """Return the name of a setting in the settings file."""
     return setting.key_of(name)
 
 
@@ -178,23 +180,32 @@ def _duration(value_s: float) -> str:
     return f"{value_s:g}s"
 
 
-def _comments() -> dict[str, str]:
-    """Return what stands above each field of Settings behind ``#:``."""
-    lines = inspect.getsource(setting.Settings).splitlines()
+def job_fields() -> list[str]:
+    """Return a row for each field of a job's hash."""
+    comments = _comments(job_fields_module)
+    return [
+        f"| `{name}` | `{stored}` | {comments[name.upper()]} |" for name, stored in job_fields_module.FIELDS.items()
+    ]
+
+
+def _comments(of: type | ModuleType = setting.Settings) -> dict[str, str]:
+    """Return what stands above each variable of a class or module behind ``#:``."""
+    lines = inspect.getsource(of).splitlines()
     found = {}
     for each in ast.walk(ast.parse("\n".join(lines))):
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+        target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
+        if isinstance(each, (ast.AnnAssign, ast.Assign)) and isinstance(target, ast.Name):
             above: list[str] = []
             at = each.lineno - 2
             while lines[at].strip().startswith("#:"):
                 above.insert(0, lines[at].strip()[2:].strip())
                 at -= 1
-            found[each.target.id] = " ".join(above).replace("``", "`")
+            found[target.id] = " ".join(above).replace("``", "`").replace("|", "\\|")
     return found
 
 
 def exit_codes() -> dict[int, str]:
-    """Return each exit code of the commands with what its class of errors says of itself."""
+    """Return each exit code of the commands with the first line of its error's docstring."""
     found = dict(OTHER_CODES)
 
     def walk(error: type[GpuQueueError]) -> None:
@@ -202,7 +213,10 @@ def exit_codes() -> dict[int, str]:
         for below in error.__subclasses__():
             walk(below)
 
-    for root in (GpuQueueError, DeviceTrouble):  # the latter is the workers' and comes only by its name
+    for root in (
+        GpuQueueError,
+        DeviceTrouble,
+    ):  # the latter is in the workers' package, which no module of gpuqueue imports
         walk(root)
     for grade, code in EXIT_CODES.items():
         found.setdefault(code, f"From `doctor`: {grade}.")

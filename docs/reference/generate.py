@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Brings the tables of commands.md and settings.md up to the code.
+"""Brings the tables of commands.md, settings.md, worker-commands.md and job-fields.md up to the code.
 
     .venv/bin/python docs/reference/generate.py            write what has changed
     .venv/bin/python docs/reference/generate.py --check    write nothing; exit code 1 if something would be written
 
-From the code come: that there is a row or a section at all, the names of options and settings, what their values are
-called, which values there are, defaults, exit codes, the examples of ``--help`` and the list of commands at the top.
-The words of a row and all that stands around the tables are written by hand and stay; where there are none yet,
-the words of ``--help`` or of the comment in the code stand in.
+The code decides which rows and sections there are, names, values, defaults, exit codes, the examples of ``--help`` and
+the list of commands at the top. The texts are written by hand and are not changed. A missing text is taken from
+``--help`` or from the comment in the code.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -27,14 +27,18 @@ GROUPS_HEAD = "| for | commands |"
 OPTIONS_HEAD = "| option | meaning |"
 SETTINGS_HEAD = "| environment | file key | default | unit | meaning |"
 CODES_HEAD = "| code | meaning |"
+FIELDS_HEAD = "| field | in the store | meaning |"
 
 
 def main(words: list[str]) -> int:
-    """Write the pages, or tell which are not what they should be."""
-    made = {
-        HERE / "commands.md": commands_page((HERE / "commands.md").read_text()),
-        HERE / "settings.md": settings_page((HERE / "settings.md").read_text()),
+    """Write the pages; with --check only report which ones differ from the code."""
+    pages: dict[Path, Callable[[str], str]] = {
+        HERE / "commands.md": commands_page,
+        HERE.parent / "internals" / "worker-commands.md": partial(sections_of, program="gpuqueue-worker"),
+        HERE.parent / "internals" / "job-fields.md": job_fields_page,
+        HERE / "settings.md": settings_page,
     }
+    made = {page: make(page.read_text()) for page, make in pages.items() if page.exists()}
     changed = {page: text for page, text in made.items() if page.read_text() != text}
     for page, text in changed.items():
         name = page.relative_to(HERE.parents[1])
@@ -47,10 +51,19 @@ def main(words: list[str]) -> int:
 
 
 def commands_page(page: str) -> str:
-    """Return the page of the commands, brought up to the code."""
+    """Return the page of the user's commands, brought up to the code."""
+    head, codes, exits = sections_of(page, "gpuqueue").partition("## Exit codes\n")
+    return with_rows(head, GROUPS_HEAD, lambda _: from_code.purposes()) + with_rows(
+        codes + exits, CODES_HEAD, codes_table
+    )
+
+
+def sections_of(page: str, program: str) -> str:
+    """Return *page* with a section for each command of *program*."""
     head, *parts = re.split(r"^(?=## )", page, flags=re.MULTILINE)
     texts = {part.splitlines()[0]: part for part in parts}
-    known = {f"## `{command.name}`": command for command in from_code.every_command()}
+    own = [command for command in from_code.every_command() if command.name.split()[0] == program]
+    known = {f"## `{command.name}`": command for command in own}
     for heading in [each for each in texts if each.startswith("## `gpuqueue") and each not in known]:
         del texts[heading]  # the command is gone
     order = list(texts)
@@ -61,14 +74,11 @@ def commands_page(page: str) -> str:
             order.insert(order.index(before) + 1 if before else 0, heading)
         texts[heading] = section(texts[heading], command)
         before = heading
-    codes = "## Exit codes"
-    texts[codes] = with_rows(texts[codes], CODES_HEAD, codes_table)
-    head = with_rows(head, GROUPS_HEAD, lambda _: from_code.purposes())
     return head + "".join(texts[heading] for heading in order)
 
 
 def section(text: str, command: from_code.Command) -> str:
-    """Return what is said of a command, with a row for each option, and the examples of its help."""
+    """Return the section of a command, with a row for each option, and the examples of its help."""
     if command.options:
         text = with_rows(text, OPTIONS_HEAD, lambda rows: options_table(rows, command))
     block = f"{EXAMPLES}\n```sh\n" + "\n".join(command.examples) + "\n```\n"
@@ -79,24 +89,39 @@ def section(text: str, command: from_code.Command) -> str:
 
 
 def options_table(rows: list[list[str]], command: from_code.Command) -> list[str]:
-    """Return a row for each option, in the order of the page, then of the code."""
+    """Return a row for each option, in the order of the page, then of the code.
+
+    All options with the text ``As in submit.`` share one row.
+    """
 
     def named(row: list[str], option: str) -> bool:
         return option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", row[0])
 
-    made = {}
+    made: dict[str, str] = {}
     for option in command.options:
         before = next((row for row in rows if named(row, option.opts[-1])), [])
         words = before[-1] if before else (option.help or "")
+        if re.fullmatch(r"As in (\w+|\[[^]]+\]\([^)]+\))\.", words):
+            names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+            above = made[words].split(" | ")[0][2:] + ", " if words in made else ""
+            made[words] = f"| {above}{names} | {words} |"
+            continue
         shown = before[0] if before else ""
         made[option.opts[-1]] = f"| {from_code.first_cell(option, shown)} | {from_code.with_facts(option, words)} |"
-    return in_order(made, [next((name for name in made if named(row, name)), "") for row in rows])
+    return in_order(
+        made, [row[-1] if row[-1] in made else next((n for n in made if named(row, n)), "") for row in rows]
+    )
 
 
 def codes_table(rows: list[list[str]]) -> list[str]:
     """Return a row for each exit code."""
     words = {row[0].strip("`"): row[1] for row in rows}
     return [f"| `{code}` | {words.get(str(code), said)} |" for code, said in from_code.exit_codes().items()]
+
+
+def job_fields_page(page: str) -> str:
+    """Return the page of a job's fields in the store, brought up to the code."""
+    return with_rows(page, FIELDS_HEAD, lambda _: from_code.job_fields())
 
 
 def settings_page(page: str) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from gpuqueue.model.job import Account
 from gpuqueue.settings.settings import Settings
@@ -14,13 +13,11 @@ if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
     from gpuqueue.model.run import Record
     from gpuqueue.queue.jobqueue import JobQueue
-
-
-_Self = TypeVar("_Self", bound="Connection")
+    from gpuqueue.queue.wakeup import Doorbell
 
 
 class Connection:
-    """The store and the history of one user's settings. A method may raise StoreUnreachable or HistoryUnreachable."""
+    """The store and the history of one user's settings. Every call may raise StoreUnreachable or HistoryUnreachable."""
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings.load()
@@ -46,7 +43,7 @@ class Connection:
             self._database = HistoryDatabase(self.settings.database_url)
         return self._database
 
-    def _written(self, job_id: int) -> Record | None:
+    def recorded(self, job_id: int) -> Record | None:
         """Return a job's record from the history, or None. Uses the SQLite reader, which imports fast, if it can."""
         if self._database is None:
             from gpuqueue.history import sqlite_reader  # noqa: PLC0415 - lazy import for startup time
@@ -55,13 +52,21 @@ class Connection:
                 return sqlite_reader.record(self.settings.database_url, job_id)
         return self.database.get(job_id)
 
+    def ends(self) -> Doorbell:
+        """Return a subscription to the ends of jobs, to be used as a context manager."""
+        from gpuqueue.queue import keys  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - lazy import for startup time
+
+        return Doorbell(self.settings.redis_url, keys.END, by=connect_at_once)
+
     @property
     def account(self) -> Account:
         """Return the account of this process. docs/explanation/identity.md explains what the account proves."""
         return current_account(self.settings.host)
 
     @property
-    def _by(self) -> str:
+    def user(self) -> str:
         """Return the user name under which changes are requested. For uid 0 it is ROOT, which may change any job."""
         account = self.account
         return ROOT if account.uid == 0 else account.name
@@ -72,11 +77,3 @@ class Connection:
             self._queue.close()
         if self._database is not None:
             self._database.close()
-
-    def __enter__(self: _Self) -> _Self:  # noqa: PYI019 - typing.Self needs Python 3.11
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

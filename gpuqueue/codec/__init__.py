@@ -1,10 +1,10 @@
 """Conversion of specs, endings and records between values and JSON.
 
-Every payload has a field ``v``, the version of the format. Payloads of older versions stay readable for ever; tests
-check this with the files under ``tests/golden``. Unknown keys are ignored, so that an older reader accepts the payloads
-of a newer writer. A payload may be damaged or too new: a reader returns a value or raises
-:class:`~gpuqueue.errors.Unreadable`, and nothing else. The text is pure ASCII. File names and arguments that are not
-valid UTF-8 become escaped surrogates, as Python represents them, and are decoded unchanged.
+Every payload has a field ``v``, the version of the format. The files under ``tests/golden`` hold payloads of version 1,
+which every later version must read. Unknown keys are ignored, so that a reader accepts the payloads of a newer writer.
+A payload may be damaged or too new: a reader returns a value or raises :class:`~gpuqueue.errors.Unreadable`, and
+nothing else. The text is pure ASCII. File names and arguments that are not valid UTF-8 become escaped surrogates, as
+Python represents them, and are decoded unchanged.
 """
 
 from __future__ import annotations
@@ -30,16 +30,12 @@ from gpuqueue.codec.endings import (
     run_device_from_plain,
     run_device_to_plain,
 )
-from gpuqueue.codec.parts import placement_from_plain, placement_to_plain
 from gpuqueue.codec.records import job_to_plain, record_to_plain, run_to_plain, tally_to_plain
 from gpuqueue.codec.request import MAX_SPEC_BYTES, UNREADABLE, decode_request, decode_spec, encode_spec, stand_in
-from gpuqueue.codec.text import VERSION, Plain
 
 __all__ = [
     "MAX_SPEC_BYTES",
     "UNREADABLE",
-    "VERSION",
-    "Plain",
     "activity_from_plain",
     "activity_to_plain",
     "decode_ended",
@@ -58,8 +54,6 @@ __all__ = [
     "of_member",
     "peak_from_plain",
     "peak_to_plain",
-    "placement_from_plain",
-    "placement_to_plain",
     "record_to_plain",
     "run_device_from_plain",
     "run_device_to_plain",

@@ -13,20 +13,16 @@ _OWNER = pattern(r',"of":(0|[1-9][0-9]{0,17}),"index":(0|[1-9][0-9]{0,6})\}\Z')
 _MOST_OWNER = 50
 
 
-def array_to_plain(array: Array | None) -> Plain | None:
+def array_to_plain(array: Array) -> Plain:
     """Return *array* as plain values.
 
     The order of the keys matters: ``shared/array.lua`` parses the text with a pattern.
     """
-    if array is None:
-        return None
     return {"indexes": str(array.indexes), "at_once": array.at_once, "axes": [str(axis) for axis in array.axes]}
 
 
-def array_from_plain(plain: object) -> Array | None:
-    """Return the array that *plain* describes, None for None."""
-    if plain is None:
-        return None
+def array_from_plain(plain: object) -> Array:
+    """Return the array that *plain* describes."""
     fields = Fields(plain, "an array")
     return Array(
         indexes=Indexes.parse(fields.text("indexes")),

@@ -43,7 +43,7 @@ def ending_from_plain(plain: object) -> Ending:
             kind=runs.EndingKind(fields.text("kind")),
             exit_code=fields.whole_or_none("exit_code"),
             signal=fields.whole_or_none("signal"),
-            detail=fields.text("detail", ""),
+            detail=fields.text("detail"),
         )
 
 
@@ -75,7 +75,7 @@ def run_device_from_plain(plain: object) -> RunDevice:
             kind=DeviceKind(fields.text("kind")) if fields.has("kind") else None,
             total_bytes=fields.whole_or_none("total_bytes"),
             peak=peak_from_plain(fields.plain("peak")),
-            activity=activity_from_plain(fields.plain("activity", {})),
+            activity=activity_from_plain(fields.plain("activity")),
             timeline=timeline_from_plain(fields.plain("timeline")),
         )
 
@@ -111,7 +111,7 @@ def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...]]:
         Unreadable: *text* is no such report.
 
     """
-    plain = loaded(text, "what a worker told of a start")
+    plain = loaded(text, "the report of a start")
     return plain.text("log_path"), tuple(run_device_from_plain(each) for each in plain.each("devices"))
 
 
@@ -122,7 +122,7 @@ def decode_ended(text: object) -> Ended:
         Unreadable: *text* is no such report.
 
     """
-    plain = loaded(text, "what a worker told of an end")
+    plain = loaded(text, "the report of an end")
     return runs.Ended(
         ending=ending_from_plain(plain.plain("ending")),
         duration_s=plain.number_or_none("duration_s"),

@@ -1,18 +1,20 @@
 """The parts of a request that have types of their own.
 
-They are waits, retries, notifications, the early signal, placement, the terminal's size and the git checkout.
+They are waits, retries, notifications, the early signal, placement, the size of a terminal and the git checkout. A
+reader raises ``Unreadable``, ``ValueError`` or ``BadRequest``; :mod:`gpuqueue.codec.request` turns the last two into
+the first.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from gpuqueue.codec.text import Plain, iso, meaning
-from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
+from gpuqueue.codec.text import Plain, iso
+from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.git import Checkout
 from gpuqueue.model.notification import Notification, When
-from gpuqueue.model.placement import ANYWHERE, Placement, Preference
-from gpuqueue.model.retries import NO_RETRIES, Retries, RetryOn
+from gpuqueue.model.placement import Placement, Preference
+from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.model.warning_signal import EarlySignal
 from gpuqueue.text.json_fields import Fields
@@ -29,16 +31,14 @@ def waits_to_plain(waits: Waits) -> Plain:
 
 
 def waits_from_plain(plain: object) -> Waits:
-    """Return the waits that *plain* describes, ``NO_WAITS`` for None."""
-    if plain is None:
-        return NO_WAITS
+    """Return the waits that *plain* describes."""
     fields = Fields(plain, "what a job waits for")
     after = (Fields(each, "a job to wait for") for each in fields.each("after"))
     begin_at = fields.text_or_none("begin_at")
     return Waits(
         after=tuple(Dependency(each.whole("job_id"), Condition(each.text("condition"))) for each in after),
         begin_at=datetime.fromisoformat(begin_at) if begin_at else None,
-        hold=fields.flag("hold", default=False),
+        hold=fields.flag("hold"),
         dedupe=fields.text_or_none("dedupe"),
     )
 
@@ -49,41 +49,31 @@ def retries_to_plain(retries: Retries) -> Plain:
 
 
 def retries_from_plain(plain: object) -> Retries:
-    """Return the retries that *plain* describes, ``NO_RETRIES`` for None."""
-    if plain is None:
-        return NO_RETRIES
+    """Return the retries that *plain* describes."""
     fields = Fields(plain, "a job's retries")
     return Retries(times=fields.whole("times"), on=tuple(RetryOn(each) for each in fields.texts("on")))
 
 
-def notifications_to_plain(notifications: tuple[Notification, ...]) -> list[Plain]:
-    """Return *notifications* as plain values, including secrets."""
-    return [{"when": each.when.value, "to": each.to} for each in notifications]
+def notification_to_plain(notification: Notification) -> Plain:
+    """Return *notification* as plain values, including secrets."""
+    return {"when": notification.when.value, "to": notification.to}
 
 
-def notifications_from_plain(plain: object) -> tuple[Notification, ...]:
-    """Return the notifications that *plain* describes, an empty tuple for None."""
-    if plain is None:
-        return ()
-    what = "a job's notices"
-    each_plain = (Fields(each, what) for each in Fields({"all": plain}, what).each("all"))
-    with meaning(what):
-        return tuple(Notification(each.text("to"), When(each.text("when"))) for each in each_plain)
+def notification_from_plain(plain: object) -> Notification:
+    """Return the notification that *plain* describes."""
+    fields = Fields(plain, "a notification")
+    return Notification(fields.text("to"), When(fields.text("when")))
 
 
-def signal_to_plain(early: EarlySignal | None) -> Plain | None:
-    """Return *early* as plain values, None for None."""
-    return None if early is None else {"number": early.number, "before_s": early.before_s}
+def signal_to_plain(early: EarlySignal) -> Plain:
+    """Return *early* as plain values."""
+    return {"number": early.number, "before_s": early.before_s}
 
 
-def signal_from_plain(plain: object) -> EarlySignal | None:
-    """Return the early signal that *plain* describes, None for None."""
-    if plain is None:
-        return None
-    what = "an early signal"
-    fields = Fields(plain, what)
-    with meaning(what):
-        return EarlySignal(number=fields.whole("number"), before_s=fields.number("before_s"))
+def signal_from_plain(plain: object) -> EarlySignal:
+    """Return the early signal that *plain* describes."""
+    fields = Fields(plain, "an early signal")
+    return EarlySignal(number=fields.whole("number"), before_s=fields.number("before_s"))
 
 
 def placement_to_plain(placement: Placement) -> Plain:
@@ -98,51 +88,36 @@ def placement_to_plain(placement: Placement) -> Plain:
 
 
 def placement_from_plain(plain: object) -> Placement:
-    """Return the placement that *plain* describes, ``ANYWHERE`` for None, as in older requests."""
-    if plain is None:
-        return ANYWHERE
-    what = "a placement"
-    fields = Fields(plain, what)
-    with meaning(what):
-        return Placement(
-            exclusive=fields.flag("exclusive", default=False),
-            whole=fields.flag("whole", default=False),
-            models=fields.texts("models") if fields.has("models") else (),
-            devices=fields.texts("devices") if fields.has("devices") else (),
-            preference=Preference(fields.text("preference")) if fields.has("preference") else None,
-        )
-
-
-def window_from_plain(plain: Fields) -> Window:
-    """Return the size of a terminal that *plain* describes."""
-    return Window(
-        columns=plain.whole("columns", 80), rows=plain.whole("rows", 24), typed=plain.flag("typed", default=False)
+    """Return the placement that *plain* describes."""
+    fields = Fields(plain, "a placement")
+    return Placement(
+        exclusive=fields.flag("exclusive"),
+        whole=fields.flag("whole"),
+        models=fields.texts("models"),
+        devices=fields.texts("devices"),
+        preference=Preference(fields.text("preference")) if fields.has("preference") else None,
     )
 
 
-def window_to_plain(window: Window | None) -> Plain | None:
-    """Return the size of a terminal as plain values, None for None."""
-    if window is None:
-        return None
-    return {"columns": window.columns, "rows": window.rows, **({"typed": True} if window.typed else {})}
+def window_to_plain(window: Window) -> Plain:
+    """Return the size of a terminal as plain values."""
+    return {"columns": window.columns, "rows": window.rows, "typed": window.typed}
 
 
-def git_to_plain(checkout: Checkout | None) -> Plain | None:
-    """Return *checkout* as plain values, None for None."""
-    if checkout is None:
-        return None
+def window_from_plain(plain: object) -> Window:
+    """Return the size of a terminal that *plain* describes."""
+    fields = Fields(plain, "a terminal")
+    return Window(columns=fields.whole("columns"), rows=fields.whole("rows"), typed=fields.flag("typed"))
+
+
+def git_to_plain(checkout: Checkout) -> Plain:
+    """Return *checkout* as plain values."""
     return {"commit": checkout.commit, "branch": checkout.branch, "dirty": checkout.dirty}
 
 
-def git_from_plain(plain: object) -> Checkout | None:
-    """Return the checkout that *plain* describes, None for None, as in older requests."""
-    if plain is None:
-        return None
-    what = "a checkout"
-    fields = Fields(plain, what)
-    with meaning(what):
-        return Checkout(
-            commit=fields.text("commit"),
-            branch=fields.text_or_none("branch"),
-            dirty=fields.flag("dirty", default=False) if fields.has("dirty") else None,
-        )
+def git_from_plain(plain: object) -> Checkout:
+    """Return the checkout that *plain* describes."""
+    fields = Fields(plain, "a checkout")
+    return Checkout(
+        commit=fields.text("commit"), branch=fields.text_or_none("branch"), dirty=fields.flag_or_none("dirty")
+    )

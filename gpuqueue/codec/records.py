@@ -34,7 +34,7 @@ def job_to_plain(job: Job) -> Plain:
         "placement": placement_to_plain(spec.placement),
         "time_limit_s": spec.time_limit_s,
         "signal": str(spec.signal) if spec.signal else None,
-        "level": str(spec.level),
+        "priority": str(spec.level),
         "pool": spec.pool,
         "attempt": job.attempt,
         "losses": job.losses,
@@ -46,7 +46,7 @@ def job_to_plain(job: Job) -> Plain:
         "awaits": [str(each) for each in job.awaits],
         "begins_at": iso(job.begins_at),
         "dedupe": spec.waits.dedupe,
-        "notices": [{"when": each.when.value, "to": each.shown} for each in spec.notifications],
+        "notifications": [{"when": each.when.value, "to": each.shown} for each in spec.notifications],
         "because": job.because,
         "submitted_at": iso(job.submitted_at),
         "claimed_at": iso(job.claimed_at),
@@ -61,7 +61,7 @@ def job_to_plain(job: Job) -> Plain:
         "front": job.front,
         "tags": list(job.tags),
         "note": job.note,
-        "git": git_to_plain(spec.git),
+        "git": git_to_plain(spec.git) if spec.git else None,
         "separate_stderr": spec.separate_stderr,
     }
 
@@ -105,7 +105,7 @@ def run_to_plain(run: Run) -> Plain:
 def record_to_plain(record: Record) -> Plain:
     """Return *record* as the ``--json`` output shows it.
 
-    This is the job, its ``runs`` and ``notes``, and its notifications as ``told``.
+    This is the job, its ``runs`` and ``notes``, and its notifications as ``deliveries``.
     """
     notes = [{"at": iso(note.at), "attempt": note.attempt, "text": note.text} for note in record.notes]
     runs = [run_to_plain(run) for run in record.runs]
@@ -113,7 +113,7 @@ def record_to_plain(record: Record) -> Plain:
         **job_to_plain(record.job),
         "runs": runs,
         "notes": notes,
-        "told": [_reported(record, each) for each in record.reported],
+        "deliveries": [_reported(record, each) for each in record.reported],
     }
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from gpuqueue.codec.arrays import array_from_plain, array_to_plain, member_from_plain, without_member
 from gpuqueue.codec.parts import (
     git_from_plain,
     git_to_plain,
-    notifications_from_plain,
-    notifications_to_plain,
+    notification_from_plain,
+    notification_to_plain,
     placement_from_plain,
     placement_to_plain,
     retries_from_plain,
@@ -22,21 +23,23 @@ from gpuqueue.codec.parts import (
     window_from_plain,
     window_to_plain,
 )
-from gpuqueue.codec.text import VERSION, dump, meaning
+from gpuqueue.codec.text import VERSION, Plain, dump, meaning
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import Member
 from gpuqueue.model.dependencies import NO_WAITS
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Account, JobSpec, Level
+from gpuqueue.model.placement import ANYWHERE
 from gpuqueue.model.retries import NO_RETRIES
 from gpuqueue.system.exec_limits import refuse_what_no_process_takes
-from gpuqueue.text.json_fields import loaded
+from gpuqueue.text.json_fields import Fields, loaded
 
 #: Largest accepted spec, in bytes of JSON. The store keeps it in memory until the job has ended.
 MAX_SPEC_BYTES = 1024 * 1024
 
-Plain = dict[str, Any]
 _WHAT = "a job's request"
+_Value = TypeVar("_Value")
+_Default = TypeVar("_Default")
 
 
 def encode_spec(spec: JobSpec) -> str:
@@ -47,40 +50,7 @@ def encode_spec(spec: JobSpec) -> str:
 
     """
     refuse_what_no_process_takes(spec.argv, spec.env, spec.cwd)
-    text = dump(
-        {
-            "v": VERSION,
-            "argv": spec.argv,
-            "cwd": spec.cwd,
-            "env": dict(spec.env),
-            "account": {"name": spec.account.name, "uid": spec.account.uid, "host": spec.account.host},
-            "mem_bytes": spec.mem_bytes,
-            "gpus": spec.gpus,
-            "device": spec.device.value if spec.device else None,
-            "placement": placement_to_plain(spec.placement) if spec.placement else None,
-            "time_limit_s": spec.time_limit_s,
-            "name": spec.name,
-            "level": int(spec.level),
-            "pool": spec.pool,
-            "requeue": spec.requeue,
-            "cap": spec.cap,
-            "umask": spec.umask,
-            "pty": window_to_plain(spec.pty),
-            "script": spec.script,
-            "interpreter": spec.interpreter,
-            "array": array_to_plain(spec.array),
-            "snapshot": spec.snapshot,
-            "signal": signal_to_plain(spec.signal),
-            **({"tags": list(spec.tags)} if spec.tags else {}),
-            **({"retry_of": spec.retry_of} if spec.retry_of is not None else {}),
-            **({"warm": True} if spec.warm else {}),
-            **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
-            **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
-            **({"notices": notifications_to_plain(spec.notifications)} if spec.notifications else {}),
-            **({"separate_stderr": True} if spec.separate_stderr else {}),
-            **({"git": git_to_plain(spec.git)} if spec.git is not None else {}),
-        }
-    )
+    text = dump(_to_plain(spec))
     if len(text) > MAX_SPEC_BYTES:
         env_bytes = len(dump(dict(spec.env)))
         remedy = (
@@ -92,6 +62,41 @@ def encode_spec(spec: JobSpec) -> str:
             f"the job's command and environment take {len(text)} bytes, at most {MAX_SPEC_BYTES} are taken: {remedy}"
         )
     return text
+
+
+def _to_plain(spec: JobSpec) -> Plain:
+    return {
+        "v": VERSION,
+        "argv": spec.argv,
+        "cwd": spec.cwd,
+        "env": dict(spec.env),
+        "account": {"name": spec.account.name, "uid": spec.account.uid, "host": spec.account.host},
+        "mem_bytes": spec.mem_bytes,
+        "gpus": spec.gpus,
+        "device": spec.device.value if spec.device else None,
+        "placement": _plain_of(placement_to_plain, spec.placement or None),
+        "time_limit_s": spec.time_limit_s,
+        "name": spec.name,
+        "priority": int(spec.level),
+        "pool": spec.pool,
+        "requeue": spec.requeue,
+        "cap": spec.cap,
+        "umask": spec.umask,
+        "pty": _plain_of(window_to_plain, spec.pty),
+        "script": spec.script,
+        "interpreter": spec.interpreter,
+        "array": _plain_of(array_to_plain, spec.array),
+        "snapshot": spec.snapshot,
+        "signal": _plain_of(signal_to_plain, spec.signal),
+        **({"tags": list(spec.tags)} if spec.tags else {}),
+        **({"retry_of": spec.retry_of} if spec.retry_of is not None else {}),
+        **({"warm": True} if spec.warm else {}),
+        **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
+        **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
+        **({"notifications": list(map(notification_to_plain, spec.notifications))} if spec.notifications else {}),
+        **({"separate_stderr": True} if spec.separate_stderr else {}),
+        **({"git": git_to_plain(spec.git)} if spec.git else {}),
+    }
 
 
 def decode_spec(text: object) -> JobSpec:
@@ -136,32 +141,41 @@ def _read(text: object) -> tuple[JobSpec, Member | None]:
             env=env.all_texts(),
             account=Account(name=account.text("name"), uid=account.whole("uid"), host=account.text("host")),
             mem_bytes=plain.whole("mem_bytes"),
-            gpus=plain.whole("gpus", 1),
+            gpus=plain.whole("gpus"),
             device=DeviceFilter(plain.text("device")) if plain.has("device") else None,
-            placement=placement_from_plain(plain.plain("placement")),
+            placement=_part(plain, "placement", placement_from_plain, ANYWHERE),
             time_limit_s=plain.number_or_none("time_limit_s"),
             name=plain.text("name"),
-            level=Level(plain.whole("level", Level.NORMAL.value)),
-            pool=plain.text("pool", ""),
-            requeue=plain.flag("requeue", default=True),
-            cap=plain.flag("cap", default=True),
-            umask=plain.whole("umask", 0o022),
+            level=Level(plain.whole("priority")),
+            pool=plain.text("pool"),
+            requeue=plain.flag("requeue"),
+            cap=plain.flag("cap"),
+            umask=plain.whole("umask"),
             warm=plain.flag("warm", default=False),
-            pty=window_from_plain(plain.below("pty", "a terminal")) if plain.has("pty") else None,
+            pty=_part(plain, "pty", window_from_plain, None),
             script=plain.text_or_none("script"),
             interpreter=plain.text_or_none("interpreter"),
             snapshot=plain.text_or_none("snapshot"),
-            waits=waits_from_plain(plain.plain("waits", None)),
-            retries=retries_from_plain(plain.plain("retries", None)),
-            notifications=notifications_from_plain(plain.plain("notices", None)),
-            array=array_from_plain(plain.plain("array")),
-            signal=signal_from_plain(plain.plain("signal")),
+            waits=_part(plain, "waits", waits_from_plain, NO_WAITS),
+            retries=_part(plain, "retries", retries_from_plain, NO_RETRIES),
+            notifications=tuple(map(notification_from_plain, plain.each("notifications"))),
+            array=_part(plain, "array", array_from_plain, None),
+            signal=_part(plain, "signal", signal_from_plain, None),
             retry_of=plain.whole_or_none("retry_of"),
             tags=plain.texts("tags") if plain.has("tags") else (),
             separate_stderr=plain.flag("separate_stderr", default=False),
-            git=git_from_plain(plain.plain("git", None)),
+            git=_part(plain, "git", git_from_plain, None),
         )
         return spec, member_from_plain(plain)
+
+
+def _plain_of(to_plain: Callable[[_Value], Plain], value: _Value | None) -> Plain | None:
+    return None if value is None else to_plain(value)
+
+
+def _part(plain: Fields, name: str, read: Callable[[object], _Value], default: _Default) -> _Value | _Default:
+    """Return the part of the request in the field *name*, or *default* if it has none."""
+    return read(plain.plain(name)) if plain.has(name) else default
 
 
 #: Name and command of a job whose request cannot be read.
@@ -177,5 +191,5 @@ def stand_in(*, user: str, mem_bytes: int, **known: Any) -> JobSpec:
     """
     account = Account(name=user, uid=known.pop("uid", 0), host=known.pop("host", ""))
     defaults = {"argv": (UNREADABLE,), "cwd": "/", "name": UNREADABLE}
-    with meaning("a job's request"):
+    with meaning(_WHAT):
         return JobSpec(**{**defaults, **known, "account": account, "mem_bytes": mem_bytes})

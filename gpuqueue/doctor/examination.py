@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TypeVar
 
 from gpuqueue.doctor import history, machines, processes, queue, state, store, values
-from gpuqueue.model.event import Cursor
-from gpuqueue.model.finding import Finding, Grade, examined, name_of, problem, unknown
+from gpuqueue.model.finding import Check, Finding, Grade, examined, name_of, problem, unknown
 from gpuqueue.queue.diagnostics import QueueFacts, queue_facts
 from gpuqueue.system.process import is_locked
 from gpuqueue.system.timed_call import CallFailed, TimedCall
@@ -68,121 +68,91 @@ class _Examination:
         self._state = TimedCall(lambda: state.state_facts(settings), POLL_S)
         self._processes = TimedCall(lambda: processes.process_facts(settings, environ), POLL_S)
         self._moving = TimedCall(lambda: is_locked(settings.state_dir / "up.lock"), POLL_S)
-        self._queue: QueueFacts | CallFailed | None = None
 
     def rooms(self) -> Iterator[tuple[str, list[Finding]]]:
         """Yield each section with its findings as soon as they are known."""
-        reported: Mapping[str, Callable[[], Iterator[Finding]]] = {
+        settings = self._settings
+        look, check = f"{settings.state_dir} cannot be looked at", "is its disk there, and may we look?"
+        sections: Mapping[str, Callable[[], Iterator[Finding]]] = {
             "settings": lambda: examined("settings", self._values, values.CHECKS),
-            "state": self._report_state,
-            "host": lambda: self._report_machines("host"),
-            "python": lambda: self._report_machines("python"),
-            "store": self._report_store,
-            "queue": self._report_queue,
-            "history": self._report_history,
-            "processes": self._tell_processes,
-            "runs": lambda: self._report_machines("runs"),
+            "state": lambda: _section(
+                "state", self._state.result, state.CHECKS, lambda why: problem(f"{look}: {why}", check)
+            ),
+            "host": lambda: self._of_machines("host"),
+            "python": lambda: self._of_machines("python"),
+            "store": lambda: _section("store", self._store.result, store.CHECKS, lambda why: store.away(settings, why)),
+            "queue": lambda: _section("queue", self._about_queue, queue.CHECKS, _queue_unseen),
+            "history": lambda: _section(
+                "history", self._database.result, history.CHECKS, lambda why: history.away(settings, why)
+            ),
+            "processes": lambda: _section("processes", self._about_processes, processes.CHECKS, _processes_unseen),
+            "runs": lambda: self._of_machines("runs"),
         }
         for room in ORDER:
-            yield room, list(reported[room]())
+            yield room, list(sections[room]())
 
-    def _report_state(self) -> Iterator[Finding]:
-        try:
-            facts = self._state.result()
-        except CallFailed as why:
-            seen, remedy = (
-                f"{self._settings.state_dir} cannot be looked at: {why}",
-                "is its disk there, and may we look?",
-            )
-            yield replace(problem(seen, remedy), room="state", check=name_of(state.directory))
-        else:
-            yield from examined("state", facts, state.checks_of(facts))
-
-    def _report_machines(self, room: str) -> Iterator[Finding]:
+    def _of_machines(self, room: str) -> Iterator[Finding]:
         try:
             yield from self._machines.result().of(room)
         except CallFailed as why:
             yield replace(machines.absent(str(why)), room=room, check="machines")
 
-    def _report_store(self) -> Iterator[Finding]:
-        try:
-            facts = self._store.result()
-        except CallFailed as why:
-            yield replace(store.away(self._settings, why), room="store", check=name_of(store.answers))
-        else:
-            yield from examined("store", facts, store.CHECKS)
-
-    def _report_queue(self) -> Iterator[Finding]:
-        found = self._queue_facts()
-        if isinstance(found, CallFailed):
-            seen = f"what lies in the store cannot be seen: {found}"
-            yield replace(unknown(seen, "mend the store first"), room="queue", check=name_of(queue.opened))
-            return
-        facts = queue.Facts(
+    def _about_queue(self) -> queue.Facts:
+        running = _or_none(self._processes.result)
+        return queue.Facts(
             settings=self._settings,
-            queue=found,
-            moving=_or(self._moving, instead=False),
-            host_runs=self._host_runs(),
-            reported=self._reported(),
-        )
-        yield from examined("queue", facts, queue.CHECKS)
-
-    def _report_history(self) -> Iterator[Finding]:
-        try:
-            facts = self._database.result()
-        except CallFailed as why:
-            yield replace(history.away(self._settings, why), room="history", check=name_of(history.answers))
-        else:
-            yield from examined("history", facts, history.CHECKS)
-
-    def _tell_processes(self) -> Iterator[Finding]:
-        try:
-            facts = self._processes.result()
-        except CallFailed as why:
-            seen, remedy = f"they cannot be looked at: {why}", "mend the state directory first"
-            yield replace(unknown(seen, remedy), room="processes", check=name_of(processes.host))
-            return
-        found = self._queue_facts()
-        yield from examined(
-            "processes", facts.with_queue(None if isinstance(found, CallFailed) else found), processes.CHECKS
+            queue=self._queue_facts(),
+            moving=bool(_or_none(self._moving.result)),
+            host_runs=running is not None and running.host is not None,
+            reported=None if running is None else running.reported,
         )
 
-    def _queue_facts(self) -> QueueFacts | CallFailed:
-        """Return the facts about the queue, or why there are none. The store is read only after it has answered."""
-        if self._queue is None:
-            try:
-                self._store.result()
-            except CallFailed:
-                self._queue = CallFailed("the store does not answer")
-                return self._queue
-            try:
-                cursor = self._cursor()
-                self._queue = TimedCall(lambda: queue_facts(self._settings.redis_url, cursor), POLL_S).result()
-            except CallFailed as why:
-                self._queue = why
-        return self._queue
+    def _about_processes(self) -> processes.ProcessFacts:
+        return self._processes.result().with_queue(_or_none(self._queue_facts))
 
-    def _cursor(self) -> Cursor | None:
+    def _queue_facts(self) -> QueueFacts:
+        """Return the facts about the queue. The store is read only after it has answered.
+
+        Raises:
+            CallFailed: the store does not answer, or what lies in it cannot be read.
+
+        """
         try:
-            return self._database.result().database.cursor
+            self._store.result()
         except CallFailed:
-            return None
+            raise CallFailed("the store does not answer") from None
+        return self._queue.result()
 
-    def _host_runs(self) -> bool:
-        try:
-            return self._processes.result().host is not None
-        except CallFailed:
-            return False
-
-    def _reported(self) -> str | None:
-        try:
-            return self._processes.result().reported
-        except CallFailed:
-            return None
+    @cached_property
+    def _queue(self) -> TimedCall[QueueFacts]:
+        found = _or_none(self._database.result)
+        contents = None if found is None else found.database.contents
+        cursor = None if contents is None else contents.cursor
+        return TimedCall(lambda: queue_facts(self._settings.redis_url, cursor), POLL_S)
 
 
-def _or(look: TimedCall[T], *, instead: T) -> T:
+def _queue_unseen(why: CallFailed) -> Finding:
+    return unknown(f"what lies in the store cannot be seen: {why}", "mend the store first")
+
+
+def _processes_unseen(why: CallFailed) -> Finding:
+    return unknown(f"they cannot be looked at: {why}", "mend the state directory first")
+
+
+def _section(
+    room: str, facts_of: Callable[[], T], checks: Sequence[Check[T]], unseen: Callable[[CallFailed], Finding]
+) -> Iterator[Finding]:
+    """Yield the findings of *checks*, or the finding of *unseen* if there are no facts."""
     try:
-        return look.result()
+        facts = facts_of()
+    except CallFailed as why:
+        yield replace(unseen(why), room=room, check=name_of(checks[0]))
+    else:
+        yield from examined(room, facts, checks)
+
+
+def _or_none(facts_of: Callable[[], T]) -> T | None:
+    try:
+        return facts_of()
     except CallFailed:
-        return instead
+        return None

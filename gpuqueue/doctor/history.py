@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+
 from gpuqueue.doctor.state import free_bytes, room
 from gpuqueue.errors import HistoryUnreachable
-from gpuqueue.history.diagnostics import DatabaseFacts, database_facts
+from gpuqueue.history.diagnostics import Contents, DatabaseFacts, database_facts
 from gpuqueue.history.error_text import silent
+from gpuqueue.history.revision import REVISION
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.model.finding import Check, Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed
 from gpuqueue.text.redact import without_password
@@ -27,12 +31,7 @@ class Facts:
 
 
 def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
-    """Return the facts about the history.
-
-    Raises:
-        HistoryUnreachable: the history does not answer or does not exist.
-
-    """
+    """Return the facts about the history."""
     database = database_facts(settings.database_url, integrity_s=integrity_s)
     return Facts(database=database, free_bytes=None if database.path is None else free_bytes(database.path.parent))
 
@@ -61,7 +60,7 @@ def answers(facts: Facts) -> Findings:
 
 def tables(facts: Facts) -> Findings:
     """Check that the history has the tables of this version."""
-    has, wanted = facts.database.revision, facts.database.wanted
+    has, wanted = facts.database.revision, REVISION
     if has is None:
         return problem("it has no tables yet", "gpuqueue up, or gpuqueue db upgrade")
     if has < wanted:
@@ -103,43 +102,35 @@ def disk(facts: Facts) -> Findings:
     return room(seen, facts.free_bytes, full="the history waits in the store's memory meanwhile")
 
 
-def lost_jobs(facts: Facts) -> Findings:
+def lost_jobs(contents: Contents) -> Finding:
     """Check for jobs that are held because their runs were lost too often."""
-    if facts.database.revision != facts.database.wanted or facts.database.damage:
-        return unknown("its tables cannot be read")
-    if not facts.database.lost_too_often:
+    if not contents.lost_too_often:
         return ok("none waits for a person")
-    jobs = [str(job_id) for job_id in facts.database.lost_too_often]
+    jobs = [str(job_id) for job_id in contents.lost_too_often]
     return warning(
         f"job {', '.join(jobs)} was lost too often and is held",
-        f"gpuqueue show {jobs[0]} tells each loss; when the cause is gone, gpuqueue release {' '.join(jobs)}",
+        f"gpuqueue show {jobs[0]} shows each loss; when the cause is gone, gpuqueue release {' '.join(jobs)}",
     )
 
 
-def events(facts: Facts) -> Findings:
+def events(contents: Contents) -> Finding:
     """Check for dead letters: events that the tables could not take."""
-    if facts.database.revision != facts.database.wanted or facts.database.damage:
-        return unknown("its tables cannot be read")
-    if not facts.database.unwritten:
+    number, job_id, why = contents.dead_letters
+    if not number:
         return ok("its tables took every event")
-    why = short(facts.database.unwritten_why or "", MAX_WHY)
-    seen = (
-        f"it could not take {facts.database.unwritten} events, the first of job {facts.database.unwritten_job}: {why}"
-    )
-    return warning(seen, "they lie whole in its table unwritten_events: report this, and delete them when you have")
+    seen = f"it could not take {number} events, the first of job {job_id}: {short(why or '', MAX_WHY)}"
+    return warning(seen, "they lie whole in its table dead_letters: report this, and delete them when you have")
 
 
-def messages(facts: Facts) -> Findings:
+def messages(contents: Contents) -> Finding:
     """Check for notifications that are late or given up."""
-    if facts.database.revision != facts.database.wanted or facts.database.damage:
-        return unknown("its tables cannot be read")
-    late, job_id, trouble = facts.database.unreported
+    late, job_id, trouble = contents.late
     if late:
         why = f": {short(trouble, MAX_WHY)}" if trouble else ""
-        remedy = "does a recorder run, with pip install 'gpuqueue-server[notify]'? gpuqueue notify lists its targets"
+        remedy = "does a recorder run, with pip install '.[notify]'? gpuqueue notify lists its targets"
         what = "1 message is" if late == 1 else f"{late} messages are"
         return warning(f"{what} still to be sent, the first about job {job_id}{why}", remedy)
-    gone, job_id, trouble = facts.database.given_up
+    gone, job_id, trouble = contents.given_up
     if gone:
         why = short(trouble or "no reason was given", MAX_WHY)
         remedy = "gpuqueue notify --test WHAT, where the recorder runs; its jobs are not concerned"
@@ -150,16 +141,28 @@ def messages(facts: Facts) -> Findings:
 
 def texts(facts: Facts) -> Findings:
     """Check that an index supports the search for a part of a command."""
-    if facts.database.finds_texts is None:
-        return unknown("its tables cannot be read")
-    if facts.database.finds_texts:
+    if facts.database.contents is None:
+        return unknown(_UNREADABLE)
+    if facts.database.contents.finds_texts:
         return ok("an index finds a part of a command")
-    seen = "no index finds a part of a command: history --command reads one job after the other"
+    needs = "with SQLite 3.34 or newer and FTS5"
     if facts.database.path is None:
-        return note(seen, "CREATE EXTENSION pg_trgm in its database, as its owner, then gpuqueue db upgrade")
-    if facts.database.could_find_texts:
-        return note(seen, "gpuqueue db upgrade makes it")
-    return note(f"{seen} ({facts.database.product} knows no trigrams)", "a Python with SQLite 3.34 or newer, with FTS5")
+        needs = "after CREATE EXTENSION pg_trgm in its database, as its owner"
+    seen = "no index finds a part of a command: history --command reads one job after the other"
+    return note(seen, f"gpuqueue db upgrade makes it, {needs}")
 
 
-CHECKS = (answers, tables, writing, integrity, disk, lost_jobs, events, messages, texts)
+_UNREADABLE = "its tables cannot be read"
+
+
+def _of_contents(check: Callable[[Contents], Finding]) -> Check[Facts]:
+    """Return *check* as a check of all facts. Without readable tables its result is unknown."""
+
+    @wraps(check)
+    def of_facts(facts: Facts) -> Finding:
+        return unknown(_UNREADABLE) if facts.database.contents is None else check(facts.database.contents)
+
+    return of_facts
+
+
+CHECKS = (answers, tables, writing, integrity, disk, *map(_of_contents, (lost_jobs, events, messages)), texts)

@@ -75,12 +75,7 @@ class ProcessFacts:
 
 
 def process_facts(settings: Settings, environ: Mapping[str, str]) -> ProcessFacts:
-    """Return the facts that /proc and the state directory give.
-
-    Raises:
-        OSError: the state directory cannot be read.
-
-    """
+    """Return the facts that /proc and the state directory give."""
     machine = Machine(settings)
     host = machine.host_running()
     words = list(_children(host.pid)) if host is not None else []

@@ -50,11 +50,6 @@ def resume_after_a_killed_down(settings: Settings) -> list[str]:
 
     ``gpuqueue up`` does the same. Nothing is done if the host process does not run, or if an ``up`` or ``down`` is in
     progress. Drains by people stay.
-
-    Raises:
-        StoreUnreachable: the store does not answer.
-        StoreNotReady: the store cannot serve.
-
     """
     machine = Machine(settings)
     if machine.host_running() is None:

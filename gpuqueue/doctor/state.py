@@ -8,6 +8,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
+from functools import wraps
 from pathlib import Path
 
 from gpuqueue.lazy.frozen import dataclass
@@ -56,12 +57,7 @@ class StateFacts:
 
 
 def state_facts(settings: Settings) -> StateFacts:
-    """Return the facts about the state directory.
-
-    Raises:
-        OSError: the directory cannot be read.
-
-    """
+    """Return the facts about the state directory."""
     path = settings.state_dir
     if not os.path.lexists(path):
         return StateFacts(path=path, kind="absent")
@@ -86,12 +82,7 @@ def state_facts(settings: Settings) -> StateFacts:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the bytes that this account may still use on the disk of *path*.
-
-    Raises:
-        OSError: *path* cannot be read.
-
-    """
+    """Return the bytes that this account may still use on the disk of *path*."""
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize
 
@@ -243,9 +234,14 @@ def _name_of(uid: int) -> str:
         return f"uid {uid}"
 
 
-CHECKS = (directory, modes, writing, disk, filesystem, logs)
+def _of_directory(check: Check[StateFacts]) -> Check[StateFacts]:
+    """Return *check* without a result if there is no directory."""
+
+    @wraps(check)
+    def of_facts(facts: StateFacts) -> Findings:
+        return check(facts) if facts.kind == "directory" else ()
+
+    return of_facts
 
 
-def checks_of(facts: StateFacts) -> tuple[Check[StateFacts], ...]:
-    """Return the checks that apply. An absent directory gets only the check :func:`directory`."""
-    return CHECKS if facts.kind == "directory" else (directory,)
+CHECKS = (directory, *map(_of_directory, (modes, writing, disk, filesystem, logs)))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuqueue.doctor.state import free_bytes, room
-from gpuqueue.embedded.allocator import loaded_by
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
-from gpuqueue.queue.safety import is_too_old, may_evict
+from gpuqueue.queue.safety import exposures, is_too_old, may_evict
 from gpuqueue.queue.server_info import ServerFacts, server_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import ProcessIdentity
@@ -19,8 +18,6 @@ from gpuqueue.text.units import format_bytes
 
 #: Shares of the memory limit (or of the machine's memory) above which the store is nearly full, and full.
 NEARLY_FULL, FULL = 0.8, 0.95
-#: Memory use of a store with some ten thousand jobs. From this size on its memory allocator matters.
-MANY_BYTES = 128 * 2**20
 #: Clock difference that makes the history hard to read, in seconds.
 SKEW_S = 5.0
 
@@ -33,29 +30,15 @@ class StoreFacts:
     server: ServerFacts
     #: Free bytes on the disk of the store's data. None unless the store is on this machine and the disk is readable.
     free_bytes: int | None
-    #: The preloaded allocator library of the server, if there is one and its process is visible.
-    preloaded: Path | None = None
 
 
 # ---- gathering facts -------------------------------------------------------------------------------------------------
 
 
 def store_facts(settings: Settings) -> StoreFacts:
-    """Return the facts about the store.
-
-    Raises:
-        StoreUnreachable: the store does not answer.
-        StoreNotReady: the store answers that it cannot serve.
-
-    """
+    """Return the facts about the store."""
     server = server_facts(settings.redis_url)
-    here = server.pid if settings.redis_url.startswith("unix://") else None
-    return StoreFacts(
-        settings=settings,
-        server=server,
-        free_bytes=_free_bytes(settings, server),
-        preloaded=None if here is None else loaded_by(here),
-    )
+    return StoreFacts(settings=settings, server=server, free_bytes=_free_bytes(settings, server))
 
 
 def _free_bytes(settings: Settings, server: ServerFacts) -> int | None:
@@ -131,6 +114,14 @@ def persistence(facts: StoreFacts) -> Findings:
     )
 
 
+def access(facts: StoreFacts) -> Findings:
+    """Check that only those who know a password reach the store, and that its certificate is checked."""
+    found = exposures(facts.settings.redis_url, facts.server)
+    if not found:
+        return ok("a unix socket" if facts.settings.redis_url.startswith("unix:") else "it wants a password")
+    return (warning(seen, remedy) for seen, remedy in found)
+
+
 def writes(facts: StoreFacts) -> Findings:
     """Check that the store's last writes to its disk succeeded."""
     if facts.server.failed_writes:
@@ -175,25 +166,6 @@ def memory(facts: StoreFacts) -> Findings:
     return ok(seen)
 
 
-def allocator(facts: StoreFacts) -> Findings:
-    """Check that the store's allocator resists fragmentation while jobs come and go."""
-    server = facts.server
-    if server.allocator is None:
-        return ()
-    if facts.preloaded is not None:
-        return ok(facts.preloaded.name)
-    if server.allocator != "libc":
-        return ok(server.allocator)
-    if (server.used_bytes or 0) < MANY_BYTES:
-        return ok("the C library's, which does until some ten thousand jobs wait")
-    return note(
-        "the C library's: among so many jobs a claim takes about one and a half times as long as with jemalloc",
-        "install jemalloc there (libjemalloc2, or conda's jemalloc), then gpuqueue down and gpuqueue up"
-        if facts.settings.embedded
-        else "run a server that was built with jemalloc, as those of most distributions are",
-    )
-
-
 def disk(facts: StoreFacts) -> Findings:
     """Check the free space on the disk of the store's data."""
     if facts.free_bytes is None:
@@ -215,4 +187,4 @@ def clock(facts: StoreFacts) -> Findings:
     )
 
 
-CHECKS = (answers, persistence, writes, eviction, memory, allocator, disk, clock)
+CHECKS = (answers, access, persistence, writes, eviction, memory, disk, clock)

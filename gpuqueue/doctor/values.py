@@ -10,7 +10,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.model.notification import masked
 from gpuqueue.notify import sending
-from gpuqueue.settings.settings import PREFIX, Settings, key_of, settings_file, variable_of
+from gpuqueue.settings.settings import PREFIX, Settings, key_of, settings_file, unknown_variables
 from gpuqueue.text.redact import without_password
 from gpuqueue.text.units import format_bytes, format_duration
 
@@ -18,8 +18,6 @@ from gpuqueue.text.units import format_bytes, format_duration
 IN_A_JOB = frozenset(
     f"{PREFIX}{name}" for name in ("JOB_ID", "ATTEMPT", "TOKEN", "RUN_DIR", "MEM_BYTES", "DEVICES", "CHANGED")
 )
-#: Variables that docker-compose.yml reads from its shell.
-OF_COMPOSE = frozenset(f"{PREFIX}{name}" for name in ("EXTRA_PIP", "SHM_SIZE", "USER_ID", "WORK"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,12 +82,10 @@ def reading(facts: Facts) -> Findings:
 
 def variables(facts: Facts) -> Findings:
     """Check for variables that look like settings and are not."""
-    known = {variable_of(name) for name in facts.settings.origins} | {f"{PREFIX}CONFIG"} | IN_A_JOB | OF_COMPOSE
-    unknown = sorted(name for name in facts.environ if name.startswith(PREFIX) and name not in known)
+    unknown = unknown_variables(facts.environ)
     if unknown:
-        return warning(
-            f"{', '.join(unknown)} is no setting and does nothing", "write it right, or take it out of the environment"
-        )
+        remedy = "write it right, or take it out of the environment"
+        return (warning(f"{name} is no setting and has no effect: {hint}", remedy) for name, hint in unknown.items())
     if f"{PREFIX}TOKEN" in facts.environ:
         return note(f"this is the inside of job {facts.environ.get(f'{PREFIX}JOB_ID', '?')}")
     return ok("none is misspelt")
@@ -102,7 +98,7 @@ def targets(facts: Facts) -> Findings:
         return ok("no target of messages is named here")
     if not facts.apprise:
         seen = f"{named}: Apprise is not installed here, and nobody is notified of the end of a job from here"
-        return warning(seen, "pip install 'gpuqueue-server[notify]', if the recorder runs here")
+        return warning(seen, "pip install '.[notify]' in a clone, if the recorder runs here")
     return ok(f"messages can be sent to {named}")
 
 

@@ -118,9 +118,10 @@ class Machine:
 
         """
         from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import: alembic is slow to import, and only ``up`` needs it
+        from gpuqueue.history.revision import REVISION  # noqa: PLC0415 - with its package
 
         migrate.upgrade(self.settings.database_url)
-        return migrate.head()
+        return REVISION
 
     def has_history(self) -> bool:
         """Return whether the history database has tables, of any version.
@@ -187,12 +188,18 @@ class Machine:
             if host.poll() is not None:
                 raise GpuQueueError(f"the workers did not start: {_last_line(self._log)} ({self._log})")
             age_s = (self.queue.now_ms() - since_ms) / 1000
-            here = self.queue.devices(self.settings.host)
+            here = self.queue.devices.all(self.settings.host)
             fresh = tuple(each for each in here if each.device.uuid in wanted and each.seen_s_ago < age_s)
             if len(fresh) == len(wanted):
                 return fresh
             time.sleep(POLL_S)
-        raise GpuQueueError(f"the workers did not come up within {READY_S:.0f} s: see {self.settings.logs_dir}")
+        raise GpuQueueError(f"the workers did not come up within {READY_S:.0f} s: {self._why_not_ready(wanted)}")
+
+    def _why_not_ready(self, wanted: Collection[str]) -> str:
+        """Return the last line that the first worker of the devices *wanted* without a heartbeat wrote to its log."""
+        here = {each.device.uuid for each in self.queue.devices.all(self.settings.host)}
+        log = self.settings.logs_dir / f"{next((each for each in wanted if each not in here), 'host')}.log"
+        return f"{_last_line(log)} ({log})" if log.exists() else f"see {self.settings.logs_dir}"
 
     # ---- status --------------------------------------------------------------------------------------------------
 
@@ -202,9 +209,9 @@ class Machine:
         store = without_password(self.settings.redis_url)
         pid = host.pid if host else None
         try:
-            waiting, active = self.queue.counts()
-            devices = tuple(self.queue.devices())
-            unrecorded, unrecorded_s = self.queue.backlog()
+            waiting, active = self.queue.jobs.counts()
+            devices = tuple(self.queue.devices.all())
+            unrecorded, unrecorded_s = self.queue.outbox.backlog()
         except StoreUnreachable:
             return MachineStatus(store=store, store_answers=False, host_pid=pid)
         return MachineStatus(
@@ -222,13 +229,15 @@ class Machine:
 
     def drain(self) -> None:
         """Drain all devices of this machine."""
-        here = [each.device.uuid for each in self.queue.devices(self.settings.host)]
+        here = [each.device.uuid for each in self.queue.devices.all(self.settings.host)]
         who = current_account(self.settings.host).name
-        self.queue.drain(here, origin=DrainOrigin.DOWN, why="this machine is going down (gpuqueue down)", by=who)
+        self.queue.devices.drain(
+            here, origin=DrainOrigin.DOWN, why="this machine is going down (gpuqueue down)", by=who
+        )
 
     def running_jobs(self) -> tuple[int, ...]:
         """Return the ids of the jobs that are allocated a device of this machine."""
-        return tuple(sorted({job for each in self.queue.devices(self.settings.host) for job in each.jobs}))
+        return tuple(sorted({job for each in self.queue.devices.all(self.settings.host) for job in each.jobs}))
 
     def stop_host(self) -> bool:
         """Stop the host process with its workers and recorder. Return whether it ran. Shims and their jobs continue.
@@ -265,14 +274,14 @@ class Machine:
 
     def resume(self) -> None:
         """Remove the drains that ``down`` set on the devices of this machine."""
-        here = [each.device.uuid for each in self.queue.devices(self.settings.host)]
-        self.queue.resume(here, origins=[DrainOrigin.DOWN])
+        here = [each.device.uuid for each in self.queue.devices.all(self.settings.host)]
+        self.queue.devices.resume(here, origins=[DrainOrigin.DOWN])
 
     def forget_devices(self) -> None:
         """Withdraw this machine's devices that run no job, so that no memory is allocated on them any more."""
-        for each in self.queue.devices(self.settings.host):
+        for each in self.queue.devices.all(self.settings.host):
             if not each.jobs:
-                self.queue.withdraw(self.settings.host, each.device.uuid)
+                self.queue.devices.withdraw(self.settings.host, each.device.uuid)
 
     def stop_store(self) -> bool:
         """Stop the embedded store, and return whether it ran. Its data stays on disk."""

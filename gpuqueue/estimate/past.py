@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from enum import Enum
+from itertools import accumulate
 from pathlib import Path
 
 from gpuqueue.lazy.frozen import dataclass
@@ -118,15 +119,10 @@ def _whose(script: Script, job: Job) -> Whose | None:
     if spec.script is None or spec.gpus < 1:
         return None
     own = spec.account.name == script.account.name
-    path = str(Path(spec.cwd, spec.script))
-    if _plain(path) == _plain(script.path):
+    path, wanted = Path(spec.cwd, spec.script), Path(script.path)
+    if path == wanted:
         return Whose.OWN if own else Whose.ANYBODY
-    return Whose.OWN_ELSEWHERE if own and Path(path).name == Path(script.path).name else None
-
-
-def _plain(path: str) -> str:
-    """Return *path* normalized without reading the disk: ``/a/./b`` becomes ``/a/b``."""
-    return str(Path(path))
+    return Whose.OWN_ELSEWHERE if own and path.name == wanted.name else None
 
 
 def _seen(script: Script, record: Record) -> Iterator[PastRun]:
@@ -196,8 +192,7 @@ def _more_than(whose: Whose, runs: Sequence[PastRun]) -> Past | None:
 
 def _at_least(need_bytes: int, runs: Iterable[PastRun]) -> int:
     """Return *need_bytes*, or more if runs that had at least as much ran out of memory."""
-    short = [run.bytes for run in runs if run.out_of_memory]
-    return max([need_bytes, *map(more_than, short)])
+    return max([need_bytes, *(more_than(run.bytes) for run in runs if run.out_of_memory)])
 
 
 def enough_after(peak_bytes: int) -> int:
@@ -218,10 +213,5 @@ def _percentile(runs: Sequence[PastRun]) -> int:
     newest = max(run.ended_at for run in runs)
     days = [(newest - run.ended_at).total_seconds() / 86400 for run in runs]
     weighed = sorted((run.bytes, 2 ** (-age / HALF_LIFE_DAYS)) for run, age in zip(runs, days, strict=True))
-    wanted = PERCENTILE * sum(weight for _, weight in weighed)
-    so_far = 0.0
-    for size, weight in weighed:
-        so_far += weight
-        if so_far >= wanted:
-            return size
-    return weighed[-1][0]
+    sums = list(accumulate(weight for _, weight in weighed))
+    return next(size for (size, _), so_far in zip(weighed, sums, strict=True) if so_far >= PERCENTILE * sums[-1])

@@ -22,24 +22,17 @@ def asked_and_used(record: Record) -> str | None:
         return None
     spec = record.job.spec
     each = " on each device" if len(run.devices) > 1 else ""
+    asked = "all of the device" if spec.placement.whole else format_bytes(spec.mem_bytes)
     if run.ending.kind is EndingKind.OUT_OF_MEMORY:
         had = max(max(device.lease_bytes, device.peak.bytes or 0) for device in run.devices)
-        return f"asked {_asked(spec)}{each} and it was not enough: try --mem {as_option(rounded_up(more_than(had)))}"
+        return f"asked {asked}{each} and it was not enough: try --mem {as_option(rounded_up(more_than(had)))}"
     peak = max((device.peak.bytes for device in run.devices if device.peak.bytes is not None), default=None)
     if peak is None or run.peak_bytes is None:
-        return f"asked {_asked(spec)}{each}, used is not known: nobody could measure it"
-    return f"{_both(spec, peak, each)}: {_advice(spec, run, run.ending, peak)}"
-
-
-def _asked(spec: JobSpec) -> str:
-    return "all of the device" if spec.placement.whole else format_bytes(spec.mem_bytes)
-
-
-def _both(spec: JobSpec, peak_bytes: int, each: str) -> str:
-    if spec.placement.whole:
-        return f"asked {_asked(spec)}{each}, used {format_bytes(peak_bytes)} at most"
-    asked, used = format_apart(spec.mem_bytes, peak_bytes)
-    return f"asked {asked}{each}, used {used} at most"
+        return f"asked {asked}{each}, used is not known: nobody could measure it"
+    used = format_bytes(peak)
+    if not spec.placement.whole:
+        asked, used = format_apart(spec.mem_bytes, peak)
+    return f"asked {asked}{each}, used {used} at most: {_advice(spec, run, run.ending, peak)}"
 
 
 def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:

@@ -36,7 +36,7 @@ def tally(source: Rows, rows: Sequence[Row]) -> dict[int, Tally]:
             found[array_id] = _tally(row, counts[array_id])
         except (Unreadable, BadRequest) as error:
             log = logging.getLogger(__name__)
-            log.warning("how far array %s has come cannot be told: %s", array_id, error)
+            log.warning("the progress of array %s is unknown: %s", array_id, error)
     return found
 
 

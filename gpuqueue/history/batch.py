@@ -1,34 +1,17 @@
-"""Folds a batch of events into rows of the history database. Pure: contains no SQL.
-
-A job that is submitted, claimed, started and finished within one batch becomes one row in each table, instead of an
-INSERT and three UPDATEs. Most of the recorder's speed comes from this.
-"""
+"""The rows that result from a batch of events, and the events that change only a job. Pure: contains no SQL."""
 
 from __future__ import annotations
 
-import json
-import logging
 import re
-from dataclasses import field, replace
-from typing import TYPE_CHECKING
+from dataclasses import field
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import decode_ended, decode_request, decode_spec, decode_started
-from gpuqueue.errors import Unreadable
+from gpuqueue.codec import decode_request, decode_spec
 from gpuqueue.history import columns
 from gpuqueue.history.columns import Row
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import JobState
-from gpuqueue.model.notification import NotificationKind, Outcome
-from gpuqueue.model.run import Ended, Ending
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from gpuqueue.model.run import RunDevice
-
-log = logging.getLogger(__name__)
 
 JobKey = tuple[int]
 #: Job and tag.
@@ -40,17 +23,6 @@ DeviceKey = tuple[int, int, str]
 
 #: Valid texts of a count, and of a time in milliseconds.
 _COUNT, _TIME = re.compile("[0-9]{1,6}"), re.compile("[0-9]{1,14}")
-#: Payloads that other tables store. The event's row does not repeat them.
-_ELSEWHERE: dict[Act, set[str]] = {
-    Act.SUBMIT: {"spec"},
-    Act.EDIT: {"spec"},
-    Act.CLAIM: {"spec", "submitted"},
-    Act.STARTED: {"started"},
-    Act.ADOPT: {"spec", "started"},
-    Act.FINISH: {"ended"},
-}
-#: Exceptions that an unreadable payload can raise. One bad event must not stop the recorder for ever.
-_UNREADABLE = (Unreadable, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,13 +30,13 @@ class Batch:
     """The rows that result from a batch of events.
 
     ``new_*`` hold whole rows. ``moved_*`` hold only the changed columns, by the key of the row. The runs in
-    ``given_back`` are deleted before new runs are written, because the next run has their attempt number.
+    ``released`` are deleted before new runs are written, because the next run has their attempt number.
     """
 
     new_jobs: dict[JobKey, Row] = field(default_factory=dict)
     moved_jobs: dict[JobKey, Row] = field(default_factory=dict)
     #: Runs whose claims were released: job and token.
-    given_back: list[tuple[int, str]] = field(default_factory=list)
+    released: list[tuple[int, str]] = field(default_factory=list)
     #: Jobs whose tags are replaced as a whole.
     retagged: set[int] = field(default_factory=set)
     #: Whether the job has the tag after the batch.
@@ -75,10 +47,8 @@ class Batch:
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
     notifications: dict[tuple[int, int], Row] = field(default_factory=dict)
-    #: Outcomes of the notifications that are commands.
-    reported: dict[tuple[int, int], Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
-    unwritten: list[Row] = field(default_factory=list)
+    dead_letters: list[Row] = field(default_factory=list)
 
     def job(self, key: JobKey) -> Row:
         """Return the columns to set for a job: its new row, or its change."""
@@ -93,38 +63,14 @@ class Batch:
         return self.new_devices.get(key) or self.moved_devices.setdefault(key, {})
 
 
-def fold(events: Sequence[Event], *, epoch: str) -> Batch:
-    """Return the rows that result from *events*, in their order.
-
-    If the fields of an event cannot be read, the state change is still applied and the event keeps all its fields.
-    """
-    batch = Batch()
-    for event in events:
-        elsewhere = _ELSEWHERE.get(event.act, ())
-        kept = {name: text for name, text in event.fields.items() if name not in elsewhere}
-        try:
-            if event.act in _FOLDS:
-                _FOLDS[event.act](batch, event)
-        except _UNREADABLE:
-            log.exception(
-                "the fields of event %s of job %s cannot be read, they are kept as they are", event.id, event.job_id
-            )
-            kept = dict(event.fields)
-        move_job(batch, event)
-        batch.events.append(columns.event_row(event, epoch=epoch, detail=json.dumps(kept) if kept else None))
-    return batch
-
-
 #: Acts that leave host, claim time and start time of a waiting job as they are. An array that has begun also waits.
-_WHERE_IT_STOOD = frozenset({Act.EDIT, Act.MOVE, Act.PROMOTE, Act.RESTORE})
+_KEEP_PLACE = frozenset({Act.EDIT, Act.MOVE, Act.PROMOTE, Act.RESTORE})
 _WAITS = frozenset({JobState.QUEUED, JobState.HELD})
-#: Acts that do not change the state of a job.
-_SAID = frozenset({Act.MARK, Act.REPORTED})
 
 
 def move_job(batch: Batch, event: Event) -> None:
     """Set the columns of a job that follow from any event: its state, counts and times."""
-    if event.act in _SAID:
+    if event.act is Act.MARK:
         return
     row = batch.job((event.job_id,))
     row["state"] = event.state.value
@@ -139,7 +85,7 @@ def move_job(batch: Batch, event: Event) -> None:
         row["started_at"] = event.at
     elif event.act is Act.ARRAY or "left" in event.fields:
         _move_array(row, event)
-    elif event.act is Act.RELEASE_CLAIM or (event.state in _WAITS and event.act not in _WHERE_IT_STOOD):
+    elif event.act is Act.RELEASE_CLAIM or (event.state in _WAITS and event.act not in _KEEP_PLACE):
         row.update(host=None, claimed_at=None, started_at=None)
 
 
@@ -170,24 +116,17 @@ def _move_array(row: Row, event: Event) -> None:
         row.update(array_left=event.fields["left"], array_held=event.fields.get("held", ""))
 
 
-def _submit(batch: Batch, event: Event) -> None:
+def submit(batch: Batch, event: Event) -> None:
+    """Add the job of a request."""
     spec, member = decode_request(event.fields["spec"])
     batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
     batch.new_jobs[(event.job_id,)] = columns.job_row(event, spec, member)
-    for number, notification in enumerate(spec.notifications):
-        if notification.kind is not NotificationKind.COMMAND:  # the worker runs a command on the job's host
-            batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
+    for number in range(len(spec.notifications)):
+        batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
 
 
-def _reported(batch: Batch, event: Event) -> None:
-    """Record the outcome of a command at the job's end. Its tries stay 0: a command is never retried."""
-    number, outcome = int(event.fields["number"]), Outcome(event.fields["outcome"])
-    trouble = event.fields.get("trouble") or None
-    row = {"job_id": event.job_id, "number": number, "tries": 0, "next_at": None, "outcome": outcome.value}
-    batch.reported[event.job_id, number] = {**row, "at": event.at, "trouble": trouble}
-
-
-def _mark(batch: Batch, event: Event) -> None:
+def mark(batch: Batch, event: Event) -> None:
+    """Set the tags and the note that a user added or removed."""
     for name, is_one in (("add", True), ("remove", False)):
         for tag in _words(event.fields.get(name, "")):
             batch.tags[event.job_id, tag] = is_one
@@ -195,141 +134,20 @@ def _mark(batch: Batch, event: Event) -> None:
         batch.job((event.job_id,))["note"] = event.fields["note"] or None
 
 
-def _restore(batch: Batch, event: Event) -> None:
+def restore(batch: Batch, event: Event) -> None:
     """Set the tags and the note of a restored job, if the event carries them. Most restore events do not."""
     if "tags" in event.fields:
         batch.retagged.add(event.job_id)
         batch.tags.update({key: False for key in batch.tags if key[0] == event.job_id})
         batch.tags.update(((event.job_id, tag), True) for tag in _words(event.fields["tags"]))
-    if "note" in event.fields:
-        batch.job((event.job_id,))["note"] = event.fields["note"] or None
+    mark(batch, event)  # for the note
 
 
 def _words(text: str) -> list[str]:
     return [word for word in text.split(",") if word]
 
 
-def _edit(batch: Batch, event: Event) -> None:
+def edit(batch: Batch, event: Event) -> None:
+    """Replace the request of a job."""
     payload = event.fields["spec"]
     batch.job((event.job_id,)).update(columns.spec_columns(decode_spec(payload), payload))
-
-
-def _first_claim(batch: Batch, event: Event) -> None:
-    """Add the job of an array member that is claimed for the first time.
-
-    Also set the members that the array has left.
-    """
-    if "spec" in event.fields:
-        _submit(batch, replace(event, at=from_epoch_ms(int(event.fields["submitted"]))))
-    batch.job((int(event.fields["of"]),))["array_left"] = event.fields["left"]
-
-
-def _claim(batch: Batch, event: Event) -> None:
-    fields = event.fields
-    if "of" in fields:
-        _first_claim(batch, event)
-    lease_bytes, uuids = int(fields["lease"]), fields["devices"].split(",")
-    batch.new_runs[run_key(event)] = columns.run_row(event)
-    for position, uuid in enumerate(uuids):
-        place = (event.job_id, event.attempt, uuid)
-        batch.new_devices[place] = columns.device_row(event, position, uuid, lease_bytes)
-
-
-def _started(batch: Batch, event: Event) -> None:
-    run = batch.run(run_key(event))
-    run["started_at"] = event.at
-    log_path, devices = decode_started(event.fields["started"])
-    run["log_path"] = log_path or None  # the log path of a restored run may be unknown
-    batch.job((event.job_id,)).update(dict.fromkeys(columns.OF_LAST_RUN))
-    _describe(batch, event, devices)
-
-
-def _adopt(batch: Batch, event: Event) -> None:
-    """Record what the history database missed: the start, the run, or the whole job.
-
-    The start is dated to the claim.
-    """
-    then = replace(event, at=from_epoch_ms(int(event.fields["claimed"])))
-    if "spec" in event.fields:
-        _submit(batch, then)
-    if "host" in event.fields:
-        _claim(batch, then)
-        batch.job((event.job_id,)).update(host=event.fields["host"], claimed_at=then.at)
-    _started(batch, then)
-    batch.job((event.job_id,))["started_at"] = then.at
-
-
-def _release_claim(batch: Batch, event: Event) -> None:
-    token = event.fields["token"]
-    key = (event.job_id, event.attempt + 1, token)  # the event's attempt no longer counts the claim
-    batch.moved_runs.pop(key, None)
-    if batch.new_runs.pop(key, None) is None:
-        batch.given_back.append((event.job_id, token))
-    for devices in (batch.new_devices, batch.moved_devices):
-        for gone in [each for each in devices if each[:2] == key[:2]]:
-            del devices[gone]
-
-
-def _finish(batch: Batch, event: Event) -> None:
-    key = run_key(event)
-    try:
-        ended = decode_ended(event.fields["ended"])
-    except _UNREADABLE as error:
-        # The job has ended even if its report cannot be read. Only its ending is unknown.
-        log.exception("the report of job %s's end (event %s) cannot be read", event.job_id, event.id)
-        unknown = Ending.lost(f"the report of its end cannot be read: {error}")
-        ended = Ended(ending=unknown, duration_s=None, devices=())
-    batch.run(key).update(
-        ended_at=event.at,
-        duration_s=ended.duration_s,
-        peak_at_once_bytes=ended.peak_at_once_bytes,
-        **columns.ending_columns(ended.ending),
-    )
-    sum_up(batch, event, ended)
-    _describe(batch, event, ended.devices)
-    for device in ended.devices:
-        place = (event.job_id, event.attempt, device.uuid)
-        batch.device(place).update(columns.seen_columns(device.peak, device.activity))
-        if device.timeline is not None:
-            batch.timelines[place] = columns.timeline_row(event, device.uuid, device.timeline)
-
-
-def _lose(batch: Batch, event: Event) -> None:
-    ending = Ending.lost(event.fields.get("detail", ""))
-    batch.run(run_key(event)).update(ended_at=event.at, **columns.ending_columns(ending))
-    sum_up(batch, event, Ended(ending=ending, duration_s=None, devices=()))
-
-
-def sum_up(batch: Batch, event: Event, ended: Ended) -> None:
-    """Set the columns of a job that lists show of its last run. A claim does not set them: it may be released."""
-    batch.job((event.job_id,)).update(columns.last_run_columns(ended))
-
-
-_FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
-    Act.SUBMIT: _submit,
-    Act.EDIT: _edit,
-    Act.MARK: _mark,
-    Act.REPORTED: _reported,
-    Act.RESTORE: _restore,
-    Act.CLAIM: _claim,
-    Act.STARTED: _started,
-    Act.ADOPT: _adopt,
-    Act.RELEASE_CLAIM: _release_claim,
-    Act.FINISH: _finish,
-    Act.LOSE: _lose,
-}
-
-
-def run_key(event: Event) -> RunKey:
-    """Return the key of the run that *event* is about."""
-    return event.job_id, event.attempt, event.fields["token"]
-
-
-def _describe(batch: Batch, event: Event, devices: Sequence[RunDevice]) -> None:
-    """Set the properties of the run's devices.
-
-    The end event repeats them for a run that never started.
-    """
-    for device in devices:
-        if device.name is not None:
-            batch.device((event.job_id, event.attempt, device.uuid)).update(columns.device_columns(device))

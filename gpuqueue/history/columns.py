@@ -68,10 +68,6 @@ def spec_columns(spec: JobSpec, payload: str) -> Row:
     """
     return {
         "name": spec.name,
-        "user_name": spec.account.name,
-        "user_uid": spec.account.uid,
-        "submit_host": spec.account.host,
-        "level": int(spec.level),
         "command": spec.command,
         "script": spec.script,
         "interpreter": spec.interpreter,
@@ -80,6 +76,10 @@ def spec_columns(spec: JobSpec, payload: str) -> Row:
         "gpus": spec.gpus,
         "time_limit_s": spec.time_limit_s,
         "pool": spec.pool,
+        "user_name": spec.account.name,
+        "user_uid": spec.account.uid,
+        "submit_host": spec.account.host,
+        "priority": int(spec.level),
         "spec": payload,
     }
 

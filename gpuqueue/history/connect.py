@@ -1,4 +1,8 @@
-"""Opens a SQLite or PostgreSQL database with durable commits and one-line error messages."""
+"""Opens a SQLite or PostgreSQL database with durable commits and one-line error messages.
+
+Whatever goes wrong with the database raises ``HistoryUnreachable``. A transaction has changed nothing then. Only errors
+of a row, such as a violated constraint, are raised as they are.
+"""
 
 from __future__ import annotations
 
@@ -46,22 +50,8 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
     which would delete the rows that refer to it.
 
     Error messages omit the parameters of statements, because environments are among them.
-
-    Raises:
-        HistoryUnreachable: *url* is no URL of SQLite or PostgreSQL, or the driver for it is not installed.
-
     """
-    try:
-        url.encode("utf-8")
-        parsed = sa.make_url(url)
-    except (exc.ArgumentError, ValueError):  # ValueError: a port that is no number, perhaps the end of a password
-        raise HistoryUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from None
-    if parsed.drivername in {"postgresql", "postgres"}:
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    if parsed.drivername.partition("+")[0] not in {"sqlite", "postgresql"}:
-        raise HistoryUnreachable(
-            f"the history database at {shown(parsed)} cannot be used: only SQLite and PostgreSQL can"
-        )
+    parsed = _parsed(url)
     try:
         if parsed.get_backend_name() == "sqlite":
             engine = _sqlite(parsed, foreign_keys=foreign_keys, make=make)
@@ -81,26 +71,32 @@ def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> s
     return engine
 
 
+def _parsed(url: str) -> sa.URL:
+    """Return the parts of *url*, with the driver that this version uses."""
+    try:
+        url.encode("utf-8")
+        parsed = sa.make_url(url)
+    except (exc.ArgumentError, ValueError):  # ValueError: a port that is no number, perhaps the end of a password
+        raise HistoryUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from None
+    if parsed.drivername in {"postgresql", "postgres"}:
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername.partition("+")[0] not in {"sqlite", "postgresql"}:
+        raise HistoryUnreachable(
+            f"the history database at {shown(parsed)} cannot be used: only SQLite and PostgreSQL can"
+        )
+    return parsed
+
+
 @contextmanager
 def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Yield a connection for reading.
-
-    Raises:
-        HistoryUnreachable: the database does not answer or has no tables.
-
-    """
+    """Yield a connection for reading."""
     with _explained(engine), engine.connect() as connection, _bounded(connection, pg_timeout.ANSWER_S):
         yield connection
 
 
 @contextmanager
 def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connection]:
-    """Yield a connection in a transaction that is committed at the end. *patient* removes the time limit.
-
-    Raises:
-        HistoryUnreachable: the database does not answer or has no tables; nothing was changed.
-
-    """
+    """Yield a connection in a transaction that is committed at the end. *patient* removes the time limit."""
     limit_s = None if patient else pg_timeout.ANSWER_S
     with (
         _explained(engine),
@@ -128,12 +124,7 @@ def _bounded(connection: sa.Connection, limit_s: float | None) -> AbstractContex
 
 
 def check_revision(connection: sa.Connection) -> None:
-    """Check that the tables are of this version.
-
-    Raises:
-        HistoryUnreachable: the tables are older, newer, or missing.
-
-    """
+    """Check that the tables are of this version."""
     revision = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
     where = f"the history database at {shown(connection.engine.url)}"
     if revision is None:
@@ -182,19 +173,9 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
     engine = sa.create_engine(url, connect_args={"timeout": WAIT_S}, hide_parameters=True)
 
     @event.listens_for(engine, "do_connect")
-    def _create_private(_dialect: Any, _record: Any, cargs: Sequence[Any], _cparams: Any) -> None:
-        """Create the file with access for its owner only: it will hold environments, which contain secrets."""
-        if file_of(url) is None:
-            return
-        path = Path(str(cargs[0]))
-        try:
-            if make:
-                _make(path)
-            elif not path.exists():
-                raise absent(url)
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise HistoryUnreachable(f"the history database at {shown(url)} cannot be made: {why}") from error
+    def _find(_dialect: Any, _record: Any, cargs: Sequence[Any], _cparams: Any) -> None:
+        if file_of(url) is not None:
+            _find_file(url, Path(str(cargs[0])), make=make)
 
     @event.listens_for(engine, "connect")
     def _set_up(connection: Any, _record: Any) -> None:
@@ -217,18 +198,22 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
     return engine
 
 
-def _make(path: Path) -> None:
-    """Create the file of a database if it does not exist.
+def _find_file(url: sa.URL, path: Path, *, make: bool) -> None:
+    """Check that the file of a database exists. If *make* is true, create it.
 
-    Raises:
-        OSError: the file cannot be created.
-
+    Only its owner has access to a new file: it will hold environments, which contain secrets.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if not path.exists():
-        # Never open an existing file: closing it would drop the locks that SQLite holds for this process.
+    try:
+        if path.exists():  # never open it here: closing it would drop the locks that SQLite holds for this process
+            return
+        if not make:
+            raise absent(url)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise HistoryUnreachable(f"the history database at {shown(url)} cannot be made: {why}") from error
 
 
 def _keep_to_the_path(engine: sa.Engine) -> None:

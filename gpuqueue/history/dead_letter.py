@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from gpuqueue.history.batch import Batch, move_job, run_key, sum_up
-from gpuqueue.history.columns import Row, ending_columns, event_row
+from gpuqueue.history.batch import Batch, move_job
+from gpuqueue.history.columns import ending_columns, event_row
+from gpuqueue.history.fold_runs import run_key, sum_up
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.run import Ended, Ending
 
@@ -31,31 +32,21 @@ def dead_letter(event: Event, why: str, *, epoch: str) -> Batch:
 
 def kept_whole(event: Event, why: str, *, epoch: str) -> Batch:
     """Return the rows that store *event* as a dead letter and list it in ``job_events``."""
-    batch = Batch()
-    batch.events.append(event_row(_within(event), epoch=epoch, detail=None))
-    batch.unwritten.append(_unwritten(event, why, epoch=epoch))
-    return batch
-
-
-def _unwritten(event: Event, why: str, *, epoch: str) -> Row:
-    # ASCII, with NUL and lone surrogates as escapes: every database accepts that.
+    within = _within(event)
     whole = {"job": event.job_id, "attempt": event.attempt, "losses": event.losses, **event.fields}
-    return {
+    row = {
         "epoch": epoch,
         "event_id": event.id,
-        "job_id": _fitting(event.job_id),
+        "job_id": within.job_id,
         "act": event.act.value,
         "at": event.at,
-        "why": why,
-        "fields": json.dumps(whole),
+        "error": why,
+        "fields": json.dumps(whole),  # ASCII, with NUL and lone surrogates as escapes: every database accepts that
     }
+    return Batch(events=[event_row(within, epoch=epoch, detail=None)], dead_letters=[row])
 
 
 def _within(event: Event) -> Event:
     """Return *event* with its numbers limited to what every column takes."""
-    job_id, attempt, losses = (_fitting(number) for number in (event.job_id, event.attempt, event.losses))
-    return replace(event, job_id=job_id, attempt=attempt, losses=losses)
-
-
-def _fitting(number: int) -> int:
-    return max(0, min(number, _MOST))
+    numbers = {name: max(0, min(getattr(event, name), _MOST)) for name in ("job_id", "attempt", "losses")}
+    return replace(event, **numbers)

@@ -1,4 +1,4 @@
-"""Display names of the devices in the history database."""
+"""The devices in the history database, and their display names."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import sqlalchemy as sa
 
 from gpuqueue.history.tables import run_devices, runs
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
 
 
@@ -25,3 +26,38 @@ def device_labels(connection: sa.Connection, uuids: Iterable[str]) -> dict[str, 
         index = "cpu" if row and row.kind == DeviceKind.CPU.value else row.host_index if row else None
         labels[uuid] = uuid if row is None or index is None else f"{row.host}:{index}"
     return labels
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownDevice:
+    """A device in the history database: its name in the newest run that reported one, and its range of jobs."""
+
+    uuid: str
+    name: str | None
+    first_job: int
+    last_job: int
+
+
+def devices(connection: sa.Connection) -> list[KnownDevice]:
+    """Return every device in the history database. Each costs a few steps in the index, not a full scan."""
+    column = run_devices.c.device_uuid
+    smallest = sa.select(sa.func.min(column).label("uuid"))
+    each = smallest.cte("each_device", recursive=True)
+    following = smallest.where(column > each.c.uuid).scalar_subquery()
+    each = each.union_all(sa.select(following).where(each.c.uuid.is_not(None)))
+    newest_name = (
+        sa.select(run_devices.c.name)
+        .where(column == each.c.uuid, run_devices.c.name.is_not(None))
+        .order_by(run_devices.c.job_id.desc())
+        .limit(1)
+    )
+    first, last = (
+        sa.select(end(run_devices.c.job_id)).where(column == each.c.uuid) for end in (sa.func.min, sa.func.max)
+    )
+    found = sa.select(
+        each.c.uuid,
+        newest_name.scalar_subquery().label("name"),
+        first.scalar_subquery().label("first_job"),
+        last.scalar_subquery().label("last_job"),
+    ).where(each.c.uuid.is_not(None))
+    return [KnownDevice(**row) for row in connection.execute(found).mappings()]

@@ -6,7 +6,7 @@ import os
 import time
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -15,7 +15,7 @@ from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import notifications, queries, text_index
 from gpuqueue.history.connect import absent, file_of, open_engine, reading, shown, writing
 from gpuqueue.history.revision import REVISION
-from gpuqueue.history.tables import jobs, unwritten_events
+from gpuqueue.history.tables import dead_letters, jobs
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState, WaitReason
 
@@ -32,6 +32,31 @@ _LOCKED_S = 2.0
 LATE, WEEK = timedelta(minutes=2), timedelta(days=7)
 
 
+class Count(NamedTuple):
+    """A number of jobs in trouble, one of them, and its reason."""
+
+    number: int = 0
+    job_id: int | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Contents:
+    """What the tables of this version hold."""
+
+    cursor: Cursor | None
+    #: The first jobs that are held because they were lost too often.
+    lost_too_often: tuple[int, ...]
+    #: Dead letters, with the first one.
+    dead_letters: Count
+    #: Late notifications, with the first one.
+    late: Count
+    #: Notifications that were given up in the last week, with the last one.
+    given_up: Count
+    #: Whether the text index exists and is up to date.
+    finds_texts: bool
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatabaseFacts:
     """The state of the database. None means unknown, unless the field says otherwise."""
@@ -42,39 +67,21 @@ class DatabaseFacts:
     where: str
     #: The file, if the database is SQLite.
     path: Path | None
-    #: The revision of the tables, None if there are none, and the revision that this version needs.
+    #: The revision of the tables, None if there are none.
     revision: str | None
-    wanted: str
     size_bytes: int | None
     #: Why the database cannot be written to, None if it can.
     refusal: str | None
     #: The damage in a SQLite file, empty if there is none. None if the check did not finish, and for PostgreSQL.
     damage: str | None
-    cursor: Cursor | None
-    #: The first jobs that are held because they were lost too often.
-    lost_too_often: tuple[int, ...]
-    #: Number of dead letters, and job and reason of the first one.
-    unwritten: int
-    unwritten_job: int | None
-    unwritten_why: str | None
-    #: Number of late notifications, the first such job, and its error.
-    unreported: tuple[int, int | None, str | None]
-    #: Number of notifications given up in the last week, the job of the last one, and its error.
-    given_up: tuple[int, int | None, str | None]
-    #: Whether the text index exists and is up to date.
-    finds_texts: bool | None
-    #: Whether a text index is possible: not if this Python's SQLite lacks support for it.
-    could_find_texts: bool
+    #: None if the file is damaged, or the tables are not of this version.
+    contents: Contents | None
 
 
 def database_facts(url: str, *, integrity_s: float) -> DatabaseFacts:
     """Return the facts about the history database at *url*.
 
     The integrity check takes at most *integrity_s* seconds.
-
-    Raises:
-        HistoryUnreachable: the database does not answer, or its file does not exist.
-
     """
     engine = open_engine(url)
     path = file_of(engine.url)
@@ -88,35 +95,31 @@ def database_facts(url: str, *, integrity_s: float) -> DatabaseFacts:
             revision = _revision(connection)
             size_bytes, product = _size_bytes(connection, path), _product(connection)
             damage = None if path is None else _damage(connection, integrity_s)
-            readable = revision == REVISION and not damage
-            cursor = queries.cursor(connection) if readable else None
-            lost = _lost_too_often(connection) if readable else ()
-            unwritten, job_id, why = _unwritten(connection) if readable else (0, None, None)
-            now = datetime.now(timezone.utc)
-            unreported = notifications.unreported(connection, before=now - LATE) if readable else (0, None, None)
-            given_up = notifications.given_up(connection, since=now - WEEK) if readable else (0, None, None)
-            finds_texts = text_index.is_there(connection) if readable else None
+            contents = _contents(connection) if revision == REVISION and not damage else None
         return DatabaseFacts(
             product=product,
             where=shown(engine.url),
             path=path,
             revision=revision,
-            wanted=REVISION,
             size_bytes=size_bytes,
             refusal=_refusal(engine, path),
             damage=damage,
-            cursor=cursor,
-            lost_too_often=lost,
-            unwritten=unwritten,
-            unwritten_job=job_id,
-            unwritten_why=why,
-            unreported=unreported,
-            given_up=given_up,
-            finds_texts=finds_texts,
-            could_find_texts=path is None or text_index.known_to_sqlite(),
+            contents=contents,
         )
     finally:
         engine.dispose()
+
+
+def _contents(connection: sa.Connection) -> Contents:
+    now = datetime.now(timezone.utc)
+    return Contents(
+        cursor=queries.cursor(connection),
+        lost_too_often=_lost_too_often(connection),
+        dead_letters=_dead_letters(connection),
+        late=Count(*notifications.unreported(connection, before=now - LATE)),
+        given_up=Count(*notifications.given_up(connection, since=now - WEEK)),
+        finds_texts=text_index.is_there(connection),
+    )
 
 
 def _product(connection: sa.Connection) -> str:
@@ -146,11 +149,11 @@ def _lost_too_often(connection: sa.Connection) -> tuple[int, ...]:
     return tuple(int(row.id) for row in found)
 
 
-def _unwritten(connection: sa.Connection) -> tuple[int, int | None, str | None]:
-    number = int(connection.scalar(sa.select(sa.func.count()).select_from(unwritten_events)) or 0)
-    columns = unwritten_events.c.job_id, unwritten_events.c.why
-    first = connection.execute(sa.select(*columns).order_by(unwritten_events.c.at).limit(1)).first()
-    return (number, *first) if first is not None else (0, None, None)
+def _dead_letters(connection: sa.Connection) -> Count:
+    number = int(connection.scalar(sa.select(sa.func.count()).select_from(dead_letters)) or 0)
+    columns = dead_letters.c.job_id, dead_letters.c.error
+    first = connection.execute(sa.select(*columns).order_by(dead_letters.c.at).limit(1)).first()
+    return Count(number, *first) if first is not None else Count()
 
 
 def _damage(connection: sa.Connection, limit_s: float) -> str | None:
@@ -181,7 +184,7 @@ def _refusal(engine: sa.Engine, path: Path | None) -> str | None:
         return f"{path.parent} may not be written, and SQLite keeps files beside its own"
     try:
         with writing(engine) as connection:
-            if engine.dialect.name != "postgresql":
+            if engine.dialect.name == "sqlite":
                 return None
             if connection.scalar(sa.text("SHOW transaction_read_only")) == "on":
                 return "it is read-only, as a standby is"

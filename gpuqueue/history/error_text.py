@@ -2,105 +2,90 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 from sqlalchemy import exc
 
 from gpuqueue.errors import HistoryUnreachable
-from gpuqueue.lazy.frozen import dataclass
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 #: Classes of SQLSTATE (its first two characters) for errors of a row, not of the server: 22 a value, 23 a constraint,
 #: 44 a view's check, 54 too long for an index, P0 a trigger.
 _OF_THE_ROW = ("22", "23", "44", "54", "P0")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trouble:
-    """One kind of database error: how it is recognised, what it means, what to do.
+class Trouble(NamedTuple):
+    """One kind of database error: what it means, what to do, and how it is recognised.
 
     ``words`` are searched in the message first, because SQLite has no codes and PostgreSQL reports none while
     connecting. ``codes`` are SQLSTATEs. They recognise a PostgreSQL error whose message is in another language.
     """
 
-    codes: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
     what: str
     remedy: str
+    words: tuple[str, ...]
+    codes: tuple[str, ...] = ()
 
 
+_NO_TABLES = Trouble(
+    "has no tables yet",
+    "run gpuqueue up, or gpuqueue db upgrade",
+    ("no such table: alembic_version", 'relation "alembic_version" does not exist'),
+)
 TROUBLES = (
+    _NO_TABLES,
     Trouble(
-        words=("no such table: alembic_version", 'relation "alembic_version" does not exist'),
-        what="has no tables yet",
-        remedy="run gpuqueue up, or gpuqueue db upgrade",
+        "has other tables than this gpuqueue",
+        "run gpuqueue db upgrade, or bring back its last backup",
+        ("no such table", "no such column", "has no column named"),
+        ("42P01", "42703"),
     ),
     Trouble(
-        codes=("42P01", "42703"),
-        words=("no such table", "no such column", "has no column named"),
-        what="has other tables than this gpuqueue",
-        remedy="run gpuqueue db upgrade, or bring back its last backup",
+        "cannot be written, its disk is full",
+        "free some space there",
+        ("database or disk is full", "No space left on device"),
+        ("53100",),
     ),
     Trouble(
-        codes=("53100",),
-        words=("database or disk is full", "No space left on device"),
-        what="cannot be written, its disk is full",
-        remedy="free some space there",
+        "can only be read",
+        "let the recorder's account write it (for SQLite its directory as well), or name the primary server",
+        ("readonly database", "read-only transaction", "session is read-only"),
+        ("25006",),
     ),
     Trouble(
-        codes=("25006",),
-        words=("readonly database", "read-only transaction", "session is read-only"),
-        what="can only be read",
-        remedy="let the recorder's account write it (for SQLite its directory as well), or name the primary server",
+        "is held by another program",
+        "end what has it open in a transaction",
+        ("database is locked", "database table is locked"),
+        ("55P03",),
     ),
     Trouble(
-        codes=("55P03",),
-        words=("database is locked", "database table is locked"),
-        what="is held by another program",
-        remedy="end what has it open in a transaction",
+        "is damaged",
+        "gpuqueue doctor says how to save what is in it",
+        ("malformed", "file is not a database"),
+        ("XX001", "XX002"),
+    ),
+    Trouble("has a disk that fails", "see the kernel's log (dmesg) on its machine", ("disk I/O error",), ("58030",)),
+    Trouble(
+        "cannot be opened", "is its directory there, and may this account use it?", ("unable to open database file",)
+    ),
+    # The message goes on: starting up, shutting down, in recovery mode, not accepting connections.
+    Trouble("starts or stops just now", "wait for it", ("the database system is ",), ("57P03",)),
+    Trouble(
+        "has no connection left",
+        "end some, or raise its max_connections",
+        ("too many clients", "too many connections", "remaining connection slots"),
+        ("53300",),
     ),
     Trouble(
-        codes=("XX001", "XX002"),
-        words=("malformed", "file is not a database"),
-        what="is damaged",
-        remedy="gpuqueue doctor says how to save what is in it",
+        "does not let this account in",
+        "set account and password in GPUQUEUE_DATABASE_URL right",
+        ("authentication", "no password supplied", "no pg_hba.conf entry"),
+        ("28P01", "28000"),
     ),
     Trouble(
-        codes=("58030",),
-        words=("disk I/O error",),
-        what="has a disk that fails",
-        remedy="see the kernel's log (dmesg) on its machine",
-    ),
-    Trouble(
-        words=("unable to open database file",),
-        what="cannot be opened",
-        remedy="is its directory there, and may this account use it?",
-    ),
-    Trouble(
-        codes=("57P03",),
-        words=("the database system is ",),  # starting up, shutting down, in recovery mode, not accepting connections
-        what="starts or stops just now",
-        remedy="wait for it",
-    ),
-    Trouble(
-        codes=("53300",),
-        words=("too many clients", "too many connections", "remaining connection slots"),
-        what="has no connection left",
-        remedy="end some, or raise its max_connections",
-    ),
-    Trouble(
-        codes=("28P01", "28000"),
-        words=("password authentication failed", "no password supplied", "no pg_hba.conf entry", "authentication"),
-        what="does not let this account in",
-        remedy="set account and password in GPUQUEUE_DATABASE_URL right",
-    ),
-    Trouble(
-        codes=("42501",),
-        words=("permission denied",),
-        what="does not give this account the rights",
-        remedy="grant them, or use the account that made the tables",
+        "does not give this account the rights",
+        "grant them, or use the account that made the tables",
+        ("permission denied",),
+        ("42501",),
     ),
 )
 
@@ -121,10 +106,14 @@ def reason(error: BaseException) -> str:
 def unreachable(where: str, error: BaseException | None) -> HistoryUnreachable:
     """Return the exception for the driver's *error* at the database *where*."""
     text, first = str(error), reason(error) if error is not None else ""
-    for trouble in _candidates(getattr(error, "sqlstate", None), text):
-        reported = "" if trouble is TROUBLES[0] else f" ({first})"
-        return HistoryUnreachable(f"the history database at {where} {trouble.what}{reported}", trouble.remedy)
-    return silent(where, first)
+    code = getattr(error, "sqlstate", None)
+    by_words = (each for each in TROUBLES if any(words in text for words in each.words))
+    by_code = (each for each in TROUBLES if code in each.codes)
+    trouble = next(by_words, None) or next(by_code, None)
+    if trouble is None:
+        return silent(where, first)
+    reported = "" if trouble is _NO_TABLES else f" ({first})"
+    return HistoryUnreachable(f"the history database at {where} {trouble.what}{reported}", trouble.remedy)
 
 
 def silent(where: str, why: str) -> HistoryUnreachable:
@@ -133,8 +122,3 @@ def silent(where: str, why: str) -> HistoryUnreachable:
         f"the history database at {where} does not answer: {why}",
         "bring it back, or set GPUQUEUE_DATABASE_URL right. Jobs go on, and their history waits in the store",
     )
-
-
-def _candidates(code: str | None, text: str) -> Iterator[Trouble]:
-    yield from (trouble for trouble in TROUBLES if any(words in text for words in trouble.words))
-    yield from (trouble for trouble in TROUBLES if code in trouble.codes)

@@ -13,6 +13,7 @@ from gpuqueue.codec import decode_spec, of_member
 from gpuqueue.errors import Unreadable
 from gpuqueue.history.array_progress import waiting
 from gpuqueue.history.connect import reading
+from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.array import Indexes, Member
 from gpuqueue.model.event import Act, Event
@@ -22,17 +23,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
-_MOST_IN = 1000
-
 
 def with_requests(engine: sa.Engine, events: Sequence[Event]) -> Sequence[Event]:
-    """Return *events*, with the member's request added to each first claim of an array member.
-
-    Raises:
-        HistoryUnreachable: the database does not answer.
-
-    """
+    """Return *events*, with the member's request added to each first claim of an array member."""
     first_claims = [event for event in events if event.act is Act.CLAIM and "of" in event.fields]
     if not first_claims:
         return events
@@ -71,10 +64,6 @@ def never_began(connection: sa.Connection, array_id: int) -> Indexes:
     """Return the members of an array that were cancelled before a device took them; none for an unknown array.
 
     These members have no rows. They are derived from the row of the array.
-
-    Raises:
-        Unreadable: the request of the array cannot be read.
-
     """
     columns = jobs.c.spec, jobs.c.state, jobs.c.array_left, jobs.c.array_held
     row = connection.execute(sa.select(*columns).where(jobs.c.id == array_id)).first()
@@ -107,6 +96,5 @@ def among(connection: sa.Connection, job_ids: Iterable[int]) -> list[Member]:
 
 
 def _of(connection: sa.Connection, ids: Iterable[int], *columns: sa.Column[Any]) -> Iterator[sa.Row[Any]]:
-    wanted = sorted(set(ids))
-    for start in range(0, len(wanted), _MOST_IN):
-        yield from connection.execute(sa.select(*columns).where(jobs.c.id.in_(wanted[start : start + _MOST_IN])))
+    for some in parts(ids):
+        yield from connection.execute(sa.select(*columns).where(jobs.c.id.in_(some)))

@@ -12,13 +12,11 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import text_index
 from gpuqueue.history.connect import file_of, open_engine, reading, shown, writing
-from gpuqueue.history.revision import REVISION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,31 +27,20 @@ _LOCK = int.from_bytes(b"gpuqueue", "big")
 _one_at_a_time = threading.Lock()
 
 
-def upgrade(url: str, revision: str = "head") -> None:
-    """Upgrade the database at *url* to *revision*, completely or not at all.
+def upgrade(url: str) -> None:
+    """Bring the database at *url* to this version's tables, completely or not at all.
 
-    At the newest revision, a missing text index is created if the database supports it now.
-
-    Raises:
-        HistoryUnreachable: the database does not answer, or its tables are newer than this gpuqueue.
-
-    """
-    with _configured(url) as config:
-        command.upgrade(config, revision)
-        connection: sa.Connection = config.attributes["connection"]
-        if connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == REVISION:
-            text_index.mend(connection)
-
-
-def downgrade(url: str, revision: str) -> None:
-    """Downgrade the database at *url* to *revision* (``base``: no tables), completely or not at all.
+    A missing text index is created if the database supports it now.
 
     Raises:
         HistoryUnreachable: the database does not answer, or its tables are newer than this gpuqueue.
 
     """
     with _configured(url) as config:
-        command.downgrade(config, revision)
+        command.upgrade(config, "head")
+        connection = config.attributes["connection"]
+        if not text_index.is_there(connection):
+            text_index.make(connection)
 
 
 def current(url: str) -> str | None:
@@ -72,14 +59,6 @@ def current(url: str) -> str | None:
             return MigrationContext.configure(connection).get_current_revision()
     finally:
         engine.dispose()
-
-
-def head() -> str:
-    """Return the revision that this version needs."""
-    newest = ScriptDirectory.from_config(_config()).get_current_head()
-    if newest is None:
-        raise AssertionError("there are no migrations beside this gpuqueue")  # pragma: no cover - a broken package
-    return newest
 
 
 def _script_location() -> Path:

@@ -41,7 +41,9 @@ def take(connection: sa.Connection, wanted: Due, *, until: datetime) -> bool:
     return connection.execute(one.values(tries=wanted.tries + 1, next_at=until)).rowcount == 1
 
 
-def settle(connection: sa.Connection, taken: Due, outcome: Outcome, *, at: datetime, trouble: str | None) -> None:
+def settle(
+    connection: sa.Connection, taken: Due, outcome: Outcome, *, at: datetime, trouble: str | None = None
+) -> None:
     """Record the final outcome of a notification."""
     connection.execute(_the(taken).values(outcome=outcome.value, at=at, next_at=None, trouble=trouble))
 
@@ -66,7 +68,6 @@ def unreported(connection: sa.Connection, *, before: datetime) -> tuple[int, int
 def given_up(connection: sa.Connection, *, since: datetime) -> tuple[int, int | None, str | None]:
     """Return the number of notifications given up since *since*, the job of the last one, and its error."""
     gone = (notifications.c.outcome == Outcome.GIVEN_UP.value) & (notifications.c.at >= since)
-    gone &= notifications.c.tries > 0  # a failed command concerns only its owner; commands count no tries
     number = int(connection.scalar(sa.select(sa.func.count()).select_from(notifications).where(gone)) or 0)
     last = (
         sa.select(notifications.c.job_id, notifications.c.trouble)

@@ -11,6 +11,7 @@ from gpuqueue.codec import whole_payload
 from gpuqueue.history import filters
 from gpuqueue.history.members import last_id_of, requests
 from gpuqueue.history.records import event_of, record_of, records_of
+from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import job_events, jobs, metadata, outbox_cursor
 from gpuqueue.model.event import Act, Cursor, Event, place
 from gpuqueue.model.history_query import HistoryQuery
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.job import Job
 
-#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
-_MOST_IN = 1000
 #: Jobs in a page of :func:`survivors`.
 _PAGE = 500
 
@@ -90,10 +89,9 @@ def _may_wait(job: Job) -> bool:
 def states(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, JobState]:
     """Return the state of each of *job_ids* that is in the history database."""
     found: dict[int, JobState] = {}
-    ids = sorted(job_ids)
-    for start in range(0, len(ids), _MOST_IN):
-        some = sa.select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(ids[start : start + _MOST_IN]))
-        found.update({row.id: JobState(row.state) for row in connection.execute(some)})
+    for some in parts(job_ids):
+        rows = connection.execute(sa.select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(some)))
+        found.update({row.id: JobState(row.state) for row in rows})
     return found
 
 
@@ -127,7 +125,8 @@ def max_job_id(connection: sa.Connection) -> int | None:
 
     An array counts with the ids of all its members.
     """
-    highest = (connection.scalar(sa.select(sa.func.max(table.c[name]))) for table, name in _ID_COLUMNS)
+    # A job whose submission could not be read has only events.
+    highest = (connection.scalar(sa.select(sa.func.max(column))) for column in (jobs.c.id, job_events.c.job_id))
     found = max((each for each in highest if each is not None), default=None)
     return None if found is None else last_id_of(connection, found)
 
@@ -138,10 +137,6 @@ def cursor(connection: sa.Connection) -> Cursor | None:
     return Cursor(epoch=row["epoch"], last_id=row["last_id"]) if row is not None else None
 
 
-#: Columns with job ids. A job whose submission could not be read has only events.
-_ID_COLUMNS = ((jobs, "id"), (job_events, "job_id"))
-
-
 class _Tables:
     """Reads rows through SQLAlchemy for :mod:`gpuqueue.history.records`."""
 
@@ -150,11 +145,10 @@ class _Tables:
 
     def of(self, table: str, key: str, ids: Collection[int], order: str) -> list[sa.RowMapping]:
         """Return whole rows: see :class:`gpuqueue.history.rows.Rows`."""
-        columns, wanted = metadata.tables[table], sorted(ids)
+        columns = metadata.tables[table]
         rows: list[sa.RowMapping] = []
-        for start in range(0, len(wanted), _MOST_IN):
-            some = columns.c[key].in_(wanted[start : start + _MOST_IN])
-            found = sa.select(columns).where(some).order_by(columns.c[key], columns.c[order])
+        for some in parts(ids):
+            found = sa.select(columns).where(columns.c[key].in_(some)).order_by(columns.c[key], columns.c[order])
             rows.extend(self._connection.execute(found).mappings())
         return rows
 

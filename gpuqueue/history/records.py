@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.codec import UNREADABLE, decode_spec, stand_in, whole_payload
 from gpuqueue.errors import Unreadable
@@ -18,7 +18,7 @@ from gpuqueue.model.notification import Delivery, Outcome
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from gpuqueue.history.rows import Row, Rows
     from gpuqueue.model import event as steps
@@ -92,36 +92,37 @@ def _reported(source: Rows, job_id: int) -> tuple[Delivery, ...]:
     """Return the state of each notification about the end of the job."""
     return tuple(
         Delivery(
-            number=row["number"],
-            tries=row["tries"],
+            **_named(row, ("number", "tries", "at", "trouble")),
             outcome=Outcome(row["outcome"]) if row["outcome"] else None,
-            at=row["at"],
-            trouble=row["trouble"],
         )
-        for row in source.of("notices", "job_id", [job_id], "number")
+        for row in source.of("notifications", "job_id", [job_id], "number")
     )
+
+
+#: Columns that have the name of the attribute.
+_OF_JOB = (
+    *("id", "submitted_at", "attempt", "losses", "retries", "requeues", "begins_at", "because"),
+    *("claimed_at", "started_at", "ended_at", "host", "front", "note"),
+)
+_OF_RUN = (
+    *("job_id", "attempt", "token", "host", "worker", "claimed_at", "started_at", "ended_at"),
+    *("duration_s", "log_path", "peak_at_once_bytes"),
+)
+_OF_ACTIVITY = ("first_memory_s", "utilisation_mean", "utilisation_max", "temperature_max_c")
+
+
+def _named(row: Row, names: Sequence[str]) -> dict[str, Any]:
+    """Return the columns *names* of *row*."""
+    return {name: row[name] for name in names}
 
 
 def _job(row: Row, its_runs: Sequence[Run], array: str | None, come: Tally | None, tags: Sequence[str]) -> Job:
     return Job(
-        id=row["id"],
+        **_named(row, _OF_JOB),
         spec=_spec(row, array),
         state=JobState(row["state"]),
-        submitted_at=row["submitted_at"],
-        attempt=row["attempt"],
-        losses=row["losses"],
-        retries=row["retries"],
-        requeues=row["requeues"],
-        begins_at=row["begins_at"],
-        because=row["because"],
         reason=WaitReason(row["reason"]) if row["reason"] else None,
-        claimed_at=row["claimed_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        host=row["host"],
         devices=tuple(device.uuid for device in its_runs[-1].devices) if its_runs else (),
-        front=row["front"],
-        note=row["note"],
         member=None if row["array_id"] is None else Member(row["array_id"], row["array_index"]),
         tally=come,
         tags=tuple(tags),
@@ -136,15 +137,13 @@ def _spec(row: Row, array: str | None) -> JobSpec:
     try:
         return decode_spec(whole_payload(row["spec"], array))
     except Unreadable:
-        known = {name: row[name] for name in ("name", "gpus", "time_limit_s", "pool", "cwd", "script", "interpreter")}
         return stand_in(
+            **_named(row, ("name", "mem_bytes", "gpus", "time_limit_s", "pool", "cwd", "script", "interpreter")),
             user=row["user_name"],
             uid=row["user_uid"],
             host=row["submit_host"],
-            mem_bytes=row["mem_bytes"],
-            level=Level(row["level"]),
+            level=Level(row["priority"]),
             argv=_words(row["command"]),
-            **known,
         )
 
 
@@ -157,72 +156,42 @@ def _words(command: str) -> tuple[str, ...]:
 
 
 def _run(row: Row, devices: Sequence[RunDevice]) -> Run:
+    ending = None
+    if row["ending"] is not None:
+        ending = Ending(
+            kind=EndingKind(row["ending"]),
+            exit_code=row["exit_code"],
+            signal=row["signal"],
+            detail=row["detail"] or "",
+        )
     return Run(
-        job_id=row["job_id"],
-        attempt=row["attempt"],
-        token=row["token"],
-        host=row["host"],
-        worker=row["worker"],
-        devices=tuple(devices),
-        claimed_at=row["claimed_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        duration_s=row["duration_s"],
-        ending=_ending(row),
-        log_path=row["log_path"],
-        peak_at_once_bytes=row["peak_at_once_bytes"],
-        start_kind=StartKind.known(row["start_kind"]),
-    )
-
-
-def _ending(row: Row) -> Ending | None:
-    if row["ending"] is None:
-        return None
-    return Ending(
-        kind=EndingKind(row["ending"]),
-        exit_code=row["exit_code"],
-        signal=row["signal"],
-        detail=row["detail"] or "",
+        **_named(row, _OF_RUN), devices=tuple(devices), ending=ending, start_kind=StartKind.known(row["start_kind"])
     )
 
 
 def _run_device(row: Row, timeline: Timeline | None) -> RunDevice:
     return RunDevice(
+        **_named(row, ("name", "total_bytes", "lease_bytes")),
         uuid=row["device_uuid"],
         index=row["host_index"],
-        name=row["name"],
         kind=DeviceKind(row["kind"]) if row["kind"] else None,
-        total_bytes=row["total_bytes"],
-        lease_bytes=row["lease_bytes"],
         peak=Peak(
+            **_named(row, ("samples", "na_samples", "interval_s", "shared")),
             bytes=row["peak_bytes"],
             source=PeakSource(row["peak_source"]),
-            samples=row["samples"],
-            na_samples=row["na_samples"],
-            interval_s=row["interval_s"],
-            shared=row["shared"],
         ),
-        activity=Activity(
-            first_memory_s=row["first_memory_s"],
-            utilisation_mean=row["utilisation_mean"],
-            utilisation_max=row["utilisation_max"],
-            temperature_max_c=row["temperature_max_c"],
-        ),
+        activity=Activity(**_named(row, _OF_ACTIVITY)),
         timeline=timeline,
     )
 
 
 def event_of(row: Row) -> Event:
     """Return one event of a job. ``fields`` omits the payloads that the job's record contains."""
-    fields: Mapping[str, str] = json.loads(row["detail"]) if row["detail"] else {}
     return steps.Event(
+        **_named(row, ("job_id", "at", "attempt", "losses")),
         id=row["event_id"],
         act=steps.Act(row["act"]),
-        job_id=row["job_id"],
         state=JobState(row["state"]),
-        at=row["at"],
-        attempt=row["attempt"],
-        losses=row["losses"],
         reason=WaitReason(row["reason"]) if row["reason"] else None,
-        fields=fields,
+        fields=json.loads(row["detail"]) if row["detail"] else {},
     )

@@ -8,8 +8,9 @@ import sqlalchemy as sa
 
 from gpuqueue.clock import to_epoch_ms
 from gpuqueue.codec import encode_started
-from gpuqueue.history.batch import Batch, fold
+from gpuqueue.history.batch import Batch
 from gpuqueue.history.connect import writing
+from gpuqueue.history.fold import fold
 from gpuqueue.history.tables import jobs, runs
 from gpuqueue.history.writer import move_cursor, write
 from gpuqueue.model.event import Act, Cursor, Event, place
@@ -42,10 +43,6 @@ def rebase(
 
     Returns:
         The number of jobs written. None if the cursor is not at *expected*; nothing is changed then.
-
-    Raises:
-        HistoryUnreachable: the database does not answer; nothing was changed.
-
     """
     ids: set[int] = set()
     tokens: set[str] = set()
@@ -54,12 +51,15 @@ def rebase(
             return None
         for page in pages:
             events = [event for survivor in page for event in _story(survivor, to, at)]
-            write(connection, _as_one_step(fold(events, epoch=to.epoch)))
+            batch = fold(events, epoch=to.epoch)
+            # Only the restore event of each job happened; the others lead to its state.
+            batch.events[:] = [row for row in batch.events if row["act"] == Act.RESTORE.value]
+            write(connection, batch)
             ids.update(survivor.record.job.id for survivor in page)
             tokens.update(run.token for survivor in page for run in survivor.record.runs)
         if last_given and last_given not in ids:
             known = _event(last_given, to, at, Act.RESTORE, JobState.LOST, detail="the last id that was given out")
-            write(connection, _as_events(fold([known], epoch=to.epoch)))
+            write(connection, Batch(events=fold([known], epoch=to.epoch).events))  # without a row of a job
         _close_the_gone(connection, ids, tokens, to, at)
     return len(ids)
 
@@ -122,33 +122,22 @@ def _event(job_id: int, to: Cursor, at: datetime, act: Act, state: JobState, **g
     )
 
 
-def _as_one_step(batch: Batch) -> Batch:
-    """Keep only the restore event of each job. The other events are synthetic."""
-    batch.events[:] = [row for row in batch.events if row["act"] == Act.RESTORE.value]
-    return batch
-
-
-def _as_events(batch: Batch) -> Batch:
-    """Keep only the events, for a job without a row."""
-    return Batch(events=batch.events)
-
-
 def _close_the_gone(connection: sa.Connection, ids: set[int], tokens: set[str], to: Cursor, at: datetime) -> None:
-    alive = [state.value for state in JobState if not state.is_end]
-    unended = sa.select(runs.c.job_id, runs.c.attempt, runs.c.token).where(runs.c.ended_at.is_(None))
-    open_runs = connection.execute(unended).all()
-    open_jobs = connection.execute(
-        sa.select(jobs.c.id, jobs.c.attempt, jobs.c.losses).where(jobs.c.state.in_(alive))
-    ).all()
-    events = []
-    for job_id, attempt, token in open_runs:
+    """Close the runs and the jobs that are not in the store as lost."""
+    for job_id, attempt, token in connection.execute(
+        sa.select(runs.c.job_id, runs.c.attempt, runs.c.token).where(runs.c.ended_at.is_(None))
+    ).all():
         if token not in tokens:
             gone = sa.update(runs).where(runs.c.job_id == job_id, runs.c.token == token)
             connection.execute(gone.values(ended_at=at, ending="lost", detail=GONE))
             its_job = sa.update(jobs).where(jobs.c.id == job_id, jobs.c.attempt == attempt)
             connection.execute(its_job.values(ending="lost"))
-    for job_id, attempt, losses in open_jobs:
-        if job_id not in ids:
-            given = {"attempt": attempt, "losses": losses, "detail": GONE}
-            events.append(_event(job_id, to, at, Act.RESTORE, JobState.LOST, **given))
+    alive = jobs.c.state.in_([state.value for state in JobState if not state.is_end])
+    events = [
+        _event(job_id, to, at, Act.RESTORE, JobState.LOST, attempt=attempt, losses=losses, detail=GONE)
+        for job_id, attempt, losses in connection.execute(
+            sa.select(jobs.c.id, jobs.c.attempt, jobs.c.losses).where(alive)
+        )
+        if job_id not in ids
+    ]
     write(connection, fold(events, epoch=to.epoch))

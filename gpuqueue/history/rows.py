@@ -1,11 +1,21 @@
-"""The interface of the two readers of the history database. ``records.py`` builds values from their rows."""
+"""The interface of the two readers of the history database. ``records.py`` builds values from their rows. Pure."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
+_MOST_IN = 1000
+
+
+def parts(ids: Iterable[int]) -> Iterator[list[int]]:
+    """Yield the distinct *ids* in order, in lists that fit into one IN (…)."""
+    wanted = sorted(set(ids))
+    for start in range(0, len(wanted), _MOST_IN):
+        yield wanted[start : start + _MOST_IN]
 
 
 class Row(Protocol):

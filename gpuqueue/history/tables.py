@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.types import TypeDecorator
 
+from gpuqueue.history.column_types import SafeText, UtcDateTime
 from gpuqueue.model.device import PeakSource
 from gpuqueue.model.job import ENDS, JobState
 from gpuqueue.model.notification import Outcome
@@ -16,58 +14,8 @@ from gpuqueue.model.run import EndingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
     from enum import Enum
-
-#: Characters that PostgreSQL refuses in a text. A file name that is not UTF-8 contains lone surrogates.
-_REFUSED = re.compile("[\0\ud800-\udfff]")
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """An aware time in UTC, also in SQLite, which stores no zone."""
-
-    impl = sa.DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        """Return *value* in UTC.
-
-        Raises:
-            ValueError: *value* has no zone, so its moment is unknown.
-
-        """
-        del dialect
-        if value is None or value.tzinfo is timezone.utc:
-            return value
-        if value.tzinfo is None:
-            raise ValueError(f"{value} has no time zone")
-        return value.astimezone(timezone.utc)
-
-    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        """Return *value* as an aware time in UTC."""
-        del dialect
-        if value is None:
-            return None
-        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
-
-
-def safe(text: str) -> str:
-    """Return *text* in a form that every database accepts: U+FFFD replaces lone surrogates and NUL."""
-    if text.isascii() and "\0" not in text:  # the usual case, and ten times as fast
-        return text
-    return _REFUSED.sub("\N{REPLACEMENT CHARACTER}", text)
-
-
-class SafeText(TypeDecorator[str]):
-    """Text that every database accepts. U+FFFD replaces the characters that PostgreSQL refuses."""
-
-    impl = sa.Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
-        """Return *value* with U+FFFD in place of lone surrogates and NUL."""
-        del dialect
-        return None if value is None else safe(value)
-
 
 metadata = sa.MetaData(
     naming_convention={
@@ -113,7 +61,7 @@ jobs = sa.Table(
     _text("submit_host"),
     _word("state"),
     _word("reason", nullable=True),
-    sa.Column("level", sa.SmallInteger, nullable=False),
+    sa.Column("priority", sa.SmallInteger, nullable=False),
     #: The command as typed in a shell, for display and search. The exact arguments are in ``spec``.
     _text("command"),
     _text("script", nullable=True),
@@ -255,7 +203,7 @@ run_timelines = sa.Table(
 
 #: Notifications about the end of a job, and their outcomes. Their targets are in the job's spec, by ``number``.
 notifications = sa.Table(
-    "notices",
+    "notifications",
     metadata,
     _key("job_id"),
     _key("number", sa.Integer),
@@ -291,8 +239,8 @@ job_events = sa.Table(
 )
 
 #: Dead letters: whole events that the tables above could not take. ``job_events`` lists them as well.
-unwritten_events = sa.Table(
-    "unwritten_events",
+dead_letters = sa.Table(
+    "dead_letters",
     metadata,
     _key("epoch", sa.Text),
     _key("event_id", sa.Text),
@@ -300,7 +248,7 @@ unwritten_events = sa.Table(
     _word("act"),
     _moment("at", nullable=False),
     #: The error of the database.
-    _text("why"),
+    _text("error"),
     #: The event's fields as JSON.
     _word("fields"),
 )

@@ -9,8 +9,8 @@ all triggers exist. In PostgreSQL it is two indexes of the extension ``pg_trgm``
 transaction, and the planner knows their cost. Both can be unavailable: SQLite may be older than 3.34 or built without
 FTS5, and an account may lack the right to create the extension.
 
-A migration that alters columns of ``jobs`` must call :func:`leave` first: SQLite drops no column that a trigger names.
-At the end of the upgrade, :func:`mend` rebuilds the index.
+A migration that alters columns of ``jobs`` must call :func:`drop` first: SQLite drops no column that a trigger names.
+``migrate.upgrade`` then rebuilds the index.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def make(connection: sa.Connection) -> bool:
 
 
 def _make_in_sqlite(connection: sa.Connection) -> bool:
-    leave(connection)
+    drop(connection)
     if not known_to_sqlite():
         return False
     connection.exec_driver_sql(f"DROP TABLE IF EXISTS {TABLE}")
@@ -115,7 +115,7 @@ def _create_extension(connection: sa.Connection) -> str | None:
     except exc.DBAPIError as error:
         if error.connection_invalidated:
             raise
-        log.info("the history database has no an index of texts: %s", next(iter(str(error.orig).splitlines()), ""))
+        log.info("the history database has no text index: %s", next(iter(str(error.orig).splitlines()), ""))
         return None
     return _schema_of_extension(connection)
 
@@ -128,24 +128,14 @@ def _schema_of_extension(connection: sa.Connection) -> str | None:
     return found
 
 
-def mend(connection: sa.Connection) -> None:
-    """Create the index if it is missing and the database supports it."""
-    if not is_there(connection):
-        make(connection)
-
-
 def drop(connection: sa.Connection) -> None:
-    """Drop the index. The extension stays: other programs may use it."""
+    """Take the index out of use.
+
+    In SQLite only the triggers are dropped: a program without FTS5 cannot drop the table.
+    """
     if connection.dialect.name == "postgresql":
         for name in _INDEXES:
             connection.exec_driver_sql(f"DROP INDEX IF EXISTS {name}")
         return
-    leave(connection)
-    if known_to_sqlite():  # an SQLite without FTS5 cannot drop the table; it stays there, unused
-        connection.exec_driver_sql(f"DROP TABLE IF EXISTS {TABLE}")
-
-
-def leave(connection: sa.Connection) -> None:
-    """Drop the triggers of SQLite's index, so that a program without FTS5 can write jobs."""
     for name in _TRIGGERS:
         connection.exec_driver_sql(f"DROP TRIGGER IF EXISTS {name}")

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from gpuqueue.history import text_index
-from gpuqueue.history.tables import jobs, safe
+from gpuqueue.history import index_choice, text_index
+from gpuqueue.history.column_types import safe
+from gpuqueue.history.index_choice import Condition
+from gpuqueue.history.tables import jobs
 from gpuqueue.model.history_query import Sort
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.history_query import HistoryQuery
 
-Condition = sa.ColumnElement[bool]
 #: Conditions and order of one part of the list. The parts in sequence are the whole list.
 Part = tuple[list[Condition], list[Any]]
 
@@ -40,25 +41,25 @@ def has(text: str) -> Condition:
     return sa.or_(*(each.icontains(text, autoescape=True) for each in (jobs.c.command, jobs.c.note)))
 
 
-def parts(connection: sa.Connection, query: HistoryQuery, plain: Iterator[Part], few: int) -> Iterator[Part]:
+def parts(connection: sa.Connection, query: HistoryQuery, plain: Iterator[Part]) -> Iterator[Part]:
     """Yield the parts of the list that must be searched for the text; *plain* are the parts of the whole list.
 
-    If the index returns more than *few* jobs, the text is common enough to be found by walking.
+    If the index returns more than ``index_choice.FEW`` jobs, the text is common enough to be found by walking.
     """
     if query.text is None or len(query.text) < SHORTEST or not text_index.is_there(connection):
         yield from plain
     elif query.sort is Sort.ID:
         for part in plain:
-            yield from _along_ids(connection, query, part, few)
+            yield from _along_ids(connection, query, part)
     elif connection.dialect.name == "sqlite":
-        ids = _named(connection, query, None, few + 1)
-        narrow = [jobs.c.id.in_(ids)] if len(ids) <= few else []
+        ids = _named(connection, query, None, index_choice.FEW + 1)
+        narrow = [jobs.c.id.in_(ids)] if len(ids) <= index_choice.FEW else []
         yield from (([*conditions, *narrow], order) for conditions, order in plain if ids)
     else:  # PostgreSQL's planner estimates how common the text is
         yield from plain
 
 
-def _along_ids(connection: sa.Connection, query: HistoryQuery, part: Part, few: int) -> Iterator[Part]:
+def _along_ids(connection: sa.Connection, query: HistoryQuery, part: Part) -> Iterator[Part]:
     """Yield the next jobs of *part*, then the jobs that the index returns, then the rest if these are too many.
 
     SQLite's index returns jobs in the order of the list, so a text that was common only long ago is found as well.
@@ -69,11 +70,11 @@ def _along_ids(connection: sa.Connection, query: HistoryQuery, part: Part, few: 
         yield part
         return
     yield [*conditions, jobs.c.id <= edge if query.reverse else jobs.c.id >= edge], order
-    ids = _named(connection, query, edge, few + 1)
+    ids = _named(connection, query, edge, index_choice.FEW + 1)
     in_order = connection.dialect.name == "sqlite"
-    if ids and (in_order or len(ids) <= few):
+    if ids and (in_order or len(ids) <= index_choice.FEW):
         yield [jobs.c.id.in_(ids)], order
-    if len(ids) > few:
+    if len(ids) > index_choice.FEW:
         yield [_beyond(jobs.c.id, ids[-1] if in_order else edge, query)], order
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -11,13 +10,16 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gpuqueue.errors import Unreachable
 from gpuqueue.history import bulk, text_index
-from gpuqueue.history.batch import Batch, DeviceKey, fold
+from gpuqueue.history.batch import Batch, DeviceKey
 from gpuqueue.history.columns import Row
 from gpuqueue.history.connect import check_revision, writing
 from gpuqueue.history.dead_letter import dead_letter, kept_whole
 from gpuqueue.history.error_text import reason
+from gpuqueue.history.fold import fold
 from gpuqueue.history.members import with_requests
+from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import (
+    dead_letters,
     job_events,
     job_tags,
     jobs,
@@ -26,7 +28,6 @@ from gpuqueue.history.tables import (
     run_devices,
     run_timelines,
     runs,
-    unwritten_events,
 )
 from gpuqueue.model.event import Cursor, Event
 
@@ -37,8 +38,6 @@ log = logging.getLogger(__name__)
 
 #: Errors that no event causes. The batch is retried unchanged.
 NOT_OF_THE_ROW = (Unreachable, MemoryError, OSError)
-#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
-_MOST_IN = 1000
 
 
 def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
@@ -46,10 +45,6 @@ def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None
 
     Returns:
         False if the cursor is not at *expected*: another recorder was faster. Nothing is changed then.
-
-    Raises:
-        HistoryUnreachable: the database does not answer, or has other tables; nothing was changed.
-
     """
     if not events:
         return True
@@ -65,10 +60,6 @@ def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | N
 
     Returns:
         False if the cursor is not at *expected*: another recorder was faster. Nothing is changed then.
-
-    Raises:
-        HistoryUnreachable: the database does not answer, or has other tables; nothing was changed.
-
     """
     to = Cursor(epoch=epoch, last_id=event.id)
     try:
@@ -76,7 +67,7 @@ def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | N
     except NOT_OF_THE_ROW:
         raise
     except Exception as error:  # noqa: BLE001 - a driver may raise any error for a row
-        log.warning("not even where job %s stands after it can be written: %s", event.job_id, reason(error))
+        log.warning("the state of job %s after the event cannot be written either: %s", event.job_id, reason(error))
         return _apply(engine, kept_whole(event, why, epoch=epoch), expected, to)
 
 
@@ -90,12 +81,7 @@ def _apply(engine: sa.Engine, batch: Batch, expected: Cursor | None, to: Cursor)
 
 
 def turn_to(engine: sa.Engine, epoch: str, *, expected: Cursor | None) -> bool:
-    """Move the cursor from *expected* to the start of the outbox of *epoch*. Return False if it is elsewhere.
-
-    Raises:
-        HistoryUnreachable: the database does not answer; nothing was changed.
-
-    """
+    """Move the cursor from *expected* to the start of the outbox of *epoch*. Return False if it is elsewhere."""
     with writing(engine) as connection:
         return move_cursor(connection, expected, Cursor(epoch=epoch))
 
@@ -110,8 +96,8 @@ def move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor) 
     if expected is None:
         statement = _insert(connection, outbox_cursor).values(row)
     else:
-        stands = (outbox_cursor.c.epoch == expected.epoch, outbox_cursor.c.last_id == expected.last_id)
-        statement = sa.update(outbox_cursor).where(outbox_cursor.c.id == 1, *stands).values(row)
+        there = (outbox_cursor.c.epoch == expected.epoch, outbox_cursor.c.last_id == expected.last_id)
+        statement = sa.update(outbox_cursor).where(outbox_cursor.c.id == 1, *there).values(row)
     # SQLAlchemy may add a RETURNING to an INSERT, which would lose the row count.
     return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
 
@@ -122,13 +108,13 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     New rows of jobs and runs replace existing ones: the outbox is newer than what was restored.
     """
     if connection.dialect.name == "sqlite" and not text_index.known_to_sqlite():
-        text_index.leave(connection)  # its triggers would block writes; gpuqueue db upgrade restores it
+        text_index.drop(connection)  # its triggers would block writes; gpuqueue db upgrade restores it
     bulk.put(connection, jobs, [row for _, row in sorted(batch.new_jobs.items())])
-    if batch.given_back:
+    if batch.released:
         gone = sa.delete(runs).where(
             runs.c.job_id == sa.bindparam("gone_id"), runs.c.token == sa.bindparam("gone_token")
         )
-        connection.execute(gone, [{"gone_id": job_id, "gone_token": token} for job_id, token in batch.given_back])
+        connection.execute(gone, [{"gone_id": job_id, "gone_token": token} for job_id, token in batch.released])
     known = _known(connection, {key[0] for key in batch.new_runs} - {key[0] for key in batch.new_jobs})
     known.update(key[0] for key in batch.new_jobs)
     _write_tags(connection, batch)
@@ -140,10 +126,8 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     there = _known_devices(connection, {key[0] for key in batch.timelines})
     bulk.insert(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
     bulk.insert(connection, notifications, batch.notifications.values())
-    known = _known(connection, {job_id for job_id, _ in batch.reported})
-    bulk.put(connection, notifications, [row for key, row in batch.reported.items() if key[0] in known])
     bulk.insert(connection, job_events, batch.events)
-    bulk.insert(connection, unwritten_events, batch.unwritten)
+    bulk.insert(connection, dead_letters, batch.dead_letters)
 
 
 def _write_tags(connection: sa.Connection, batch: Batch) -> None:
@@ -162,22 +146,21 @@ def _write_tags(connection: sa.Connection, batch: Batch) -> None:
 
 def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:
     """Return those of *job_ids* that have a row: a run cannot refer to a missing job."""
-    known: set[int] = set()
-    left = iter(job_ids)
-    while some := list(islice(left, _MOST_IN)):
-        known.update(connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(some))))
-    return known
+    return {
+        job_id
+        for some in parts(job_ids)
+        for job_id in connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(some)))
+    }
 
 
 def _known_devices(connection: sa.Connection, job_ids: Iterable[int]) -> set[DeviceKey]:
     """Return the devices of all runs of *job_ids* that have a row, by job, attempt and UUID."""
     columns = run_devices.c.job_id, run_devices.c.attempt, run_devices.c.device_uuid
-    known: set[DeviceKey] = set()
-    left = iter(job_ids)
-    while some := list(islice(left, _MOST_IN)):
-        found = connection.execute(sa.select(*columns).where(run_devices.c.job_id.in_(some)))
-        known.update((job_id, attempt, uuid) for job_id, attempt, uuid in found)
-    return known
+    return {
+        (job_id, attempt, uuid)
+        for some in parts(job_ids)
+        for job_id, attempt, uuid in connection.execute(sa.select(*columns).where(run_devices.c.job_id.in_(some)))
+    }
 
 
 def _insert(connection: sa.Connection, table: sa.Table) -> sa.Insert:

@@ -8,7 +8,7 @@ of the standard one (docs/internals/adr/0008 says why no library is used)::
 
 This module generates ``__init__`` when the first instance is made. ``dataclasses`` generates all other methods when one
 of them is first looked up. The supported arguments of ``dataclasses.field`` are default, default_factory, repr, compare
-and hash.
+and hash. The field ``_: KW_ONLY`` makes all fields after it keyword-only.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _WRITTEN = (
     *("__dataclass_params__", "__match_args__"),
     *(("__replace__",) if sys.version_info >= (3, 13) else ()),
 )
+#: The name of the field that is no field, as in the examples of ``dataclasses.KW_ONLY``.
+_KW_ONLY = "_"
 
 
 class _Unwritten:
@@ -68,7 +70,10 @@ def _frozen(plan: type, *, kw_only: bool) -> type:
 
     unwritten = [name for name in _WRITTEN if name not in body]
     slotted = {name: each for name, each in body.items() if name not in fields}
-    slotted |= {"__slots__": tuple(fields), "__init__": _Unwritten("__init__", first)}
+    slotted |= {
+        "__slots__": tuple(name for name in fields if name != _KW_ONLY),
+        "__init__": _Unwritten("__init__", first),
+    }
     slotted |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
     slotted |= {"__dataclass_fields__": _Unwritten("__dataclass_fields__", described)}
     slotted |= {name: _Unwritten(name, rest) for name in unwritten}
@@ -90,6 +95,9 @@ def _init(made: type, defaults: Mapping[str, Any], *, kw_only: bool) -> Callable
     known: dict[str, Any] = {"MISSING": dataclasses.MISSING}
     head, lines = ["self", "*"] if kw_only else ["self"], []
     for name, default in defaults.items():
+        if name == _KW_ONLY:
+            head.append("*")
+            continue
         value: Any = default
         make: Any = dataclasses.MISSING
         if isinstance(default, dataclasses.Field):

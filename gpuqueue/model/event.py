@@ -46,8 +46,6 @@ class Act(str, Enum):
     EDIT = "edit"
     MOVE = "move"
     MARK = "mark"
-    #: The result of a command that was to run at the job's end.
-    REPORTED = "told"
     #: An act of a newer version that this version does not know.
     OTHER = "other"
 
@@ -88,8 +86,6 @@ class Event:
     move     ``front`` (place before the user's other jobs, the highest first; empty: in the order of submission)
     mark     ``add``, ``remove`` (tags, comma-separated), ``note`` (empty: removed), each only if it was given. Also for
              ended jobs. The job's state stays the same
-    told     ``number`` (of the notification among those of the job), ``outcome`` (see
-             :class:`gpuqueue.model.notification.Outcome`), ``trouble``. For ended jobs; their state stays the same
     ready    none (the job no longer waits for a time or a job, and may start)
     preempt  ``token``, ``by`` (the job that preempts the run), ``deadline`` (ms)
     promote  ``level`` (the priority to which aging promoted the job)

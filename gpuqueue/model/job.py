@@ -18,18 +18,17 @@ from types import MappingProxyType
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.lazy.imports import pattern
 from gpuqueue.model.array import Array, Member, Tally
 from gpuqueue.model.dependencies import NO_WAITS, Dependency, Waits
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.git import Checkout
-from gpuqueue.model.notification import MOST_NOTIFICATIONS, Notification, NotificationKind
+from gpuqueue.model.notification import MOST_NOTIFICATIONS, Notification
 from gpuqueue.model.placement import ANYWHERE, Placement
 from gpuqueue.model.retries import NO_RETRIES, Retries
 from gpuqueue.model.tags import tags_of
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.model.warning_signal import EarlySignal
-from gpuqueue.text.sanitize import brief
+from gpuqueue.text.sanitize import brief, name_of
 from gpuqueue.text.units import MAX_BYTES, MAX_S, MIB, format_bytes
 
 
@@ -210,20 +209,13 @@ class Shape:
         return cls(-(-spec.mem_bytes // MIB) * MIB, limit_s, spec.gpus, spec.pool, spec.device, str(spec.placement))
 
     def __str__(self) -> str:
-        """Return the text in the store. It omits the device kind and the placement if the job has none.
-
-        Older versions had no device kinds, so a waiting job from one has the shape of a job without a device kind. A
-        worker of an older version reads the device kind as a part of the pool's name, and the placement as a part of
-        the device kind. It therefore never claims such a job.
-        """
+        """Return the text in the store. It omits the device kind and the placement if the job has none."""
         text = f"{self.mem_bytes}:{self.time_limit_s}:{self.gpus}:{self.pool}"
         if self.placement:
             return f"{text}:{self.device or ''}:{self.placement}"
         return text if self.device is None else f"{text}:{self.device}"
 
 
-#: Names that become part of a key in the store: no colons, no spaces, no control characters.
-_KEY_WORD = pattern(r"[A-Za-z0-9_.@+-]{1,64}")
 #: Longest job name, in characters.
 MAX_NAME = 128
 
@@ -286,7 +278,7 @@ class JobSpec:
     - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
     - ``script`` and ``interpreter`` are set if the job is a Python script. ``snapshot`` is the path of a
       content-addressed copy of the code; nothing sets it yet. ``git`` is the checkout of ``cwd`` at submit.
-    - With ``warm``, a warm interpreter may become the first process.
+    - With ``warm``, the submitter states that a warm interpreter may become the first process.
     - ``pty`` is the size of the job's terminal, None for output to a file. ``separate_stderr`` writes standard error to
       a file of its own.
     - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
@@ -344,13 +336,14 @@ class JobSpec:
         self._check_notifications()
         if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
             raise BadRequest(f"a job is another try of a job by its id, not of {brief(self.retry_of)}")
-        if not self.name or len(self.name) > MAX_NAME:
+        if not self.name:
+            raise BadRequest("--name is empty: say what to call the job, or leave it out")
+        if len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
             raise BadRequest(f"the working directory {brief(self.cwd)} is not absolute")
         for what, word in (("user", self.account.name), ("pool", self.pool or "x")):
-            if not _KEY_WORD.fullmatch(word):
-                raise BadRequest(f"{brief(word)} is no usable {what} name: letters, digits and _ . @ + - only")
+            name_of(f"usable {what} name", word)
         texts = (*self.argv, self.cwd, self.name, self.account.host, *self.env, *self.env.values())
         if "\0" in "".join(texts):
             raise BadRequest(
@@ -370,15 +363,9 @@ class JobSpec:
     def _check_notifications(self) -> None:
         notifications: object = self.notifications
         if not isinstance(notifications, tuple) or not all(isinstance(each, Notification) for each in notifications):
-            raise BadRequest(f"notices must be a tuple of Notice, not {brief(notifications)}")
+            raise BadRequest(f"notifications must be a tuple of Notification, not {brief(notifications)}")
         if len(self.notifications) > MOST_NOTIFICATIONS:
-            raise BadRequest(
-                f"a job can tell at most {MOST_NOTIFICATIONS} targets of its end, not {len(self.notifications)}"
-            )
-        if self.array is not None and any(each.kind is NotificationKind.COMMAND for each in self.notifications):
-            raise BadRequest(
-                "no command can run at the end of an array, which is nowhere: submit a job with --after ID:any"
-            )
+            raise BadRequest(f"a job can notify at most {MOST_NOTIFICATIONS} targets, not {len(self.notifications)}")
 
     def _check_devices(self) -> None:
         if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - more than any host has

@@ -170,17 +170,15 @@ class Limits:
         """Return the limits of *pool* (empty for jobs without a pool), else those of EVERYBODY, else no limits."""
         return self.pools.get(pool) or self.pools.get(EVERYBODY) or PoolLimits()
 
-    def over(
-        self, user: str, asked: Use, uses: Mapping[str, Use], kept: Mapping[str, Use] | None = None
-    ) -> Bound | None:
+    def over(self, user: str, asked: Use, uses: Mapping[str, Use]) -> Bound | None:
         """Return the first limit that a run of *user* which needs *asked* would exceed, or None.
 
-        *uses* is the current use by user. *kept* is the use that is reserved for other jobs, by the owner of the limit.
+        *uses* is the current use by user.
         """
         for bound in self._of_user(user, uses):
-            more, others = asked.of(bound.measure), (kept or {}).get(bound.whose, Use()).of(bound.measure)
-            used = (bound.used or 0) + others
-            if bound.measure is not Measure.QUEUED_JOBS and more and used + more > bound.limit.most:
+            more = asked.of(bound.measure)
+            is_over = (bound.used or 0) + more > bound.limit.most
+            if bound.measure is not Measure.QUEUED_JOBS and more and is_over:
                 return bound
         return None
 

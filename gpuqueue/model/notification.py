@@ -12,18 +12,16 @@ from gpuqueue.text.sanitize import brief, plain
 
 #: Most notifications of one job.
 MOST_NOTIFICATIONS = 16
-#: Longest target or command, in characters.
+#: Longest target, in characters.
 MOST_TEXT = 2000
 #: The target whose mail account sends to plain mail addresses.
 MAIL = "mail"
-#: Prefix of a command.
-COMMAND = "command:"
 
 #: Patterns, compiled only when needed: most jobs have no notifications.
 _NAME = r"[A-Za-z][A-Za-z0-9_-]{0,63}"
 _URL = r"[A-Za-z][A-Za-z0-9+.-]{0,31}://\S+"
 _ADDRESS = r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,190}"
-_FORMS = "a target of the site by its name, a mail address, a URL such as ntfy://ntfy.sh/TOPIC, or command:WORDS"
+_FORMS = "a target of the site by its name, a mail address, or a URL such as ntfy://ntfy.sh/TOPIC"
 
 
 class When(str, Enum):
@@ -47,8 +45,6 @@ class NotificationKind(str, Enum):
     ADDRESS = "address"
     #: A URL of Apprise.
     URL = "url"
-    #: No message, but a command that runs on the host where the job ran.
-    COMMAND = "command"
 
     def __str__(self) -> str:
         return self.value
@@ -72,13 +68,15 @@ class Notification:
         when: object = self.when
         if not isinstance(to, str) or not isinstance(when, When):
             raise BadRequest(f"{brief(to)} cannot be a target: write {_FORMS}")
+        if to.startswith("command:"):
+            raise BadRequest("no command runs at a job's end: submit a second job, gpuqueue submit --after ID:any …")
         if len(self.to) > MOST_TEXT or plain(self.to) != self.to or _kind(self.to) is None:
             # A malformed text may be a part of a URL, so the message must not repeat a secret.
             raise BadRequest(f"{brief(masked(self.to))} cannot be a target: write {_FORMS}")
 
     def __repr__(self) -> str:
         """Return a text without secrets, since it may appear in logs."""
-        return f"Notice({self.shown!r}, {self.when})"
+        return f"Notification({self.shown!r}, {self.when})"
 
     @property
     def kind(self) -> NotificationKind:
@@ -88,14 +86,14 @@ class Notification:
         return found
 
     @property
+    def target(self) -> str | None:
+        """Return the name of the site's target that sends this notification, or None if the destination is a URL."""
+        return {NotificationKind.TARGET: self.to, NotificationKind.ADDRESS: MAIL}.get(self.kind)
+
+    @property
     def scheme(self) -> str | None:
         """Return the scheme of the URL, or None if the destination is no URL."""
         return self.to.partition("://")[0].lower() if self.kind is NotificationKind.URL else None
-
-    @property
-    def command(self) -> str:
-        """Return the shell command, or an empty text if the destination is no command."""
-        return self.to.removeprefix(COMMAND).strip() if self.kind is NotificationKind.COMMAND else ""
 
     @property
     def shown(self) -> str:
@@ -108,8 +106,6 @@ class Notification:
 
 
 def _kind(to: str) -> NotificationKind | None:
-    if to.startswith(COMMAND):
-        return NotificationKind.COMMAND if to.removeprefix(COMMAND).strip() else None
     for kind, form in (
         (NotificationKind.URL, _URL),
         (NotificationKind.ADDRESS, _ADDRESS),
@@ -123,7 +119,7 @@ def _kind(to: str) -> NotificationKind | None:
 def masked(to: str) -> str:
     """Return *to* without secrets: any part of a URL after its scheme may be one."""
     scheme, mark, _ = to.partition("://")
-    return f"{scheme}{mark}…" if mark and not to.startswith(COMMAND) else to
+    return f"{scheme}{mark}…" if mark else to
 
 
 def targets(text: str) -> dict[str, str]:

@@ -46,7 +46,7 @@ def _sent(asked: dict[str, Any]) -> str | None:
     try:
         import apprise  # noqa: PLC0415 - an optional and slow dependency
     except ImportError:
-        return "Apprise is not installed here: pip install 'gpuqueue-server[notify]'"
+        return "Apprise is not installed here: pip install '.[notify]' in a clone"
     said = io.StringIO()
     handler = logging.StreamHandler(said)
     logger = logging.getLogger("apprise")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from pathlib import Path
 
 from gpuqueue.errors import Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState, WaitReason
-from gpuqueue.model.run import Ending, EndingKind, Record, Run
+from gpuqueue.model.run import EndingKind, Record, Run
 from gpuqueue.system.logs import LogTail
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes
@@ -60,28 +61,21 @@ def _ended(record: Record) -> str:
         counts = ", ".join(f"{count} {state}" for state, count in ended.items() if count)
         return f"{job.state}: {counts}" if counts else str(job.state)
     if run is None:
-        why = ": what it was to come after ended otherwise" if job.reason is WaitReason.DEPENDENCY else ""
+        why = ": its dependency can no longer be met" if job.reason is WaitReason.DEPENDENCY else ""
         return f"{job.state} before it ever ran{why}"
     if job.state is JobState.FAILED and run.ending is not None:
-        return f"failed: {_how(run.ending)}"
+        ending = run.ending
+        return f"failed: {f'exit code {ending.exit_code}' if ending.kind is EndingKind.EXITED else plain(str(ending))}"
     return str(job.state)
 
 
-def _how(ending: Ending) -> str:
-    return f"exit code {ending.exit_code}" if ending.kind is EndingKind.EXITED else plain(str(ending))
-
-
 def _place(run: Run) -> str:
-    if any(device.index is None or device.kind is DeviceKind.CPU for device in run.devices) or not run.devices:
-        names = [_name(device.kind, device.index) for device in run.devices]
-        return plain(f"{', '.join(names) or 'a device'} of {run.host}")
-    return plain(f"{run.host}:{','.join(str(device.index) for device in run.devices)}")
-
-
-def _name(kind: DeviceKind | None, index: int | None) -> str:
-    if kind is DeviceKind.CPU:
-        return "the CPU"
-    return f"gpu{index}" if index is not None else "a device"
+    if any(device.kind is DeviceKind.CPU for device in run.devices):
+        return plain(f"the CPU of {run.host}")
+    indexes = [device.index for device in run.devices if device.index is not None]
+    if not indexes or len(indexes) < len(run.devices):
+        return plain(f"a device of {run.host}")
+    return plain(f"{run.host}:{','.join(map(str, indexes))}")
 
 
 def _asked(record: Record) -> str:
@@ -96,13 +90,11 @@ def took(duration_s: float) -> str:
     """Return *duration_s* in at most two units: ``12 s``, ``3 min 5 s``, ``3 h 12 min``, ``2 d 4 h``."""
     whole = round(duration_s)
     units = (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S), ("s", 1))
-    first = next((each for each, (_, size) in enumerate(units) if whole >= size), len(units) - 1)
-    words: list[str] = []
-    for unit, size in units[first : first + 2]:
-        count, whole = divmod(whole, size)
-        if count or not words:
-            words.append(f"{count} {unit}")
-    return " ".join(words)
+    for (unit, size), (smaller, smaller_s) in itertools.pairwise(units):
+        if whole >= size:
+            count, rest = whole // size, whole % size // smaller_s
+            return f"{count} {unit} {rest} {smaller}" if rest else f"{count} {unit}"
+    return f"{whole} s"
 
 
 def _log_lines(record: Record, host: str) -> tuple[Path, list[str]] | None:

@@ -23,11 +23,6 @@ SCHEMES_S = 30.0
 #: The error for a URL that no plugin handles.
 NO_SCHEME = child.NO_SCHEME
 _COMMAND = (sys.executable, "-m", "gpuqueue.notify.child")
-_LATE = "it took longer than {:g} s"
-
-
-class Failed(Exception):
-    """The process ended without an answer."""
 
 
 def is_there() -> bool:
@@ -37,11 +32,7 @@ def is_there() -> bool:
 
 def schemes() -> tuple[str, ...]:
     """Return the URL schemes that this host's Apprise supports, or none if the child process fails."""
-    try:
-        answer = _asked({}, SCHEMES_S, _unnoticed)
-    except Failed:
-        return ()
-    return tuple(str(each) for each in answer.get("schemes", ()))
+    return tuple(map(str, _answer_to({}, SCHEMES_S).get("schemes", ())))
 
 
 def send(
@@ -55,11 +46,7 @@ def send(
 
     *started* is called with the child process, so that the caller can end it early.
     """
-    try:
-        answer = _asked({"url": url, **asdict(message)}, limit_s, started or _unnoticed)
-    except Failed as failed:
-        return str(failed)
-    trouble = answer.get("trouble")
+    trouble = _answer_to({"url": url, **asdict(message)}, limit_s, started).get("trouble")
     return None if trouble is None else str(trouble)
 
 
@@ -70,7 +57,10 @@ def end(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _asked(asked: dict[str, Any], limit_s: float, started: Callable[[subprocess.Popen[bytes]], None]) -> dict[str, Any]:
+def _answer_to(
+    request: dict[str, Any], limit_s: float, started: Callable[[subprocess.Popen[bytes]], None] | None = None
+) -> dict[str, Any]:
+    """Return the answer of a child process to *request*; if it has none, ``trouble`` says why."""
     # Runs in the root directory, so that no module of the current directory is imported in place of Apprise.
     process = subprocess.Popen(
         _COMMAND,
@@ -80,21 +70,19 @@ def _asked(asked: dict[str, Any], limit_s: float, started: Callable[[subprocess.
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    started(process)
+    if started is not None:
+        started(process)
+    late = {"trouble": f"it took longer than {limit_s:g} s"}
     try:
-        out, _ = process.communicate(json.dumps({**asked, "limit_s": limit_s}).encode(), timeout=limit_s)
+        out, _ = process.communicate(json.dumps({**request, "limit_s": limit_s}).encode(), timeout=limit_s)
     except subprocess.TimeoutExpired:
-        raise Failed(_LATE.format(limit_s)) from None
+        return late
     finally:
         end(process)
         process.communicate()
     try:
-        answer = json.loads(out)
+        answer: dict[str, Any] = json.loads(out)
     except ValueError:
-        late = process.returncode == -signal.SIGALRM
-        raise Failed(_LATE.format(limit_s) if late else f"its process ended with {process.returncode}") from None
-    return answer if isinstance(answer, dict) else {}
-
-
-def _unnoticed(_process: subprocess.Popen[bytes]) -> None:
-    """Ignore the process."""
+        is_late = process.returncode == -signal.SIGALRM
+        return late if is_late else {"trouble": f"its process ended with {process.returncode}"}
+    return answer

@@ -21,14 +21,15 @@ def url_of(notification: Notification, settings: Settings) -> str:
 
     """
     known = settings.notify
-    if notification.kind is NotificationKind.URL:
+    name = notification.target
+    if name is None:
         if not settings.notify_urls:
             raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
         return notification.to
-    name = notification.to if notification.kind is NotificationKind.TARGET else MAIL
     if name not in known:
         raise BadRequest(no_such_target(notification, sorted(known)))
-    return known[name] if notification.kind is NotificationKind.TARGET else _mail_to(notification.to, known[MAIL])
+    is_address = notification.kind is NotificationKind.ADDRESS
+    return _mail_to(notification.to, known[name]) if is_address else known[name]
 
 
 def no_such_target(notification: Notification, known: list[str]) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpuqueue.errors import StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
@@ -50,9 +49,6 @@ _BY_CODE = {
     "CLUSTERDOWN": "the store's cluster is down",
     "TRYAGAIN": "the store's cluster is being moved: try again in a moment",
 }
-
-#: Errors that unpacking a reply of an unexpected shape can raise.
-_TAKEN_APART = (TypeError, ValueError, AttributeError, LookupError, OverflowError)
 
 
 class Connect(Protocol):
@@ -163,7 +159,9 @@ def _in_our_words(error: Exception, url: str) -> Exception:
     insecure = _no_secure_line(error) if url.startswith("rediss:") else ""
     if insecure:
         return StoreUnreachable(f"there is no secure line to {where}: {insecure}")
-    return StoreUnreachable(f"{where} does not answer: is it running? Start it with gpuqueue up{_or_mistyped(url)}")
+    return StoreUnreachable(
+        f"{where} does not answer: is it running? Start it with gpuqueue up{_or_mistyped(url, error)}"
+    )
 
 
 def _no_secure_line(error: BaseException | None) -> str:
@@ -182,17 +180,29 @@ def _no_secure_line(error: BaseException | None) -> str:
     return ""
 
 
-def _or_mistyped(url: str) -> str:
+def _or_mistyped(url: str, error: BaseException) -> str:
     """Return a hint at a likely mistake in the URL, empty if there is none.
 
-    A store that has run once has left at least the directory of its socket.
+    A server that expects TLS closes a connection without it. A store that has run once has left at least the directory
+    of its socket.
     """
     parts = urlsplit(url)
     if parts.scheme == "rediss":
         return ". Does it speak TLS? Without, its address begins with redis://"
+    if parts.scheme == "redis" and _was_closed(error):
+        return ". It closed the connection: does it want TLS? Then its address begins with rediss://"
     if parts.scheme != "unix" or Path(unquote(parts.path)).parent.exists():
         return ""
     return ". Nothing is there at all: is GPUQUEUE_STATE_DIR right?"
+
+
+def _was_closed(error: BaseException | None) -> bool:
+    """Return whether a server accepted the connection and then closed it; both clients wrap that error."""
+    while error is not None:
+        if isinstance(error, ConnectionResetError | BrokenPipeError) or "closed" in str(error).lower():
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _is_forbidden(error: BaseException | None) -> bool:
@@ -210,45 +220,3 @@ def _said(error: RespError, words: Mapping[str, str]) -> str | None:
     The code can be anywhere in the text, because a script may include the error of a command in its own message.
     """
     return next((words[word] for word in str(error).split() if word in words), None)
-
-
-def _misshapen(error: Exception, url: str) -> Unreadable:
-    """Return the error for a reply of an unexpected shape; its message names the line, since it may be our bug."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}" if trace is not None else ""
-    return Unreadable(
-        f"what answers at {without_password(url)} is no store of this gpuqueue: nobody can read its reply "
-        f"({type(error).__name__}{where}: {brief(str(error), 100)})"
-    )
-
-
-class _Addressed(Protocol):
-    @property
-    def url(self) -> str: ...
-
-
-S = TypeVar("S", bound=_Addressed)
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def answering(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Make *method* raise gpuqueue errors instead of client errors; its object has the ``url`` of the store.
-
-    With the built-in client this includes a reply of an unexpected shape: a user whose URL leads to another program
-    needs no traceback. Workers use redis-py, and their tracebacks go to the log.
-    """
-
-    @wraps(method)
-    def wrapper(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            with translated(self.url):
-                return method(self, *args, **kwargs)
-        except _TAKEN_APART as error:
-            if not isinstance(getattr(self, "_redis", None), RespClient):
-                raise
-            raise _misshapen(error, self.url) from error
-
-    return cast("Callable[Concatenate[S, P], R]", wrapper)

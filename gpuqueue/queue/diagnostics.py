@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, cast
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.event import Cursor
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import DeviceStatus
-from gpuqueue.queue.wait_reasons import is_paused
+from gpuqueue.queue.recovery import is_paused
 from gpuqueue.text.json_fields import loaded
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _torn_arrays(url: str, client: redis.Redis) -> tuple[int, ...]:
             pipe.zrange(keys.aside(user), 1, 1, byscore=True)  # the arrays
         arrays = sorted(int(each) for found in pipe.execute() for each in found)
         for array_id in arrays:
-            pipe.hget(keys.job(array_id), "un")
+            pipe.hget(keys.job(array_id), stored.PROGRESS_UNKNOWN)
         return tuple(array_id for array_id, torn in zip(arrays, pipe.execute(), strict=True) if torn)
 
 
@@ -159,7 +160,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
-    statuses = queue.devices()
+    statuses = queue.devices.all()
     with translated(queue.url):
         facts = cast("dict[str, str]", client.hgetall(keys.FACTS))
     for status in statuses:
@@ -183,7 +184,7 @@ def standings(url: str, job_ids: Iterable[int]) -> dict[int, Standing] | None:
         pipe = client.pipeline(transaction=True)
         pipe.exists(keys.EPOCH)
         for job_id in wanted:
-            pipe.hmget(keys.job(job_id), "st", "tok")
+            pipe.hmget(keys.job(job_id), stored.STATE, stored.TOKEN)
         opened, *answers = pipe.execute()
     if not opened:
         return None

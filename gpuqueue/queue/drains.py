@@ -52,8 +52,7 @@ class Drain:
 def drains(text: str | None) -> tuple[Drain, ...]:
     """Return the drains in the store's text about one device, the most important first; empty without a text.
 
-    A text that is no JSON object comes from a version in which only ``down`` drained. The device is drained, whatever
-    the text is.
+    An unreadable text counts as a drain by ``down``, so that ``up`` removes it.
     """
     if text is None:
         return ()
@@ -69,7 +68,7 @@ def _drain(origin: DrainOrigin, plain: object) -> Drain:
     at = fields.text_or_none("at")
     return Drain(
         origin=origin,
-        why=fields.text("why", ""),
+        why=fields.text("why"),
         by=fields.text_or_none("by") or None,
         at=from_epoch_ms(int(at)) if at is not None and re.fullmatch(r"[0-9]{1,14}", at) else None,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from enum import Enum
+from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState, Level
@@ -73,7 +75,7 @@ class Occupant:
 
     job_id: int
     held_bytes: int
-    ends_ms: int | None
+    ends_ms: int | None = None
     made_place: int = 0
     going: bool = False
     level: Level | None = None
@@ -93,8 +95,8 @@ class Verdict:
     available_bytes: int
     capacity_bytes: int
     total_bytes: int
-    kept_for: int | None
-    runs: tuple[Occupant, ...]
+    kept_for: int | None = None
+    runs: tuple[Occupant, ...] = ()
     place_made: bool = False
 
 
@@ -111,9 +113,9 @@ class Start:
     reservation, so that no device is reserved for their end any more.
     """
 
-    at_ms: int | None
     devices: tuple[str, ...]
-    blockers: tuple[int, ...]
+    at_ms: int | None = None
+    blockers: tuple[int, ...] = ()
     in_vain: tuple[int, ...] = ()
     room_ms: int | None = None
     rivals: int = 0
@@ -135,7 +137,7 @@ class LimitReached:
     used: int
     most: int
     asked: int
-    runs: tuple[int, ...]
+    runs: tuple[int, ...] = ()
     kept_for: int | None = None
 
 
@@ -147,7 +149,7 @@ class RoomUnderLimits:
     must start or leave the queue first.
     """
 
-    at_ms: int | None
+    at_ms: int | None = None
     runs: tuple[int, ...] = ()
     kept_for: int | None = None
 
@@ -156,9 +158,9 @@ class RoomUnderLimits:
 class MakingPlace:
     """Preemption of a job that does not wait: by which job (None: none), by when, and how often so far."""
 
-    by: int | None
-    deadline_ms: int | None
-    times: int
+    by: int | None = None
+    deadline_ms: int | None = None
+    times: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,8 +170,8 @@ class Explanation:
     The jobs before it are ``higher`` jobs of higher priority, ``theirs`` jobs of ``users_before`` users with less usage
     at the same priority, and ``own_before`` jobs of its own user. ``level`` is the current priority of the job.
 
-    ``start`` is None if no device can have room under present conditions. ``limit`` is None if no limit blocks the job;
-    ``more_limits`` are further limits that do. ``room`` is when there is room under all of them; None without limits.
+    ``start`` is None if no device can have room under present conditions. ``limits`` are the limits that block the job.
+    ``room`` is when there is room under all of them; None without limits.
     ``making_place`` is None for a waiting job.
 
     ``waits_since_ms`` is since when the job has waited for its turn, which decides about reservations. The time on hold
@@ -179,14 +181,13 @@ class Explanation:
     job_id: int
     state: JobState
     level: Level
-    higher: int
-    users_before: int
-    theirs: int
-    own_before: int
-    start: Start | None
-    devices: tuple[Verdict, ...]
-    limit: LimitReached | None = None
-    more_limits: tuple[LimitReached, ...] = ()
+    higher: int = 0
+    users_before: int = 0
+    theirs: int = 0
+    own_before: int = 0
+    start: Start | None = None
+    devices: tuple[Verdict, ...] = ()
+    limits: tuple[LimitReached, ...] = ()
     room: RoomUnderLimits | None = None
     making_place: MakingPlace | None = None
     waits_since_ms: int | None = None
@@ -199,9 +200,9 @@ class Explanation:
         return replace(self, own_before=self.own_before + members, start=start)
 
     @property
-    def limits(self) -> tuple[LimitReached, ...]:
-        """All limits that block the job."""
-        return () if self.limit is None else (self.limit, *self.more_limits)
+    def limit(self) -> LimitReached | None:
+        """The first limit that blocks the job."""
+        return self.limits[0] if self.limits else None
 
     @property
     def runs_in_the_way(self) -> tuple[int, ...]:
@@ -210,3 +211,39 @@ class Explanation:
             return ()
         under = self.room.runs if self.room is not None and self.start.limited else ()
         return tuple(sorted({*self.start.blockers, *under}))
+
+
+def explanation(job_id: int, reply: str) -> Explanation:
+    """Return the reply of ``why.lua`` as a value."""
+    plain = json.loads(reply, object_hook=_with_numbers)
+    for name, kind in (("start", Start), ("room", RoomUnderLimits), ("making_place", MakingPlace)):
+        if name in plain:
+            plain[name] = kind(**plain[name])
+    plain["state"], plain["level"] = JobState(plain["state"]), Level(plain["level"])
+    plain["devices"] = tuple(map(_verdict, plain.get("devices", ())))
+    limits = ({**each, "measure": Measure(each["measure"])} for each in plain.get("limits", ()))
+    plain["limits"] = tuple(LimitReached(**each) for each in limits)
+    return Explanation(job_id=job_id, **plain)
+
+
+def _verdict(plain: dict[str, Any]) -> Verdict:
+    levels = ({"level": Level(run["level"])} if "level" in run else {} for run in plain.get("runs", ()))
+    runs = tuple(Occupant(**{**run, **level}) for run, level in zip(plain.get("runs", ()), levels, strict=True))
+    return Verdict(**{**plain, "obstacle": Obstacle(plain["obstacle"]), "runs": runs})
+
+
+#: Fields of a reply that hold names, which may look like numbers.
+_NAMES = frozenset({"device", "devices", "host", "whose"})
+
+
+def _with_numbers(plain: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of the reply with numbers for ids, bytes and times, which are strings in the reply."""
+    return {name: _value(name, value) for name, value in plain.items()}
+
+
+def _value(name: str, value: Any) -> Any:
+    if name in _NAMES:
+        return tuple(value) if isinstance(value, list) else value
+    if isinstance(value, list) and isinstance(value[0], str):  # ids
+        return tuple(sorted(set(map(int, value))))
+    return int(value) if isinstance(value, str) and value.removeprefix("-").isdecimal() else value

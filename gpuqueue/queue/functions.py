@@ -1,17 +1,16 @@
 """Acts as stored functions, for Redis 7 or newer and Valkey. See docs/internals/adr/0013.
 
-A script creates its local functions at each run. That took a sixth of the time of a claim, and made much of the garbage
-that the server collects. A library creates its functions once.
-
-The name of a library contains the digest of its text, so workers of two versions each call their own library. Libraries
-are part of the store's data and are restored with it. Each version adds one library; the worker that adds it removes
-the libraries of other versions if there are many.
+A script creates its local functions at each run, a stored function creates them once. The name of a function holds the
+digest of its text, so workers of two versions each call their own. Its library is part of the store's data. The first
+load by a process removes the libraries of other versions; a worker of another version that still runs loads its own
+library again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,21 +28,13 @@ redis.register_function('{name}', function(keys, args)
   return act()
 end)
 """
-#: Name of each of our libraries, up to its digest.
-_OURS = "gpuqueue_{act}_"
-#: Maximum number of libraries of other versions; if there are more, all of them are removed.
-MOST_OTHERS = 4
-#: First words of the errors of a store that cannot serve at the moment.
-_TROUBLES = ("BUSY", "LOADING", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
+#: In place of a reply: the store has no such function.
+_MISSING = object()
 
 
 def name_of(act: str, text: str) -> str:
     """Return the name of the function of this *act*, which is also the name of its library."""
-    return _OURS.format(act=act) + hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-
-class _NotThere(Exception):
-    """The store has no such function; the script runs instead."""
+    return f"gpuqueue_{act}_{hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()}"
 
 
 class Function:
@@ -56,8 +47,8 @@ class Function:
         self._client = client
         self._instead = instead
         self._is_refused = False  # once true, it stays true: the store would refuse each call
-        self._has_removed = False
-        self._ours = _OURS.format(act=act)
+        self._has_loaded = False
+        self._act = act
         self.name = name_of(act, text)
         self._library = _LIBRARY.format(name=self.name, text=text)
 
@@ -69,65 +60,45 @@ class Function:
 
         """
         if client is None and not self._is_refused:
-            with contextlib.suppress(_NotThere):
-                return self._called(keys, args)
+            reply = self._call(keys, args)
+            if reply is _MISSING and self._load():
+                reply = self._call(keys, args)
+            if reply is not _MISSING:
+                return reply
         return self._instead(keys=keys, args=args, client=client)
 
-    def _called(self, keys: Sequence[str], args: Sequence[str | float]) -> Any:
-        try:
-            return self._asked(keys, args)
-        except _NotThere:
-            if self._is_refused:
-                raise
-        self._load()
-        return self._asked(keys, args)
-
-    def _asked(self, keys: Sequence[str], args: Sequence[str | float]) -> Any:
+    def _call(self, keys: Sequence[str], args: Sequence[str | float]) -> Any:
         try:
             return self._client.execute_command("FCALL", self.name, len(keys), *keys, *args)
         except redis.ResponseError as error:  # the errors handled here mean that nothing has run
             self._is_refused = _refuses(error)
             if not self._is_refused and "Function not found" not in str(error):
                 raise
-            raise _NotThere from error
+            return _MISSING
 
-    def _load(self) -> None:
+    def _load(self) -> bool:
+        """Load the library; return whether the store has accepted it."""
+        if self._is_refused:
+            return False
         try:
             self._client.execute_command("FUNCTION LOAD", "REPLACE", self._library)
         except redis.ResponseError as error:
-            if _is_of_the_store(error):
-                raise
-            self._is_refused = True
-            raise _NotThere from error
-        with contextlib.suppress(redis.ResponseError):  # another worker has removed them, or the ACL forbids it
-            self._remove_others()
+            self._is_refused = _refuses(error)
+            return False
+        if not self._has_loaded:  # only once: two versions that work side by side must not remove each other's for ever
+            self._has_loaded = True
+            with contextlib.suppress(redis.ResponseError):  # another worker has removed them, or the ACL forbids it
+                self._remove_others()
+        return True
 
     def _remove_others(self) -> None:
-        if self._has_removed:  # only once: if more versions are in use, they would remove each other's for ever
-            return
-        others = [name for name in self._libraries() if name != self.name]
-        if len(others) > MOST_OTHERS:
-            self._has_removed = True
-            for name in others:
-                self._client.execute_command("FUNCTION DELETE", name)
-
-    def _libraries(self) -> list[str]:
-        found: Any = self._client.execute_command("FUNCTION LIST", "LIBRARYNAME", f"{self._ours}*")
-        return [str(fields[fields.index("library_name") + 1]) for fields in map(_in_a_row, found)]
-
-
-def _in_a_row(library: Any) -> list[Any]:
-    """Return the description of a library as a flat list of names and values; RESP 3 has a map instead."""
-    return [word for pair in library.items() for word in pair] if isinstance(library, dict) else list(library)
+        ours = f"gpuqueue_{self._act}_"
+        found = self._client.execute_command("FUNCTION LIST", "LIBRARYNAME", f"{ours}*")
+        for name in {*re.findall(rf"{ours}[0-9a-f]{{40}}", str(found))} - {self.name}:
+            self._client.execute_command("FUNCTION DELETE", name)
 
 
 def _refuses(error: redis.ResponseError) -> bool:
     """Return whether the store has no functions (Redis 6, or a proxy), or its ACL forbids them."""
     said = str(error).lower()
     return isinstance(error, redis.exceptions.NoPermissionError) or "unknown command" in said or "fcall" in said
-
-
-def _is_of_the_store(error: redis.ResponseError) -> bool:
-    """Return whether the store as a whole is in trouble, so that a script would fail too."""
-    known = redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError  # redis-py removes these codes
-    return isinstance(error, known) or str(error).startswith(_TROUBLES)

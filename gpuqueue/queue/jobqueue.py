@@ -1,172 +1,102 @@
-"""The Python interface of the queue, with one method for each script."""
+"""The queue: one object with a group of operations for each subject."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import JobState
-from gpuqueue.queue.changes import Changes, state_in
-from gpuqueue.queue.connect import answering
-from gpuqueue.queue.device_matching import kind_word
-from gpuqueue.queue.outbox import Outbox
-from gpuqueue.queue.requests import Requests
-from gpuqueue.queue.senders import Senders
-from gpuqueue.text.sanitize import in_one_line, short
+from gpuqueue.queue.connect import Connect, connect
+from gpuqueue.queue.store import Store, answering
 
 if TYPE_CHECKING:
-    import logging
-
-    from gpuqueue.model.notification import Delivery
-    from gpuqueue.model.run import Ending, RunDevice
-    from gpuqueue.queue import lease as leases
-    from gpuqueue.queue import limit_matching, rebuild, replies
-    from gpuqueue.queue.lease import Again, Alive, Claim, Evidence, Later, Offer, Verdicts
+    from gpuqueue.queue import devices, jobs, maintenance, outbox, recovery, requests, rules, runs, senders
 else:
-    logging = later("logging")
-    leases = later("gpuqueue.queue.lease")
-    limit_matching = later("gpuqueue.queue.limit_matching")
-    replies = later("gpuqueue.queue.replies")
-    rebuild = later("gpuqueue.queue.rebuild")
+    jobs = later("gpuqueue.queue.jobs")
+    requests = later("gpuqueue.queue.requests")
+    runs = later("gpuqueue.queue.runs")
+    devices = later("gpuqueue.queue.devices")
+    rules = later("gpuqueue.queue.rules")
+    maintenance = later("gpuqueue.queue.maintenance")
+    outbox = later("gpuqueue.queue.outbox")
+    senders = later("gpuqueue.queue.senders")
+    recovery = later("gpuqueue.queue.recovery")
 
-#: Maximum length of the reason for a quick death, in characters; one line holds three of them.
-MAX_WHY = 100
 
+class JobQueue:
+    """The queue at *url*. Every method raises StoreUnreachable or StoreNotReady if the store cannot serve.
 
-class JobQueue(Requests, Changes, Outbox, Senders):
-    """The queue at *url*. Every method raises StoreUnreachable or StoreNotReady if the store cannot serve."""
+    A group of operations is imported on first use, because a short command needs only one.
+    """
 
-    # ---- the life of a job, in order -----------------------------------------------------------------------------
+    def __init__(self, url: str, *, by: Connect = connect, store: Store | None = None) -> None:
+        self._store = store or Store(url, by=by)
 
-    @answering
-    def claim(self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False) -> Claim | None:
-        """Claim the next job for the device of *offer*, or return None; see :meth:`seek`."""
-        found = self.seek(offer, worker=worker, lease_s=lease_s, nonce=nonce, gpus_here=gpus_here)
-        return found if isinstance(found, leases.Claim) else None
+    @cached_property
+    def jobs(self) -> jobs.Jobs:
+        """The jobs in the queue: get, page, live, why, record, counts, cancel, hold, release, move, mark."""
+        return jobs.Jobs(self._store)
 
-    @answering
-    def seek(
-        self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False
-    ) -> Claim | Later | None:
-        """Claim the next job for the device of *offer*; return a Later if a job was left to a better device.
+    @cached_property
+    def requests(self) -> requests.Requests:
+        """Requests of users: submit a job, edit one that waits."""
+        return requests.Requests(self._store)
 
-        A repeated call with the same *nonce* returns the same claim. *gpus_here* says whether the host serves GPUs,
-        announced or not. If it does, its CPU takes no job without a device kind.
+    @cached_property
+    def runs(self) -> runs.Runs:
+        """The runs of jobs: claim, seek, started, note, release_claim, finish, lose, adopt, park."""
+        return runs.Runs(self._store)
 
-        Raises:
-            BrokenClaim: a job was claimed, but its request cannot be read.
+    @cached_property
+    def devices(self) -> devices.Devices:
+        """The devices of all hosts: announce, heartbeat, all, withdraw, drain, resume."""
+        return devices.Devices(self._store)
 
-        """
-        pairs = [figure for pair in offer.observed.items() for figure in pair]
-        device = offer.device.uuid
-        reply = self._scripts.run(
-            "claim",
-            offer.host,
-            device,
-            worker,
-            _ms(lease_s),
-            offer.counted_bytes,
-            nonce,
-            int(gpus_here),
-            *pairs,
-        )
-        return replies.claim(reply)
+    @cached_property
+    def rules(self) -> rules.Rules:
+        """The rules of the site: policy, administrators, limits, uses."""
+        return rules.Rules(self._store)
 
-    @answering
-    def started(
-        self, job_id: int, token: str, *, lease_s: float, log_path: str, devices: tuple[RunDevice, ...]
-    ) -> JobState | None:
-        """Ask whether the claimed job may start: RUNNING yes, CANCELLING it was cancelled, None the claim is stale."""
-        payload = encode_started(log_path=log_path, devices=devices)
-        reply = self._scripts.run("started", job_id, token, _ms(lease_s), payload)
-        return {1: JobState.RUNNING, -1: JobState.CANCELLING}.get(int(reply))
+    @cached_property
+    def maintenance(self) -> maintenance.Maintenance:
+        """Periodic tasks: reap, reserve, promote, preempt."""
+        return maintenance.Maintenance(self._store)
 
-    @answering
-    def heartbeat(self, offer: Offer, alive: Sequence[Alive], *, lease_s: float) -> Verdicts:
-        """Send the heartbeat of a device and its runs; renew the leases and return the verdict on each run."""
-        args = device_words(offer, lease_s=lease_s)
-        for run in alive:
-            args += [run.job_id, run.token, len(run.observed)]
-            for device, observed in run.observed.items():
-                args += [device, observed]
-        verdicts = replies.verdicts(alive, self._scripts.run("heartbeat", *args))
-        self._tell_seen(offer)
-        return verdicts
+    @cached_property
+    def outbox(self) -> outbox.Outbox:
+        """The events for the history: events, backlog, recorded, settle."""
+        return outbox.Outbox(self._store)
 
-    @answering
-    def note(self, job_id: int, token: str, detail: str) -> bool:
-        """Add *detail* to the history of a live run; return False if the run is stale."""
-        return bool(self._scripts.run("run_note", job_id, token, in_one_line(detail)))
+    @cached_property
+    def senders(self) -> senders.Senders:
+        """The senders of notifications: announce, all."""
+        return senders.Senders(self._store)
 
-    @answering
-    def reported(self, job_id: int, *, state: JobState, attempt: int, what: Delivery) -> bool:
-        """Record the result *what* of a job's notification command; return False if such a job has not ended."""
-        outcome = "" if what.outcome is None else what.outcome.value
-        words = (what.number, outcome, in_one_line(what.trouble or ""))
-        return bool(self._scripts.run("notification_result", job_id, state.value, attempt, *words))
+    @cached_property
+    def recovery(self) -> recovery.Recovery:
+        """Opening and restoring a store: begin, restore, gather, open, survivors."""
+        return recovery.Recovery(self._store)
+
+    @property
+    def store(self) -> Store:
+        """Return the store, with its client and its scripts."""
+        return self._store
+
+    @property
+    def url(self) -> str:
+        """Return the URL of the store."""
+        return self._store.url
 
     @answering
-    def release_claim(self, job_id: int, token: str, detail: str) -> bool:
-        """Release a claim that did not become a run; return False if the claim is stale."""
-        return bool(self._scripts.run("release_claim", job_id, token, in_one_line(detail)))
+    def epoch(self) -> str | None:
+        """Return the store's epoch, or None if it is not open."""
+        return self._store.epoch()
 
     @answering
-    def finish(  # noqa: PLR0913 - everything known at the end, in one step
-        self,
-        job_id: int,
-        token: str,
-        *,
-        state: JobState,
-        ending: Ending,
-        duration_s: float | None,
-        devices: tuple[RunDevice, ...],
-        peak_at_once_bytes: int | None = None,
-        evidence: Evidence | None = None,
-        again: Again | None = None,
-    ) -> JobState | None:
-        """End a run with *ending* and its job in *state*; return the job's state afterwards, None if the run is stale.
+    def now_ms(self) -> int:
+        """Return the store's time, in milliseconds since 1970."""
+        return self._store.now_ms()
 
-        With *again*, *state* is QUEUED and the job waits for another run. This is not a loss, and the attempt counts.
-        A job that is being cancelled is cancelled nevertheless, and a job that must not run twice fails. *evidence*
-        about the devices is counted in the same step, so it counts once for each run.
-        """
-        payload = encode_ended(
-            ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes
-        )
-        more = () if again is None else (again.reason.value, _ms(again.later_s))
-        return state_in(self._scripts.run("finish", job_id, token, state.value, payload, *_words(evidence), *more))
-
-    @answering
-    def lose(
-        self, job_id: int, token: str, *, loss_limit: int, detail: str, evidence: Evidence | None = None
-    ) -> JobState | None:
-        """Report a run as lost; return the job's state afterwards, None if the run is stale."""
-        reply = self._scripts.run("lose", job_id, token, loss_limit, in_one_line(detail), *_words(evidence))
-        return JobState(reply) if reply else None
-
-
-def device_words(offer: Offer, *, lease_s: float) -> list[str | int]:
-    """Return what a heartbeat reports about the device: the first arguments of ``heartbeat.lua``."""
-    return [
-        offer.host,
-        offer.device.uuid,
-        offer.device.total_bytes,
-        offer.headroom_bytes,
-        offer.counted_bytes,
-        offer.slots,
-        offer.pool,
-        kind_word(offer.device),
-        _ms(lease_s),
-    ]
-
-
-def _ms(duration_s: float) -> int:
-    return round(duration_s * 1000)
-
-
-def _words(evidence: Evidence | None) -> tuple[int, str, str]:
-    if evidence is None:
-        return 0, "", ""
-    return int(evidence.well), ",".join(evidence.against), short(evidence.why, MAX_WHY)
+    def close(self) -> None:
+        """Close the connections."""
+        self._store.close()

@@ -13,7 +13,7 @@ rebuilding             string  the coming epoch, while the jobs of the history a
 seq                    int     the last job id assigned, or reserved for the members of an array; restored from the
                                history when the epoch is new
 live                   zset    job id -> job id: every job that is not settled yet (see ``lua/acts/settle.lua``)
-j:<id>                 hash    the state of a job (fields: see ``lua/shared/core.lua`` and ``lua/shared/array.lua``)
+j:<id>                 hash    the state of a job (fields: see job_fields.py)
 s:<id>                 string  the job's spec (see gpuqueue.codec), separate because it is large; members share the
                                spec of their array
 am:<id>                set     the claimed members of an array that have not ended
@@ -31,7 +31,7 @@ aside:<user>           zset    job id -> 0: one user's waiting jobs that are in 
                                not start yet; array -> 1, until it has ended
 asiders                set     the users with entries in ``aside:<user>``
 fair                   zset    user -> decayed usage in device-seconds divided by the user's share, an integer
-                               (see ``lua/shared/state.lua``)
+                               (see ``lua/shared/fair_share.lua``)
 usual                  hash    user -> usual duration of the user's runs in seconds, which a claim charges in advance
 shares                 hash    user -> share in thousandths, if it is not 1000
 limits                 hash    user, group or pool -> its limits (see ``lua/shared/limits.lua``); absent without limits

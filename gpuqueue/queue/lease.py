@@ -89,6 +89,11 @@ class Offer:
         """Return the memory to count as foreign: all of the device if it is unknown."""
         return self.device.total_bytes if self.external_bytes is None else self.external_bytes
 
+    @property
+    def kind_word(self) -> str:
+        """Return the device kind in the store; ``mig`` for a MIG instance, which no job on several devices can use."""
+        return "mig" if self.device.mig_parent is not None else self.device.kind.value
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alive:

@@ -19,6 +19,7 @@ from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import EndingKind, Record, Run, RunDevice, StartKind, Survivor
 from gpuqueue.queue import dependency_args, replies
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.lease import Stray
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Sur
     """
     try:
         job = replies.job(job_id, fields, payload)
-        token = fields.get("tok")
+        token = fields.get(stored.TOKEN)
         run = _run_of(job, token, fields) if token else None
     except (Unreadable, ValueError, KeyError) as error:
         logging.getLogger(__name__).error("job %s cannot be told to the history: %s", job_id, error)
@@ -153,25 +154,28 @@ def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Sur
     # The reason MEMORY is derived when a job is read; no event records it.
     job = replace(job, reason=None if job.reason is WaitReason.MEMORY else job.reason)
     record = Record(job=job, runs=(run,) if run else ())
-    meant = job.spec.shape.device is None and fields.get("sh", "").split(":")[4:5] == [DeviceFilter.GPU.value]
+    meant = job.spec.shape.device is None and fields.get(stored.SHAPE, "").split(":")[4:5] == [DeviceFilter.GPU.value]
     return Survivor(record=record, payload=payload or "", meant_for_gpu=meant)
 
 
 def _run_of(job: Job, token: str, fields: Mapping[str, str]) -> Run:
-    log_path, devices = None, tuple(RunDevice(uuid=uuid, lease_bytes=int(fields["mem"])) for uuid in job.devices)
-    if fields.get("said"):
-        log_path, devices = decode_started(fields["said"])
+    log_path, devices = (
+        None,
+        tuple(RunDevice(uuid=uuid, lease_bytes=int(fields[stored.MEM_BYTES])) for uuid in job.devices),
+    )
+    if fields.get(stored.START_REPORT):
+        log_path, devices = decode_started(fields[stored.START_REPORT])
     return Run(
         job_id=job.id,
         attempt=job.attempt,
         token=token,
-        host=fields["host"],
-        worker=fields["w"],
+        host=fields[stored.HOST],
+        worker=fields[stored.WORKER],
         devices=devices,
-        claimed_at=from_epoch_ms(int(fields["tc"])),
+        claimed_at=from_epoch_ms(int(fields[stored.CLAIMED_MS])),
         started_at=job.started_at,
         log_path=log_path or None,
-        start_kind=StartKind.known(fields.get("how")),
+        start_kind=StartKind.known(fields.get(stored.START_KIND)),
     )
 
 

@@ -1,11 +1,12 @@
-"""Converts script replies and the store's hashes to values; for ``why.lua`` see explanation_replies.py."""
+"""Converts script replies and the store's hashes to values; for ``why.lua`` see explanation.py."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_spec, device_from_plain, of_member, stand_in
@@ -16,9 +17,9 @@ from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.event import Act, Event
 from gpuqueue.model.job import Job, JobState, Level, WaitReason
 from gpuqueue.model.limits import Use
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.drains import drains
 from gpuqueue.queue.lease import (
-    Alive,
     BrokenClaim,
     Claim,
     DeviceStatus,
@@ -80,57 +81,43 @@ def with_owner(spec: str | None, member: Member | None) -> str | None:
     return of_member(spec, member) if spec and member is not None else spec
 
 
-def uses(reply: Sequence[Any]) -> dict[str, Use]:
-    """Return the reply of usage.lua, which has five values for each user."""
-    return {
-        user: Use(running_jobs=int(jobs), running_gpus=int(gpus), running_mem=int(held), queued_jobs=int(queued))
-        for user, jobs, gpus, held, queued in zip(*(reply[place::5] for place in range(5)), strict=True)
-    }
+def uses(reply: str) -> dict[str, Use]:
+    """Return the reply of usage.lua."""
+    return {each.pop("user"): Use(**{name: int(value) for name, value in each.items()}) for each in json.loads(reply)}
 
 
-def reservations(reply: Sequence[str]) -> list[Reservation]:
-    """Return the reply of reserve.lua, which has four values for each reservation."""
+def reservations(reply: str) -> list[Reservation]:
+    """Return the reply of reserve.lua."""
     return [
         Reservation(
-            job_id=int(job_id),
-            devices=tuple(devices.split(",")),
-            start_ms=int(start) or None,
-            until_ms=int(until) or None,
+            job_id=int(each["job_id"]),
+            devices=tuple(each["devices"].split(",")),
+            start_ms=int(each["start_ms"]) or None,
+            until_ms=int(each["until_ms"]) or None,
         )
-        for job_id, devices, start, until in zip(*(reply[place::4] for place in range(4)), strict=True)
+        for each in json.loads(reply)
     ]
 
 
-def verdicts(alive: Sequence[Alive], reply: Sequence[Any]) -> Verdicts:
-    """Return the reply of heartbeat.lua about the runs *alive*, the other leases and the device."""
-    per_run, others, drained, epoch, places = reply
-    by_verdict = {1: set[str](), 0: set[str](), -1: set[str]()}
-    for run, verdict in zip(alive, per_run, strict=True):
-        by_verdict[int(verdict)].add(run.token)
+def verdicts(reply: str) -> Verdicts:
+    """Return the reply of heartbeat.lua about the runs of a device, its other leases and the device."""
+    plain = json.loads(reply)
+    go_on, cancelled, stale = (
+        frozenset(token for token, verdict in plain["verdicts"].items() if verdict == which) for which in (1, -1, 0)
+    )
+    numbers = ("job_id", "lease_bytes", "observed_bytes")
     return Verdicts(
-        epoch=epoch,
-        go_on=frozenset(by_verdict[1]),
-        cancelled=frozenset(by_verdict[-1]),
-        stale=frozenset(by_verdict[0]),
-        others=tuple(_leases(others)),
-        drains=drains(drained or None),
+        epoch=plain["epoch"],
+        go_on=go_on,
+        cancelled=cancelled,
+        stale=stale,
+        others=tuple(Lease(**{**each, **{name: int(each[name]) for name in numbers}}) for each in plain["others"]),
+        drains=drains(plain.get("drained")),
         places={
-            token: MakePlace(by=int(by), left_s=int(left_ms) / 1000)
-            for token, by, left_ms in zip(places[::3], places[1::3], places[2::3], strict=True)
+            token: MakePlace(by=int(each["by"]), left_s=each["left_ms"] / 1000)
+            for token, each in plain["preempted"].items()
         },
     )
-
-
-def _leases(flat: Sequence[str]) -> Iterator[Lease]:
-    for i in range(0, len(flat), 5):
-        job_id, token, lease_bytes, observed_bytes, leads = flat[i : i + 5]
-        yield Lease(
-            job_id=int(job_id),
-            token=token,
-            lease_bytes=int(lease_bytes),
-            observed_bytes=int(observed_bytes),
-            leads=leads == "1",
-        )
 
 
 def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
@@ -144,13 +131,17 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
 
     """
     with _making_sense(f"the store's entry of job {job_id}"):
-        state = JobState(fields["st"])
+        state = JobState(fields[stored.STATE])
         waits = state in {JobState.QUEUED, JobState.HELD}
-        reason = WaitReason(fields["why"]) if fields.get("why") else None
+        reason = WaitReason(fields[stored.REASON]) if fields.get(stored.REASON) else None
         try:
             wanted = decode_spec(spec)
         except Unreadable:
-            wanted = stand_in(user=fields["u"], mem_bytes=int(fields["mem"]), level=Level(int(fields["lv"])))
+            wanted = stand_in(
+                user=fields[stored.USER],
+                mem_bytes=int(fields[stored.MEM_BYTES]),
+                level=Level(int(fields[stored.PRIORITY])),
+            )
 
         def moment(name: str) -> datetime | None:
             return from_epoch_ms(int(fields[name])) if fields.get(name) else None
@@ -160,25 +151,27 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             spec=wanted,
             state=state,
             reason=reason or (WaitReason.MEMORY if state is JobState.QUEUED else None),
-            attempt=int(fields["at"]),
-            losses=int(fields["ls"]),
-            submitted_at=from_epoch_ms(int(fields["ts"])),
-            claimed_at=None if waits else moment("tc"),
-            started_at=None if waits and "rm" not in fields else moment("tr"),  # an array began with its first member
-            ended_at=moment("te"),
-            host=fields.get("host") or None,
-            devices=tuple(fields["devs"].split(",")) if fields.get("devs") else (),
-            retries=int(fields.get("rn") or 0),
-            requeues=int(fields.get("qn") or 0),
-            awaits=Dependency.parse(fields["af"]) if waits and fields.get("af") else (),
-            begins_at=moment("nb") if waits else None,
-            because=fields.get("bc") or None,
+            attempt=int(fields[stored.ATTEMPTS]),
+            losses=int(fields[stored.LOSSES]),
+            submitted_at=from_epoch_ms(int(fields[stored.SUBMITTED_MS])),
+            claimed_at=None if waits else moment(stored.CLAIMED_MS),
+            started_at=None
+            if waits and stored.LEFT not in fields
+            else moment(stored.STARTED_MS),  # an array began with its first member
+            ended_at=moment(stored.ENDED_MS),
+            host=fields.get(stored.HOST) or None,
+            devices=tuple(fields[stored.DEVICES].split(",")) if fields.get(stored.DEVICES) else (),
+            retries=int(fields.get(stored.RETRIES) or 0),
+            requeues=int(fields.get(stored.REQUEUES) or 0),
+            awaits=Dependency.parse(fields[stored.AFTER]) if waits and fields.get(stored.AFTER) else (),
+            begins_at=moment(stored.NOT_BEFORE_MS) if waits else None,
+            because=fields.get(stored.BECAUSE) or None,
             member=member_in(fields),
-            tally=_tally(fields) if "rm" in fields else None,
-            front=int(fields["fr"]) if fields.get("fr") else None,
-            tags=tuple(filter(None, fields["tg"].split(","))) if "tg" in fields else wanted.tags,
-            note=fields.get("nt") or None,
-            promoted=Level(int(fields["lv"])) if waits and int(fields.get("lf") or 0) else None,
+            tally=_tally(fields) if stored.LEFT in fields else None,
+            front=int(fields[stored.FRONT]) if fields.get(stored.FRONT) else None,
+            tags=tuple(filter(None, fields[stored.TAGS].split(","))) if stored.TAGS in fields else wanted.tags,
+            note=fields.get(stored.NOTE) or None,
+            promoted=Level(int(fields[stored.PRIORITY])) if waits and int(fields.get(stored.PROMOTIONS) or 0) else None,
         )
 
 
@@ -189,17 +182,22 @@ def member_in(fields: Mapping[str, str]) -> Member | None:
         ValueError: the array or the index is damaged.
 
     """
-    return _member(fields["ar"], fields.get("ix", "")) if fields.get("ar") else None
+    return _member(fields[stored.ARRAY], fields.get(stored.INDEX, "")) if fields.get(stored.ARRAY) else None
 
 
 #: Fields of an array's hash with the number of members that ended in each state.
-ENDED = {"es": JobState.SUCCEEDED, "ef": JobState.FAILED, "ec": JobState.CANCELLED, "el": JobState.LOST}
+ENDED = {
+    stored.SUCCEEDED: JobState.SUCCEEDED,
+    stored.FAILED: JobState.FAILED,
+    stored.CANCELLED: JobState.CANCELLED,
+    stored.LOST: JobState.LOST,
+}
 
 
 def _tally(fields: Mapping[str, str]) -> Tally:
     return Tally(
-        left=Indexes.parse(fields["rm"]),
-        held=Indexes.parse(fields.get("hd", "")),
+        left=Indexes.parse(fields[stored.LEFT]),
+        held=Indexes.parse(fields.get(stored.HELD, "")),
         ended={state.value: int(fields.get(name) or 0) for name, state in ENDED.items()},
     )
 
@@ -293,7 +291,7 @@ def _last_look(text: str | None) -> _Look:
     try:
         look = loaded(text, "a look at a device")
         external_processes = tuple(_external(each) for each in look.each("external_processes"))
-        return _Look(look.text_or_none("trouble"), look.flag("blind", default=False), external_processes)
+        return _Look(look.text_or_none("trouble"), look.flag("blind"), external_processes)
     except Unreadable:
         return _Look()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,19 +17,22 @@ from gpuqueue.model.device import Device
 from gpuqueue.model.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.queue import dependency_args
 from gpuqueue.queue.changes import not_yours
-from gpuqueue.queue.connect import answering
-from gpuqueue.queue.device_matching import why_impossible
-from gpuqueue.queue.reads import Looks
+from gpuqueue.queue.entries import read_entries
+from gpuqueue.queue.store import Store, answering
 from gpuqueue.queue.submit_errors import Found, Unknown, only_all_of_it
 from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
     import hashlib
 
-    from gpuqueue.queue import limit_matching
+    from gpuqueue.queue import devices, refusals
 else:
     hashlib = later("hashlib")
-    limit_matching = later("gpuqueue.queue.limit_matching")
+    devices = later("gpuqueue.queue.devices")
+    refusals = later("gpuqueue.queue.refusals")
+
+#: Reasons of a new job that is in a queue. A job with another reason may not start yet.
+_IN_QUEUE = frozenset({WaitReason.MEMORY, WaitReason.DEVICE, WaitReason.LIMIT})
 
 
 def new_nonce() -> str:
@@ -36,8 +40,11 @@ def new_nonce() -> str:
     return os.urandom(6).hex()
 
 
-class Requests(Looks):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that submits and edits jobs."""
+class Requests:
+    """What users ask for: submit a job, or edit one that waits."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     @answering
     def submit(self, spec: JobSpec, *, nonce: str | None = None, ends: Mapping[int, bool] | None = None) -> Job:
@@ -61,22 +68,23 @@ class Requests(Looks):
             verdict, *rest = self._asked(spec, nonce, ends)
         if verdict == "found":
             raise Found(int(rest[0]))
-        _refuse(spec, verdict, rest, self._known)
-        job_id, submitted_ms, reason, aside = rest
+        _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))
+        job_id, submitted_ms, why = rest
+        reason = WaitReason(why or WaitReason.MEMORY)
         return Job(
             id=int(job_id),
             spec=spec,
             state=JobState.HELD if spec.waits.hold else JobState.QUEUED,
             submitted_at=from_epoch_ms(int(submitted_ms)),
-            reason=WaitReason(aside or reason or WaitReason.MEMORY),
-            begins_at=spec.waits.begin_at if aside else None,
+            reason=reason,
+            begins_at=None if reason in _IN_QUEUE else spec.waits.begin_at,
             tags=spec.tags,
             tally=Tally(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
         )
 
     def _asked(self, spec: JobSpec, nonce: str, ends: Mapping[int, bool] | None) -> list[str]:
         words = (spec.account.name, int(spec.level), spec.mem_bytes, str(spec.shape), int(spec.requeue))
-        reply: list[str] = self._scripts.run(
+        reply: list[str] = self._store.scripts.run(
             "submit", *words, encode_spec(spec), nonce, dependency_args.asked(spec, ends)
         )
         return reply
@@ -118,11 +126,11 @@ class Requests(Looks):
             digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
             words = (int(spec.level) if level else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
             said = (int(after), int(begin), int(time), dependency_args.asked(spec, ends))
-            reply: Sequence[str] = self._scripts.run("edit", job_id, digest, *words, *said, by) or ("changed",)
+            reply: Sequence[str] = self._store.scripts.run("edit", job_id, digest, *words, *said, by) or ("changed",)
             return reply
 
         while True:
-            fields, payload = next(self._entries([job_id]))
+            fields, payload = next(read_entries(self._store, [job_id]))
             if not fields:
                 return None
             spec = change(decode_spec(payload))
@@ -132,7 +140,7 @@ class Requests(Looks):
                 verdict, *rest = ask(payload, spec)
             if verdict != "changed":  # otherwise another edit came first: repeat with its result
                 _refuse_edit(job_id, verdict, rest)
-                _refuse(spec, verdict, rest, self._known)
+                _refuse(spec, verdict, rest, lambda: devices.known_devices(self._store))
                 return JobState(verdict)
 
 
@@ -187,7 +195,6 @@ def _refuse(
                 f"{plain(spec.account.name)} may not use the priority urgent here: use --priority high, or ask "
                 "who runs this site (setting urgent)"
             )
-        raise Impossible(why_impossible(spec, why, int(figure), known() if why == "model" else ()))
+        raise Impossible(refusals.why_impossible(spec, why, int(figure), known() if why == "model" else ()))
     if verdict == "limited":
-        whose, limit, used, most, asked = rest
-        raise limit_matching.beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))
+        raise refusals.beyond_limit(spec, json.loads(rest[0]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qs, urlsplit
+
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.queue.server_info import ServerFacts, server_facts
 
@@ -25,9 +27,23 @@ def check_safety(url: str) -> list[str]:
             f"the store may evict keys (maxmemory-policy {server.policy}) and so forget jobs: "
             "set maxmemory-policy noeviction"
         )
-    if server.append_only is False:
-        return ["the store keeps no log of its writes (appendonly no): a crash would lose jobs; set appendonly yes"]
-    return []
+    return [f"{seen}: {remedy}" for seen, remedy in exposures(url, server)] + (
+        ["the store keeps no log of its writes (appendonly no): a crash would lose jobs; set appendonly yes"]
+        if server.append_only is False
+        else []
+    )
+
+
+def exposures(url: str, server: ServerFacts) -> list[tuple[str, str]]:
+    """Return in what way others can reach or read the store at *url*, each with what to do about it."""
+    found = []
+    if server.open_to_all:
+        remedy = "set a password there (requirepass, or an ACL user) and in GPUQUEUE_REDIS_URL"
+        found.append(("without a password, anybody who reaches the store can run code as the worker's account", remedy))
+    if parse_qs(urlsplit(url).query).get("ssl_cert_reqs") == ["none"]:
+        remedy = "name the authority that signed it in the address, ?ssl_ca_certs=FILE"
+        found.append(("the store's certificate is not checked (ssl_cert_reqs=none): others can pose as it", remedy))
+    return found
 
 
 def is_too_old(server: ServerFacts) -> bool:

@@ -8,25 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.lazy.imports import import_all_now, later
+from gpuqueue.queue.job_fields import FIELDS
 from gpuqueue.queue.keys import PREFIX
 from gpuqueue.queue.resp.client import RespClient
 
 if TYPE_CHECKING:
-    from gpuqueue.queue import functions, lua_minify
+    from gpuqueue.queue import functions
 else:
     functions = later("gpuqueue.queue.functions")
-    lua_minify = later("gpuqueue.queue.lua_minify")
 
 #: The parts before every act.
-PRELUDE = ("core", "state")
-#: The acts, one script each. The other Lua files are shared parts that go before certain acts (see SHARED):
-#: ``device_filter.lua`` before acts that match jobs with devices, ``capacity.lua`` before acts that plan ahead,
-#: ``limits.lua`` before acts that limits concern, ``array_index.lua`` before acts with limits or array members,
-#: ``dependencies.lua`` and ``array.lua`` before acts that queue a job or take it out of the queue,
-#: ``limit_reservation.lua`` before ``reserve``, ``limit_forecast.lua`` before ``why``,
-#: ``authorize.lua`` before acts by which users change a job, ``priority_front.lua`` before acts that move a job to the
-#: front, ``feasibility.lua`` before ``submit`` and ``edit``, ``topology.lua`` and ``better_device.lua`` before
-#: ``claim``.
+PRELUDE = ("core", "arguments", "fair_share", "state", "leases")
+#: The acts, one script each. The other Lua files are shared parts; SHARED says before which acts they go.
 ACTS = (
     "rebuild_begin",
     "rebuild_job",
@@ -52,6 +45,7 @@ ACTS = (
     "set_limits",
     "usage",
     "why",
+    "listing",
     "cancel",
     "hold",
     "release",
@@ -59,7 +53,6 @@ ACTS = (
     "edit",
     "move_front",
     "set_tags",
-    "notification_result",
     "settle",
     "drain",
     "resume",
@@ -72,53 +65,69 @@ OPENING = frozenset(
 #: The acts that set the rules of the site. A store accepts them during a rebuild too, so that the rules apply from the
 #: start.
 RULES = frozenset({"set_policy", "set_limits"})
-#: The act that runs most often, and in long-lived processes. It is a stored function if the server supports that (see
-#: functions.py). Its text returns the act as a Lua function. For a command that runs once this has no advantage.
+#: The act that runs most often. It is a stored function if the server supports that (see functions.py). Its text
+#: returns the act as a Lua function.
 LASTING = frozenset({"claim"})
+#: What can follow the name of a field in Lua.
+_AFTER_A_NAME = ",) }\n"
 _LUA = Path(__file__).with_name("lua")
 _FIRST = "do local why = refusal() if why then return why end end\n"
 _FIRST_OF_RULES = f"if call('EXISTS', P .. 'rebuilding') == 0 then\n{_FIRST}end\n"
 
-
-class Late(str):
-    """A part that an act seldom needs. It becomes the body of ``load_<part>``, which the act calls before its use.
-
-    A claim on an idle queue spent half its time on creating functions that it did not call.
-    """
-
-    __slots__ = ()
-
-
 #: The parts before an act, in addition to the prelude.
 SHARED = {
     "claim": (
-        *("device_filter", Late("array_index"), Late("limits"), Late("dependencies"), Late("capacity")),
-        *("topology", Late("better_device"), Late("array")),
+        *("device_filter", "array_index", "limits", "dependencies", "capacity"),
+        *("topology", "better_device", "array"),
     ),
     "reserve": ("device_filter", "array_index", "limits", "capacity", "limit_reservation"),
     **dict.fromkeys(("promote", "preempt"), ("device_filter", "array_index", "limits", "capacity")),
-    "why": ("device_filter", "array_index", "limits", "capacity", "limit_forecast"),
+    "why": ("device_filter", "array_index", "limits", "capacity", "limit_forecast", "obstacles", "rivals"),
+    "listing": ("device_filter", "array_index", "limits", "capacity", "obstacles"),
     "usage": ("device_filter", "array_index", "limits"),
     "move_front": ("authorize", "priority_front"),
     "set_tags": ("authorize",),
     "rebuild_marks": ("priority_front",),
     **dict.fromkeys(
-        (*("adopt", "finish", "release_claim", "lose", "reap", "rebuild_job", "rebuild_array"),),
-        ("dependencies", "array_index", "array"),
+        ("adopt", "release_claim", "reap", "rebuild_job", "rebuild_array"), ("dependencies", "array_index", "array")
     ),
+    **dict.fromkeys(("finish", "lose"), ("dependencies", "array_index", "array", "drains")),
+    **dict.fromkeys(("drain", "resume"), ("drains",)),
     **dict.fromkeys(
         ("cancel", "hold", "release", "edit_members"), ("authorize", "dependencies", "array_index", "array")
     ),
-    "submit": ("device_filter", "feasibility", "array_index", "limits", "dependencies", "array"),
-    "edit": ("authorize", "device_filter", "feasibility", "array_index", "limits", "dependencies", "array"),
+    "submit": ("device_filter", "feasibility", "array_index", "limits", "limit_refusal", "dependencies", "array"),
+    "edit": (
+        *("authorize", "device_filter", "feasibility", "array_index", "limits", "limit_refusal"),
+        *("dependencies", "array"),
+    ),
 }
 
 
 @cache
 def source(act: str) -> str:
-    """Return the text of one script or shared part, without the prelude."""
+    """Return the text of one script or shared part, without the prelude and with the stored names of fields."""
     folder = "acts" if act in ACTS else "shared"
-    return (_LUA / folder / f"{act}.lua").read_text(encoding="ascii")
+    text = (_LUA / folder / f"{act}.lua").read_text(encoding="ascii")
+    head, *tables = text.split("F{")
+    head, *constants = "".join((head, *map(_two_tables, tables))).split("F.")
+    return "".join((head, *map(_constant, constants)))
+
+
+def _two_tables(text: str) -> str:
+    """Return Lua that began with ``F{a, b}`` with two tables: the stored names, and the names in the code."""
+    names, _, rest = text.partition("}")
+    each = names.replace(",", " ").split()
+    stored, texts = (", ".join(form.format(name) for name in each) for form in ("F.{}", "'{}'"))
+    return f"{{{stored}}}, {{{texts}}}{rest}"
+
+
+def _constant(text: str) -> str:
+    """Return Lua that began with ``F.name`` with the stored name. A regular expression would slow down each command."""
+    name = text[:30]
+    for end in _AFTER_A_NAME:
+        name = name.partition(end)[0]
+    return f"'{FIELDS[name]}'{text[len(name) :]}"
 
 
 def load_all() -> None:
@@ -143,19 +152,16 @@ def whole(act: str, clock: str = "") -> str:
 
 
 def lasting(act: str, clock: str = "") -> str:
-    """Return a Lua chunk that returns an act of LASTING as a function. *clock*: see :func:`whole`."""
-    return lua_minify.lean(lua_minify.nested((*map(source, PRELUDE), clock + _shared(act), source(act))))
+    """Return a Lua chunk that returns an act of LASTING as a function. *clock*: see :func:`whole`.
+
+    A Lua function has at most 200 local variables, so the act and its shared parts are a function within the prelude.
+    """
+    prelude, body = "".join(map(source, PRELUDE)), clock + _shared(act) + source(act)
+    return f"{prelude}return (function()\n{body}\nend)()"
 
 
 def _shared(act: str) -> str:
-    return "".join(_late(part) if isinstance(part, Late) else source(part) for part in SHARED.get(act, ()))
-
-
-def _late(part: str) -> str:
-    """Return a part whose functions are created at the first call of ``load_<part>``."""
-    head, _, body = source(part).partition("\ndo\n")
-    exported = head[head.index("\nlocal ") + len("\nlocal ") :].partition(",")[0]
-    return f"{head}\nlocal function load_{part}()\nif {exported} then return end\n{body}"
+    return "".join(map(source, SHARED.get(act, ())))
 
 
 class Scripts:
@@ -169,15 +175,18 @@ class Scripts:
         """Run the script *act* in one atomic step and return its reply."""
         return self._script(act)(keys=self._keys(), args=args)
 
+    def add(self, pipe: Any, act: str, *args: str | float) -> None:
+        """Add the script *act* to *pipe*."""
+        self._script(act)(keys=self._keys(), args=args, client=pipe)
+
     def run_each(self, act: str, many: Iterable[Sequence[str | float]]) -> list[Any]:
         """Run the script *act* once for each of *many*, each in a separate step; return the replies.
 
         If a script fails, its error takes the place of its reply.
         """
-        script = self._script(act)
         pipe = self._client.pipeline(transaction=False)
         for args in many:
-            script(keys=self._keys(), args=args, client=pipe)
+            self.add(pipe, act, *args)
         return list(pipe.execute(raise_on_error=False))
 
     def _keys(self) -> list[str]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, cast
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import answering
-from gpuqueue.queue.store import Store
+from gpuqueue.queue.store import Store, answering
 from gpuqueue.text.json_fields import loaded
 
 if TYPE_CHECKING:
@@ -23,25 +22,28 @@ else:
 ANNOUNCE_S, PATIENCE = 60.0, 3
 
 
-class Senders(Store):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that handles senders of notifications."""
+class Senders:
+    """The senders of notifications."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     @answering
-    def announce_sender(self, host: str, *, targets: Sequence[str], schemes: Sequence[str], urls: bool) -> None:
+    def announce(self, host: str, *, targets: Sequence[str], schemes: Sequence[str], urls: bool) -> None:
         """Announce the capabilities of the sender on *host*. The sender must repeat this every ANNOUNCE_S."""
-        can = {"at": self.now_ms(), "targets": list(targets), "schemes": list(schemes), "urls": urls}
-        self._redis.hset(keys.SENDERS, host, json.dumps(can))
+        can = {"at": self._store.now_ms(), "targets": list(targets), "schemes": list(schemes), "urls": urls}
+        self._store.client.hset(keys.SENDERS, host, json.dumps(can))
 
     @answering
-    def senders(self) -> list[Sender]:
+    def all(self) -> list[Sender]:
         """Return the current senders, sorted by host; skip unreadable entries."""
-        now, found = self.now_ms(), []
-        for host, text in sorted(cast("dict[str, str]", self._redis.hgetall(keys.SENDERS)).items()):
+        now, found = self._store.now_ms(), []
+        for host, text in sorted(cast("dict[str, str]", self._store.client.hgetall(keys.SENDERS)).items()):
             try:
                 can = loaded(text, "what a sender can")
                 if now - can.whole("at") <= 1000 * ANNOUNCE_S * PATIENCE:
                     targets, schemes = can.texts("targets"), can.texts("schemes")
-                    urls = can.flag("urls", default=True)
+                    urls = can.flag("urls")
                     found.append(sending.Sender(host=host, targets=targets, schemes=schemes, urls=urls))
             except Unreadable:
                 continue

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
@@ -37,13 +38,13 @@ class ServerFacts:
     used_bytes: int | None
     system_bytes: int | None
     evicted: int
-    #: The memory allocator: ``jemalloc-5.3.0``, ``libc`` (the C library, or a preloaded replacement).
-    allocator: str | None
-    pid: int | None
     #: What failed at the last write to disk, such as ``its log of writes``; empty if nothing failed.
     failed_writes: tuple[str, ...]
     #: The directory of its data, on its machine.
     directory: str | None
+    #: Whether it takes commands from anybody who can connect over the network; None: it listens on a unix socket only,
+    #: or nobody knows.
+    open_to_all: bool | None
     #: How far its clock is ahead of ours, and the maximum error of that, in seconds.
     clock_ahead_s: float
     clock_error_s: float
@@ -74,10 +75,9 @@ def server_facts(url: str, now_s: Callable[[], float] = time.time) -> ServerFact
             used_bytes=info.get("used_memory"),
             system_bytes=info.get("total_system_memory"),
             evicted=int(info.get("evicted_keys", 0)),
-            allocator=info.get("mem_allocator"),
-            pid=info.get("process_id"),
             failed_writes=tuple(words for name, words in _FAILURES.items() if info.get(name, "ok") != "ok"),
             directory=_config(client, "dir"),
+            open_to_all=_is_open(url),
             clock_ahead_s=seconds + micros / 1e6 - (before_s + after_s) / 2,
             clock_error_s=(after_s - before_s) / 2,
         )
@@ -100,6 +100,22 @@ def _product(info: Mapping[str, Any]) -> str:
 def _version(text: object) -> tuple[int, int] | None:
     match = re.match(r"(\d+)\.(\d+)", str(text))
     return (int(match[1]), int(match[2])) if match else None
+
+
+def _is_open(url: str) -> bool | None:
+    """Return whether the server at *url* takes commands without a password; None for a unix socket."""
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        return None
+    without = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    query = {name: words for name, words in parse_qs(parts.query).items() if name not in {"username", "password"}}
+    with closing(connect(urlunsplit(without._replace(query=urlencode(query, doseq=True))))) as anybody:
+        try:
+            return bool(anybody.ping())
+        except redis.ConnectionError as error:  # protected mode answers with an error and closes
+            return None if not isinstance(error, redis.AuthenticationError) else False
+        except redis.RedisError:
+            return False
 
 
 def _config(client: redis.Redis, name: str) -> str | None:

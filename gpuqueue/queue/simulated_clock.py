@@ -11,11 +11,12 @@ from collections.abc import Iterable
 
 import redis
 
-from gpuqueue.queue.connect import answering
-from gpuqueue.queue.jobqueue import JobQueue, device_words
+from gpuqueue.queue.devices import device_words
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.keys import PREFIX
 from gpuqueue.queue.lease import Offer
 from gpuqueue.queue.scripts import Scripts
+from gpuqueue.queue.store import Store, answering
 
 #: Replaces the local function ``now_ms`` of the prelude, so the prelude and the acts use the simulated time.
 CLOCK = "now_ms = function() return tonumber(KEYS[2]) end\n"
@@ -42,6 +43,19 @@ class SimulatedScripts(Scripts):
         return CLOCK
 
 
+class SimulatedStore(Store):
+    """A store that uses the time of *clock*."""
+
+    def __init__(self, url: str, clock: SimulatedClock) -> None:
+        super().__init__(url)
+        self._clock = clock
+        self.scripts = SimulatedScripts(self.client, clock)
+
+    def now_ms(self) -> int:
+        """Return the simulated time, in milliseconds since 1970."""
+        return self._clock.now_ms
+
+
 class SimulatedQueue(JobQueue):
     """A queue in a separate store, which uses the time of *clock*.
 
@@ -49,17 +63,12 @@ class SimulatedQueue(JobQueue):
     """
 
     def __init__(self, url: str, clock: SimulatedClock) -> None:
-        super().__init__(url)
-        self._clock = clock
-        self._scripts = SimulatedScripts(self._redis, clock)
-
-    def now_ms(self) -> int:
-        """Return the simulated time, in milliseconds since 1970."""
-        return self._clock.now_ms
+        super().__init__(url, store=SimulatedStore(url, clock))
 
     @answering
     def show(self, offers: Iterable[Offer], *, lease_s: float) -> None:
         """Send the heartbeats of many devices in one round trip; ignore the verdicts on their runs."""
-        for reply in self._scripts.run_each("heartbeat", [device_words(offer, lease_s=lease_s) for offer in offers]):
+        words = [device_words(offer, lease_s=lease_s) for offer in offers]
+        for reply in self.store.scripts.run_each("heartbeat", words):
             if isinstance(reply, redis.RedisError):
                 raise reply

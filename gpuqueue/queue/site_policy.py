@@ -15,11 +15,11 @@ def send_rules(queue: JobQueue, settings: Settings) -> None:
         BadRequest: the limits cannot be parsed.
 
     """
-    queue.set_policy(
+    queue.rules.set_policy(
         half_life_s=settings.half_life_s,
         urgent=None if settings.urgent == "*" else settings.urgent.split(","),
         shares=Shares.parse(settings.shares, settings.groups).by_user(),
         placement=settings.placement,
         admins=settings.admins,
     )
-    queue.set_limits(settings.site_limits())
+    queue.rules.set_limits(settings.site_limits())

@@ -17,6 +17,12 @@ from gpuqueue.settings.settings import Settings
 ID_GAP = 2_000_000
 
 
+#: Longest pause of all claims after a loss of data, in seconds. In this time each host offers the runs that the history
+#: does not know. A host that is cut off for longer meanwhile, and whose last claims were not recorded, may run those
+#: jobs beside a second copy: see docs/internals/lost-data.md.
+LONGEST_PAUSE_S = 300.0
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Opened:
     """The result of opening a store: the number of jobs restored from the history, and the pause of all claims."""
@@ -41,9 +47,9 @@ def open_queue(
     - The cursor of the history moves to the new epoch before the history is read. From then on no recorder can write
       events of the lost store, so the read data stays true.
     - The store serves no client before it is open, so no job can end and be restored again.
-    - Nothing is claimed for one lease after the opening. The history may lack the last claims. The worker of such a run
-      offers it to the store again (see :mod:`workers.services.adoption`), or the run's shim ends it after 0.7 of a
-      lease without a worker. *lease_s* must be the longest lease of any worker.
+    - Nothing is claimed for a while after the opening. The history may lack the last claims. The worker of such a run
+      offers it to the store again (see :mod:`workers.services.adoption`). *lease_s* must be the longest lease of any
+      worker.
     - New ids start far above the last one in the history, because some may have been assigned and never recorded.
     - The site policy in *settings* (limits and permissions) is set before the store opens, because the first worker may
       start much later.
@@ -59,19 +65,19 @@ def open_queue(
     jobs = 0
     arrays: list[Survivor] = []
     for page in database.survivors():
-        back = queue.restore(epoch, page, lease_s=lease_s)
+        back = queue.recovery.restore(epoch, page, lease_s=lease_s)
         if back is None:
             return None  # another process has finished the rebuild, or the store lost its data again
         jobs += back
         arrays += [each for each in page if each.is_array]
-    if arrays and not queue.gather(epoch, arrays):
+    if arrays and not queue.recovery.gather(epoch, arrays):
         return None
     if settings is not None:
         send_rules(queue, settings)
     known = 0 if last is None else last
-    pause_s = 0.0 if last is None else lease_s
+    pause_s = 0.0 if last is None else min(lease_s, LONGEST_PAUSE_S)
     floor = 0 if last is None else last + ID_GAP
-    opened = queue.open(floor, epoch=epoch, last=known, pause_s=pause_s)
+    opened = queue.recovery.open(floor, epoch=epoch, last=known, pause_s=pause_s)
     return Opened(jobs=jobs, pause_s=pause_s) if opened else None
 
 
@@ -79,7 +85,7 @@ def _begin(queue: JobQueue, database: HistoryDatabase) -> str | None:
     """Begin or join the rebuild and move the history's cursor to its epoch. Return the epoch, or None if it is open."""
     while queue.epoch() is None:
         known = database.cursor()
-        epoch = queue.begin()
+        epoch = queue.recovery.begin()
         if epoch is None:
             break
         if (known is not None and known.epoch == epoch) or database.turn_to(epoch, expected=known):
@@ -98,7 +104,7 @@ def catch_up(queue: JobQueue, database: HistoryDatabase) -> int | None:
         StoreUnreachable: the store does not answer.
 
     """
-    epoch, recorded = queue.epoch(), queue.recorded()
+    epoch, recorded = queue.epoch(), queue.outbox.recorded()
     if epoch is None or recorded is None:
         return None
     known = database.cursor()
@@ -110,9 +116,9 @@ def catch_up(queue: JobQueue, database: HistoryDatabase) -> int | None:
     if known is not None and place(known.last_id) >= place(recorded):
         return None
     return database.rebase(
-        queue.survivors(),
+        queue.recovery.survivors(),
         expected=known,
         to=Cursor(epoch=epoch, last_id=recorded),
-        last_given=queue.last_given(),
+        last_given=queue.recovery.last_given(),
         at=from_epoch_ms(queue.now_ms()),
     )

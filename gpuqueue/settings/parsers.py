@@ -13,7 +13,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.notification import targets
 from gpuqueue.model.placement import Preference
-from gpuqueue.text.sanitize import brief
+from gpuqueue.text.sanitize import brief, is_name, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ def read_host(raw: str) -> str:
 
 
 def _pool(raw: str) -> str:
-    if raw and not re.fullmatch(r"[A-Za-z0-9_.@+-]{1,64}", raw):
-        raise BadRequest(f"{brief(raw)} is no pool name: letters, digits and _ . @ + - only")
-    return raw
+    return name_of("pool name", raw) if raw else raw
 
 
 def _positive(raw: str) -> int:
@@ -98,7 +96,7 @@ def _half_life(raw: str) -> float:
 
 def _users(raw: str) -> str:
     names = [name.strip() for name in raw.split(",")]
-    if raw.strip() != "*" and not all(re.fullmatch(r"[A-Za-z0-9_.@+-]{1,64}", name) for name in names):
+    if raw.strip() != "*" and not all(map(is_name, names)):
         raise BadRequest(f"{brief(raw)} names no users: write ann,bob, or * for anybody")
     return ",".join(names)
 
@@ -109,7 +107,7 @@ def _flag(raw: str) -> bool:
     return raw.lower() == "true"
 
 
-def _warm_pool(raw: str) -> int:
+def _interpreters(raw: str) -> int:
     if not re.fullmatch(r"[0-9]{1,2}", raw):
         raise BadRequest(f"{brief(raw)} is no number from 0 to 99")
     return int(raw)
@@ -157,7 +155,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "slots_on": _slots_on,
     "default_mem_bytes": parse_bytes,
     "default_device": DeviceFilter.parse,
-    "lease_s": parse_duration,
+    "host_lost_after_s": parse_duration,
     "beat_s": parse_duration,
     "poll_s": parse_duration,
     "kill_grace_s": parse_duration,
@@ -183,7 +181,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "notify": targets,
     "notify_urls": _flag,
     "git": _flag,
-    "warm_spares": _warm_pool,
+    "warm_interpreters": _interpreters,
     "warm_modules": _modules,
     "warm_idle_s": parse_duration,
 }

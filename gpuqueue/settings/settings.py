@@ -1,6 +1,6 @@
 """All settings of a process. Only this module reads them from the environment and the settings file.
 
-A value comes from the environment (``GPUQUEUE_LEASE=5m``), else from a TOML file (``lease = "5m"``), else from the
+A value comes from the environment (``GPUQUEUE_POLL=5s``), else from a TOML file (``poll = "5s"``), else from the
 default; ``origins`` names the source of each value. The file is ``$GPUQUEUE_CONFIG``, or ``config.toml`` in the user's
 configuration directory for gpuqueue.
 """
@@ -33,11 +33,20 @@ else:
     preemption, slotting = later("gpuqueue.model.preemption"), later("gpuqueue.model.slots")
 
 PREFIX = "GPUQUEUE_"
+#: Keys of the variables that docker-compose.yml reads from its shell.
+OF_COMPOSE = ("extra_pip", "shm_size", "user_id", "work")
 #: Least number of heartbeats in a lease: some may be late or get lost.
 HEARTBEATS_IN_A_LEASE = 5
 #: Longest time between two heartbeats, in seconds. The scripts count on a device for 15 s after its last heartbeat
 #: (SEEN_MS in queue/lua/shared/capacity.lua), and a heartbeat that is a little late must not make the device silent.
 LONGEST_HEARTBEAT_S = 10.0
+#: Default of ``host_lost_after``, in seconds. On one machine a host without heartbeats has no workers. Over a network
+#: the store may be away: its machine reboots, or a switch does. An hour of that ends no run.
+HOST_LOST_AFTER_S = 300.0
+HOST_LOST_AFTER_OVER_NETWORK_S = 3720.0
+#: Part of a lease, and at most this many seconds of it, in which the runs of a host without heartbeats have ended
+#: themselves before their jobs may start elsewhere.
+FENCE_SHARE, FENCE_MOST_S = 0.3, 120.0
 #: Longest path of the embedded store's socket, in bytes. The system's limit is about 107 bytes.
 _MAX_SOCKET_PATH = 90
 #: Largest settings file that is read, in bytes.
@@ -71,8 +80,9 @@ class Settings:
     default_mem_bytes: int | None = None
     #: Device kind of a job when ``submit`` is given no ``--device``; None: a GPU wherever the queue knows of one.
     default_device: DeviceFilter | None = None
-    #: How long a claim holds without a heartbeat before the job may go to another worker.
-    lease_s: float = 300.0
+    #: How long the jobs of a host without heartbeats are kept for it, before they may start elsewhere: the lease of a
+    #: run. The default is longer if the store is reached over a network.
+    host_lost_after_s: float = HOST_LOST_AFTER_S
     #: Time between two heartbeats of a worker.
     beat_s: float = 10.0
     #: Time between two checks of the queue without a message on the wake-up channel.
@@ -124,7 +134,7 @@ class Settings:
     #: Whether a job records the commit that its directory had checked out at submission.
     git: bool = True
     #: How many warm interpreters each worker keeps for jobs with ``--warm``.
-    warm_spares: int = 1
+    warm_interpreters: int = 1
     #: The modules that a warm interpreter imports, separated by commas.
     warm_modules: str = "torch"
     #: How long a warm interpreter waits for a job.
@@ -133,9 +143,14 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
+    def lease_s(self) -> float:
+        """Return how long a claim holds without a heartbeat."""
+        return self.host_lost_after_s
+
+    @property
     def shim_grace_s(self) -> float:
-        """Return how long a shim keeps its job without a worker's heartbeat: 0.7 of the lease, so always less."""
-        return 0.7 * self.lease_s
+        """Return how long a shim keeps its job without a worker's heartbeat: less than the lease."""
+        return self.lease_s - min(FENCE_SHARE * self.lease_s, FENCE_MOST_S)
 
     def slots_for(self, device: Device) -> int:
         """Return how many jobs may run on *device* at a time."""
@@ -144,7 +159,7 @@ class Settings:
     @property
     def fence_grace_s(self) -> float:
         """Return the time between SIGTERM and SIGKILL without heartbeats: the job must end before its lease does."""
-        return min(self.kill_grace_s, 0.1 * self.lease_s)
+        return min(self.kill_grace_s, (self.lease_s - self.shim_grace_s) / 3)
 
     @property
     def embedded(self) -> bool:
@@ -203,7 +218,7 @@ class Settings:
             )
         elif self.lease_s < shortest_s:
             yield BadRequest(
-                f"a lease of {self.lease_s:g} s is too short for a beat every {self.beat_s:g} s, jobs would be "
+                f"host_lost_after of {self.lease_s:g} s is too short for a beat every {self.beat_s:g} s, jobs would be "
                 f"lost: give it at least {shortest_s:g} s"
             )
         if self.shares or self.groups:
@@ -242,7 +257,25 @@ def key_of(name: str) -> str:
 
 def variable_of(name: str) -> str:
     """Return the environment variable of the field *name*."""
-    return PREFIX + key_of(name).upper()
+    return _variable(key_of(name))
+
+
+def _variable(key: str) -> str:
+    return PREFIX + key.upper()
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that look like settings and are none, each with a hint. Inside a job there are none.
+
+    A job has variables of its own, ``GPUQUEUE_JOB_ID`` and others, and may submit jobs.
+    """
+    environ = os.environ if environ is None else environ
+    if PREFIX + "JOB_ID" in environ:
+        return {}
+    keys = [*map(key_of, READERS), "config"]
+    known = {*map(_variable, keys), *map(_variable, OF_COMPOSE)}
+    unknown = [each for each in sorted(environ) if each.startswith(PREFIX) and each not in known]
+    return {each: _meant(each.removeprefix(PREFIX).lower(), keys, _variable) for each in unknown}
 
 
 def settings_file(environ: Mapping[str, str]) -> Path:
@@ -310,12 +343,12 @@ def _read_values(
     return values, origins
 
 
-def _meant(key: str, known: list[str]) -> str:
+def _meant(key: str, known: list[str], shown: Callable[[str], str] = str) -> str:
     """Return a hint for the unknown *key*: similar settings, or all settings if none is similar."""
     from difflib import get_close_matches  # noqa: PLC0415 - only where a key is mistaken
 
     close = get_close_matches(key, known, n=2)
-    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+    return f"did you mean {' or '.join(map(shown, close))}?" if close else f"there are {', '.join(map(shown, known))}"
 
 
 def _as_words(raw: object) -> str:
@@ -330,8 +363,10 @@ def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str
     except BadRequest as error:
         faults.append(error)
         socket_path = state_dir / "store" / "store.sock"
+    over_network = not values.get("redis_url", "unix:").startswith("unix:")
     return {
         "redis_url": f"unix://{socket_path}",
+        "host_lost_after_s": HOST_LOST_AFTER_OVER_NETWORK_S if over_network else HOST_LOST_AFTER_S,
         "database_url": f"sqlite:///{state_dir / 'history.db'}",
         "host": values.get("host") or _own_name(faults),
         **values,

@@ -11,10 +11,10 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.limits import Limits, Use
 from gpuqueue.simulator.figures import Outcome
-from gpuqueue.simulator.ours import Knobs, Ours
+from gpuqueue.simulator.ours import Ours
 from gpuqueue.simulator.replay import Placement, Policy, replay
 from gpuqueue.simulator.rivals import Backfill, ExclusiveFifo, FirstFit
-from gpuqueue.simulator.site import Site
+from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import format_bytes
 
@@ -63,14 +63,18 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
         GpuQueueError: the temporary store does not start.
 
     """
-    too_large = [request for request in requests if not site.could_run(request)]
-    over_limit = [request for request in requests if site.could_run(request) and _is_over(request, knobs.limits)]
-    if len(too_large) == len(requests):
+    too_large: list[Request] = []
+    over_limit: list[Request] = []
+    fitting: list[Request] = []
+    for request in requests:
+        if not site.could_run(request):
+            too_large.append(request)
+        else:
+            (over_limit if _is_over(request, knobs.limits) else fitting).append(request)
+    if not fitting and not over_limit:
         raise BadRequest(f"no job of the trace fits these devices{_such_as(too_large)}: give more or larger ones")
-    if len(too_large) + len(over_limit) == len(requests):
+    if not fitting:
         raise BadRequest(f"the limits let no job of the trace run{_such_as(over_limit)}: raise them")
-    left_out = {request.number for request in (*too_large, *over_limit)}
-    fitting = [request for request in requests if request.number not in left_out]
     with scratch_store() as url:
         ours = Ours(url, site, knobs, seed=seed)
         began_s = time.perf_counter()

@@ -16,7 +16,7 @@ from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB
 
 EXAMPLE = """\
-arrival_s,user,mem,gpus,duration_s,time_limit_s,level,group,name
+arrival_s,user,mem,gpus,duration_s,time_limit_s,priority,group,name
 0,ann,20G,1,7200,14400,normal,vision,train
 60,ann,6G,1,1800,,normal,vision,sweep
 60,ann,6G,1,1800,,normal,vision,sweep

@@ -17,20 +17,15 @@ import heapq
 import math
 import random
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import field
 
-from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.job import Account, JobSpec, JobState
-from gpuqueue.model.limits import Limits
-from gpuqueue.model.placement import Preference
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import Claim, Later, Offer
 from gpuqueue.queue.simulated_clock import SimulatedClock, SimulatedQueue
 from gpuqueue.simulator.replay import Placement
-from gpuqueue.simulator.site import Site
+from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
 
 #: Start of the trace, in ms since 1970. It is long ago, so that real events are later than all simulated ends.
@@ -45,23 +40,6 @@ FRESH_S = 10.0
 COUNTS_S, JUST_AFTER_S = 60.0, 0.001
 #: Number of events after which ended jobs are deleted from the store.
 FORGET_AFTER = 2000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Knobs:
-    """The scheduling settings, as in :class:`gpuqueue.settings.settings.Settings`.
-
-    ``shares`` maps users to shares. ``limits`` must refuse no job (:meth:`gpuqueue.model.limits.Limits.of_runs`).
-    """
-
-    half_life_s: float = 7 * 86400.0
-    shares: Mapping[str, float] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
-    reserve_after_s: float | None = 600.0
-    reservations: int = 1
-    age_after_s: float | None = 86400.0
-    placement: Preference = Preference.SPREAD
-    tick_s: float = 10.0
 
 
 class Ours:
@@ -88,31 +66,25 @@ class Ours:
         self._due: list[float] = []
         self._again_s: float | None = None
         self._ticked_s, self._reaped_s, self._changed = 0.0, 0.0, False
-        self._kept: set[tuple[int, tuple[str, ...]]] = set()
+        self._reserved: set[tuple[int, tuple[str, ...]]] = set()
         self._ends: set[tuple[int, int]] = set()
         self._nonces = 0
         self._read, self._reported = "0-0", 0
         self.starts: Counter[str] = Counter()
-        self._open()
-
-    def _open(self) -> None:
-        self._queue.open(0)
-        knobs = self._knobs
-        self._queue.set_policy(
+        self._queue.recovery.open(0)
+        self._queue.rules.set_policy(
             half_life_s=knobs.half_life_s, urgent=None, shares=knobs.shares, placement=knobs.placement
         )
-        self._queue.set_limits(knobs.limits)
+        self._queue.rules.set_limits(knobs.limits)
         for offer in self._offers:
-            self._queue.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="simulated")
+            self._queue.devices.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="simulated")
         self._tick(0.0)
 
     def _offer(self, place: int) -> Offer:
         card = self._site.cards[place]
-        device = Device(
-            uuid=card.uuid, index=card.index, name=card.uuid, kind=DeviceKind.SIMULATED, total_bytes=card.total_bytes
-        )
+        kind, size = DeviceKind.SIMULATED, card.total_bytes
         return Offer(
-            device=device,
+            device=Device(uuid=card.uuid, index=card.index, name=card.uuid, kind=kind, total_bytes=size),
             host=card.host,
             headroom_bytes=self._site.headroom_bytes,
             external_bytes=0,
@@ -129,7 +101,7 @@ class Ours:
     def arrive(self, request: Request, now_s: float) -> None:
         """Submit a job for *request*."""
         self._is(now_s)
-        job = self._queue.submit(_spec(request), nonce=self._nonce())
+        job = self._queue.requests.submit(_spec(request), nonce=self._nonce())
         self._waiting[job.id] = request
         for after_s in (self._knobs.reserve_after_s, self._knobs.age_after_s):
             if after_s is not None:
@@ -141,7 +113,7 @@ class Ours:
         """Finish the run of *placement*."""
         self._is(now_s)
         claim = self._claims.pop(placement.request.number)
-        self._queue.finish(
+        self._queue.runs.finish(
             claim.job_id,
             claim.token,
             state=JobState.SUCCEEDED,
@@ -149,10 +121,7 @@ class Ours:
             duration_s=placement.request.run_s,
             devices=(),
         )
-        for place in placement.cards:
-            self._free_bytes[place] += placement.request.mem_bytes
-            self._room[place] += 1
-        self._changed = True
+        self._change(placement, 1)
         self._reported += 1
 
     def start(self, now_s: float) -> list[Placement]:
@@ -168,10 +137,8 @@ class Ours:
 
     def alarm_s(self) -> float | None:
         """Return the time of the next useful tick, or of the next poll for a job that was left to a better device."""
-        if not self._waiting:
-            return None
-        moments = [each for each in (self._tick_alarm_s(), self._again_s) if each is not None]
-        return min(moments, default=None)
+        moments = (self._tick_alarm_s(), self._again_s) if self._waiting else ()
+        return min((each for each in moments if each is not None), default=None)
 
     # ---- the clock and the ticks -----------------------------------------------------------------------------------
 
@@ -202,45 +169,43 @@ class Ours:
 
     def _tick_if_due(self, now_s: float) -> None:
         is_on_grid = math.isclose(now_s, self._grid_s(now_s), abs_tol=1e-6) and now_s > self._ticked_s
-        if is_on_grid and (self._is_due(now_s) or (self._changed and self._waiting)):
+        is_due = bool(self._due) and self._due[0] <= now_s
+        if is_on_grid and (is_due or (self._changed and self._waiting)):
             self._tick(now_s)
         elif now_s - self._reaped_s >= self._knobs.tick_s:
             self._reap(now_s)
 
-    def _is_due(self, now_s: float) -> bool:
-        return bool(self._due) and self._due[0] <= now_s
-
     def _reap(self, now_s: float) -> None:
         """Run the reaper, which lets usage decay up to now. No lease expires here."""
         passed_s = max(0.0, now_s - self._reaped_s)
-        self._queue.reap(loss_limit=3, lease_s=FOR_EVER_S, tick_s=FOR_EVER_S, passed_s=passed_s)
+        self._queue.maintenance.reap(loss_limit=3, lease_s=FOR_EVER_S, tick_s=FOR_EVER_S, passed_s=passed_s)
         self._reaped_s = now_s
 
     def _tick(self, now_s: float) -> None:
         self._reap(now_s)
         self._ticked_s, self._changed = now_s, False
-        while self._is_due(now_s):
+        while self._due and self._due[0] <= now_s:
             heapq.heappop(self._due)
         knobs = self._knobs
-        self._show(range(len(self._offers)), now_s)
-        if knobs.age_after_s is not None and self._queue.age(after_s=knobs.age_after_s):
+        self._show(now_s)
+        if knobs.age_after_s is not None and self._queue.maintenance.promote(after_s=knobs.age_after_s):
             heapq.heappush(self._due, now_s + knobs.age_after_s)
         if knobs.reserve_after_s is not None:
-            stand = self._queue.reserve(after_s=knobs.reserve_after_s, most=knobs.reservations)
-            kept = {(each.job_id, each.devices) for each in stand}
-            for _ in kept - self._kept:
+            reservations = self._queue.maintenance.reserve(after_s=knobs.reserve_after_s, most=knobs.reservations)
+            reserved = {(each.job_id, each.devices) for each in reservations}
+            for _ in reserved - self._reserved:
                 heapq.heappush(self._due, now_s + max(knobs.reserve_after_s, COUNTS_S) + JUST_AFTER_S)
-            self._kept = kept
-            ends = {(each.job_id, each.until_ms) for each in stand if each.until_ms is not None}
+            self._reserved = reserved
+            ends = {(each.job_id, each.until_ms) for each in reservations if each.until_ms is not None}
             for _, until_ms in ends - self._ends:
                 heapq.heappush(self._due, (until_ms - EPOCH_MS) / 1000)
             self._ends = ends
 
     # ---- the workers -----------------------------------------------------------------------------------------------
 
-    def _show(self, places: range | tuple[int, ...], now_s: float) -> None:
+    def _show(self, now_s: float) -> None:
         """Send heartbeats for devices whose last heartbeat is too old."""
-        silent = [place for place in places if now_s - self._seen_s[place] >= FRESH_S]
+        silent = [place for place, seen_s in enumerate(self._seen_s) if now_s - seen_s >= FRESH_S]
         if silent:
             self._queue.show([self._offers[place] for place in silent], lease_s=FOR_EVER_S)
         for place in silent:
@@ -253,7 +218,7 @@ class Ours:
             return []
         asking = [place for place in self._order() if self._might_get_something(place)]
         if asking and len(self._offers) > 1:  # a claim reads the other devices too: one of them may be better
-            self._show(range(len(self._offers)), now_s)
+            self._show(now_s)
         started = []
         for place in asking:
             while self._might_get_something(place) and (claim := self._claim(place)) is not None:
@@ -267,17 +232,15 @@ class Ours:
         return order
 
     def _might_get_something(self, place: int) -> bool:
-        if not self._waiting:
-            return False
-        if not self._skip:
-            return True
+        if not self._waiting or not self._skip:
+            return bool(self._waiting)
         free = self._free_bytes[place]
         return self._room[place] > 0 and any(request.mem_bytes <= free for request in self._waiting.values())
 
     def _claim(self, place: int) -> Claim | None:
         offer = self._offers[place]
         self._seen_s[place] = self._now_s()
-        found = self._queue.seek(
+        found = self._queue.runs.seek(
             offer, worker=f"worker-{offer.device.uuid}", lease_s=FOR_EVER_S, nonce=self._nonce(), gpus_here=True
         )
         if isinstance(found, Later):
@@ -287,15 +250,20 @@ class Ours:
 
     def _begin(self, claim: Claim, now_s: float) -> Placement:
         request = self._waiting.pop(claim.job_id)
-        self._queue.started(claim.job_id, claim.token, lease_s=FOR_EVER_S, log_path="/dev/null", devices=())
+        self._queue.runs.started(claim.job_id, claim.token, lease_s=FOR_EVER_S, log_path="/dev/null", devices=())
         self._claims[request.number] = claim
         cards = tuple(self._places[uuid] for uuid in claim.devices)
-        for place in cards:
-            self._free_bytes[place] -= request.mem_bytes
-            self._room[place] -= 1
-        self._changed = True
+        placement = Placement(request=request, cards=cards, start_s=now_s)
+        self._change(placement, -1)
         self._reported += 2
-        return Placement(request=request, cards=cards, start_s=now_s)
+        return placement
+
+    def _change(self, placement: Placement, sign: int) -> None:
+        """Note that devices lost (-1) or got back (1) the room of a run."""
+        for place in placement.cards:
+            self._free_bytes[place] += sign * placement.request.mem_bytes
+            self._room[place] += sign
+        self._changed = True
 
     def _nonce(self) -> str:
         self._nonces += 1
@@ -303,10 +271,10 @@ class Ours:
 
     def _forget(self) -> None:
         """Do the recorder's work: read all events, and let the store delete what they cover."""
-        while events := self._queue.events(self._read):
+        while events := self._queue.outbox.events(self._read):
             self._read = events[-1].id
             self.starts.update(event.fields["start"] for event in events if event.act is Act.CLAIM)
-        self._queue.settle(Cursor(epoch=self._queue.epoch() or "", last_id=self._read))
+        self._queue.outbox.settle(Cursor(epoch=self._queue.epoch() or "", last_id=self._read))
         self._reported = 0
 
 

@@ -27,42 +27,45 @@ def _rank(request: Request) -> tuple[int, int]:
     return -request.level, request.number
 
 
-class _WholeCards:
-    """Common base of the two policies that allocate whole devices."""
+class _InOrder:
+    """Common base of the policies: the waiting jobs in order of priority and arrival."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._free = set(range(len(site.cards)))
         self._waiting: list[Request] = []
 
     def arrive(self, request: Request, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
         """Insert the request in order of priority and arrival."""
         bisect.insort(self._waiting, request, key=_rank)
 
-    def leave(self, placement: Placement, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
-        """Release the devices of the run."""
-        self._free.update(placement.cards)
-
     def alarm_s(self) -> float | None:
         """Return None: this policy needs no calls between events."""
         return None
+
+
+class _WholeCards(_InOrder):
+    """Common base of the two policies that allocate whole devices."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._free = set(range(len(site.cards)))
+
+    def leave(self, placement: Placement, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
+        """Release the devices of the run."""
+        self._free.update(placement.cards)
 
     def _place(self, request: Request, free: Collection[int]) -> tuple[int, ...] | None:
         """Return the smallest free devices of one host that are large enough, or None.
 
         Of several hosts, the one whose chosen devices have the least total memory is used.
         """
-        best: tuple[int, tuple[int, ...]] | None = None
+        found: list[tuple[int, tuple[int, ...]]] = []
         for host in self._site.hosts:
-            fitting = [(self._usable(card), card) for card in host if card in free]
-            chosen = sorted(pair for pair in fitting if pair[0] >= request.mem_bytes)[: request.gpus]
+            sizes = [(self._site.cards[card].usable_bytes, card) for card in host if card in free]
+            chosen = sorted(pair for pair in sizes if pair[0] >= request.mem_bytes)[: request.gpus]
             if len(chosen) == request.gpus:
-                found = sum(size for size, _ in chosen), tuple(card for _, card in chosen)
-                best = found if best is None else min(best, found)
-        return None if best is None else best[1]
-
-    def _usable(self, card: int) -> int:
-        return self._site.cards[card].usable_bytes
+                found.append((sum(size for size, _ in chosen), tuple(card for _, card in chosen)))
+        return min(found)[1] if found else None
 
     def _take(self, request: Request, cards: tuple[int, ...], now_s: float) -> Placement:
         self._free.difference_update(cards)
@@ -148,44 +151,32 @@ def _at_most_s(request: Request) -> float:
     return ENDLESS_S if request.time_limit_s is None else request.time_limit_s
 
 
-class FirstFit:
+class FirstFit(_InOrder):
     """Starts every job that fits by memory, in order, with several jobs on a device."""
 
     def __init__(self, site: Site) -> None:
-        self._site = site
+        super().__init__(site)
         self._free_bytes = [card.usable_bytes for card in site.cards]
         self._places = [site.slots] * len(site.cards)
-        self._waiting: list[Request] = []
-
-    def arrive(self, request: Request, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
-        """Insert the request in order of priority and arrival."""
-        bisect.insort(self._waiting, request, key=_rank)
 
     def leave(self, placement: Placement, now_s: float) -> None:  # noqa: ARG002 - required by the protocol
         """Release the run's memory and slots."""
         self._change(placement, -1)
 
-    def alarm_s(self) -> float | None:
-        """Return None: this policy needs no calls between events."""
-        return None
-
     def start(self, now_s: float) -> list[Placement]:
         """Start each waiting job that fits, in order, on the first devices with enough free memory."""
         started: list[Placement] = []
         left: list[Request] = []
-        too_large: list[tuple[int, int]] = []  # stays valid: free memory only decreases in this loop
+        too_large: set[tuple[int, int]] = set()  # stays valid: free memory only decreases in this loop
         for request in self._waiting:
-            cards = None
-            if not any(mem <= request.mem_bytes and gpus <= request.gpus for mem, gpus in too_large):
-                cards = self._place(request)
+            asked = request.mem_bytes, request.gpus
+            cards = None if asked in too_large else self._place(request)
             if cards is None:
-                asked = request.mem_bytes, request.gpus
-                if asked not in too_large:
-                    too_large.append(asked)
+                too_large.add(asked)
                 left.append(request)
-                continue
-            started.append(Placement(request=request, cards=cards, start_s=now_s))
-            self._change(started[-1], 1)
+            else:
+                started.append(Placement(request=request, cards=cards, start_s=now_s))
+                self._change(started[-1], 1)
         self._waiting = left
         return started
 

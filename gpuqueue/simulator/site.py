@@ -1,11 +1,15 @@
-"""The devices of a simulated site. Pure."""
+"""The devices and the scheduling settings of a simulated site. Pure."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import field
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.limits import Limits
+from gpuqueue.model.placement import Preference
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import format_bytes, parse_bytes
@@ -87,6 +91,23 @@ class Site:
             sum(self.cards[place].usable_bytes >= request.mem_bytes for place in host) >= request.gpus
             for host in self.hosts
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Knobs:
+    """The scheduling settings, as in :class:`gpuqueue.settings.settings.Settings`.
+
+    ``shares`` maps users to shares. ``limits`` must refuse no job (:meth:`gpuqueue.model.limits.Limits.of_runs`).
+    """
+
+    half_life_s: float = 7 * 86400.0
+    shares: Mapping[str, float] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    reserve_after_s: float | None = 600.0
+    reservations: int = 1
+    age_after_s: float | None = 86400.0
+    placement: Preference = Preference.SPREAD
+    tick_s: float = 10.0
 
 
 def _kind(word: str) -> tuple[int, int]:

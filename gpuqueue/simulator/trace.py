@@ -19,10 +19,10 @@ from gpuqueue.text.units import GIB, MAX_BYTES, MAX_S, MIB, parse_bytes, parse_d
 T = TypeVar("T")
 
 #: The columns of a trace, in the order in which they are written.
-COLUMNS = ("arrival_s", "user", "mem", "gpus", "duration_s", "time_limit_s", "level", "group", "name")
+COLUMNS = ("arrival_s", "user", "mem", "gpus", "duration_s", "time_limit_s", "priority", "group", "name")
 #: Alternative names of columns, as in the history. Sizes and durations are bytes and seconds there; in handwritten
 #: traces they may have units.
-_ALSO = {"mem": "mem_bytes", "duration_s": "duration", "time_limit_s": "time_limit"}
+_ALSO = {"arrival_s": "submitted_at", "mem": "mem_bytes", "duration_s": "duration", "time_limit_s": "time_limit"}
 _USER = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
 #: A number as programs write it. The history's numbers are shortest float texts, with up to 17 digits or an exponent.
 _NUMBER = re.compile(r"\d{1,16}(?:\.\d{1,24})?(?:e[+-]?\d{1,2})?", re.ASCII)
@@ -116,18 +116,15 @@ def read(lines: Iterable[str], name: str) -> Trace:
 def _judge(head: list[str], name: str) -> None:
     if not any(head):
         raise BadRequest(f"{name} has nothing in its first line, which must name the columns: {_SEE}")
-    has = {*head, *(column for column, other in _ALSO.items() if other in head)}
-    if "submitted_at" in has:
-        has.add("arrival_s")
-    missing = [column for column in ("arrival_s", "user", "mem", "duration_s") if column not in has]
-    if missing:
-        raise BadRequest(f"{name} has no column {missing[0]}: its first line must name the columns, {_SEE}")
-    twice = next((column for column in head if column and head.count(column) > 1), None)
-    if twice:
-        raise BadRequest(f"{name} has the column {brief(twice)} twice")
-    both = next((f"{column} and {other}" for column, other in _ALSO.items() if column in head and other in head), None)
-    if both:
-        raise BadRequest(f"{name} has the columns {both}, which say the same: leave out one")
+    for column in ("arrival_s", "user", "mem", "duration_s"):
+        if column not in head and _ALSO.get(column) not in head:
+            raise BadRequest(f"{name} has no column {column}: its first line must name the columns, {_SEE}")
+    for column in filter(None, head):
+        if head.count(column) > 1:
+            raise BadRequest(f"{name} has the column {brief(column)} twice")
+    for column, other in _ALSO.items():
+        if column in head and other in head:
+            raise BadRequest(f"{name} has the columns {column} and {other}, which say the same: leave out one")
 
 
 def _from_zero(found: list[Request]) -> tuple[Request, ...]:
@@ -175,16 +172,15 @@ class _Line:
 
 
 def _request(line: _Line, number: int) -> Request:
-    arrival_s = line.read("submitted_at", _moment) if line.is_history else line.read("arrival_s", _seconds)
     return Request(
         number=number,
-        arrival_s=arrival_s,
+        arrival_s=line.read("arrival_s", _moment if line.is_history else _seconds),
         user=line.read("user", _user),
         mem_bytes=line.read("mem", _bytes if line.called("mem") == "mem_bytes" else _size),
         gpus=line.read("gpus", _gpus, 1),
         duration_s=max(LEAST_S, round(line.read("duration_s", _seconds), 3)),
         time_limit_s=line.read("time_limit_s", _limit) if line.text("time_limit_s") else None,
-        level=line.read("level", _level, Level.NORMAL),
+        level=line.read("priority", _level, Level.NORMAL),
         group=line.read("group", _user) if line.text("group") else "",
         name=line.text("name"),
         line=line.number,

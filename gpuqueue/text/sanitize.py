@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import pattern
+
 #: Unicode categories of characters that control a terminal or have no glyph: controls (line ends, ESC), direction
 #: marks, zero-width characters, surrogates, private and unassigned characters, line and paragraph separators.
 _OBEYED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -88,3 +91,24 @@ def brief(value: object, width: int = 60) -> str:
     except Exception:  # noqa: BLE001 - the value may be of any type, and its repr may fail
         text = f"something of type {type(value).__name__}"
     return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+#: The one rule for names of users, pools and tags. They become part of keys in the store, and of lists with commas.
+_NAME = pattern(r"[A-Za-z0-9_.@+-]{1,64}")
+
+
+def is_name(text: str) -> bool:
+    """Return whether *text* can be the name of a user, a pool or a tag."""
+    return _NAME.fullmatch(text) is not None
+
+
+def name_of(what: str, text: str) -> str:
+    """Return *text*, the name of a *what*.
+
+    Raises:
+        BadRequest: *text* cannot be a name.
+
+    """
+    if not is_name(text):
+        raise BadRequest(f"{brief(text)} is no {what}: letters, digits and _ . @ + - only, at most 64 of them")
+    return text

@@ -36,6 +36,11 @@ from gpuqueue.cli.output.devices import device_plain
 from gpuqueue.cli.output.queue_json import listing_to_plain
 from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.cli.why.as_json import why_to_plain
+from gpuqueue.client.devices import Devices
+from gpuqueue.client.estimate import Estimator
+from gpuqueue.client.history import History
+from gpuqueue.client.jobs import Jobs
+from gpuqueue.client.logs import Logs
 from gpuqueue.client.why import Why
 from gpuqueue.doctor.examination import EXIT_CODES, ORDER
 from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
@@ -122,14 +127,15 @@ def every_command() -> dict[str, Options]:
 
 
 def test_every_command_and_option_is_described_and_none_that_is_gone() -> None:
-    """docs/reference/commands.md has a section for each command, with a row for each option, and no others."""
+    """The pages of the commands have a section for each command that names each option, and no others."""
     described = {
         head: {
             option
             for row in rows(text)
             for option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", row[0].replace("`", " "))
         }
-        for head, text in sections(REFERENCE / "commands.md").items()
+        for page in (REFERENCE / "commands.md", DOCS / "internals" / "worker-commands.md")
+        for head, text in sections(page).items()
         if head.split()[0] in PROGRAMS
     }
 
@@ -159,14 +165,15 @@ def test_the_reference_is_what_the_code_says() -> None:
 @pytest.mark.full
 def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     """The generator adds a missing section, row and setting, corrects a wrong default, and keeps the text."""
-    shutil.copytree(REFERENCE, tmp_path / "reference")
+    for folder in ("reference", "internals"):
+        shutil.copytree(DOCS / folder, tmp_path / folder)
     commands_page, settings_page = (tmp_path / "reference" / name for name in ("commands.md", "settings.md"))
     text = commands_page.read_text()
     begin, end = text.index("## `gpuqueue wait`"), text.index("## `gpuqueue cancel`")
     text = text[:begin] + text[end:]
     text = text.replace("Default 1000.", "Default 7.").replace("| `--foreground`", "| `--background`")
     commands_page.write_text(text)
-    settings_page.write_text(re.sub(r"^.*_LEASE`.*\n", "", settings_page.read_text(), flags=re.MULTILINE))
+    settings_page.write_text(re.sub(r"^.*_HOST_LOST_AFTER`.*\n", "", settings_page.read_text(), flags=re.MULTILINE))
 
     code, said = generate(tmp_path, "--check")
     assert code == 1
@@ -180,9 +187,9 @@ def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     assert "oldest first. Default `1000`." in written["gpuqueue queue"]
     assert ["--devices SPEC", "--foreground"] == first_words(written["gpuqueue up"])
     assert sections(REFERENCE / "commands.md")["gpuqueue cancel"] == written["gpuqueue cancel"]
-    lease = next(row for row in rows(settings_page.read_text()) if row[1] == "`lease`")
-    assert ["`GPUQUEUE_LEASE`", "`lease`", "`5m`", "duration"] == lease[:4]
-    assert lease[4].startswith("How long a claim holds")
+    lease = next(row for row in rows(settings_page.read_text()) if row[1] == "`host_lost_after`")
+    assert ["`GPUQUEUE_HOST_LOST_AFTER`", "`host_lost_after`", "`5m`", "duration"] == lease[:4]
+    assert lease[4].startswith("How long the jobs of a host")
 
 
 def test_every_exit_code_is_described() -> None:
@@ -250,7 +257,7 @@ def a_wait(job: Job) -> Why:
             theirs=0,
             own_before=0,
             start=Start(at_ms=None, devices=("GPU-0",), blockers=()),
-            limit=LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=1, most=1, asked=1, runs=(2,)),
+            limits=(LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=1, most=1, asked=1, runs=(2,)),),
             devices=(
                 Verdict(
                     device="GPU-0",
@@ -534,8 +541,18 @@ def fault(line: str) -> str | None:
     return next((f"no option {word}" for word in given if word not in options), None)
 
 
+#: The heading of each table of the client's methods, and what has these methods.
+GROUPS = {
+    "`client.jobs`": Jobs,
+    "`client.history`": History,
+    "`client.devices`": Devices,
+    "`client.logs`": Logs,
+    "And of `client`": Client,
+}
+
+
 def parameters_shown(text: str) -> list[tuple[str, set[str]]]:
-    """Return the methods in the client's table, each with the names of its parameters."""
+    """Return the methods in a table of the client, each with the names of its parameters."""
     cells = re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
     calls = [call for cell in cells for call in re.findall(r"`(\w+)\(([^`]*)\)`", cell)]
     words = [(name, re.sub(r"\(\)", "", given).split(",")) for name, given in calls]
@@ -547,11 +564,16 @@ def test_every_method_of_the_client_is_shown_with_its_parameters() -> None:
 
     A call by keyword once failed: the table said `get(job_id)`, and five parameters of submit were missing.
     """
-    shown = parameters_shown((ROOT / "docs/reference/python.md").read_text())
+    page = (ROOT / "docs/reference/python.md").read_text()
+    starts = [page.index(heading) for heading in GROUPS] + [len(page)]
 
-    assert len(shown) >= 30
-    for name, words in shown:
-        assert {*inspect.signature(getattr(Client, name)).parameters} - {"self"} == words, name
+    count = 0
+    for group, start, end in zip(GROUPS.values(), starts, starts[1:], strict=False):
+        for name, words in parameters_shown(page[start:end]):
+            method = Estimator.__call__ if name == "estimate" else getattr(group, name)
+            assert {*inspect.signature(method).parameters} - {"self"} == words, name
+            count += 1
+    assert count >= 30
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,13 +1,20 @@
-"""Tests that the documentation's pictures come from scripts of the repository, are small, and are used."""
+"""Tests that the documentation's pictures come from scripts of the repository, show today's tables, and are used."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+
+from gpuqueue.cli.output import device_table, history_columns, queue_table
+from gpuqueue.cli.top.lines import DEVICE_COLUMNS
+from gpuqueue.cli.why.table import HEAD as WHY_HEAD
+from gpuqueue.history.revision import REVISION
 
 ROOT = Path(__file__).resolve().parents[2]
 PICTURES = ROOT / "docs" / "pictures"
@@ -28,6 +35,13 @@ def made(script: str, directory: Path) -> set[str]:
     return {entry.name for entry in directory.iterdir()}
 
 
+def heads(picture: Path) -> set[tuple[str, ...]]:
+    """Return the heads of the tables in an SVG: the lines of text with only capitals, as their columns."""
+    texts = [each for each in ET.parse(picture).iter() if each.tag.endswith("}text")]  # noqa: S314 - our own
+    shown = (tuple(each.text or "" for each in row) for _, row in groupby(texts, key=lambda each: each.get("y")))
+    return {row for row in shown if len(row) > 1 and re.fullmatch(r"[A-Z /]+", "".join(row))}
+
+
 def words(picture: Path) -> str:
     """Return the text of an SVG."""
     return " ".join(ET.parse(picture).getroot().itertext())  # noqa: S314 - our own
@@ -40,14 +54,38 @@ def test_the_film_and_the_still_are_recorded(tmp_path: Path) -> None:
     assert {"first-look.svg", "top.svg"} == made("record.py", tmp_path)
 
     film = words(tmp_path / "first-look.svg")
-    for seen in ("gpuqueue up", "running", "why 3", "promised", "saved model.pt", "succeeded", "/home/ada/.local"):
+    for seen in ("gpuqueue up", "running", "why 3", "too little", "saved model.pt", "succeeded", "/home/ada/.local"):
         assert seen in film
     assert "/tmp" not in film
     text = (tmp_path / "first-look.svg").read_text()
     assert 7 == text.count('<g class="f ')
     assert "prefers-reduced-motion" in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-    assert "PROGRESS / REASON" in words(tmp_path / "top.svg")
+    for picture in ("first-look.svg", "top.svg"):
+        assert heads(PICTURES / picture) == heads(tmp_path / picture), "run docs/pictures/record.py"
+
+
+def test_the_pictures_show_the_tables_of_today() -> None:
+    """The pictures show the heads that the code prints, and its revision of the history database's tables.
+
+    If this fails, run docs/pictures/record.py.
+    """
+    film, screen = (heads(PICTURES / picture) for picture in ("first-look.svg", "top.svg"))
+    whole = {tuple(column.head for column in each) for each in (device_table.COLUMNS, DEVICE_COLUMNS)} | {WHY_HEAD}
+    fitted = [{column.head for column in each} for each in (queue_table.COLUMNS, history_columns.COLUMNS.values())]
+
+    assert whole <= film
+    assert [] == [row for row in film | screen if row not in whole and not any(each.issuperset(row) for each in fitted)]
+    assert {"PROGRESS / REASON", "PEAK"} <= {head for row in film for head in row}
+    assert [REVISION] == re.findall(r"tables at revision (\d+)", words(PICTURES / "first-look.svg"))[:1]
+
+
+def test_every_viewer_shows_the_columns() -> None:
+    """Spaces are kept without CSS, and no piece of text has a wider gap that a viewer could close."""
+    for picture in PICTURES.glob("*.svg"):
+        assert 'xml:space="preserve"' in picture.read_text()
+        texts = [each.text or "" for each in ET.parse(picture).iter() if each.tag.endswith("}text")]  # noqa: S314
+        assert [] == [text for text in texts if "  " in text or text != text.strip()]
 
 
 @pytest.mark.full

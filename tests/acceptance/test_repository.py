@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[2]
 SCHEMAS = {
     ".github/workflows/ci.yml": "vendor.github-workflows",
+    ".github/workflows/release.yml": "vendor.github-workflows",
     ".github/ISSUE_TEMPLATE/bug.yml": "vendor.github-issue-forms",
     ".github/ISSUE_TEMPLATE/feature.yml": "vendor.github-issue-forms",
     ".github/ISSUE_TEMPLATE/config.yml": "vendor.github-issue-config",
@@ -35,6 +37,26 @@ def test_the_workflow_runs_the_commands_of_the_readme() -> None:
 
     assert ["python3 dev.py test"] == commands["quick"]
     assert "python3 dev.py test --full" == commands["full"][-1]
+
+
+def test_a_release_is_built_and_tested_by_commands_of_dev_py() -> None:
+    """Only a tag publishes, only after the tests, and only the publishing job can prove who it is."""
+    workflow = YAML(typ="safe").load((ROOT / ".github/workflows/release.yml").read_text())
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+
+    assert {"push": {"tags": ["v*"]}} == workflow["on"]
+    assert ["python3 dev.py test", "python3 dev.py dist"] == [step["run"] for step in build["steps"] if "run" in step][
+        1:
+    ]
+    assert ("build", {"id-token": "write"}) == (publish["needs"], publish["permissions"])
+    assert "id-token" not in build["permissions"]
+
+
+def test_the_version_of_a_tag_is_that_of_the_package() -> None:
+    """The release workflow compares the tag with this output."""
+    done = subprocess.run([sys.executable, ROOT / "dev.py", "version"], capture_output=True, text=True, check=True)
+
+    assert version("gpuqueue-server") == done.stdout.strip()
 
 
 def test_the_hooks_are_the_linters_of_the_gate() -> None:

@@ -25,9 +25,7 @@ RETIRED = {
 }
 #: Lines on which a retired word is the name of a channel in the store.
 ALLOWED = re.compile(r"PREFIX \+ \"bell\"|``bell``")
-#: Modules that are due to be removed.
-LEFT_OUT = {ROOT / "workers" / "inside" / "script.py", ROOT / "workers" / "inside" / "bindings.py"}
-FILES = sorted({*ROOT.glob("gpuqueue/**/*.py"), *ROOT.glob("workers/**/*.py")} - LEFT_OUT)
+FILES = sorted({*ROOT.glob("gpuqueue/**/*.py"), *ROOT.glob("workers/**/*.py")})
 
 
 def words(path: Path) -> Iterator[tuple[int, str]]:

@@ -80,7 +80,7 @@ MISTAKES = {
     "submit train.py --mem 1G --python /nowhere": (2, "name one that is there with --python"),
     "submit train.py --mem 1G --lr 3": (2, "What belongs to the script goes after --. See gpuqueue submit --help"),
     "submit train.py three --mem 1G": (2, "(three). What belongs to the script goes after --."),
-    "stats --plot lab.docx": (2, "name a file that ends in .png, .svg, .html"),
+    "stats --plot lab.docx": (2, "name a file that ends in .png or .svg"),
     "stats --plot /nowhere/lab.svg": (2, "name a file in a directory that you may write to"),
     "simulate nowhere.csv --devices 24G": (2, "gpuqueue simulate --example prints one"),
     # an unknown job or device, or one in another state

@@ -42,7 +42,7 @@ def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
     for needed in (
         "gpuqueue/queue/lua/acts/claim.lua",
         "gpuqueue/migrations/env.py",
-        "gpuqueue/migrations/versions/0001_jobs_and_runs.py",
+        "gpuqueue/migrations/versions/0001_initial.py",
         "workers/shim/supervisor.py",
     ):
         assert needed in names

@@ -18,13 +18,13 @@ from gpuqueue.model.run import Ending
 
 NOW = datetime(2026, 11, 2, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)
-TEAM, CHAT, COMMAND = Notification("team"), Notification("json://host/secret", When.FAIL), Notification("command:true")
+TEAM, CHAT = Notification("team"), Notification("json://host/secret", When.FAIL)
 
 
 def ended(outbox: Outbox, *job_ids: int) -> None:
-    """Record failed jobs, each with a command and two messages, the second of which has number 2."""
+    """Record failed jobs, each with two messages."""
     for job_id in job_ids:
-        outbox.submit(job_id, make_spec(notifications=(TEAM, COMMAND, CHAT)))
+        outbox.submit(job_id, make_spec(notifications=(TEAM, CHAT)))
         outbox.claim(job_id)
         outbox.started(job_id)
         outbox.finish(job_id, Ending.from_status(1), JobState.FAILED)
@@ -37,11 +37,8 @@ def keys(due: list[Due]) -> list[tuple[int, int]]:
 
 
 def test_a_message_is_due_once_its_job_has_ended(database: HistoryDatabase, outbox: Outbox) -> None:
-    """A message is due once its job has ended, not before, even if that takes several batches.
-
-    A command is no message.
-    """
-    outbox.submit(1, make_spec(notifications=(TEAM, COMMAND, CHAT)))
+    """A message is due once its job has ended, not before, even if that takes several batches."""
+    outbox.submit(1, make_spec(notifications=(TEAM, CHAT)))
     outbox.record()
     outbox.claim(1)
     outbox.started(1)
@@ -51,7 +48,7 @@ def test_a_message_is_due_once_its_job_has_ended(database: HistoryDatabase, outb
     outbox.finish(1, Ending.from_status(0), JobState.SUCCEEDED)
     outbox.record()
 
-    assert [(1, 0), (1, 2)] == keys(database.due_notifications(now=NOW, most=9))
+    assert [(1, 0), (1, 1)] == keys(database.due_notifications(now=NOW, most=9))
     assert [(1, 0)] == keys(database.due_notifications(now=NOW, most=1))
 
 
@@ -60,7 +57,7 @@ def test_the_oldest_ends_go_first(database: HistoryDatabase, outbox: Outbox) -> 
     ended(outbox, 3)
     ended(outbox, 1)
 
-    assert [(3, 0), (3, 2), (1, 0), (1, 2)] == keys(database.due_notifications(now=NOW, most=9))
+    assert [(3, 0), (3, 1), (1, 0), (1, 1)] == keys(database.due_notifications(now=NOW, most=9))
 
 
 def test_one_sender_takes_a_message(database: HistoryDatabase, outbox: Outbox) -> None:
@@ -70,7 +67,7 @@ def test_one_sender_takes_a_message(database: HistoryDatabase, outbox: Outbox) -
 
     assert database.take_notification(first, until=NOW + MINUTE)
     assert not database.take_notification(first, until=NOW + MINUTE)
-    assert [(1, 2)] == keys(database.due_notifications(now=NOW, most=9))
+    assert [(1, 1)] == keys(database.due_notifications(now=NOW, most=9))
     again, _ = database.due_notifications(now=NOW + MINUTE, most=9)
     assert Due(job_id=1, number=0, tries=1) == again
     assert database.take_notification(again, until=NOW + 2 * MINUTE)
@@ -90,7 +87,7 @@ def test_what_was_noted_is_never_due_again(database: HistoryDatabase, outbox: Ou
     assert [second] == database.due_notifications(now=NOW + MINUTE, most=9)
     record = database.get(1)
     assert record is not None
-    assert [(0, Outcome.SENT, None), (2, None, "HTTP 500")] == [
+    assert [(0, Outcome.SENT, None), (1, None, "HTTP 500")] == [
         (each.number, each.outcome, each.trouble) for each in record.reported
     ]
 

@@ -15,7 +15,7 @@ from outbox import Outbox, ids
 from private_postgres import Server
 
 from gpuqueue.codec import encode_spec
-from gpuqueue.history import filters, migrate, text_index, text_search
+from gpuqueue.history import filters, index_choice, migrate, text_index, text_search
 from gpuqueue.history.connect import open_engine, reading, writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
@@ -122,7 +122,7 @@ queries = st.fixed_dictionaries(
 
 
 @pytest.mark.usefixtures("near")
-@pytest.mark.parametrize("few", [0, 2, filters.FEW])
+@pytest.mark.parametrize("few", [0, 2, index_choice.FEW])
 @gate
 @given(query=queries)
 def test_an_index_changes_no_answer(
@@ -132,19 +132,19 @@ def test_an_index_changes_no_answer(
 
     That holds for texts in few and in many jobs.
     """
-    monkeypatch.setattr(filters, "FEW", few)
+    monkeypatch.setattr(index_choice, "FEW", few)
 
     assert without(furnished, **query) == ids(furnished, **query)
 
 
 @pytest.mark.usefixtures("near")
-@pytest.mark.parametrize("few", [0, filters.FEW])
+@pytest.mark.parametrize("few", [0, index_choice.FEW])
 @pytest.mark.parametrize("which", range(len(COMMANDS)))
 def test_each_part_of_a_command_is_found(
     furnished: HistoryDatabase, monkeypatch: pytest.MonkeyPatch, few: int, which: int
 ) -> None:
     """Each part of a command is found, whatever its characters."""
-    monkeypatch.setattr(filters, "FEW", few)
+    monkeypatch.setattr(index_choice, "FEW", few)
     command = COMMANDS[which]
     its_own = {job_id for job_id in range(1, 13) if job_id % 5 == which}
     for start in range(0, len(command), 2):
@@ -152,7 +152,7 @@ def test_each_part_of_a_command_is_found(
 
 
 @pytest.mark.usefixtures("near")
-@pytest.mark.parametrize("few", [0, 2, filters.FEW])
+@pytest.mark.parametrize("few", [0, 2, index_choice.FEW])
 @pytest.mark.parametrize(
     "query",
     [
@@ -175,7 +175,7 @@ def test_beside_other_filters_an_index_changes_no_answer(
     furnished: HistoryDatabase, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
 ) -> None:
     """The index changes no result together with other filters, also on later pages."""
-    monkeypatch.setattr(filters, "FEW", few)
+    monkeypatch.setattr(index_choice, "FEW", few)
 
     assert without(furnished, **query) == ids(furnished, **query)
 
@@ -228,20 +228,6 @@ def test_without_fts5_jobs_are_written_and_found_all_the_same(
 
     assert (True, [13]) == (is_there(furnished), named(furnished, "written without"))
     assert [10, 5, 4] == named(furnished, "train")  # job 4 by its note
-
-
-def test_jobs_from_before_are_in_the_index(furnished: HistoryDatabase, history_url: str) -> None:
-    """Jobs from before the index are in it after an upgrade.
-
-    A history that goes back to revision 0006 accepts changes as it did.
-    """
-    migrate.downgrade(history_url, "0006")
-    with writing(furnished._engine) as connection:
-        connection.execute(jobs.update().where(jobs.c.id == 2).values(command="back at 0006"))
-    migrate.upgrade(history_url)
-
-    assert [2] == named(furnished, "back at 0006")
-    assert [10, 5] == named(furnished, "train.py")
 
 
 def test_without_the_extension_texts_are_found_by_reading(postgres_server: Server) -> None:

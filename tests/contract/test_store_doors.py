@@ -64,7 +64,7 @@ def resp_client(by: Connect, start_store: StartStore) -> Iterator[Any]:
 def _open(url: str) -> None:
     """Open a store."""
     queue = JobQueue(url)
-    queue.open(0)
+    queue.recovery.open(0)
     queue.close()
 
 
@@ -141,32 +141,32 @@ def test_a_job_goes_its_way(by: Connect, address: str) -> None:
     """A job is submitted, claimed, started, ended and reported over each kind of URL."""
     queue = JobQueue(address, by=by)
     with pytest.raises(StoreNotOpen):
-        queue.submit(make_spec())
-    assert queue.open(0)
+        queue.requests.submit(make_spec())
+    assert queue.recovery.open(0)
     offer = make_offer()
     serve(queue, offer)
     spec = make_spec(name="Größe \udcff", argv=("echo", "x" * 100_000))
 
-    first, second = queue.submit(spec), queue.submit(make_spec())
-    claim = queue.claim(offer, worker="w", lease_s=30, nonce="n")
+    first, second = queue.requests.submit(spec), queue.requests.submit(make_spec())
+    claim = queue.runs.claim(offer, worker="w", lease_s=30, nonce="n")
     assert claim is not None
-    state = queue.started(claim.job_id, claim.token, lease_s=30, log_path="/l", devices=())
+    state = queue.runs.started(claim.job_id, claim.token, lease_s=30, log_path="/l", devices=())
     with Doorbell(address, keys.END, by=by) as wakeups:
         assert wakeups.wait(0.01) is None
-        assert JobState.CANCELLED is queue.cancel(second.id)
+        assert JobState.CANCELLED is queue.jobs.cancel(second.id)
         wake = until(lambda: wakeups.wait(1.0))
 
     assert JobState.RUNNING is state
     assert second.id == wake.job_id
     assert spec == claim.spec
-    assert [first.id] == [job.id for job in queue.live() if not job.state.is_end]
-    assert queue.get(99) is None
-    assert (0, 1) == queue.counts()
-    assert queue.why(first.id) is not None
-    assert [offer.device] == [each.device for each in queue.devices()]
-    assert ["submit", "submit"] == [event.act.value for event in queue.events("0-0", most=2, wait_s=0.01)]
-    assert queue.backlog()[0] == len(queue.events("0-0"))
-    assert [] == queue.events(queue.events("0-0")[-1].id, wait_s=0.01)
+    assert [first.id] == [job.id for job in queue.jobs.live() if not job.state.is_end]
+    assert queue.jobs.get(99) is None
+    assert (0, 1) == queue.jobs.counts()
+    assert queue.jobs.why(first.id) is not None
+    assert [offer.device] == [each.device for each in queue.devices.all()]
+    assert ["submit", "submit"] == [event.act.value for event in queue.outbox.events("0-0", most=2, wait_s=0.01)]
+    assert queue.outbox.backlog()[0] == len(queue.outbox.events("0-0"))
+    assert [] == queue.outbox.events(queue.outbox.events("0-0")[-1].id, wait_s=0.01)
     queue.close()
 
 
@@ -274,10 +274,10 @@ def test_answers_in_pieces(by: Connect, relayed: Callable[..., tuple[Relay, str]
     queue = JobQueue(url, by=by)
     relay.in_pieces = True
 
-    queue.open(0)
-    job = queue.submit(make_spec(name="ü"))
+    queue.recovery.open(0)
+    job = queue.requests.submit(make_spec(name="ü"))
 
-    assert job == queue.get(job.id)
+    assert job == queue.jobs.get(job.id)
     queue.close()
 
 
@@ -373,7 +373,7 @@ def test_a_wrong_password_is_said(by: Connect, start_store: StartStore) -> None:
         queue = JobQueue(address, by=by)
 
         with pytest.raises(StoreNotReady, match="password"):
-            queue.submit(make_spec())
+            queue.requests.submit(make_spec())
 
         queue.close()
 
@@ -382,7 +382,7 @@ def test_a_password_that_nobody_wants_keeps_nobody_out(start_store: StartStore) 
     """A needless password is no error, as with the library: the site removed it, and the settings still have it."""
     queue = JobQueue(f"redis://:hush@{_tcp(start_store)}", by=connect_at_once)
 
-    assert queue.open(0)
+    assert queue.recovery.open(0)
 
     queue.close()
 
@@ -395,11 +395,11 @@ def test_nothing_is_done_for_anybody_else_or_elsewhere(by: Connect, start_store:
         queue = JobQueue(bad, by=by)
 
         with pytest.raises((StoreNotReady, Unreadable)):
-            queue.submit(make_spec())
+            queue.requests.submit(make_spec())
 
         queue.close()
     queue = JobQueue(url)
-    assert (0, 0) == queue.counts()
+    assert (0, 0) == queue.jobs.counts()
     queue.close()
 
 
@@ -495,16 +495,16 @@ def test_a_store_that_is_killed_between_sending_and_answering(by: Connect, own_s
     queue.epoch()
     relay.left = 0
     with pytest.raises(StoreUnreachable):
-        queue.submit(make_spec(), nonce="n1")
+        queue.requests.submit(make_spec(), nonce="n1")
     own_store.kill()
     relay.left = None
     with pytest.raises(StoreUnreachable):
-        queue.submit(make_spec(), nonce="n1")
+        queue.requests.submit(make_spec(), nonce="n1")
     own_store.start()
 
-    job = queue.submit(make_spec(), nonce="n1")
+    job = queue.requests.submit(make_spec(), nonce="n1")
 
-    assert [job.id] == [each.id for each in queue.live()]
+    assert [job.id] == [each.id for each in queue.jobs.live()]
     queue.close()
     relay.close()
 
@@ -513,11 +513,11 @@ def test_a_store_that_was_started_anew_is_not_noticed(by: Connect, own_store: Ow
     """A restarted store is not noticed by callers: the dead connection is replaced before anything is sent."""
     _open(own_store.url)
     queue = JobQueue(own_store.url, by=by)
-    first = queue.submit(make_spec()).id
+    first = queue.requests.submit(make_spec()).id
     own_store.kill()
     own_store.start()
 
-    assert first + 1 == queue.submit(make_spec()).id
+    assert first + 1 == queue.requests.submit(make_spec()).id
 
     queue.close()
 
@@ -606,6 +606,7 @@ def test_what_is_wrong_with_a_secure_line_is_said(
     assert "its certificate is not trusted: name the authority that signed it in the address" in said(secure)
     assert "a file that its address names as ssl_… is not there" in said(f"{secure}?ssl_ca_certs={tmp_path / 'none'}")
     assert "Does it speak TLS?" in said(plain.replace("redis://", "rediss://"))
+    assert "does it want TLS? Then its address begins with rediss://" in said(secure.replace("rediss://", "redis://"))
 
 
 def test_words_for_a_secure_line_stand_in_no_other_address() -> None:

@@ -38,7 +38,7 @@ def moved(
         for name, value in clock.environ.items():
             patch.setenv(name, value)
         store.start()
-    site = Site(state, settings.redis_url, **clock.environ, GPUQUEUE_LEASE="4s")
+    site = Site(state, settings.redis_url, **clock.environ, GPUQUEUE_HOST_LOST_AFTER="4s")
     yield site
     site.stop()
     store.stop()
@@ -48,7 +48,7 @@ def start(site: Site, tmp_path: Path) -> tuple[int, ProcessIdentity, Path]:
     """Start a job that exits with 3 once a gate file exists; return its id, its process and the gate file."""
     pid, gate = tmp_path / "pid", tmp_path / "gate"
     script = f"echo $$ > {pid}.part; mv {pid}.part {pid}; while [ ! -e {gate} ]; do sleep 0.05; done; exit 3"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
     identity = ProcessIdentity.of(int(until(lambda: pid.exists() and pid.read_text())))
     assert identity is not None
     return job.id, identity, gate
@@ -80,9 +80,9 @@ def test_a_wall_clock_that_is_set_ends_no_job(moved: Site, clock: MovedClock, tm
         clock.set(wrong_by_s)
         outlive_the_grace(moved, job_id)
         assert process.alive(), moved.log()
-        other = moved.queue.submit(make_spec(mem_bytes=MIB))
+        other = moved.queue.requests.submit(make_spec(mem_bytes=MIB))
         assert "exit 0" == str(moved.until_recorded(other.id).runs[-1].ending)
-        assert moved.queue.devices()[0].seen_s_ago < moved.settings.lease_s
+        assert moved.queue.devices.all()[0].seen_s_ago < moved.settings.lease_s
     gate.touch()
 
     record = moved.until_recorded(job_id)

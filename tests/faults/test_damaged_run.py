@@ -25,7 +25,7 @@ def directory_of(site: Site, job_id: int) -> RunDir:
 
 def start_job(site: Site, script: str) -> tuple[int, RunDir, ProcessIdentity]:
     """Run a shell script that must not run twice; return its job id, its run directory and its first process."""
-    job_id = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=False)).id
+    job_id = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=False)).id
     site.until_state(job_id, JobState.RUNNING)
     directory = directory_of(site, job_id)
     pid = directory.path / "pid"
@@ -90,7 +90,7 @@ def test_a_worker_adopts_what_it_can_and_ends_what_it_cannot(site: Site) -> None
         )
         assert not process.alive()
         until(lambda directory=directory: not (directory.path / "spec").exists(), what="the settlement")  # type: ignore[misc]
-    site.queue.cancel(whole[0])
+    site.queue.jobs.cancel(whole[0])
     assert JobState.CANCELLED is site.until_recorded(whole[0]).job.state
     assert worker.poll() is None
     assert "its figures so far are lost" in site.log()
@@ -120,7 +120,7 @@ def test_an_end_that_nobody_can_read_is_a_lost_run(site: Site, tmp_path: Path, k
     state, ending, detail = ending_of(site.until_recorded(job_id))
     assert (JobState.LOST, EndingKind.LOST) == (state, ending)
     assert "exit" in detail
-    job = site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("true",), mem_bytes=MIB))
     assert JobState.SUCCEEDED is site.until_recorded(job.id).job.state
     assert worker.poll() is None
 
@@ -150,7 +150,7 @@ def test_whatever_a_job_does_to_its_run_directory_its_end_is_told(site: Site) ->
     ids = {}
     for name, (spoil, _) in SPOILS.items():
         script = f"cd $GPUQUEUE_RUN_DIR && {spoil}; sleep 1.2; exit 4"  # longer than the shim's polling interval
-        ids[name] = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=False)).id
+        ids[name] = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=False)).id
 
     for name, job_id in ids.items():
         record = site.until_recorded(job_id)

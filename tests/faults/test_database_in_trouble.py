@@ -31,6 +31,7 @@ from gpuqueue.client import Client
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import migrate
 from gpuqueue.history.connect import open_engine, writing
+from gpuqueue.history.revision import REVISION
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
@@ -54,12 +55,12 @@ Fault = tuple[str, Callable[[], AbstractContextManager[None]], str, bool]
 
 def life(queue: JobQueue) -> int:
     """Run one job from submit to finish; return its id."""
-    job_id = queue.submit(make_spec()).id
+    job_id = queue.requests.submit(make_spec()).id
     claimed = must_claim(queue)
     assert job_id == claimed.job_id
-    assert queue.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    assert queue.runs.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
     ended = Ending.from_status(0)
-    assert queue.finish(job_id, claimed.token, state=JobState.SUCCEEDED, ending=ended, duration_s=1.0, devices=())
+    assert queue.runs.finish(job_id, claimed.token, state=JobState.SUCCEEDED, ending=ended, duration_s=1.0, devices=())
     return job_id
 
 
@@ -82,7 +83,7 @@ def refused(client: Client, words: str) -> bool:
     The helper fails if the history is not refused at all.
     """
     with pytest.raises(HistoryUnreachable) as caught:
-        client.history()
+        client.history.search()
     return re.search(words, str(caught.value)) is not None
 
 
@@ -91,7 +92,7 @@ def go_through(site: Site, faults: list[Fault]) -> None:
     serve(site.queue)
     site.spawn_command([sys.executable, str(WITH_CONSTANT), *CONSTANTS, "record"])
     jobs = [life(site.queue)]
-    until(lambda: site.queue.backlog() == (0, None), what="a book that is well")
+    until(lambda: site.queue.outbox.backlog() == (0, None), what="a book that is well")
     for name, broken, words, readable in faults:
         before = len(reported(site))
         with broken():
@@ -101,18 +102,18 @@ def go_through(site: Site, faults: list[Fault]) -> None:
                 return any(re.search(words, line) for line in reported(site)[before:])
 
             until(said, what=f"{name}: {words}")
-            assert site.queue.backlog()[0] >= 4
+            assert site.queue.outbox.backlog()[0] >= 4
             with Client(site.settings) as client:
                 if readable:
-                    assert jobs[0] in [record.job.id for record in client.history(limit=1000)]
+                    assert jobs[0] in [record.job.id for record in client.history.search(limit=1000)]
                 else:
                     until(lambda client=client, words=words: refused(client, words), what=f"{name} for a reader")
-        until(lambda: site.queue.backlog() == (0, None), what=f"{name} mended")
+        until(lambda: site.queue.outbox.backlog() == (0, None), what=f"{name} mended")
         until(lambda: reported(site)[-1] == "the history is recorded again", what=f"{name}: a word that it is well")
         lines = reported(site)[before:]
         assert len(lines) == len(set(lines)), lines
     database = site.client.database
-    assert jobs == [record.job.id for record in reversed(site.client.history(limit=10_000))]
+    assert jobs == [record.job.id for record in reversed(site.client.history.search(limit=10_000))]
     for job_id in jobs:
         assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.FINISH] == [event.act for event in database.events(job_id)]
         record = database.get(job_id)
@@ -145,7 +146,7 @@ def test_commands_say_it_in_one_line(site: Site, store_url: str) -> None:
     )
     assert 2 == json.loads(site.cli("status", "--json").stdout)["unrecorded"]
     site.cli("cancel", str(job_id))
-    assert JobState.CANCELLED is site.client.get(job_id).state
+    assert JobState.CANCELLED is site.client.jobs.get(job_id).state
 
 
 @pytest.mark.full
@@ -172,7 +173,7 @@ def test_a_machine_comes_up_without_its_book(site: Site) -> None:
 
     assert 4 == done.returncode
     assert "is damaged" in done.stderr
-    assert [] == site.queue.devices()
+    assert [] == site.queue.devices.all()
 
 
 # ---- SQLite ----------------------------------------------------------------------------------------------------------
@@ -224,7 +225,7 @@ class File:
             yield
 
     def _set(self, revision: str) -> Iterator[None]:
-        for each in (revision, migrate.head()):
+        for each in (revision, REVISION):
             other = sqlite3.connect(self.path, isolation_level=None, timeout=10)
             other.execute("UPDATE alembic_version SET version_num = ?", [each])
             other.close()
@@ -254,7 +255,7 @@ def test_sqlite(store_url: str, tmp_path: Path) -> None:
                     ("locked", file.locked, r"is held by another program \(database is locked\)", True),
                     ("moved", file.moved, "is not there yet: run gpuqueue up", False),
                     ("garbage", lambda: file.moved("no database " * 999), "is damaged .*gpuqueue doctor says", False),
-                    ("older", lambda: file.of_revision("0001"), r"older \(0001\) .*: run gpuqueue db upgrade", False),
+                    ("older", lambda: file.of_revision("0000"), r"older \(0000\) .*: run gpuqueue db upgrade", False),
                     ("newer", lambda: file.of_revision("9999"), r"newer \(9999\) .*: upgrade gpuqueue", False),
                     ("full", full, "cannot be written, its disk is full .*: free some space", True),
                 ],

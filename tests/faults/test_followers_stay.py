@@ -39,7 +39,7 @@ def test_followers_wait_for_the_store_and_go_on(working: Site, own_store: OwnSto
     """
     go, out = tmp_path / "go", {}
     script = f"echo one; while ! test -e {go}; do sleep 0.05; done; echo two; exit 4"
-    job = str(working.client.submit(["sh", "-c", script], mem="1M").id)
+    job = str(working.client.jobs.submit(["sh", "-c", script], mem="1M").id)
     working.until_state(int(job), JobState.RUNNING)
     followers = {}
     for words in (("logs", "-f", job), ("attach", job), ("wait", job)):
@@ -68,7 +68,7 @@ def test_followers_wait_for_the_store_and_go_on(working: Site, own_store: OwnSto
 
 def _listens(site: Site, pid: int) -> bool:
     """Return whether this process has asked the store for its job; it does so only after it has subscribed."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir())) > 4 and site.queue.live() != []
+    return len(list(Path(f"/proc/{pid}/fd").iterdir())) > 4 and site.queue.jobs.live() != []
 
 
 def test_a_store_that_never_was_there_is_told_at_once() -> None:

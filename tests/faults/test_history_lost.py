@@ -47,14 +47,14 @@ def test_a_database_lost_under_a_running_recorder(robbed: tuple[Site, Callable[[
     site, rob = robbed
     site.start_recorder()
     site.start_worker()
-    before = site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id).job.id
+    before = site.until_recorded(site.queue.requests.submit(make_spec(mem_bytes=MIB)).id).job.id
     gate = tmp_path / "gate"
     script = f"while [ ! -e {gate} ]; do sleep 0.05; done; exit 4"
-    runs_on = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB)).id
+    runs_on = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB)).id
     until(lambda: site.client.database.get(runs_on) is not None, what="the history knows the job")
 
     rob()
-    ends_meanwhile = site.queue.submit(make_spec(argv=("sh", "-c", "exit 9"), mem_bytes=MIB)).id
+    ends_meanwhile = site.queue.requests.submit(make_spec(argv=("sh", "-c", "exit 9"), mem_bytes=MIB)).id
     site.until_state_in_queue(ends_meanwhile, JobState.FAILED)
     lost = ("has no tables yet: run gpuqueue up, or gpuqueue db upgrade", "is not there yet: run gpuqueue up")
     until(lambda: any(words in site.log() for words in lost), what="it is said")
@@ -68,4 +68,4 @@ def test_a_database_lost_under_a_running_recorder(robbed: tuple[Site, Callable[[
     assert "exit 4" == str(site.until_recorded(runs_on).runs[-1].ending)
     assert site.client.database.get(before) is None
     assert 1 == site.log().count("the history database lost its history: ")
-    assert site.queue.submit(make_spec()).id == ends_meanwhile + 1
+    assert site.queue.requests.submit(make_spec()).id == ends_meanwhile + 1

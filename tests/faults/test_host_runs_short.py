@@ -30,7 +30,7 @@ NO_ROOM, NO_DESCRIPTOR, NO_PROCESS = (os.strerror(each) for each in (errno.ENOSP
 
 def trouble(site: Site) -> str:
     """Return why the site's device takes no job; empty if it takes jobs."""
-    (device,) = site.queue.devices()
+    (device,) = site.queue.devices.all()
     return device.trouble or ""
 
 
@@ -50,7 +50,7 @@ def waiting_job(site: Site, tmp_path: Path, *, code: int = 3) -> tuple[int, Proc
     """Start a job that exits with *code* once a gate file exists; return its id, its process and the gate file."""
     pid, gate = tmp_path / "pid", tmp_path / "gate"
     script = f"echo $$ > {pid}.part; mv {pid}.part {pid}; while [ ! -e {gate} ]; do sleep 0.05; done; exit {code}"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
     identity = ProcessIdentity.of(int(until(lambda: pid.exists() and pid.read_text())))
     assert identity is not None
     until(lambda: [2] == [_lines(each) for each in site.settings.runs_dir.glob("[0-9]*/*/pid")], what="the job runs")
@@ -74,17 +74,17 @@ def test_a_device_whose_host_has_no_room_takes_no_job_and_says_why(site: Site) -
     with own_disk(site.settings.runs_dir) as disk:
         site.start_worker()
         filler = fill(disk)
-        job = site.queue.submit(make_spec(mem_bytes=MIB))
+        job = site.queue.requests.submit(make_spec(mem_bytes=MIB))
 
         until(lambda: NO_ROOM in trouble(site), what="the device says why")
         assert f"closed: no run can begin: {NO_ROOM}" in site.cli("gpus").stdout
-        assert (JobState.QUEUED, 0, 0) == (site.client.get(job.id).state, *_counts(site, job.id))
-        until(lambda: site.queue.backlog() == (0, None), what="a history that has what happened")
-        before = len(site.client.story(job.id))
+        assert (JobState.QUEUED, 0, 0) == (site.client.jobs.get(job.id).state, *_counts(site, job.id))
+        until(lambda: site.queue.outbox.backlog() == (0, None), what="a history that has what happened")
+        before = len(site.client.jobs.events(job.id))
         for _ in range(2):  # the worker's retries cost the job nothing
             last = disk.stat().st_mtime_ns
             until(lambda: disk.stat().st_mtime_ns > last, what="the next try")  # noqa: B023 - called in this very turn
-        assert before == len(site.client.story(job.id)) <= 3
+        assert before == len(site.client.jobs.events(job.id)) <= 3
         left = {entry.name for entry in disk.iterdir() if not entry.name.startswith(".try-")}
         assert {".filler", "live"} >= left, "each try left a directory"
 
@@ -95,7 +95,7 @@ def test_a_device_whose_host_has_no_room_takes_no_job_and_says_why(site: Site) -
 
 
 def _counts(site: Site, job_id: int) -> tuple[int, int]:
-    job = site.client.get(job_id)
+    job = site.client.jobs.get(job_id)
     return job.attempt, job.losses
 
 
@@ -106,7 +106,7 @@ def test_a_full_disk_ends_no_healthy_job_and_keeps_nobody_from_cancelling_it(sit
     The heartbeat is written in place, the request to end is a link, and the spec's disk blocks are enough for the exit
     file.
     """
-    site.environ.update(GPUQUEUE_LEASE="3s")
+    site.environ.update(GPUQUEUE_HOST_LOST_AFTER="3s")
     site.start_recorder()
     with own_disk(site.settings.runs_dir) as disk:
         site.start_worker()
@@ -116,7 +116,7 @@ def test_a_full_disk_ends_no_healthy_job_and_keeps_nobody_from_cancelling_it(sit
         outlive_the_grace(site, job_id)
         assert process.alive()
 
-        site.client.cancel(job_id)
+        site.client.jobs.cancel(job_id)
         record = site.until_recorded(job_id)
         assert JobState.CANCELLED is record.job.state
         assert not process.alive()
@@ -129,7 +129,7 @@ def test_a_job_that_fills_the_disk_itself_has_failed_by_itself(site: Site) -> No
     script += "    while True: file.write(b'x' * 4096)\n"
     with own_disk(site.settings.runs_dir):
         site.start_worker()
-        job = site.queue.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
+        job = site.queue.requests.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
 
         record = site.until_recorded(job.id)
         assert ("exit 1", JobState.FAILED, 0) == (str(record.runs[-1].ending), record.job.state, record.job.losses)
@@ -181,24 +181,24 @@ def test_a_worker_without_descriptors_loses_no_run_and_recovers(site: Site, tmp_
     It used to take an unreadable exit file for a missing one and lose that run, and to take a running job for gone and
     kill it.
     """
-    site.environ.update(GPUQUEUE_LEASE="4s")
+    site.environ.update(GPUQUEUE_HOST_LOST_AFTER="4s")
     site.start_recorder()
     worker = site.start_worker(plain=plain)
     job_id, process, gate = waiting_job(site, tmp_path)
     with no_descriptors(worker.pid):
-        later = site.queue.submit(make_spec(mem_bytes=MIB))
+        later = site.queue.requests.submit(make_spec(mem_bytes=MIB))
         until(lambda: NO_DESCRIPTOR in trouble(site), what="the device says why")
         outlive_the_grace(site, job_id)
         assert process.alive()
-        assert JobState.RUNNING is site.client.get(job_id).state
+        assert JobState.RUNNING is site.client.jobs.get(job_id).state
         gate.touch()
         until(lambda: not process.alive())
         until(
-            lambda: "it cannot be settled for now" in site.log() or site.client.get(job_id).state.is_end,
+            lambda: "it cannot be settled for now" in site.log() or site.client.jobs.get(job_id).state.is_end,
             what="the worker has looked for the exit",
         )
         assert worker.poll() is None, site.log()
-        assert (JobState.QUEUED, 0) == (site.client.get(later.id).state, site.client.get(later.id).losses)
+        assert (JobState.QUEUED, 0) == (site.client.jobs.get(later.id).state, site.client.jobs.get(later.id).losses)
 
     for each, words in ((job_id, "exit 3"), (later.id, "exit 0")):
         record = site.until_recorded(each)
@@ -222,12 +222,15 @@ def test_a_worker_that_can_start_nothing_gives_back_and_recovers(
     worker = site.start_worker(plain=plain)
     running, _, gate = waiting_job(site, tmp_path)
     if idle:  # a thread of the pool is idle, so only the process cannot be created
-        site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)
+        site.until_recorded(site.queue.requests.submit(make_spec(mem_bytes=MIB)).id)
     with no_processes(worker.pid):
-        jobs = [site.queue.submit(make_spec(mem_bytes=MIB)).id for _ in range(5)]
+        jobs = [site.queue.requests.submit(make_spec(mem_bytes=MIB)).id for _ in range(5)]
         until(lambda: trouble(site).startswith("no run can begin"), what="the device says why")
         until(lambda: any(Act.RELEASE_CLAIM in _acts(site, each) for each in jobs), what="it tried, and said so")
-        until(lambda: {JobState.QUEUED} == {site.client.get(each).state for each in jobs}, what="all that it had taken")
+        until(
+            lambda: {JobState.QUEUED} == {site.client.jobs.get(each).state for each in jobs},
+            what="all that it had taken",
+        )
         assert {(0, 0)} == {_counts(site, each) for each in jobs}
         gate.touch()
         assert "exit 3" == str(site.until_recorded(running).runs[-1].ending), "what runs is not touched"
@@ -238,7 +241,7 @@ def test_a_worker_that_can_start_nothing_gives_back_and_recovers(
 
 
 def _acts(site: Site, job_id: int) -> list[Act]:
-    return [event.act for event in site.client.story(job_id)]
+    return [event.act for event in site.client.jobs.events(job_id)]
 
 
 @pytest.mark.full
@@ -249,9 +252,9 @@ def test_a_shim_that_cannot_fork_blames_the_host_and_not_the_job(site: Site) -> 
     """
     site.start_recorder()
     worker = site.start_worker()
-    site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)  # leaves an idle thread in the pool
+    site.until_recorded(site.queue.requests.submit(make_spec(mem_bytes=MIB)).id)  # leaves an idle thread in the pool
     with no_processes(worker.pid, but=1):  # the one process is the shim
-        job = site.queue.submit(make_spec(mem_bytes=MIB))
+        job = site.queue.requests.submit(make_spec(mem_bytes=MIB))
         until(lambda: f"cannot make a process: {NO_PROCESS}" in trouble(site), what="the device says why")
         until(lambda: Act.RELEASE_CLAIM in _acts(site, job.id), what="it tried, and said so")
 
@@ -300,7 +303,7 @@ def test_a_host_process_that_cannot_start_a_worker_tries_again(site: Site) -> No
         until(lambda: "cannot be started" in site.log(), what="the host process says why")
         assert host.poll() is None
 
-    until(lambda: site.queue.devices()[0].worker != device.worker, what="another worker")
+    until(lambda: site.queue.devices.all()[0].worker != device.worker, what="another worker")
 
 
 @pytest.mark.full

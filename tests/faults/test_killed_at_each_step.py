@@ -36,7 +36,7 @@ def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, t
     """After SIGKILL of a real worker at any step the next worker ends the job, which runs once."""
     site.start_recorder()
     effects = tmp_path / "effects"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; exit 0"), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; exit 0"), mem_bytes=MIB))
     command = [sys.executable, str(DIE_AT), "kill", step, "run", "--device", "0", "--plain"]
     killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
     assert -signal.SIGKILL == killed.returncode, killed.stderr
@@ -48,7 +48,7 @@ def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, t
     assert (STEPS[step], STEPS[step] - 1) == (len(record.runs), record.job.losses)
     assert ["run"] == effects.read_text().split()
     until(lambda: not list(site.settings.runs_dir.glob("[0-9]*/*/claim")), what="every run directory is settled")
-    assert 0 == site.queue.devices()[0].allocated_bytes
+    assert 0 == site.queue.devices.all()[0].allocated_bytes
 
 
 @pytest.mark.full
@@ -60,7 +60,7 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
     for ever.
     """
     site.start_recorder()
-    job = site.queue.submit(make_spec(mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(mem_bytes=MIB))
     place = "workers.run.directory:_unlink"
     command = [sys.executable, str(DIE_AT), f"kill@{file}", place, "run", "--device", "0", "--plain"]
     killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
@@ -99,7 +99,9 @@ def test_a_moment_of_trouble_at_any_step_ends_no_job(site: Site, tmp_path: Path,
     site.start_recorder()
     effects = tmp_path / "effects"
     heartbeat = "until [ -e $GPUQUEUE_RUN_DIR/meters ]; do sleep 0.05; done"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; {heartbeat}; exit 3"), mem_bytes=MIB))
+    job = site.queue.requests.submit(
+        make_spec(argv=("sh", "-c", f"echo run >> {effects}; {heartbeat}; exit 3"), mem_bytes=MIB)
+    )
 
     site.spawn_command([sys.executable, str(DIE_AT), "fail", step, "run", "--device", "0", "--plain"])
 
@@ -107,4 +109,4 @@ def test_a_moment_of_trouble_at_any_step_ends_no_job(site: Site, tmp_path: Path,
     assert "exit 3" == str(record.runs[-1].ending)
     assert ["run"] == effects.read_text().split()
     until(lambda: "the moment of trouble" in site.log(), what="the moment of trouble")
-    assert 20 > len(site.client.story(job.id)), "given back and claimed again, over and over"
+    assert 20 > len(site.client.jobs.events(job.id)), "given back and claimed again, over and over"

@@ -32,7 +32,7 @@ def test_a_run_that_asked_for_another_is_told_once(site: Site, tmp_path: Path, s
     site.start_recorder()
     effects = tmp_path / "effects"
     words = f"echo run >> {effects}; test $(wc -l < {effects}) -gt 1 || exit 75"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", words), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", words), mem_bytes=MIB))
     command = [sys.executable, str(DIE_AT), "kill", step, "run", "--device", "0", "--plain"]
     killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
     assert -signal.SIGKILL == killed.returncode, killed.stderr
@@ -40,7 +40,7 @@ def test_a_run_that_asked_for_another_is_told_once(site: Site, tmp_path: Path, s
     site.start_worker()
 
     def waits_or_is_over() -> bool:
-        found = site.client.get(job.id)
+        found = site.client.jobs.get(job.id)
         return found.state.is_end or found.reason is WaitReason.REQUEUE
 
     until(waits_or_is_over, what="the first run's end")

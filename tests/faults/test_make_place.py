@@ -75,7 +75,7 @@ def test_a_training_makes_place_and_goes_on_where_it_was(crowded: Site, tmp_path
     training = train(crowded, tmp_path)
     urgent = push_in(crowded)
     until((tmp_path / "saved").exists, what=f"the notice\n{crowded.log()[-2000:]}")
-    assert JobState.QUEUED is crowded.client.get(urgent).state
+    assert JobState.QUEUED is crowded.client.jobs.get(urgent).state
     (tmp_path / "leave").touch()
 
     assert JobState.SUCCEEDED is crowded.until_recorded(urgent).job.state
@@ -109,7 +109,7 @@ def test_a_worker_killed_during_the_grace_changes_nothing(crowded: Site, tmp_pat
     crowded.end(worker, signal.SIGKILL)
     (tmp_path / "leave").touch()
     until(lambda: list(crowded.settings.runs_dir.glob(f"{training}/*/exit")), what="the shim's last word")
-    assert JobState.RUNNING is crowded.client.get(training).state
+    assert JobState.RUNNING is crowded.client.jobs.get(training).state
 
     crowded.start_worker()
 
@@ -130,7 +130,7 @@ def test_a_worker_that_was_not_there_passes_the_word_on_when_it_is(crowded: Site
     training = train(crowded, tmp_path)
     crowded.end(worker, signal.SIGKILL)
     urgent = push_in(crowded)
-    until(lambda: crowded.queue.why(urgent).start.blockers == (training,), what="the recorder's tick")  # type: ignore[union-attr]
+    until(lambda: crowded.queue.jobs.why(urgent).start.blockers == (training,), what="the recorder's tick")  # type: ignore[union-attr]
     until(lambda: "makes place" in crowded.log())
     assert not (tmp_path / "saved").exists()
 

@@ -50,10 +50,10 @@ def recorder(site: Site, *constants: str) -> subprocess.Popen[bytes]:
 
 def end_one(site: Site, **notifications: Any) -> int:
     """Submit a job with *notifications* and end it."""
-    job = site.client.submit(["true"], mem="64M", **notifications).id
+    job = site.client.jobs.submit(["true"], mem="64M", **notifications).id
     claimed = must_claim(site.queue)
     ending = Ending.from_status(0)
-    site.queue.finish(
+    site.queue.runs.finish(
         claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=()
     )
     return job
@@ -61,7 +61,7 @@ def end_one(site: Site, **notifications: Any) -> int:
 
 def reported(site: Site, job: int) -> list[dict[str, Any]]:
     """Return the outcomes of the notifications of a job."""
-    found: list[dict[str, Any]] = json.loads(site.cli("show", str(job), "--json").stdout)["told"]
+    found: list[dict[str, Any]] = json.loads(site.cli("show", str(job), "--json").stdout)["deliveries"]
     return found
 
 
@@ -89,7 +89,7 @@ def test_what_is_refused_is_tried_again_and_given_up_at_last(open_site: Site, ho
     assert ("given_up", 5) == (one["outcome"], one["tries"])
     assert "500" in one["trouble"]
     assert 5 == len(hook.reported("refuse"))
-    assert JobState.SUCCEEDED is open_site.client.get(job).state
+    assert JobState.SUCCEEDED is open_site.client.jobs.get(job).state
     assert "on end     json://…: given up after 5 tries: " in open_site.cli("show", str(job)).stdout
     doctor = open_site.cli("doctor", check=False).stdout
     assert f"1 message was given up this week, the last about job {job}: " in doctor
@@ -129,7 +129,7 @@ def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_si
     until(lambda: outcome(open_site, last) == "sent", what="that it was sent")
     troubles = {reported(open_site, job)[0]["trouble"] for job in hanging}
     assert "it took longer than 2 s" in troubles
-    assert all(JobState.SUCCEEDED is open_site.client.get(job).state for job in hanging)
+    assert all(JobState.SUCCEEDED is open_site.client.jobs.get(job).state for job in hanging)
 
 
 @pytest.mark.full
@@ -194,7 +194,7 @@ def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, ho
 
     said = site.cli("submit", "--mem", "64M", "--on-end", hook.url("fine"), "--", "true")
     claimed = must_claim(site.queue)
-    site.queue.finish(
+    site.queue.runs.finish(
         claimed.job_id,
         claimed.token,
         state=JobState.SUCCEEDED,

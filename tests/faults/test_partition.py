@@ -50,7 +50,7 @@ def elsewhere(stack: ExitStack, store_url: str, place: Path, **settings: str) ->
     stack.callback(site.stop)
     site.environ["GPUQUEUE_REDIS_URL"] = link.url
     worker = site.spawn_command(network.command(str(BIN / "gpuqueue-worker"), "run", "--plain"))
-    until(lambda: worker.poll() is not None or site.queue.devices(), what="a worker over there")
+    until(lambda: worker.poll() is not None or site.queue.devices.all(), what="a worker over there")
     assert worker.poll() is None, site.log()
     return site, network.cut, network.heal
 
@@ -92,9 +92,9 @@ def test_with_stop_there_are_never_two_live_copies(
 
     The results that the cut-off side reports later change nothing.
     """
-    far, cut, heal = host(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="4s")
+    far, cut, heal = host(stack, store_url, tmp_path / "far", GPUQUEUE_HOST_LOST_AFTER="4s")
     job, effects, gate = submit(far, tmp_path)
-    near = Site(tmp_path / "near", store_url, GPUQUEUE_LEASE="4s")
+    near = Site(tmp_path / "near", store_url, GPUQUEUE_HOST_LOST_AFTER="4s")
     stack.callback(near.stop)
     near.start_recorder()
 
@@ -108,7 +108,7 @@ def test_with_stop_there_are_never_two_live_copies(
     near.until_recorded(job)
     heal()
     until(lambda: "stale" in far.log() or "no longer ours" in far.log(), timeout_s=60, what="the far side heard")
-    again = near.client.show(job)
+    again = near.client.jobs.show(job)
     assert [EndingKind.LOST, EndingKind.EXITED] == [run.ending.kind for run in again.runs if run.ending]
     assert (JobState.FAILED, 7) == (again.job.state, again.runs[1].ending.exit_code if again.runs[1].ending else None)
     assert max(lives(effects)[1]) == max(first)
@@ -120,7 +120,9 @@ def test_with_keep_a_cut_within_the_lease_costs_nothing(stack: ExitStack, store_
 
     The cut is longer than the grace, after which the default would have ended the job.
     """
-    far, cut, heal = proxied(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="5s", GPUQUEUE_ON_PARTITION="keep")
+    far, cut, heal = proxied(
+        stack, store_url, tmp_path / "far", GPUQUEUE_HOST_LOST_AFTER="5s", GPUQUEUE_ON_PARTITION="keep"
+    )
     job, effects, gate = submit(far, tmp_path)
 
     cut()
@@ -142,9 +144,11 @@ def test_with_keep_a_longer_cut_ends_one_of_two_copies(stack: ExitStack, store_u
 
     When the host is back, its own copy is ended and reports nothing.
     """
-    far, cut, heal = proxied(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="4s", GPUQUEUE_ON_PARTITION="keep")
+    far, cut, heal = proxied(
+        stack, store_url, tmp_path / "far", GPUQUEUE_HOST_LOST_AFTER="4s", GPUQUEUE_ON_PARTITION="keep"
+    )
     job, effects, gate = submit(far, tmp_path)
-    near = Site(tmp_path / "near", store_url, GPUQUEUE_LEASE="4s")
+    near = Site(tmp_path / "near", store_url, GPUQUEUE_HOST_LOST_AFTER="4s")
     stack.callback(near.stop)
     near.start_recorder()
 

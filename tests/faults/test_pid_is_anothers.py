@@ -64,12 +64,12 @@ def test_a_run_whose_shims_pid_is_anothers_now_is_lost_and_nobody_is_signalled(
     Worker and shim were killed, and the shim's pid was reused before the next worker started.
     """
     site.start_recorder()
-    job = site.queue.submit(make_spec(mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(mem_bytes=MIB))
     uuid = f"sim-{site.settings.host}-0"
-    claimed = site.queue.claim(make_offer(uuid, host=site.settings.host), worker="dead", lease_s=300, nonce="dead")
+    claimed = site.queue.runs.claim(make_offer(uuid, host=site.settings.host), worker="dead", lease_s=300, nonce="dead")
     assert claimed is None, "nobody has announced the device yet"
     directory = abandoned(site, job.id, uuid, before(somebody, boot))
-    site.client.cancel(job.id)
+    site.client.jobs.cancel(job.id)
     directory.ask_end(EndingKind.CANCELLED)
     assert {} == left(site.settings)
     end(site.settings)
@@ -85,15 +85,15 @@ def test_a_run_whose_shims_pid_is_anothers_now_is_lost_and_nobody_is_signalled(
 def abandoned(site: Site, job_id: int, uuid: str, shim: ProcessIdentity) -> RunDir:
     """Leave a run in the state in which a killed worker and a killed *shim* leave it."""
     offer = make_offer(uuid, host=site.settings.host)
-    site.queue.announce(offer, worker="dead", pid=1, boot_id="x")
-    site.queue.heartbeat(offer, [], lease_s=300)
-    claimed = site.queue.claim(offer, worker="dead", lease_s=300, nonce="dead")
+    site.queue.devices.announce(offer, worker="dead", pid=1, boot_id="x")
+    site.queue.devices.heartbeat(offer, [], lease_s=300)
+    claimed = site.queue.runs.claim(offer, worker="dead", lease_s=300, nonce="dead")
     assert claimed is not None
     assert job_id == claimed.job_id
     devices = (RunDevice(uuid=uuid, lease_bytes=MIB),)
     directory = RunDir.create(site.settings.runs_dir, Held(job_id=job_id, token=claimed.token, devices=devices))
     log_path = str(directory.log)
-    site.queue.started(job_id, claimed.token, lease_s=300, log_path=log_path, devices=devices)
+    site.queue.runs.started(job_id, claimed.token, lease_s=300, log_path=log_path, devices=devices)
     (directory.path / "pid").write_text(f"{shim}\n{shim}\n")
     return directory
 

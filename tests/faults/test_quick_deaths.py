@@ -26,14 +26,14 @@ from gpuqueue.text.units import GIB, MIB
 
 def dies(site: Site, script: str) -> int:
     """Run a job of this shell script until it fails or is lost, and return its id."""
-    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=False))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=False))
     assert site.until_recorded(job.id).job.state in {JobState.FAILED, JobState.LOST}
     return job.id
 
 
 def drains(site: Site) -> tuple[Drain, ...]:
     """Return the drains of the only device."""
-    (device,) = site.queue.devices()
+    (device,) = site.queue.devices.all()
     return device.drains
 
 
@@ -60,7 +60,7 @@ def test_three_crashes_at_once_drain_the_device_until_somebody_resumes_it(site: 
     assert all(f"job {job_id} (killed by SIGSEGV)" in said.why for job_id in jobs)
     waits = int(site.cli("submit", "--mem", "1M", "--", "true").stdout)
     until(lambda: "takes no new job, drained after quick deaths" in site.log(), what="the worker's word")
-    assert JobState.QUEUED is site.client.get(waits).state
+    assert JobState.QUEUED is site.client.jobs.get(waits).state
     table = site.cli("gpus").stdout
     assert "drained after quick deaths\n" in table
     assert f"gpuqueue resume sim-{site.settings.host}-0\n" in table
@@ -96,7 +96,7 @@ def test_a_shim_that_vanishes_is_held_against_the_host(site: Site, tmp_path: Pat
     def lose(number: int, *, seen: bool) -> None:
         began = tmp_path / f"began{number}"
         spec = make_spec(argv=("sh", "-c", f"touch {began}; sleep 1000"), mem_bytes=MIB, requeue=False)
-        job = site.queue.submit(spec)
+        job = site.queue.requests.submit(spec)
         until(began.exists, what="the job")
         (pid_file,) = site.settings.runs_dir.glob(f"{job.id}/*/pid")
         if not seen:
@@ -157,7 +157,9 @@ def test_what_cuda_says_counts_unless_the_device_s_trouble_explains_it(
         f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.02)\n"
         f"sys.exit({line!r})"
     )
-    jobs = [gpu_site.queue.submit(make_spec(argv=(sys.executable, "-c", code), mem_bytes=MIB)) for _ in range(3)]
+    jobs = [
+        gpu_site.queue.requests.submit(make_spec(argv=(sys.executable, "-c", code), mem_bytes=MIB)) for _ in range(3)
+    ]
     for job in jobs:
         gpu_site.until_state(job.id, JobState.RUNNING)
     gpu.state.gpus[0].error = GPU_IS_LOST if lost else 0

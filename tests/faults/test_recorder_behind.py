@@ -21,8 +21,8 @@ def test_output_comes_and_an_unknown_exit_code_is_called_that(site: Site) -> Non
     recorder = site.start_recorder()
     site.start_worker()
     recorder.send_signal(signal.SIGSTOP)
-    fails = site.queue.submit(make_spec(argv=("sh", "-c", "echo one; exit 7"), mem_bytes=MIB)).id
-    works = site.queue.submit(make_spec(argv=("echo", "two"), mem_bytes=MIB)).id
+    fails = site.queue.requests.submit(make_spec(argv=("sh", "-c", "echo one; exit 7"), mem_bytes=MIB)).id
+    works = site.queue.requests.submit(make_spec(argv=("echo", "two"), mem_bytes=MIB)).id
     for job_id, state in ((fails, JobState.FAILED), (works, JobState.SUCCEEDED)):
         site.until_state(job_id, state)
 

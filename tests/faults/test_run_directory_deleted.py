@@ -22,7 +22,7 @@ from gpuqueue.text.units import MIB
 def start_job(site: Site, reported: Path, *, requeue: bool) -> tuple[int, Path, ProcessIdentity, ProcessIdentity]:
     """Run a job that writes its pid to *reported*; return its id, its directory, its first process and its shim."""
     script = f"echo $$ >> {reported}; sleep 100"
-    job_id = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=requeue)).id
+    job_id = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=requeue)).id
     site.until_state(job_id, JobState.RUNNING)
     (directory,) = (site.settings.runs_dir / str(job_id)).iterdir()
     until(reported.exists, what="its first word")
@@ -57,10 +57,10 @@ def test_a_job_that_deletes_its_own_directory_ends(site: Site) -> None:
     site.start_recorder()
     site.start_worker()
     argv = ("sh", "-c", 'rm -rf "$GPUQUEUE_RUN_DIR"; sleep 100')
-    job_id = site.queue.submit(make_spec(argv=argv, mem_bytes=MIB, requeue=False)).id
+    job_id = site.queue.requests.submit(make_spec(argv=argv, mem_bytes=MIB, requeue=False)).id
 
     assert JobState.LOST is site.until_recorded(job_id).job.state
-    assert 0 == site.queue.devices()[0].allocated_bytes
+    assert 0 == site.queue.devices.all()[0].allocated_bytes
 
 
 @pytest.mark.full
@@ -85,5 +85,5 @@ def test_it_is_gone_before_another_worker_runs_it_again(site: Site, tmp_path: Pa
     until(lambda: len(reported.read_text().split()) > 1, what="the second run")
     assert not process.alive(), "two copies"
     shim.send(signal.SIGKILL)
-    site.queue.cancel(job_id)
+    site.queue.jobs.cancel(job_id)
     site.until_recorded(job_id)

@@ -12,6 +12,7 @@ import redis
 from factories import make_spec
 
 from gpuqueue.embedded import store as embedded
+from gpuqueue.embedded.server import find_server
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.errors import GpuQueueError, StoreNotReady, StoreUnreachable
 from gpuqueue.queue.connect import connect, translated
@@ -27,7 +28,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(state), "GPUQUEUE_CONFIG": os.devnull})
     store = EmbeddedStore(settings)
     store.start()
-    JobQueue(settings.redis_url).open(0)
+    JobQueue(settings.redis_url).recovery.open(0)
     yield settings
     store.stop()
 
@@ -58,7 +59,7 @@ def test_a_store_that_cannot_serve_says_why(own: Settings, config: dict[str, str
     queue = JobQueue(own.redis_url)
 
     with pytest.raises(StoreNotReady, match=words):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
 
     queue.close()
     admin.close()
@@ -74,7 +75,7 @@ def test_a_read_only_replica_says_so(own: Settings) -> None:
     queue = JobQueue(own.redis_url)
 
     with pytest.raises((StoreNotReady, StoreUnreachable)) as caught:
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
 
     assert "replica" in str(caught.value)
     queue.close()
@@ -105,8 +106,8 @@ def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatc
     server.send(signal.SIGKILL)
     assert server.wait(10)
     slowly = ("--key-load-delay", "100")  # microseconds for each key; the server answers clients after each 1024th
-    command = EmbeddedStore(own)._command()
-    monkeypatch.setattr(EmbeddedStore, "_command", lambda _self: [*command, *slowly])
+    command = EmbeddedStore(own)._command(find_server().path)
+    monkeypatch.setattr(EmbeddedStore, "_command", lambda _self, _program: [*command, *slowly])
     monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.9)
     began_s = monotonic()
 
@@ -166,7 +167,7 @@ def test_a_server_whose_socket_was_removed_makes_way(own: Settings, monkeypatch:
     """
     monkeypatch.setattr(embedded, "UNREACHABLE_S", 0.0)
     queue = JobQueue(own.redis_url)
-    job_id = queue.submit(make_spec()).id
+    job_id = queue.requests.submit(make_spec()).id
     queue.close()
     server = server_of(own)
     Path(own.socket_path).unlink()
@@ -175,7 +176,7 @@ def test_a_server_whose_socket_was_removed_makes_way(own: Settings, monkeypatch:
 
     assert not server.alive()
     assert server != server_of(own)
-    assert job_id == JobQueue(own.redis_url).get(job_id).id  # type: ignore[union-attr]
+    assert job_id == JobQueue(own.redis_url).jobs.get(job_id).id  # type: ignore[union-attr]
 
 
 def test_a_server_that_is_only_just_coming_up_is_left_alone(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

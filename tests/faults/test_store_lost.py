@@ -33,7 +33,9 @@ class Patient:
         self.site = site
         self.said, self.gate = place / f"said-{code}", place / f"gate-{code}"
         script = f"echo $$ >> {self.said}; while [ ! -e {self.gate} ]; do sleep 0.05; done; exit {code}"
-        self.job: Job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, name=f"patient-{code}"))
+        self.job: Job = site.queue.requests.submit(
+            make_spec(argv=("sh", "-c", script), mem_bytes=MIB, name=f"patient-{code}")
+        )
 
     def pids(self) -> list[int]:
         """Return the pid of each copy of the job that ever began."""
@@ -82,7 +84,7 @@ def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_pa
     all at once.
     """
     url = own_store.url if across == "socket" else own_store.listen()
-    site = Site(tmp_path / across, url, GPUQUEUE_LEASE="2s")
+    site = Site(tmp_path / across, url, GPUQUEUE_HOST_LOST_AFTER="2s")
     try:
         site.start_worker()
         process = Patient(site, tmp_path).process()
@@ -115,11 +117,11 @@ def test_everything_goes_on_where_it_was(
     effects = tmp_path / "effects"
     # Each job needs the whole device, so they run one by one, after the patients.
     waiting = [
-        site.queue.submit(make_spec(argv=("sh", "-c", f"echo {number} >> {effects}"), mem_bytes=8 * GIB)).id
+        site.queue.requests.submit(make_spec(argv=("sh", "-c", f"echo {number} >> {effects}"), mem_bytes=8 * GIB)).id
         for number in range(3)
     ]
-    held = site.queue.submit(make_spec(argv=("sh", "-c", f"echo held >> {effects}"), mem_bytes=8 * GIB)).id
-    site.queue.hold(held)
+    held = site.queue.requests.submit(make_spec(argv=("sh", "-c", f"echo held >> {effects}"), mem_bytes=8 * GIB)).id
+    site.queue.jobs.hold(held)
     until_in_book(site, held, JobState.HELD)
     tokens = [site.client.database.get(patient.job.id).runs[0].token for patient in patients]  # type: ignore[union-attr]
 
@@ -130,9 +132,9 @@ def test_everything_goes_on_where_it_was(
     if worker_dies:
         site.start_worker(plain=plain)
 
-    late = site.queue.submit(make_spec(argv=("sh", "-c", f"echo late >> {effects}"), mem_bytes=8 * GIB)).id
+    late = site.queue.requests.submit(make_spec(argv=("sh", "-c", f"echo late >> {effects}"), mem_bytes=8 * GIB)).id
     assert late > held + ID_GAP
-    assert [*waiting, held] == [job.id for job in site.client.jobs() if job.id in {*waiting, held}]
+    assert [*waiting, held] == [job.id for job in site.client.jobs.list() if job.id in {*waiting, held}]
     for patient in patients:
         patient.end()
     for patient, process, token, code in zip(patients, processes, tokens, (3, 4), strict=True):
@@ -140,11 +142,11 @@ def test_everything_goes_on_where_it_was(
         assert f"exit {code}" == str(record.runs[-1].ending)
         assert ([token], 0) == ([run.token for run in record.runs], record.job.losses)
         assert [process.pid] == patient.pids()
-        assert Act.RESTORE in [event.act for event in site.client.story(patient.job.id)]
+        assert Act.RESTORE in [event.act for event in site.client.jobs.events(patient.job.id)]
     assert ["exit 0"] * 4 == [str(site.until_recorded(each).runs[-1].ending) for each in (*waiting, late)]
     assert ["0", "1", "2", "late"] == effects.read_text().split()
-    assert JobState.HELD is site.client.get(held).state
-    site.client.release(held)
+    assert JobState.HELD is site.client.jobs.get(held).state
+    site.client.jobs.release(held)
     assert JobState.SUCCEEDED is site.until_recorded(held).job.state
 
 
@@ -154,7 +156,7 @@ MISSED = {"the job": 0, "the claim": 1, "the start": 2, "the end": 3}
 
 def record_steps(site: Site, job_id: int, steps: int) -> None:
     """Record what a recorder would have recorded that died right after the first *steps* steps of a job."""
-    reported = site.queue.events("0-0", most=1000)
+    reported = site.queue.outbox.events("0-0", most=1000)
     places = [place for place, event in enumerate(reported) if event.job_id == job_id]
     assert site.client.database.apply(
         reported[: places[steps]], expected=site.client.database.cursor(), epoch=site.queue.epoch() or ""
@@ -173,7 +175,7 @@ def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
     """
     site = own_site
     site.make_tables()
-    other = site.queue.submit(make_spec(mem_bytes=MIB)).id
+    other = site.queue.requests.submit(make_spec(mem_bytes=MIB)).id
     worker = site.start_worker()
     site.until_state(other, JobState.SUCCEEDED)
     patient = Patient(site, tmp_path, 5)
@@ -195,8 +197,8 @@ def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
     assert 1 == len(record.runs)
     assert [process.pid] == patient.pids()
     assert Path(record.runs[0].log_path or "").is_file()
-    assert Act.ADOPT in [event.act for event in site.client.story(patient.job.id)]
-    assert site.queue.submit(make_spec()).id > patient.job.id + ID_GAP - 10
+    assert Act.ADOPT in [event.act for event in site.client.jobs.events(patient.job.id)]
+    assert site.queue.requests.submit(make_spec()).id > patient.job.id + ID_GAP - 10
 
 
 @pytest.mark.full
@@ -211,7 +213,7 @@ def test_an_end_that_the_book_did_not_hear_of_is_told_again(
     """
     site = own_site
     site.make_tables()
-    other = site.queue.submit(make_spec(mem_bytes=MIB)).id
+    other = site.queue.requests.submit(make_spec(mem_bytes=MIB)).id
     worker = site.start_worker()
     site.until_state(other, JobState.SUCCEEDED)
     patient = Patient(site, tmp_path, 6)
@@ -269,7 +271,7 @@ def test_an_end_may_be_the_first_that_a_rebuilt_store_hears_of_a_run(own_store: 
 
     The run ended while the store was away, before the next heartbeat. Its end must not be taken for a stale one.
     """
-    site = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE="90s", GPUQUEUE_BEAT="10s")
+    site = Site(tmp_path / "state", own_store.url, GPUQUEUE_HOST_LOST_AFTER="90s", GPUQUEUE_BEAT="10s")
     try:
         site.make_tables()
         site.start_worker()
@@ -298,9 +300,9 @@ def test_a_device_that_somebody_drained_stays_drained(own_site: Site, own_store:
     site = own_site
     recorder = site.start_recorder()
     site.start_worker()
-    uuid = site.queue.devices()[0].device.uuid
+    uuid = site.queue.devices.all()[0].device.uuid
     site.cli("drain", "0", "--reason", "it is broken")
-    site.queue.drain([uuid], origin=DrainOrigin.DOWN, why="going down", by="gpuqueue")
+    site.queue.devices.drain([uuid], origin=DrainOrigin.DOWN, why="going down", by="gpuqueue")
     until(lambda: "it is broken" in site.log() and "going down" in site.log(), what="the worker has heard of it")
     site.end(recorder)
 
@@ -308,7 +310,7 @@ def test_a_device_that_somebody_drained_stays_drained(own_site: Site, own_store:
     site.spawn("record")
     until_open(site)
 
-    drains = until(lambda: site.queue.devices() and site.queue.devices()[0].drains, what="it is drained again")
+    drains = until(lambda: site.queue.devices.all() and site.queue.devices.all()[0].drains, what="it is drained again")
     assert [(DrainOrigin.PERSON, "it is broken")] == [(each.origin, each.why) for each in drains]
 
 
@@ -330,13 +332,16 @@ def test_a_run_of_which_nobody_speaks_is_over_before_its_job_starts_again(
         f'for pid in $(cut -d" " -f1 {said} 2>/dev/null); do kill -0 $pid && alive=$pid; done; '
         f'echo $$ ${{alive:-alone}} >> {said}; [ "$(wc -l < {said})" -gt 1 ] || sleep 1000'
     )
-    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
     until(lambda: said.exists() and said.read_text().count("alone") == 1, what="it runs")
     record_steps(site, job.id, MISSED["the claim"])
     site.end(worker, signal.SIGKILL)
 
     elsewhere = Site(
-        tmp_path / "elsewhere", own_store.url, GPUQUEUE_LEASE="6s", GPUQUEUE_DATABASE_URL=site.settings.database_url
+        tmp_path / "elsewhere",
+        own_store.url,
+        GPUQUEUE_HOST_LOST_AFTER="6s",
+        GPUQUEUE_DATABASE_URL=site.settings.database_url,
     )
     try:
         lose_data(own_store)
@@ -362,12 +367,12 @@ def test_a_recorder_killed_in_the_rebuild_is_followed_by_one_that_ends_it(
     """
     site = own_site
     recorder = site.start_recorder()
-    ids = [site.queue.submit(make_spec(name=f"n{number}")).id for number in range(600)]  # more than one page
+    ids = [site.queue.requests.submit(make_spec(name=f"n{number}")).id for number in range(600)]  # more than one page
     until_in_book(site, ids[-1], JobState.QUEUED)
     site.end(recorder)
     lose_data(own_store)
     place, _, turn = step.partition("@")
-    command = [sys.executable, str(DIE_AT), f"kill@{turn or 1}", f"gpuqueue.queue.jobqueue:JobQueue.{place}", "record"]
+    command = [sys.executable, str(DIE_AT), f"kill@{turn or 1}", f"gpuqueue.queue.recovery:Recovery.{place}", "record"]
     killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
     assert -signal.SIGKILL == killed.returncode, killed.stderr
     assert site.queue.epoch() is None
@@ -377,7 +382,9 @@ def test_a_recorder_killed_in_the_rebuild_is_followed_by_one_that_ends_it(
     until_open(site)
 
     assert [(each, f"n{number}") for number, each in enumerate(ids)] == [
-        (job.id, job.spec.name) for job in site.client.jobs()
+        (job.id, job.spec.name) for job in site.client.jobs.list()
     ]
-    until(lambda: len(site.client.story(ids[-1])) == 2, what="the story has the rebuild")
-    assert all([Act.SUBMIT, Act.RESTORE] == [event.act for event in site.client.story(each)] for each in ids[::50])
+    until(lambda: len(site.client.jobs.events(ids[-1])) == 2, what="the story has the rebuild")
+    assert all(
+        [Act.SUBMIT, Act.RESTORE] == [event.act for event in site.client.jobs.events(each)] for each in ids[::50]
+    )

@@ -44,24 +44,24 @@ def live(queue: JobQueue, count: int) -> None:
     """Run *count* jobs to their end: some exit, some are released or lost first, some are cancelled."""
     serve(queue)
     for number in range(count):
-        job_id = queue.submit(make_spec()).id
+        job_id = queue.requests.submit(make_spec()).id
         if number % 5 == 4:
-            queue.cancel(job_id)
+            queue.jobs.cancel(job_id)
             continue
         if number % 5 == 3:
-            assert queue.release_claim(job_id, must_claim(queue).token, "no room")
+            assert queue.runs.release_claim(job_id, must_claim(queue).token, "no room")
         if number % 5 == 2:
-            queue.lose(job_id, must_claim(queue).token, loss_limit=3, detail="gone")
+            queue.runs.lose(job_id, must_claim(queue).token, loss_limit=3, detail="gone")
         token = must_claim(queue).token
-        queue.started(job_id, token, lease_s=300, log_path="/l", devices=())
+        queue.runs.started(job_id, token, lease_s=300, log_path="/l", devices=())
         ended = Ending.from_status(number % 2)
-        queue.finish(job_id, token, state=JobState.SUCCEEDED, ending=ended, duration_s=1.0, devices=())
+        queue.runs.finish(job_id, token, state=JobState.SUCCEEDED, ending=ended, duration_s=1.0, devices=())
 
 
 def all_events(queue: JobQueue) -> list[Event]:
     """Return all events of the outbox."""
     found: list[Event] = []
-    while some := queue.events(found[-1].id if found else "0-0"):
+    while some := queue.outbox.events(found[-1].id if found else "0-0"):
         found += some
     return found
 
@@ -156,7 +156,7 @@ def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: py
                 server.kill()
                 server.start()
             recorders[victim] = site.spawn_command([sys.executable, str(WITH_CONSTANT), *words])
-        until(lambda: site.queue.backlog() == (0, None), what="an empty outbox", timeout_s=60)
+        until(lambda: site.queue.outbox.backlog() == (0, None), what="an empty outbox", timeout_s=60)
         assert passed(events[-1])
         assert all(recorder.poll() is None for recorder in recorders), site.log()
     finally:
@@ -200,11 +200,11 @@ def test_nobody_knows_whether_it_was_committed(
     while recorder.record(0):
         pass
 
-    assert (0, None) == queue.backlog()
+    assert (0, None) == queue.outbox.backlog()
     assert Cursor(epoch=epoch, last_id=events[-1].id) == database.cursor()
     assert written_by_one(events, epoch, f"sqlite:///{tmp_path / 'one.db'}") == rows(history_url)
 
 
 def _left(queue: JobQueue, database: HistoryDatabase) -> int:
     cursor = database.cursor()
-    return len(queue.events("0-0" if cursor is None else cursor.last_id))
+    return len(queue.outbox.events("0-0" if cursor is None else cursor.last_id))

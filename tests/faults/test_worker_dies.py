@@ -38,11 +38,11 @@ def test_a_worker_killed_right_after_the_claim_costs_nothing(site: Site, tmp_pat
     worker = site.start_worker()
     site.end(worker, signal.SIGKILL)
     effects = tmp_path / "effects"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}"), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}"), mem_bytes=MIB))
     # Repeats the last step of the killed worker: it claims the job and then does nothing.
     uuid = f"sim-{site.settings.host}-0"
     offer = make_offer(uuid, host=site.settings.host)
-    claimed = site.queue.claim(offer, worker="killed", lease_s=300, nonce="dead")
+    claimed = site.queue.runs.claim(offer, worker="killed", lease_s=300, nonce="dead")
     assert claimed is not None
 
     site.start_worker()
@@ -64,7 +64,7 @@ def test_a_worker_killed_while_its_job_runs_is_survived(site: Site, tmp_path: Pa
     worker = site.start_worker(plain=plain)
     effects, gate = tmp_path / "effects", tmp_path / "gate"
     script = f"echo $$ >> {effects}; while [ ! -e {gate} ]; do sleep 0.05; done; exit 5"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
     (pid,) = until(lambda: runs_of(effects))
     site.end(worker, signal.SIGKILL)
     alive = ProcessIdentity.of(int(pid))
@@ -84,12 +84,12 @@ def test_a_job_that_ends_while_no_worker_is_there_is_settled_by_the_next(site: S
     worker = site.start_worker()
     started, gate = tmp_path / "started", tmp_path / "gate"
     script = f"echo run > {started}; while [ ! -e {gate} ]; do sleep 0.02; done; exit 6"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
     until(lambda: runs_of(started))
     site.end(worker)
     gate.touch()
     until(lambda: list(site.settings.runs_dir.glob("[0-9]*/*/exit")), what="the shim's last word")
-    assert JobState.RUNNING is site.client.get(job.id).state
+    assert JobState.RUNNING is site.client.jobs.get(job.id).state
 
     site.start_worker()
 
@@ -105,14 +105,14 @@ def test_a_stopped_worker_leaves_its_jobs_alone(site: Site, tmp_path: Path) -> N
     site.start_recorder()
     worker = site.start_worker(plain=False)
     effects = tmp_path / "effects"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo $$ >> {effects}; sleep 1000"), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", f"echo $$ >> {effects}; sleep 1000"), mem_bytes=MIB))
     (pid,) = until(lambda: runs_of(effects))
 
     assert 0 == site.end(worker)
 
     assert ProcessIdentity.of(int(pid)) is not None
     site.start_worker(plain=False)
-    site.client.cancel(job.id)
+    site.client.jobs.cancel(job.id)
     assert JobState.CANCELLED is site.until_recorded(job.id).job.state
     assert until(lambda: ProcessIdentity.of(int(pid)) is None)
     assert [pid] == runs_of(effects)
@@ -125,7 +125,7 @@ def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_pa
     effects, left, gate = tmp_path / "effects", tmp_path / "left", tmp_path / "gate"
     # The shim's own child dies with the shim. A process that left the session is found only by the sweep.
     script = f"setsid sleep 1000 & echo $! >> {left}; echo $$ >> {effects}; [ -e {gate} ] || sleep 1000; kill %1"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
     (first,) = until(lambda: runs_of(effects))
     (pid_file,) = site.settings.runs_dir.glob("[0-9]*/*/pid")
     gate.touch()
@@ -136,15 +136,15 @@ def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_pa
     assert ["lost", "exited"] == [str(run.ending.kind) for run in record.runs if run.ending]
     assert "its shim vanished" in str(record.runs[0].ending)
     assert [None, None] == [ProcessIdentity.of(int(each)) for each in (first, left.read_text().split()[0])]
-    assert Act.LOSE in [event.act for event in site.client.story(job.id)]
+    assert Act.LOSE in [event.act for event in site.client.jobs.events(job.id)]
 
 
 @pytest.mark.full
 def test_the_database_may_be_away(site: Site) -> None:
     """Jobs are accepted, run and end without the history, which is complete in the end."""
     site.start_worker()
-    job = site.queue.submit(make_spec(mem_bytes=MIB))
-    until(lambda: site.queue.get(job.id).state is JobState.SUCCEEDED)  # type: ignore[union-attr]
+    job = site.queue.requests.submit(make_spec(mem_bytes=MIB))
+    until(lambda: site.queue.jobs.get(job.id).state is JobState.SUCCEEDED)  # type: ignore[union-attr]
 
     site.start_recorder()
 
@@ -160,11 +160,11 @@ def test_two_recorders_at_once_write_everything_once(site: Site) -> None:
     site.start_recorder()
     site.spawn("record")
     site.start_worker()
-    jobs = [site.queue.submit(make_spec(mem_bytes=MIB)).id for _ in range(10)]
+    jobs = [site.queue.requests.submit(make_spec(mem_bytes=MIB)).id for _ in range(10)]
 
     for job in jobs:
         assert 1 == len(site.until_recorded(job).runs)
-        assert 4 == len(site.client.story(job))
+        assert 4 == len(site.client.jobs.events(job))
 
 
 def test_a_damaged_run_directory_keeps_no_worker_from_starting(site: Site) -> None:
@@ -179,7 +179,7 @@ def test_a_damaged_run_directory_keeps_no_worker_from_starting(site: Site) -> No
 
     site.start_worker()
 
-    job = site.queue.submit(make_spec(mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(mem_bytes=MIB))
     assert "exit 0" == str(site.until_recorded(job.id).runs[-1].ending)
 
 
@@ -199,7 +199,7 @@ def test_the_peak_outlives_the_worker_that_saw_it(site: Site, tmp_path: Path) ->
         # exec frees all memory and resets the kernel's own maximum
         f"os.execv('/bin/sh', ['sh', '-c', 'while [ ! -e {gate} ]; do sleep 0.05; done'])\n"
     )
-    job = site.queue.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
     until(lambda: any("peak_bytes" in path.read_text() for path in site.settings.runs_dir.glob("[0-9]*/*/meters")))
 
     def seen() -> bool:
@@ -229,7 +229,7 @@ def test_one_event_that_the_book_cannot_take_stops_no_other(site: Site, store_ur
     )
     client.close()
     site.start_worker()
-    job = site.queue.submit(make_spec(mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(mem_bytes=MIB))
 
     site.start_recorder()
 
@@ -246,13 +246,13 @@ def test_runs_of_a_device_that_is_not_there_any_more_are_answered_for(site: Site
     site.environ["GPUQUEUE_DEVICES"] = "sim:2x8G"
     worker = site.start_worker("1")
     effects = tmp_path / "effects"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo $$ >> {effects}; sleep 1000"), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("sh", "-c", f"echo $$ >> {effects}; sleep 1000"), mem_bytes=MIB))
     (pid,) = until(lambda: runs_of(effects))
     site.end(worker, signal.SIGKILL)
 
     site.environ["GPUQUEUE_DEVICES"] = "sim:1x8G"
     site.start_worker("0")
-    site.client.cancel(job.id)
+    site.client.jobs.cancel(job.id)
 
     assert JobState.CANCELLED is site.until_recorded(job.id).job.state
     assert until(lambda: ProcessIdentity.of(int(pid)) is None)
@@ -265,13 +265,15 @@ def test_a_job_that_ignores_sigterm_is_gone_before_anybody_else_may_have_it(stor
 
     With a lease of 5 s and a kill grace of 10 s it used to live for 8 s beside its second copy.
     """
-    site = Site(tmp_path / "state", store_url, GPUQUEUE_LEASE="5s", GPUQUEUE_BEAT="1s", GPUQUEUE_KILL_GRACE="10s")
+    site = Site(
+        tmp_path / "state", store_url, GPUQUEUE_HOST_LOST_AFTER="5s", GPUQUEUE_BEAT="1s", GPUQUEUE_KILL_GRACE="10s"
+    )
     try:
         site.start_recorder()
         worker = site.start_worker()
         effects = tmp_path / "effects"
         script = f"trap '' TERM; echo $$ >> {effects}; while :; do sleep 0.1; done"
-        job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+        job = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
         (pid,) = until(lambda: runs_of(effects))
         site.end(worker, signal.SIGKILL)
 
@@ -293,7 +295,9 @@ def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) 
     site.environ["GPUQUEUE_BEAT"] = "4s"  # no heartbeat before the worker is killed
     worker = site.start_worker()
     gate = tmp_path / "gate"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done"), mem_bytes=MIB))
+    job = site.queue.requests.submit(
+        make_spec(argv=("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done"), mem_bytes=MIB)
+    )
     until(lambda: "started job" in site.log(), what="the start")
     began_s = time.monotonic()
     site.end(worker, signal.SIGKILL)
@@ -306,7 +310,7 @@ def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) 
     gate.touch()
 
     site.until_recorded(job.id)
-    timeline = site.client.show(job.id).runs[-1].devices[0].timeline
+    timeline = site.client.jobs.show(job.id).runs[-1].devices[0].timeline
     assert timeline is not None
     assert len(timeline.bytes) * timeline.step_s > adopted_s - 0.5
 

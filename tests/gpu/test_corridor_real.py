@@ -45,7 +45,7 @@ def holding(site: Site, gate: Path, mem_bytes: int, *sizes: int, deaf: bool = Fa
         ignoring = "trap '' TERM; " if deaf else ""
         line = f"{ignoring}exec {words} <{shlex.quote(str(gate))}"
         job = int(site.cli("submit", "--mem", f"{mem_bytes // MIB}M", "--", "sh", "-c", line).stdout)
-        until(lambda: said(site, job) or site.client.get(job).state.is_end, timeout_s=60, what=f"job {job}'s word")
+        until(lambda: said(site, job) or site.client.jobs.get(job).state.is_end, timeout_s=60, what=f"job {job}'s word")
         assert "ready\n" == said(site, job), f"{site.cli('show', str(job), check=False).stdout}\n{site.log()[-3000:]}"
         yield job
     finally:

@@ -53,18 +53,18 @@ def ended(queue: JobQueue, store: OwnStore) -> list[str]:
     log = store.settings.state_dir / "log-of-both"
     log.write_text("one line\n")
     for _ in range(2):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
         run = must_claim(queue)
-        queue.started(run.job_id, run.token, lease_s=300, log_path=str(log), devices=(device,))
+        queue.runs.started(run.job_id, run.token, lease_s=300, log_path=str(log), devices=(device,))
         ending = Ending.from_status(0)
         state = JobState.SUCCEEDED
-        queue.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1.0, devices=(device,))
+        queue.runs.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1.0, devices=(device,))
     with closing(HistoryDatabase(store.settings.database_url)) as database:
         recorder = Recorder(store.settings, queue, database)
         recorder.mend()
         while recorder.record(0):
             pass
-    assert (None, None) == (queue.get(1), queue.get(2))
+    assert (None, None) == (queue.jobs.get(1), queue.jobs.get(2))
     return ["1", "2"]
 
 
@@ -78,9 +78,9 @@ def test_a_command_takes_as_many_instructions_as_agreed(
     """
     shutil.copy(migrated_sqlite, own_store.settings.state_dir / "history.db")
     queue = JobQueue(own_store.url)
-    queue.open(0)
+    queue.recovery.open(0)
     serve(queue, make_offer())
-    jobs = {"ENDED": ended(queue, own_store), "LIVE": [str(queue.submit(make_spec()).id) for _ in range(2)]}
+    jobs = {"ENDED": ended(queue, own_store), "LIVE": [str(queue.requests.submit(make_spec()).id) for _ in range(2)]}
     queue.close()
     environ = {
         **{name: value for name, value in uncovered().items() if name != "PYTHONDONTWRITEBYTECODE"},

@@ -6,7 +6,6 @@ import os
 from contextlib import closing
 from pathlib import Path
 
-import pytest
 from one_shim import RUN_TOKEN, Shim
 
 from workers.run.links import LIVE
@@ -24,8 +23,7 @@ def inodes(runs: Path) -> set[int]:
     return {inode for inode, path in found if path != runs / LIVE}
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["forked", "by an older worker"])
-def test_a_run_makes_no_more_files_than_agreed(tmp_path: Path, *, old: bool) -> None:
+def test_a_run_makes_no_more_files_than_agreed(tmp_path: Path) -> None:
     """A run creates no more inodes than agreed.
 
     ext4 skips each inode that was freed lately, so on a busy host a new inode costs ten times as much as a new name.
@@ -33,8 +31,7 @@ def test_a_run_makes_no_more_files_than_agreed(tmp_path: Path, *, old: bool) -> 
     runs, seen = tmp_path / "runs", set[int]()
 
     with closing(Shims()) as forkserver:
-        by = None if old else forkserver
-        shim = Shim(runs, ["/bin/true"], before=lambda: seen.update(inodes(runs)), by=by)
+        shim = Shim(runs, ["/bin/true"], before=lambda: seen.update(inodes(runs)), by=forkserver)
         shim.ended()
         seen.update(inodes(runs))
         shim.process.close()

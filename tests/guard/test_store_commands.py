@@ -58,8 +58,8 @@ def test_a_claim_costs_the_same_however_many_wait(life: OneLife) -> None:
     """
     found = {}
     for waiting in (10, 1000):
-        while life.queue.counts()[0] < waiting:
-            life.queue.submit(make_spec())
+        while life.queue.jobs.counts()[0] < waiting:
+            life.queue.requests.submit(make_spec())
         found[waiting] = count_each_step(life)["claim"].total()
 
     assert found[1000] == found[10], found
@@ -73,11 +73,11 @@ def test_a_claim_costs_the_same_however_many_shapes_wait(life: OneLife, fit: int
     """
     sizes = [10 * GIB + number * MIB for number in range(TOO_LARGE)] + [number * MIB for number in range(1, fit + 1)]
     for size in 3 * sizes:
-        life.queue.submit(make_spec(mem_bytes=size))
+        life.queue.requests.submit(make_spec(mem_bytes=size))
     found, claims = [], list[Claim]()
     for _ in range(2):  # the first claim stores from which shape on there is room
         found.append(life.counted(lambda: claims.append(must_claim(life.queue, external_bytes=20 * GIB))))
-        assert life.queue.finish(
+        assert life.queue.runs.finish(
             claims[-1].job_id,
             claims[-1].token,
             state=JobState.SUCCEEDED,

@@ -29,11 +29,11 @@ def test_a_waiting_job_takes_what_was_agreed(life: OneLife) -> None:
     The spec is stored twice until the history has the submit, so the rest must stay small.
     """
     for _ in range(BEFORE):
-        life.queue.submit(make_spec())
+        life.queue.requests.submit(make_spec())
     before = life.kept()
 
     for _ in range(COUNTED):
-        life.queue.submit(make_spec())
+        life.queue.requests.submit(make_spec())
 
     after = life.kept()
     each_bytes = (sum(after.values()) - sum(before.values())) / COUNTED
@@ -50,7 +50,7 @@ def test_an_array_of_ten_thousand_takes_what_one_of_ten_takes(life: OneLife) -> 
     found = []
     for members in (5, 10, 10_000):  # the first creates keys that the later ones share
         before = _bytes_in_the_queue(life)
-        life.queue.submit(make_spec(array=Array.parse(f"0-{members - 1}")))
+        life.queue.requests.submit(make_spec(array=Array.parse(f"0-{members - 1}")))
         found.append(_bytes_in_the_queue(life) - before)
 
     assert abs(found[2] - found[1]) <= FEW_BYTES, found

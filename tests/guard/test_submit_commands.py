@@ -30,7 +30,7 @@ BEGIN = "from-here-on"
 def served(own_store: OwnStore) -> OwnStore:
     """Return a store without other clients, with a device that can run jobs."""
     queue = JobQueue(own_store.url)
-    queue.open(0)
+    queue.recovery.open(0)
     serve(queue)
     queue.close()
     return own_store
@@ -73,4 +73,4 @@ def test_the_client_sends_one_question(served: OwnStore) -> None:
     """A submit from Python sends one command, because a script may submit thousands of jobs."""
     settings = replace(served.settings, host=make_offer().host)
     with Client(settings) as client:
-        assert SENT == sent(served, lambda: client.submit("/bin/true", mem="1M"))
+        assert SENT == sent(served, lambda: client.jobs.submit("/bin/true", mem="1M"))

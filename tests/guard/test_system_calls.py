@@ -11,8 +11,7 @@ import pytest
 from factories import make_offer, serve
 from guard.bounds import Bound
 from guard.one_life import STEPS, OneLife, uncovered
-from guard.traced import NEEDS_STRACE, OPENS, SYNCS, attached, strace, succeeded, traced_program
-from one_shim import Shim
+from guard.traced import NEEDS_STRACE, SYNCS, attached, strace, succeeded
 from own_store import OwnStore
 
 from gpuqueue.queue.jobqueue import JobQueue
@@ -23,12 +22,6 @@ pytestmark = NEEDS_STRACE
 #: The number of jobs, and the bound for the store's disk waits of one step over all of them. Each step needs one wait:
 #: with fewer, promise P1 is broken; more are wasted. The store also maintains its own files, which may add one wait.
 JOBS, WAITS = 3, Bound(3, 4)
-#: Files that a shim opens from its start to its end, including those of its Python (measured: 68 with Python 3.11), and
-#: programs that are started: the shim and the job.
-SHIM_OPENS, SHIM_STARTS = Bound(34, 80), 2
-#: How often a shim and its job read or set a signal's handler. Python itself reads each of 64 handlers at its start,
-#: and a shim used to set each of them once more. Measured: 69, and 126 before that changed.
-SHIM_SIGNALS = Bound(35, 76)
 #: Files that ``gpuqueue submit`` opens beyond ``python -c "import click"``: modules and directories, always the same
 #: number. Measured on each version of Python. SPARE allows for another directory in which Python searches for modules.
 #: One more module is one more file. For a version that was not measured the bound is MANY.
@@ -62,64 +55,13 @@ def test_a_step_is_one_wait_for_the_disk(life: OneLife, tmp_path: Path, step: st
     WAITS.hold(waits, f"waits for the disk of {step}, {JOBS} times")
 
 
-def test_a_shim_opens_little_and_starts_only_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shim opens few files and starts only the job.
-
-    Each job waits for its shim between the claim and the job's first instruction.
-    """
-    out = tmp_path / "calls"
-    counting = traced_program(tmp_path, out, f"{OPENS},execve", sys.executable)
-    monkeypatch.setattr(sys, "executable", str(counting))
-
-    shim = Shim(tmp_path / "runs", ["/bin/true"])
-    shim.ended()
-
-    found = succeeded(out)
-    assert SHIM_STARTS == found["execve"], found
-    SHIM_OPENS.hold(sum(found[each] for each in OPENS.split(",")), "files opened by a shim and its job")
-
-
-def test_a_shim_waits_for_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shim waits for the disk once, for the exit file, which is the only record of the exit.
-
-    The pid file used to be synced as well, which delayed each start.
-    """
-    out = tmp_path / "calls"
-    counting = traced_program(tmp_path, out, f"{SYNCS},execve", sys.executable)
-    monkeypatch.setattr(sys, "executable", str(counting))
-
-    shim = Shim(tmp_path / "runs", ["/bin/true"])
-    shim.ended()
-
-    found = succeeded(out)
-    found.pop("execve")
-    assert 1 == found.total(), found
-
-
-def test_a_shim_sets_only_the_signals_that_are_not_as_they_should_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A shim sets only the signal handlers that differ from the default.
-
-    Sixty system calls between the fork and the job's first instruction used to change nothing.
-    """
-    out = tmp_path / "calls"
-    counting = traced_program(tmp_path, out, "rt_sigaction", sys.executable)
-    monkeypatch.setattr(sys, "executable", str(counting))
-
-    shim = Shim(tmp_path / "runs", ["/bin/true"])
-    shim.ended()
-
-    SHIM_SIGNALS.hold(succeeded(out)["rt_sigaction"], "signals asked for or set by a shim and its job")
-
-
 def test_a_submit_opens_no_more_files_than_agreed(own_store: OwnStore, tmp_path: Path) -> None:
     """A submit opens no more files than agreed.
 
     Home directories are often on NFS, where each open is a round trip.
     """
     queue = JobQueue(own_store.url)
-    queue.open(0)
+    queue.recovery.open(0)
     serve(queue, make_offer())
     queue.close()
     # Run outside a repository: the files that git opens there must not count.

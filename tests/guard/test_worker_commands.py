@@ -52,7 +52,7 @@ BATCHES = Bound(JOBS - 1, 4 * JOBS + 1)
 A_TURN = {"get": 3, "hget": 1, "settle": 1}
 #: Settings that make periodic work rare during the test: at most one heartbeat and one tick, and no claim attempt
 #: without a message.
-SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_HEARTBEAT_S:g}s", "GPUQUEUE_LEASE": "10h", "GPUQUEUE_POLL": "1h"}
+SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_HEARTBEAT_S:g}s", "GPUQUEUE_HOST_LOST_AFTER": "10h", "GPUQUEUE_POLL": "1h"}
 #: What a heartbeat and a tick ask for. Usually there is one of them, or none. One more question for each job would be
 #: forty.
 A_BEAT = {"beat": 1, "age": 1, "reap": 1, "reserve": 1, "get": 2, "hget": 1, "multi": 1, "exec": 1}
@@ -92,7 +92,7 @@ def named(command: str) -> str:
 def through(site: Site, jobs: int) -> None:
     """Run *jobs* jobs, one after the other."""
     for _ in range(jobs):
-        site.until_recorded(site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
+        site.until_recorded(site.queue.requests.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
 
 
 def listen(store: OwnStore, site: Site, act: Callable[[], object]) -> Heard:

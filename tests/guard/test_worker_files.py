@@ -38,13 +38,13 @@ PERHAPS = {".meters": Bound(0, 2 * JOBS + 2)}
 #: has the state.
 WAITS = 0
 #: Settings that make periodic work rare during the test. It creates only measurement files.
-SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_HEARTBEAT_S:g}s", "GPUQUEUE_LEASE": "10h", "GPUQUEUE_POLL": "1h"}
+SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_HEARTBEAT_S:g}s", "GPUQUEUE_HOST_LOST_AFTER": "10h", "GPUQUEUE_POLL": "1h"}
 
 
 def through(site: Site, jobs: int) -> None:
     """Run *jobs* jobs, one after the other."""
     for _ in range(jobs):
-        site.until_recorded(site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
+        site.until_recorded(site.queue.requests.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
 
 
 def kind_of(path: str) -> str:

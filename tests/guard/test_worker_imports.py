@@ -60,7 +60,7 @@ def test_a_worker_loads_no_more_than_agreed(own_store: OwnStore, tmp_path: Path,
         # Shims and the recorder do not get this variable.
         site.environ = uncovered({**site.environ, "PYTHONPROFILEIMPORTTIME": "1"})
         site.start_worker(plain=plain)
-        site.until_recorded(site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
+        site.until_recorded(site.queue.requests.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
     finally:
         site.stop()
 

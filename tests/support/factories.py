@@ -55,15 +55,15 @@ def make_offer(uuid: str = "GPU-0", **changes: Any) -> Offer:
 def serve(queue: JobQueue, *offers: Offer, lease_s: float = 300) -> None:
     """Announce devices as their workers would."""
     for offer in offers or (make_offer(),):
-        queue.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="boot")
-        queue.heartbeat(offer, [], lease_s=lease_s)
+        queue.devices.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="boot")
+        queue.devices.heartbeat(offer, [], lease_s=lease_s)
 
 
 def claim(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> Claim | None:
     """Claim a job for a device as its worker would."""
     offer = {name: changes.pop(name) for name in ("host", "external_bytes", "observed") if name in changes}
     defaults: dict[str, Any] = {"worker": f"worker-{uuid}", "lease_s": 300, "nonce": new_nonce()}
-    return queue.claim(make_offer(uuid, **offer), **{**defaults, **changes})
+    return queue.runs.claim(make_offer(uuid, **offer), **{**defaults, **changes})
 
 
 def must_claim(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> Claim:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +19,6 @@ from workers.run import process_tree
 from workers.run.directory import RunDir
 from workers.run.environment import TOKEN
 from workers.run.values import Exit, Held, ShimSpec
-from workers.shim import supervisor
 from workers.shim.client import Shim as Started
 from workers.shim.client import Shims
 
@@ -68,17 +65,6 @@ class Process:
         self._started.close()
 
 
-class OldProcess(subprocess.Popen[bytes]):
-    """A shim started as by a worker of an older version: as its own program, with the lock's descriptor in the spec."""
-
-    def __init__(self, run_dir: Path, lock: int) -> None:
-        command = [sys.executable, "-I", "-S", "-X", "utf8", supervisor.__file__, str(run_dir)]
-        super().__init__(command, pass_fds=(lock,), start_new_session=True)
-
-    def close(self) -> None:
-        """Do nothing: there is no descriptor to close."""
-
-
 class Shim:
     """A real shim over a real run directory, started as a worker starts it."""
 
@@ -89,7 +75,7 @@ class Shim:
         *,
         vouch_s: float = 60.0,
         before: Callable[[], object] = lambda: None,
-        by: Shims | None = None,
+        by: Shims,
         **changes: Any,
     ) -> None:
         held = Held(job_id=1, token=RUN_TOKEN, devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
@@ -106,13 +92,10 @@ class Shim:
             "umask": 0o022,
         }
         self.directory.write_spec(ShimSpec(**{**spec, **changes}))
-        if by is None:
-            plain = json.loads((self.directory.path / "spec").read_text())
-            (self.directory.path / "spec").write_text(json.dumps({**plain, "lock_fd": lock}))
         self.directory.renew(time.monotonic() + vouch_s)
         before()
         path = self.directory.path
-        self.process = OldProcess(path, lock) if by is None else Process(by.start(path, lock))
+        self.process = Process(by.start(path, lock))
         os.close(lock)
 
     def ended(self) -> Exit:
@@ -133,9 +116,8 @@ def shims(tmp_path: Path) -> Iterator[Any]:
     started: list[Shim] = []
     forkserver = Shims()
 
-    def start(*argv: str, runs: Path | None = None, old: bool = False, **changes: Any) -> Shim:
-        by = None if old else forkserver
-        started.append(Shim(runs or tmp_path / f"runs{len(started)}", list(argv), by=by, **changes))
+    def start(*argv: str, runs: Path | None = None, **changes: Any) -> Shim:
+        started.append(Shim(runs or tmp_path / f"runs{len(started)}", list(argv), by=forkserver, **changes))
         return started[-1]
 
     yield start

@@ -81,6 +81,6 @@ def own_site(own_store: OwnStore, tmp_path: Path, request: pytest.FixtureRequest
     Its leases are long, so that no run is lost because this machine is busy. A test that waits for the end of a lease
     passes a shorter one as the fixture's parameter.
     """
-    made = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE=getattr(request, "param", "90s"))
+    made = Site(tmp_path / "state", own_store.url, GPUQUEUE_HOST_LOST_AFTER=getattr(request, "param", "90s"))
     yield made
     made.stop()

@@ -12,7 +12,7 @@ import pytest
 import redis
 from bounded import until
 
-from gpuqueue.embedded.store import find_server
+from gpuqueue.embedded.server import find_server
 from gpuqueue.queue.connect import connect
 
 #: Starts a server with these additional configuration words, and returns its address.
@@ -28,7 +28,7 @@ def start_store() -> Iterator[StartStore]:
             directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpuqueue-store-")))
             where = ("--port", "0", "--unixsocket", str(directory / "s"), "--dir", str(directory), "--save", "")
             server = subprocess.Popen(
-                [str(find_server()), *where, *words],
+                [str(find_server().path), *where, *words],
                 stdout=subprocess.DEVNULL,
                 restore_signals=False,  # a write beyond a limit must be an error, as for gpuqueue
             )

@@ -33,7 +33,7 @@ class Site:
             "GPUQUEUE_DEVICES": "sim:1x8G",
             "GPUQUEUE_HEADROOM": "0",
             "GPUQUEUE_BEAT": "0.2s",
-            "GPUQUEUE_LEASE": "20s",
+            "GPUQUEUE_HOST_LOST_AFTER": "20s",
             "GPUQUEUE_POLL": "0.5s",
             "GPUQUEUE_KILL_GRACE": "2s",
             **settings,
@@ -43,7 +43,7 @@ class Site:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._log = state_dir / "processes.log"
         state_dir.mkdir(parents=True, exist_ok=True)
-        self.queue.open(0)
+        self.queue.recovery.open(0)
 
     @property
     def queue(self) -> JobQueue:
@@ -70,10 +70,10 @@ class Site:
 
     def start_worker(self, device: str = "0", *, plain: bool = True) -> subprocess.Popen[bytes]:
         """Start the worker of a device and wait until it is registered."""
-        before = {each.worker for each in self.queue.devices()}
+        before = {each.worker for each in self.queue.devices.all()}
         process = self.spawn("run", "--device", device, *(["--plain"] if plain else []))
         until(
-            lambda: process.poll() is not None or {each.worker for each in self.queue.devices()} - before,
+            lambda: process.poll() is not None or {each.worker for each in self.queue.devices.all()} - before,
             what="a worker",
         )
         assert process.poll() is None, self.log()
@@ -97,7 +97,7 @@ class Site:
         """Wait until the queue or the history has the job in one of *states*."""
 
         def there() -> Job | None:
-            job = self.client.get(job_id)
+            job = self.client.jobs.get(job_id)
             return job if job.state in states else None
 
         job = until(there, timeout_s=timeout_s, what=f"job {job_id} in {[str(each) for each in states]}")
@@ -108,7 +108,7 @@ class Site:
         """Wait until the queue has the job in *state*; the history is not asked."""
 
         def there() -> bool:
-            job = self.queue.get(job_id)
+            job = self.queue.jobs.get(job_id)
             return job is not None and job.state is state
 
         until(there, what=f"job {job_id} {state} in the queue")

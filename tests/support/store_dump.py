@@ -10,6 +10,7 @@ import redis
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import ENDS, JobState
 from gpuqueue.queue import keys
+from gpuqueue.queue.job_fields import FIELDS
 
 Dump = dict[str, Any]
 
@@ -114,6 +115,11 @@ def faults(store: Dump) -> list[str]:
     """Return in words what is wrong with a store: unknown keys, and indexes that do not match the jobs."""
     found = [f"unknown key {key!r}" for key in store if not NAMES.fullmatch(key)]
     jobs = {key.rpartition(":")[2]: held for key, held in store.items() if re.fullmatch(r".*\}:j:\d+", key)}
+    found += [
+        f"job {job_id} has an unknown field {name!r}"
+        for job_id, job in jobs.items()
+        for name in sorted(set(job) - set(FIELDS.values()))
+    ]
     specless = (job_id for job_id in jobs if keys.spec(job_id) not in store)
     found += [f"job {each} has no spec" for each in specless if keys.spec(jobs[each].get("ar", 0)) not in store]
     found += _compare("live", set(_members(store, "live")), set(jobs))

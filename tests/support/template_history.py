@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from gpuqueue.history import migrate
+from gpuqueue.history.connect import open_engine, writing
+from gpuqueue.history.tables import metadata
 
 
 @cache
@@ -19,6 +21,15 @@ def template() -> Path:
     path = directory / "template.db"
     migrate.upgrade(f"sqlite:///{path}")
     return path
+
+
+def empty_tables(database_url: str) -> None:
+    """Delete all rows of the database, as if its tables were new."""
+    engine = open_engine(database_url)
+    with writing(engine) as connection:
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(table.delete())
+    engine.dispose()
 
 
 def make_tables(database_url: str) -> None:

@@ -5,6 +5,7 @@ The acceptance test checks that each step works; docs/pictures/record.py takes p
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from bounded import until
 from terminal import Terminal
 
 PROMPT = "$"
+#: The prompt in bold green, as many distributions show it.
+PS1 = rf"\[\e[1;32m\]{PROMPT}\[\e[0m\] "
 #: The user's script: it allocates memory, prints its epochs, and stops in the middle until a file exists.
 TRAIN = """\
 import argparse, pathlib, time
@@ -34,7 +37,8 @@ class Shell(Terminal):
 
     def __init__(self, environ: Mapping[str, str], directory: Path, *, columns: int = 100, rows: int = 26) -> None:
         self._code = directory / ".code"
-        wanted = {**environ, "PS1": f"{PROMPT} ", "PROMPT_COMMAND": f"echo $? > {self._code}", "HISTFILE": "/dev/null"}
+        wanted = {**environ, "PS1": PS1, "PROMPT_COMMAND": f"echo $? > {self._code}", "HISTFILE": "/dev/null"}
+        self._environ = dict(environ)
         bash = ["bash", "--norc", "--noprofile", "-i"]
         super().__init__(bash, wanted, columns=columns, rows=rows, directory=directory)
         self.done()
@@ -52,17 +56,16 @@ class Shell(Terminal):
         self.shows(f"{PROMPT} {line}")
         self.press("\n")
 
+    def output_of(self, *command: str) -> str:
+        """Return the output of *command*, which runs beside the shell and is not shown."""
+        return subprocess.run(command, env=self._environ, capture_output=True, text=True, check=False).stdout
+
     def ends(self, keys: str, *, code: int) -> str:
         """End a running command with *keys*, and return the screen."""
         self.press(keys)
         self.done()
         assert code == self.code(), self.picture()
         return self.picture()
-
-    def clears(self) -> None:
-        """Clear the screen except for the prompt."""
-        self.press("\x0c")
-        until(lambda: self.picture().strip() == PROMPT, what="a clear screen")
 
     def code(self) -> int:
         """Return the exit code of the last line."""
@@ -81,7 +84,6 @@ def walk(shell: Shell, place: Path) -> Iterator[str]:
     (place / "train.py").write_text(TRAIN)
     assert "ready" in shell.types("gpuqueue up --devices sim:2x4G")
     yield "up"
-    shell.clears()
     assert "\n1\n" in shell.types("gpuqueue submit train.py --mem 2G --time 1h")
     assert "\n2\n" in shell.types("gpuqueue submit train.py --mem 2G --time 2h --name bert -- --epochs 5000")
     assert "\n3\n" in shell.types("gpuqueue submit train.py --mem 2G --name patient")
@@ -97,13 +99,11 @@ def _looks(shell: Shell) -> Iterator[str]:
     assert ["running", "running", "queued"] == [line.split()[3] for line in seen.rstrip().splitlines()[-4:-1]]
     assert "memory" in seen
     yield "queue"
-    shell.clears()
     seen = shell.types("gpuqueue why 3")
     assert "WHY NOT THERE" in seen
     assert "512M too little: job 1" in seen
     assert "when job 1 must have ended" in seen
     yield "why"
-    shell.clears()
     shell.begins("gpuqueue top")
     shell.shows("2 running, 1 waiting")
     shell.shows("5/12")
@@ -117,14 +117,12 @@ def _looks(shell: Shell) -> Iterator[str]:
 
 def _ends(shell: Shell, place: Path) -> Iterator[str]:
     """Follow one job to its end, and cancel another."""
-    shell.clears()
     shell.begins("gpuqueue logs -f 1")
     shell.shows("epoch 5/12")
     (place / "go").touch()
     shell.shows("saved model.pt")
     shell.done()
     yield "logs"
-    shell.clears()
     assert "job 2: cancelling" in shell.types("gpuqueue cancel 2")
     yield "cancel"
     shell.types("gpuqueue wait 3")
@@ -134,26 +132,21 @@ def _ends(shell: Shell, place: Path) -> Iterator[str]:
 def _afterwards(shell: Shell, place: Path) -> Iterator[str]:
     """Show the results."""
     shell.types("gpuqueue wait 2", code=130)
-    shell.clears()
 
     def recorded() -> bool:
-        shell.clears()
-        seen = shell.types("gpuqueue history")
+        seen = shell.output_of("gpuqueue", "history")
         return "cancelled" in seen and seen.count("exit 0") == len(["train.py", "patient"])
 
     until(recorded, what="the history")
-    assert "M\n" in shell.picture(), "the peaks"
+    assert "M\n" in shell.types("gpuqueue history"), "the peaks"
     yield "history"
-    shell.clears()
     assert "lab.svg" in shell.types("gpuqueue stats --plot lab.svg")
     assert (place / "lab.svg").read_text().rstrip().endswith("</svg>")
     yield "stats"
-    shell.clears()
     shell.begins("gpuqueue doctor")
     shell.done()
     assert shell.code() in {0, 6}, "a machine may be warned of something, but nothing is broken"
     shell.shows("no process has outlived its run")
     yield "doctor"
-    shell.clears()
     assert "workers  stopped" in shell.types("gpuqueue down")
     yield "down"

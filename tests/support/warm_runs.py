@@ -71,14 +71,14 @@ class WarmRuns:
 
     def begin_warm(self, spec: JobSpec) -> tuple[RunDir, Shim]:
         """Let a warm interpreter become the job, and return its run and its shim."""
-        self.spare_for(spec)
+        self.prepare(spec)
         directory, lock, env = self.ready(spec)
         shim, why = self.warm_interpreters.start(spec, env, directory.path, lock)
         os.close(lock)
         assert shim is not None, why
         return directory, shim
 
-    def spare_for(self, spec: JobSpec) -> None:
+    def prepare(self, spec: JobSpec) -> None:
         """Wait until there is a warm interpreter that could become *spec*."""
         env = environment(0, "1.none", spec, (CARD,), self.place)
         with self.warm_interpreters._lock:
@@ -87,11 +87,11 @@ class WarmRuns:
 
         def ready() -> bool:
             self.warm_interpreters.tidy()
-            (warm_interpreter,) = self.warm_interpreters._warm_pool or [None]
+            (warm_interpreter,) = self.warm_interpreters._interpreters or [None]
             assert warm_interpreter is not None, self.warm_interpreters._unfit
             return warm_interpreter.ready
 
-        until(ready, timeout_s=100, what="a spare")
+        until(ready, timeout_s=100, what="a warm interpreter")
 
     def refusal(self, spec: JobSpec) -> str:
         """Return why no warm interpreter becomes *spec*."""

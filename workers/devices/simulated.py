@@ -26,7 +26,7 @@ MAX_DEVICES = 64
 
 _SPEC = re.compile(r"(?:(\d{1,9})x)?(.+)", re.IGNORECASE)
 _VISIBLE = b"CUDA_VISIBLE_DEVICES="
-_SPARE = b"GPUQUEUE_SPARE="  # `ROOM` in workers.inside.warm_start
+_WARM_ROOM = b"GPUQUEUE_WARM_ROOM="  # `ROOM` in workers.inside.proc_files
 _STAT_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Indexes of fields in /proc/PID/stat, counted from the state, the first field after the name; see proc(5).
@@ -204,7 +204,7 @@ def _visible(pid: int) -> frozenset[str] | None:
     except OSError:
         return frozenset()
     for entry in environ.split(b"\0"):
-        if entry.startswith(_SPARE):
+        if entry.startswith(_WARM_ROOM):
             return None
         if entry.startswith(_VISIBLE):
             names = entry[len(_VISIBLE) :].decode(errors="replace").split(",")

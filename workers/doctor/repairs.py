@@ -16,10 +16,6 @@ def remove_dangling_links(settings: Settings) -> Iterator[str]:
     """Remove the links below ``runs/live`` whose run directories are gone.
 
     A new run is not affected, because its directory is created before its link.
-
-    Raises:
-        OSError: A link cannot be removed.
-
     """
     for job_id, token in links(settings.runs_dir):
         link = settings.runs_dir / LIVE / f"{job_id}.{token}"
@@ -32,10 +28,6 @@ def tidy_stale_directories(settings: Settings) -> Iterator[str]:
     """Settle the runs that are certainly over and have neither a shim nor a worker. Their logs stay.
 
     Each run is locked first, and checked again under the lock.
-
-    Raises:
-        OSError: A directory cannot be settled.
-
     """
     for run in facts_of(settings).runs:
         if not (run.is_left and run.over):

@@ -69,12 +69,7 @@ class Facts:
 
 
 def facts_of(settings: Settings) -> Facts:
-    """Return the facts about the unsettled runs.
-
-    Raises:
-        OSError: The run directories cannot be read.
-
-    """
+    """Return the facts about the unsettled runs."""
     names = list(links(settings.runs_dir))
     over, unasked = frozenset[str](), ""
     try:
@@ -109,10 +104,6 @@ def tokens_over(settings: Settings, names: Iterable[tuple[int, str]]) -> frozens
 
     The store alone is not enough: a store that lost its data knows no token, and the run directories must stay until
     the queue is rebuilt from them.
-
-    Raises:
-        Unreachable: The store or the history does not answer.
-
     """
     pairs = list(names)
     known = standings(settings.redis_url, {job_id for job_id, _ in pairs}) if pairs else {}

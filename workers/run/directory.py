@@ -30,7 +30,7 @@ from gpuqueue.text.sanitize import in_one_line
 from workers.run import links
 from workers.run.files import FixedFile, is_ours, put, read, read_fields
 from workers.run.values import Exit, Held, ShimSpec
-from workers.shim.preempt_notice import NAME as NOTIFICATION
+from workers.shim.preempt_request import NAME as PREEMPT_REQUEST
 
 log = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ class RunDir:
         Returns:
             Whether this is the first request. The first request is kept.
         """
-        if not self.claimed or os.path.lexists(self._at(NOTIFICATION)):
+        if not self.claimed or os.path.lexists(self._at(PREEMPT_REQUEST)):
             return False
         plain = {
             "reason": f"job {by} of a higher priority takes its place",
@@ -188,7 +188,7 @@ class RunDir:
             "deadline": time.time() + left_s,
             "until_s": time.monotonic() + left_s,
         }
-        self._put(NOTIFICATION, json.dumps(plain))
+        self._put(PREEMPT_REQUEST, json.dumps(plain))
         self._call_shim()
         return True
 

@@ -1,7 +1,7 @@
 """Decides whether a run that failed quickly failed because of its script or because of its device. Pure.
 
 A broken device that kills every job within seconds is always free, so it would take the whole queue. Three such
-failures in a row drain the device (``count_deaths`` in gpuqueue/queue/lua/shared/state.lua). A broken script fails
+failures in a row drain the device (``count_deaths`` in gpuqueue/queue/lua/shared/drains.lua). A broken script fails
 quickly on every device, and must not drain any. So a failure counts against the device only if the script is an
 unlikely cause. docs/explanation/draining.md describes this for users.
 """

@@ -16,11 +16,9 @@ from gpuqueue.errors import Unreadable
 from gpuqueue.system.safe_open import read_small
 from gpuqueue.text.json_fields import Fields, loaded
 
-#: Marker in the run directory: the commands at the job's end have begun, and must not run again (``after_end.py``).
-BEGUN = "commands-begun"
 #: Names of the files that a settlement removes, complete or half-written. Files of the job itself stay.
 _OURS = re.compile(
-    rf"(claim|job|spec|beat|cancel|pid|start|exit|lock|meters|preempt\.json|tty|{BEGUN})"
+    r"(claim|job|spec|beat|cancel|pid|start|exit|lock|meters|preempt\.json|tty)"
     r"|\.(claim|job|spec|cancel|pid|start|exit|meters|preempt\.json)(\.\d+\.\d+)?"
 )
 #: Permanent errors of opening a file, because something else is in its place: a link to itself, a socket, an unreadable

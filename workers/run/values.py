@@ -78,7 +78,7 @@ class Held:
             job_id=plain.whole("job_id"),
             token=plain.text("token"),
             devices=tuple(run_device_from_plain(each) for each in plain.each("devices")),
-            capped=plain.flag("capped", default=True),
+            capped=plain.flag("capped"),
             claimed_ms=plain.whole_or_none("claimed_ms"),
         )
         if not held.devices:

@@ -45,7 +45,7 @@ class Adoption:
             Unreachable: The store does not answer. The caller must repeat the whole call.
 
         """
-        self._queue.announce(offer, worker=self._worker, pid=os.getpid(), boot_id=boot_id(), near=self._near)
+        self._queue.devices.announce(offer, worker=self._worker, pid=os.getpid(), boot_id=boot_id(), near=self._near)
         for run in self._runs.all():
             # A run that has not asked for its start yet will ask, and learn then whether its claim is still valid.
             if run.directory.may_have_started():
@@ -78,7 +78,7 @@ class Adoption:
             log_path=str(run.directory.log),
             payload=run.directory.payload(),
         )
-        return self._queue.adopt(stray, lease_s=self._settings.lease_s)
+        return self._queue.runs.adopt(stray, lease_s=self._settings.lease_s)
 
     def forget_recorded(self, epoch: str) -> None:
         """Settle the directories of the runs whose end is in the history.
@@ -89,7 +89,9 @@ class Adoption:
         """
         reported = self._runs.reported()[:MOST]  # the ends are recorded in the order of their reports
         states = (
-            self._queue.unrecorded(epoch, {run.held.job_id: run.held.token for run in reported}) if reported else None
+            self._queue.runs.unrecorded(epoch, {run.held.job_id: run.held.token for run in reported})
+            if reported
+            else None
         )
         if states is not None:
             for run in reported:

@@ -73,7 +73,9 @@ class Heartbeats:
             asked_s = self._clock.monotonic_s()  # the lease counts from here at the earliest, so the grace does too
             runs = self._runs.all()
             offer = self._admission.offer()
-            verdicts = self._queue.heartbeat(offer, [_alive(run) for run in runs], lease_s=self._settings.lease_s)
+            verdicts = self._queue.devices.heartbeat(
+                offer, [_alive(run) for run in runs], lease_s=self._settings.lease_s
+            )
             if verdicts.epoch == self._epoch:
                 break
             self._adoption.introduce(offer)
@@ -93,7 +95,7 @@ class Heartbeats:
         """Repeat the device's drains in a store that lost them. Drains by ``down`` are left out: ``up`` ends those."""
         for said in self._drains:
             if said.origin is not DrainOrigin.DOWN:
-                self._queue.drain([uuid], origin=said.origin, why=said.why, by=said.by or "")
+                self._queue.devices.drain([uuid], origin=said.origin, why=said.why, by=said.by or "")
 
     def _tell_drains(self, uuid: str, drains: tuple[Drain, ...]) -> None:
         """Log when the device is drained, with the origin of the drain, and when it takes jobs again."""
@@ -136,7 +138,7 @@ class Heartbeats:
         run.hear_start()
         for text in run.taken_notes():
             try:
-                self._queue.note(run.held.job_id, run.held.token, text)
+                self._queue.runs.note(run.held.job_id, run.held.token, text)
             except Unreachable:
                 run.notes.append(text)
                 raise

@@ -23,7 +23,7 @@ from workers.devices.backend import DeviceBackend
 log = logging.getLogger(__name__)
 
 #: Pauses before an ended process is restarted, in seconds, by its number of failures in a row. A process that lived
-#: longer than ``LIVED_WELL_S`` starts over with the first pause.
+#: longer than ``LIVED_WELL_S`` or was killed starts over with the first pause.
 RESTART_PAUSES_S = (0.2, 1.0, 5.0, 30.0)
 LIVED_WELL_S = 60.0
 #: Longest pause as a share of the shims' grace. Without a worker a run gets no heartbeats, and its shim ends it.
@@ -78,7 +78,7 @@ class Host:
         """Cancel the drains that ``down`` made, and withdraw the devices that this host no longer has."""
         queue = JobQueue(self._settings.redis_url)
         here = {device.uuid for device in self._devices}
-        for status in queue.devices(self._settings.host):
+        for status in queue.devices.all(self._settings.host):
             silent = status.seen_s_ago > SILENT_HEARTBEATS * self._settings.beat_s
             if status.device.uuid in here or not silent or status.jobs:
                 continue
@@ -89,16 +89,19 @@ class Host:
                     status.device.uuid,
                 )
                 continue
-            queue.withdraw(self._settings.host, status.device.uuid)
+            queue.devices.withdraw(self._settings.host, status.device.uuid)
         with contextlib.suppress(StoreNotOpen):  # a store that is not open has no drains, and the workers wait for it
-            queue.resume(here, origins=[DrainOrigin.DOWN])  # drains by users and by quick failures stay
+            queue.devices.resume(here, origins=[DrainOrigin.DOWN])  # drains by users and by quick failures stay
         queue.close()
 
     def _look_after(self, child: Child) -> None:
         now = time.monotonic()
         if child.process is not None and child.process.poll() is not None:
-            log.error("%s ended with %s", child.name, child.process.returncode)
-            child.failures = 0 if now - child.started_s > LIVED_WELL_S else child.failures + 1
+            code = child.process.returncode
+            log.error("%s ended with %s", child.name, code)
+            # A process that was killed did not fail, and its runs wait for a worker that adopts them.
+            did_fail = code != -signal.SIGKILL and now - child.started_s <= LIVED_WELL_S
+            child.failures = child.failures + 1 if did_fail else 0
             child.due_s = now + pause_s(child.failures, self._settings.shim_grace_s)
             child.process = None
         if child.process is None and now >= child.due_s:

@@ -20,7 +20,7 @@ def park(settings: Settings, for_s: float) -> int:
     stopped before, because a heartbeat of a worker shortens the lease again.
     """
     queue = JobQueue(settings.redis_url)
-    statuses = {status.device.uuid: status for status in queue.devices(settings.host)}
+    statuses = {status.device.uuid: status for status in queue.devices.all(settings.host)}
     parked = 0
     for directory in unsettled(settings.runs_dir):
         held = directory.held()
@@ -37,8 +37,8 @@ def park(settings: Settings, for_s: float) -> int:
         )
         observed = {device.uuid: 0 for device in held.devices}
         alive = Alive(job_id=held.job_id, token=held.token, observed=observed)
-        queue.heartbeat(nothing_to_allocate, [alive], lease_s=settings.lease_s)
-        if queue.park(held.job_id, held.token, lease_s=for_s / SHIM_SHARE):
+        queue.devices.heartbeat(nothing_to_allocate, [alive], lease_s=settings.lease_s)
+        if queue.runs.park(held.job_id, held.token, lease_s=for_s / SHIM_SHARE):
             directory.renew(time.monotonic() + for_s)
             directory.close()
             parked += 1

@@ -60,7 +60,7 @@ class Reaper:
     def reap(self) -> None:
         """Reclaim the expired leases, and log what became of their jobs."""
         now_s = self._clock.monotonic_s()
-        reaped = self._queue.reap(
+        reaped = self._queue.maintenance.reap(
             loss_limit=self._settings.loss_limit,
             lease_s=self._settings.lease_s,
             tick_s=self._settings.beat_s,
@@ -74,12 +74,12 @@ class Reaper:
         """Promote jobs that have waited long, preempt jobs, and reserve devices for jobs that fit nowhere."""
         settings = self._settings
         if settings.age_after_s is not None:
-            promoted = self._queue.age(after_s=settings.age_after_s)
+            promoted = self._queue.maintenance.promote(after_s=settings.age_after_s)
             if promoted:
                 log.info("%s jobs waited long and were promoted by one priority", promoted)
         self.make_place()
         after_s, most = settings.reserve_after_s, settings.reservations
-        standing = self._queue.reserve(after_s=after_s or 0.0, most=0 if after_s is None else most)
+        standing = self._queue.maintenance.reserve(after_s=after_s or 0.0, most=0 if after_s is None else most)
         reserved = {each.job_id: each.devices for each in standing}
         for job_id, devices in reserved.items():
             if self._reserved.get(job_id) != devices:
@@ -92,5 +92,5 @@ class Reaper:
         if not levels:
             return
         after_s, grace_s = self._settings.preempt_after_s, self._settings.preempt_grace_s
-        for job_id, by in self._queue.preempt(levels, after_s=after_s, grace_s=grace_s).items():
+        for job_id, by in self._queue.maintenance.preempt(levels, after_s=after_s, grace_s=grace_s).items():
             log.warning("job %s is being preempted for job %s, in %g s at the latest", job_id, by, grace_s)

@@ -107,13 +107,13 @@ class Recorder:
         here = known if known is not None and known.epoch == epoch else Cursor(epoch=epoch)
         if here != self._settled and here == known:
             self._settle(here)  # an earlier recorder may have died between writing the batch and settling it
-        events = self._queue.events(here.last_id, most=BATCH, wait_s=wait_s)
+        events = self._queue.outbox.events(here.last_id, most=BATCH, wait_s=wait_s)
         if events and self._apply(events, known, epoch):
             self._settle(Cursor(epoch=epoch, last_id=events[-1].id))
         return len(events)  # if another recorder was faster, the next turn continues from that recorder's cursor
 
     def _settle(self, cursor: Cursor) -> None:
-        self._queue.settle(cursor)
+        self._queue.outbox.settle(cursor)
         self._settled = cursor
 
     def _apply(self, events: Sequence[Event], known: Cursor | None, epoch: str) -> bool:

@@ -11,8 +11,8 @@ import logging
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 from gpuqueue.errors import GpuQueueError, Unreachable
 from gpuqueue.history.database import HistoryDatabase
@@ -50,8 +50,8 @@ class Sender:
         self._settings = settings
         self._queue = queue
         self._database = database
+        #: Deliveries in progress, and their processes. Lanes change it with single operations, which are atomic.
         self._on_the_way: dict[tuple[int, int], subprocess.Popen[bytes] | None] = {}
-        self._lock = threading.Lock()
         self._free = SteadyEvent()
         self._left = SteadyEvent()
         #: Targets that did not answer in time, and the time until which they are not tried. A dead target must not
@@ -83,9 +83,7 @@ class Sender:
             self._free.wait(left_s)
             self._free.clear()
         self._left.set()
-        with self._lock:
-            processes = list(self._on_the_way.values())
-        for process in processes:
+        for process in list(self._on_the_way.values()):
             if process is not None:
                 sending.end(process)
 
@@ -101,7 +99,7 @@ class Sender:
         if not self._schemes:  # Apprise may have been installed since the last announcement
             self._schemes = sending.schemes() if sending.is_there() else ()
         settings = self._settings
-        self._queue.announce_sender(
+        self._queue.senders.announce(
             settings.host, targets=sorted(settings.notify), schemes=self._schemes, urls=settings.notify_urls
         )
         self._announced_s = time.monotonic()
@@ -119,14 +117,12 @@ class Sender:
         due = self._database.due_notifications(now=_now(), most=2 * LANES)
         ready = [each for each in due if (each.job_id, each.number) not in self._on_the_way and not self._rests(each)]
         for each in ready[:free]:
-            with self._lock:
-                self._on_the_way[each.job_id, each.number] = None
+            self._on_the_way[each.job_id, each.number] = None
             name = f"gpuqueue-send-{each.job_id}"
             threading.Thread(target=self._lane, args=(each,), name=name, daemon=True).start()
         return len(ready[:free])
 
     def _lane(self, due: Due) -> None:
-        key = due.job_id, due.number
         try:
             self._deal_with(due)
         except Unreachable as error:
@@ -134,8 +130,7 @@ class Sender:
         except Exception:
             log.exception("a message about job %s could not be dealt with", due.job_id)
         finally:
-            with self._lock:
-                del self._on_the_way[key]
+            del self._on_the_way[due.job_id, due.number]
             self._free.set()
 
     def _deal_with(self, due: Due) -> None:
@@ -146,9 +141,8 @@ class Sender:
         record = self._database.get(due.job_id)
         notification = _notification(record, due)
         if record is None or notification is None:
-            self._database.settle_notification(
-                due, Outcome.GIVEN_UP, at=_now(), trouble="its job's request cannot be read"
-            )
+            trouble = "its job's request cannot be read"
+            self._database.settle_notification(due, Outcome.GIVEN_UP, at=_now(), trouble=trouble)
         elif not notification.follows(succeeded=record.job.state is JobState.SUCCEEDED):
             self._database.settle_notification(due, Outcome.NOT_NEEDED, at=_now())
         else:
@@ -162,18 +156,11 @@ class Sender:
             return str(error)
         message = message_of(record, host=self._settings.host)
         began_s = time.monotonic()
-        trouble = sending.send(url, message, limit_s=LIMIT_S, started=self._noting(due))
+        note = partial(self._on_the_way.__setitem__, (due.job_id, due.number))
+        trouble = sending.send(url, message, limit_s=LIMIT_S, started=note)
         if trouble is not None and time.monotonic() - began_s >= LIMIT_S:
-            with self._lock:
-                self._resting[notification.to] = time.monotonic() + PAUSE_S
+            self._resting[notification.to] = time.monotonic() + PAUSE_S
         return trouble
-
-    def _noting(self, due: Due) -> Callable[[subprocess.Popen[bytes]], None]:
-        def note(process: subprocess.Popen[bytes]) -> None:
-            with self._lock:
-                self._on_the_way[due.job_id, due.number] = process
-
-        return note
 
     def _settle(self, due: Due, notification: Notification, trouble: str | None) -> None:
         if trouble is None:
@@ -192,13 +179,11 @@ class Sender:
     def _rests(self, due: Due) -> bool:
         """Return whether the target of *due* is resting after a timeout. If so, put the notification off."""
         now_s = time.monotonic()
-        with self._lock:
-            self._resting = {to: until_s for to, until_s in self._resting.items() if until_s > now_s}
-            resting = dict(self._resting)
-        notification = _notification(self._database.get(due.job_id), due) if resting else None
-        if notification is None or notification.to not in resting:
+        self._resting = {to: until_s for to, until_s in list(self._resting.items()) if until_s > now_s}
+        notification = _notification(self._database.get(due.job_id), due) if self._resting else None
+        if notification is None or notification.to not in self._resting:
             return False
-        until = _now() + timedelta(seconds=resting[notification.to] - now_s)
+        until = _now() + timedelta(seconds=self._resting[notification.to] - now_s)
         self._database.put_off_notification(due, until=until, trouble="its target did not answer in time a moment ago")
         return True
 

@@ -34,7 +34,7 @@ SOCKET = "tty"
 #: Limit of typed input that the job has not read yet, in bytes. Above it the shim stops reading from clients.
 MOST_TYPED_BYTES = 65536
 #: Largest number of clients at the same time.
-MOST_ATTACHED = 16
+MOST_CLIENTS = 16
 
 _HEAD = struct.Struct("!cH")
 _SIZE = struct.Struct("!HH")
@@ -54,10 +54,10 @@ class TypedTerminal(Terminal):
         os.set_blocking(self._ours, False)
         with contextlib.suppress(OSError):
             os.unlink(SOCKET)
-        self._resp = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        self._resp.bind(SOCKET)  # a relative name: the path in a socket address is limited to about 100 bytes
-        self._resp.listen(MOST_ATTACHED)
-        self._attached: dict[int, tuple[socket.socket, bytearray]] = {}
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self._listener.bind(SOCKET)  # a relative name: the path in a socket address is limited to about 100 bytes
+        self._listener.listen(MOST_CLIENTS)
+        self._clients: dict[int, tuple[socket.socket, bytearray]] = {}
         self._typed = bytearray()
 
     def take(self) -> None:
@@ -67,22 +67,22 @@ class TypedTerminal(Terminal):
 
     def _copy(self) -> None:
         poll = select.poll()
-        poll.register(self._resp, select.POLLIN)
+        poll.register(self._listener, select.POLLIN)
         while True:
             poll.register(self._ours, select.POLLIN | (select.POLLOUT if self._typed else 0))
-            hears = select.POLLIN if len(self._typed) < MOST_TYPED_BYTES else 0  # backpressure for a large paste
-            for fd in self._attached:
-                poll.register(fd, hears)
+            events = select.POLLIN if len(self._typed) < MOST_TYPED_BYTES else 0  # backpressure for a large paste
+            for fd in self._clients:
+                poll.register(fd, events)
             for fd, _ in poll.poll():
                 if fd == self._ours:
                     if not self._pass_on():
                         self._leave()
                         return
-                elif fd == self._resp.fileno():
-                    self._attached_terminal(poll)
-                elif not self._hear(fd):
+                elif fd == self._listener.fileno():
+                    self._accept(poll)
+                elif not self._receive(fd):
                     poll.unregister(fd)
-                    self._attached.pop(fd)[0].close()
+                    self._clients.pop(fd)[0].close()
 
     def _pass_on(self) -> bool:
         """Copy pending bytes in both directions; return whether any process still has the terminal open."""
@@ -95,27 +95,27 @@ class TypedTerminal(Terminal):
         except OSError:  # EIO: no process has the terminal open
             return False
         if some:
-            self._keep(some)
-            for attached_terminal, _ in self._attached.values():
+            self._write_log(some)
+            for client, _ in self._clients.values():
                 with contextlib.suppress(OSError):  # the client is gone, or its socket buffer is full
-                    attached_terminal.send(b".", socket.MSG_DONTWAIT)
+                    client.send(b".", socket.MSG_DONTWAIT)
         return bool(some)
 
-    def _attached_terminal(self, poll: select.poll) -> None:
+    def _accept(self, poll: select.poll) -> None:
         with contextlib.suppress(OSError):
-            attached_terminal, _ = self._resp.accept()
-            if len(self._attached) >= MOST_ATTACHED:
-                attached_terminal.close()
+            client, _ = self._listener.accept()
+            if len(self._clients) >= MOST_CLIENTS:
+                client.close()
                 return
-            attached_terminal.setblocking(False)
-            self._attached[attached_terminal.fileno()] = (attached_terminal, bytearray())
-            poll.register(attached_terminal, select.POLLIN)
+            client.setblocking(False)
+            self._clients[client.fileno()] = (client, bytearray())
+            poll.register(client, select.POLLIN)
 
-    def _hear(self, fd: int) -> bool:
+    def _receive(self, fd: int) -> bool:
         """Read frames from the client on *fd*; return False if the client left or sent an invalid frame."""
-        attached_terminal, frames = self._attached[fd]
+        client, frames = self._clients[fd]
         try:
-            some = attached_terminal.recv(CHUNK_BYTES)
+            some = client.recv(CHUNK_BYTES)
         except BlockingIOError:
             return True
         except OSError:
@@ -127,11 +127,11 @@ class TypedTerminal(Terminal):
                 break
             rest = bytes(frames[_HEAD.size : _HEAD.size + length])
             del frames[: _HEAD.size + length]
-            if not self._obey(kind, rest):
+            if not self._apply(kind, rest):
                 return False
         return bool(some)
 
-    def _obey(self, kind: bytes, rest: bytes) -> bool:
+    def _apply(self, kind: bytes, rest: bytes) -> bool:
         if kind == b"I":
             self._typed += rest
             return True
@@ -146,7 +146,7 @@ class TypedTerminal(Terminal):
         """Remove the socket, disconnect all clients and close the log."""
         with contextlib.suppress(OSError):
             os.unlink(SOCKET)
-        self._resp.close()
-        for attached_terminal, _ in self._attached.values():
-            attached_terminal.close()
+        self._listener.close()
+        for client, _ in self._clients.values():
+            client.close()
         os.close(self.log)

@@ -19,7 +19,7 @@ FORKSERVER = Path(__file__).with_name("forkserver.py")
 ANSWER_S = 30.0
 #: How long to wait for the exit code of a shim that has ended, in seconds. The code is normally there at once. A fork
 #: server that is stopped right after the fork still has the write end of the pipe open, so a read could block.
-SAID_S = 1.0
+CODE_S = 1.0
 #: Longest answer of the fork server, in bytes. The answer is one number.
 MOST_BYTES = 64
 
@@ -31,22 +31,22 @@ class Unanswered(Exception):
 class Shim:
     """A shim that this worker started. The worker is not its parent, so it waits on the pidfd *handle*."""
 
-    def __init__(self, pid: int, handle: int, reported: int) -> None:
+    def __init__(self, pid: int, handle: int, code_pipe: int) -> None:
         self.pid = pid
         #: The shim's pidfd, readable once the shim has ended. The code that waits on it closes it.
         self.handle = handle
-        self._reported = reported
+        self._code_pipe = code_pipe
 
     def code(self) -> int | None:
         """Return the exit code of a shim that has ended, or None if it was killed before it could write one."""
         poll = select.poll()
-        poll.register(self._reported, select.POLLIN)
-        said = os.read(self._reported, 1) if poll.poll(SAID_S * 1000) else b""
-        return said[0] if said else None
+        poll.register(self._code_pipe, select.POLLIN)
+        code = os.read(self._code_pipe, 1) if poll.poll(CODE_S * 1000) else b""
+        return code[0] if code else None
 
     def close(self) -> None:
         """Close the pipe that carries the exit code."""
-        os.close(self._reported)
+        os.close(self._code_pipe)
 
 
 class Shims:
@@ -84,15 +84,15 @@ class Shims:
 
     def _started(self, request: bytes, given: int) -> Shim:
         with self._lock:
-            reported, report = os.pipe()
+            code_pipe, theirs = os.pipe()
             try:
-                pid, handle = self._ask(request, [given, report])
+                pid, handle = self._ask(request, [given, theirs])
             except BaseException:
-                os.close(reported)
+                os.close(code_pipe)
                 raise
             finally:
-                os.close(report)
-            return Shim(pid, handle, reported)
+                os.close(theirs)
+            return Shim(pid, handle, code_pipe)
 
     def close(self) -> None:
         """End the fork server. The shims keep running."""
@@ -105,13 +105,13 @@ class Shims:
         except ConnectionError:  # the fork server was killed earlier, and has not received the request
             self._disconnect()
             socket.send_fds(self._connected(), [request], fds)
-        said, handles = self._reply()
-        if said.startswith(b"-"):
-            raise OSError(int(said[1:]), os.strerror(int(said[1:])))
+        answer, handles = self._reply()
+        if answer.startswith(b"-"):
+            raise OSError(-int(answer), os.strerror(-int(answer)))
         if not handles:
             self._disconnect()
             raise Unanswered("the process that starts shims gave no answer")
-        return int(said), handles[0]
+        return int(answer), handles[0]
 
     def _reply(self) -> tuple[bytes, list[int]]:
         """Return the shim's pid and its pidfd, or a negative errno and no pidfd; empty values if there is no answer."""

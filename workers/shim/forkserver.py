@@ -75,14 +75,14 @@ def forked(worker: socket.socket, message: bytes, fds: list[int]) -> tuple[int, 
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
-def become_shim(message: bytes, given: int, reported: int) -> None:  # pragma: no cover - in a fork
+def become_shim(message: bytes, given: int, code_pipe: int) -> None:  # pragma: no cover - in a fork
     """Run as the shim that *message* requests, and never return. The shim holds the run's lock until it ends."""
     code = 1
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.set_inheritable(given, False)
-        os.set_inheritable(reported, False)
+        os.set_inheritable(code_pipe, False)
         if message == IN_WAITING:
             wait_for_a_run(given)
         else:
@@ -92,7 +92,7 @@ def become_shim(message: bytes, given: int, reported: int) -> None:  # pragma: n
         code = leaving.code if isinstance(leaving.code, int) else 1
     finally:
         try:
-            os.write(reported, bytes([code]))
+            os.write(code_pipe, bytes([code]))
         finally:  # the write fails if the worker is gone
             os._exit(code)
 

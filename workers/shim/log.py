@@ -38,15 +38,15 @@ class KeptLog:
         self._limit = LogLimit(name, limit_bytes)
         self._times = LogTimes(name)
 
-    def look(self) -> float:
+    def check(self) -> float:
         """Check the log; return in how many seconds to check it again. Raises nothing."""
-        self._times.look(time.monotonic())
-        return self._limit.look()
+        self._times.check(time.monotonic())
+        return self._limit.check()
 
-    def last_look(self) -> None:
+    def last_check(self) -> None:
         """Check the log for the last time, after the last process of the job is gone."""
-        self._times.look(float("inf"))
-        self._limit.look()
+        self._times.check(float("inf"))
+        self._limit.check()
 
 
 class LogTimes:
@@ -57,7 +57,7 @@ class LogTimes:
         self._size = 0
         self._due_s = 0.0
 
-    def look(self, now_s: float) -> None:
+    def check(self, now_s: float) -> None:
         """Record the size of the log if it has changed since the last check. Raises nothing."""
         if now_s < self._due_s:
             return
@@ -95,16 +95,16 @@ class LogLimit:
         self._gone = 0
         self._punches = True
 
-    def look(self) -> float:
+    def check(self) -> float:
         """Cut the log if it is over its limit; return in how many seconds to check again. Raises nothing."""
         if self._limit is None:
             return POLL_S
         try:
-            return self._look(self._limit)
+            return self._check(self._limit)
         except OSError:  # no free descriptor or a disk error; the next check tries again
             return POLL_S
 
-    def _look(self, limit: int) -> float:
+    def _check(self, limit: int) -> float:
         if self._fd is None:
             # Without O_APPEND: the marker line goes in front of the hole, and pwrite would append it to the end.
             self._fd = os.open(self._name, os.O_RDWR | os.O_CLOEXEC)
@@ -117,10 +117,8 @@ class LogLimit:
             end = _down(size - limit // 2, stat.st_blksize)
             self._punches = self._punches and hole > 0 and _punch(self._fd, hole_end, end - hole_end)
             if self._punches:
-                notification = self._notification(end - hole, limit)
-                os.pwrite(
-                    self._fd, notification, hole - len(notification)
-                )  # ends at the hole, so no NUL is left between
+                marker = self._marker(end - hole, limit)
+                os.pwrite(self._fd, marker, hole - len(marker))  # ends at the hole, so no NUL is left between
             else:
                 self._cut_back(self._fd, size, limit)
         return SOON_S if kept + grown > limit else POLL_S
@@ -133,11 +131,11 @@ class LogLimit:
         self._gone += size - limit // 4 - len(end)
         os.ftruncate(fd, limit // 4)
         with open(self._name, "ab", buffering=0) as log:
-            log.write(self._notification(self._gone, limit) + end)
+            log.write(self._marker(self._gone, limit) + end)
         self._size = limit // 4 + len(end)
 
     @staticmethod
-    def _notification(missing: int, limit: int) -> bytes:
+    def _marker(missing: int, limit: int) -> bytes:
         return f"\ngpuqueue: {missing} bytes are left out here: the log passed its limit of {limit} bytes\n".encode()
 
 

@@ -64,10 +64,10 @@ class Terminal:
                 break
             if not some:
                 break
-            self._keep(some)
+            self._write_log(some)
         os.close(self.log)
 
-    def _keep(self, some: bytes) -> None:
+    def _write_log(self, some: bytes) -> None:
         """Write *some* into the log."""
         left = memoryview(some)
         with contextlib.suppress(OSError):  # on a full disk the job goes on and this output is lost

@@ -12,14 +12,15 @@ import select
 import signal
 import time
 
+from workers.shim.attached_terminal import TypedTerminal
 from workers.shim.files import POLL_S, asked_end, put, renewed_until
-from workers.shim.tree import PR_SET_PDEATHSIG, RESET, prctl
+from workers.shim.pseudo_terminal import Terminal
+from workers.shim.tree import begin_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from workers.shim.pseudo_terminal import Terminal
     from workers.shim.warm import WarmInterpreter
 
 #: Why a run must not start after ``start_before``: another worker may hold the claim by then.
@@ -62,8 +63,6 @@ class LogFile:
 def output_of(spec: dict[str, Any]) -> LogFile | Terminal:
     """Return the output of the job: its log file, or a terminal if the job wants one.
 
-    A spec from an older worker may lack the terminal's fields.
-
     Raises:
         NotStarted: the host has no disk space, file descriptor or pseudo-terminal left.
 
@@ -71,25 +70,17 @@ def output_of(spec: dict[str, Any]) -> LogFile | Terminal:
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = os.open("log", flags, 0o600)
-        if spec.get("pty"):
-            return typed_terminal(log, *spec["pty"]) if spec.get("typed") else terminal(log, *spec["pty"])
-        return LogFile(log, os.open("stderr", flags, 0o600) if spec.get("separate_stderr") else None)
+        if spec["pty"]:
+            kind = TypedTerminal if spec["typed"] else Terminal
+            return kind(log, *spec["pty"])
+        return LogFile(log, os.open("stderr", flags, 0o600) if spec["separate_stderr"] else None)
     except OSError as error:
-        raise NotStarted("lost", f"cannot make a process: {error.strerror}", hosts_fault=True) from error
+        raise no_process(error) from error
 
 
-def terminal(log: int, columns: int, rows: int) -> Terminal:
-    """Return a new terminal whose output goes into *log*. The import is local because few jobs need it."""
-    from workers.shim.pseudo_terminal import Terminal  # noqa: PLC0415 - see above
-
-    return Terminal(log, columns, rows)
-
-
-def typed_terminal(log: int, columns: int, rows: int) -> Terminal:
-    """Return a new attached terminal, which accepts typed input."""
-    from workers.shim.attached_terminal import TypedTerminal  # noqa: PLC0415 - as above
-
-    return TypedTerminal(log, columns, rows)
+def no_process(error: OSError) -> NotStarted:
+    """Return the exception for a host that lacks a resource."""
+    return NotStarted("lost", f"cannot make a process: {error.strerror}", hosts_fault=True)
 
 
 def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
@@ -102,52 +93,50 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
     if time.monotonic() >= spec["start_before"]:
         raise NotStarted("lost", TOO_LATE)
     try:
-        word, reported = os.pipe()  # a successful exec closes it; otherwise it carries the reason
+        reader, answer = os.pipe()  # a successful exec closes it; otherwise it carries the reason
         me = os.getpid()
         pid = os.fork()
     except OSError as error:
-        raise NotStarted("lost", f"cannot make a process: {error.strerror}", hosts_fault=True) from error
+        raise no_process(error) from error
     if pid == 0:
-        step, program = "cannot prepare the process", ""
         try:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # if the shim is killed
-            if os.getppid() != me:  # the shim was killed before the prctl call
-                os._exit(127)
-            os.setsid()
-            signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            for number in RESET:
-                signal.signal(number, signal.SIG_DFL)  # undo what Python, nohup or a daemon ignores
-            os.umask(int(spec["umask"]))
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            output.take()
-            step = f"cannot enter the working directory {spec['cwd']}"
-            os.chdir(spec["cwd"])  # can block for ever on a dead file server
-            if time.monotonic() >= spec["start_before"]:
-                os.write(reported, f"0 {TOO_LATE}".encode())
-                os._exit(127)
-            program = spec["argv"][0]
-            step = f"cannot start {program}"
-            os.execvpe(program, spec["argv"], spec["env"])  # noqa: S606 - no shell on purpose
-        except Exception as error:  # noqa: BLE001 - the shim reports any error
-            words = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, program)}"
-            os.write(reported, words.encode(errors="replace"))
+            execute(spec, output, answer, me)
         finally:
             os._exit(127)
-    os.close(reported)
+    os.close(answer)
     output.begin()
-    with os.fdopen(word, "rb") as reader:
-        await_word(word, pid, spec["start_before"])
-        code, _, reason = reader.read().decode(errors="replace").partition(" ")
-    if code:
+    reason = answer_of(reader, pid, spec["start_before"])
+    if reason:
         os.waitpid(pid, 0)
-        raise no_start(int(code), reason)
+        raise no_start(reason)
     return pid
 
 
-def no_start(number: int, reason: str) -> NotStarted:
-    """Return the exception for a first process that could not start; *number* is an errno, or 0 for too late."""
-    shortage = number in SHORTAGES
-    return NotStarted("lost" if shortage or number == 0 else "refused", reason, hosts_fault=shortage)
+def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, parent: int) -> None:
+    """Become the job's first process, in the child of *parent*. Write the reason into *answer* if that fails."""
+    step, program = "cannot prepare the process", ""
+    try:
+        begin_child(parent)
+        os.umask(int(spec["umask"]))
+        output.take()
+        step = f"cannot enter the working directory {spec['cwd']}"
+        os.chdir(spec["cwd"])  # can block for ever on a dead file server
+        if time.monotonic() >= spec["start_before"]:
+            os.write(answer, f"0 {TOO_LATE}".encode())
+            return
+        program = spec["argv"][0]
+        step = f"cannot start {program}"
+        os.execvpe(program, spec["argv"], spec["env"])  # noqa: S606 - no shell on purpose
+    except Exception as error:  # noqa: BLE001 - the shim reports any error
+        reason = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, program)}"
+        os.write(answer, reason.encode(errors="replace"))
+
+
+def no_start(answer: str) -> NotStarted:
+    """Return the exception for an answer of the child: an errno, or 0 for too late, and the reason."""
+    number, _, reason = answer.partition(" ")
+    shortage = int(number) in SHORTAGES
+    return NotStarted("lost" if shortage or number == "0" else "refused", reason, hosts_fault=shortage)
 
 
 def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogFile | Terminal) -> int | None:
@@ -160,28 +149,22 @@ def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogF
 
     """
     try:
-        word, reported = os.pipe()
+        reader, theirs = os.pipe()
     except OSError as error:
-        warm_interpreter.end()
-        report_start(f"cold: {error.strerror}")
-        return None
-    try:
-        warm_interpreter.ask(os.getcwd(), output.log, reported)
-    finally:
-        os.close(reported)
-    with os.fdopen(word, "rb") as reader:
-        await_word(word, warm_interpreter.pid, spec["start_before"])
-        said = reader.read().decode(errors="replace")
-    began = said == "ok"
-    if not began:
-        warm_interpreter.end()
-    number, _, reason = said.partition(" ")
-    if number.isdigit():  # an errno: a cold start would fail too
-        raise no_start(int(number), reason)
-    report_start("warm" if began else said or "cold: the warm interpreter has ended")
-    if began:
+        answer = f"cold: {error.strerror}"
+    else:
+        warm_interpreter.ask(os.getcwd(), output.log, theirs)
+        os.close(theirs)
+        answer = answer_of(reader, warm_interpreter.pid, spec["start_before"])
+    if answer == "ok":
+        report_start("warm")
         output.begin()
-    return warm_interpreter.pid if began else None
+        return warm_interpreter.pid
+    warm_interpreter.end()
+    if answer[:1].isdigit():  # an errno: a cold start would fail too
+        raise no_start(answer)
+    report_start(answer or "cold: the warm interpreter has ended")
+    return None
 
 
 def report_start(words: str) -> None:
@@ -190,22 +173,24 @@ def report_start(words: str) -> None:
         put("start", words, sync=False)
 
 
-def await_word(word: int, pid: int, until: float) -> None:
-    """Wait until the job's process has started or has reported why not. That can block on a dead file server.
+def answer_of(reader: int, pid: int, until: float) -> str:
+    """Return what the job's process *pid* writes into a pipe until it starts. That can block on a dead file server.
 
     Raises:
         NotStarted: the run was cancelled or its heartbeat expired before the process started.
 
     """
-    poll = select.poll()
-    poll.register(word, select.POLLIN)
-    while not poll.poll(POLL_S * 1000):
-        until = renewed_until(until)
-        kind = asked_end() or ("lost" if time.monotonic() >= until else None)
-        if kind is not None:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise NotStarted(kind.strip(), "its working directory or its program does not answer")
+    with os.fdopen(reader, "rb") as pipe:
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        while not poll.poll(POLL_S * 1000):
+            until = renewed_until(until)
+            kind = asked_end() or ("lost" if time.monotonic() >= until else None)
+            if kind is not None:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                raise NotStarted(kind.strip(), "its working directory or its program does not answer")
+        return pipe.read().decode(errors="replace")
 
 
 def why(error: Exception, program: str) -> str:

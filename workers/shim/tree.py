@@ -33,6 +33,21 @@ CHUNK_BYTES = 65536
 WAKE = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
+def begin_child(parent: int) -> None:
+    """Prepare a new child process of the shim *parent*: its session, its signals and an empty standard input.
+
+    The child ends with its parent.
+    """
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # the parent was killed before the prctl call
+        os._exit(127)
+    os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for number in RESET:
+        signal.signal(number, signal.SIG_DFL)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+
+
 def slurp(name: str, most: int = CHUNK_BYTES) -> bytes:
     """Return the content of a small file, at most about *most* bytes. Never waits for a pipe that a job put there.
 
@@ -62,8 +77,8 @@ def children_of() -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
-                parent = int(stat.read().rpartition(b")")[2].split()[1])
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                parent = int(slurp(f"/proc/{name}/stat").rpartition(b")")[2].split()[1])
                 found.setdefault(parent, []).append(int(name))
     return found
 
@@ -114,17 +129,17 @@ class Tree:
             if pid == self.pid:
                 self.status = os.waitstatus_to_exitcode(status)
 
-    def end(self, grace_s: float, meanwhile: Callable[[], object], *, reported: bool = False) -> None:
+    def end(self, grace_s: float, meanwhile: Callable[[], object], *, warned: bool = False) -> None:
         """End every process: send TERM, wait *grace_s* seconds, then send KILL until no process is left.
 
-        *meanwhile* is called at every check during the grace. With *reported* TERM was sent before and is not sent
+        *meanwhile* is called at every check during the grace. With *warned* TERM was sent before and is not sent
         again, because many programs abort at once on a second TERM.
         """
         if not self.reap():
             return
         deadline = time.monotonic() + grace_s
         while True:
-            reported = reported or (signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT))  # CONT: for stopped ones
+            warned = warned or (signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT))  # CONT: for stopped ones
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break

@@ -1,9 +1,9 @@
 """A waiting shim with a warm interpreter as its child. Standard library only. The fork server forks it like any shim.
 
-The worker sends over a socket which interpreter it wants, and is informed when the interpreter is ready. Later the
-worker sends a run directory with the run's lock. The process then becomes that run's shim, and its child becomes the
-job's first process. If the worker ends before that, both end. If the warm interpreter cannot become the job, the shim
-kills it before any code of the job has run, and starts the job cold.
+The worker sends over a socket which interpreter it wants, and receives ``ready`` or the reason why that is unusable.
+Later the worker sends a run directory with the run's lock. The process then becomes that run's shim, and its child
+becomes the job's first process. If the worker ends before that, both end. If the warm interpreter cannot become the
+job, the shim kills it before any code of the job has run, and starts the job cold.
 
 The shim and the warm interpreter also share a socket; see :mod:`workers.inside.warm_start`.
 """
@@ -17,21 +17,22 @@ import select
 import signal
 import socket
 
-from workers.shim.tree import PR_SET_PDEATHSIG, RESET, prctl
+from workers.shim.tree import begin_child
 
 TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 #: A placeholder environment variable. The warm interpreter later overwrites its memory, and that of a placeholder
-#: argument of the same size, with the job's values; see ``show`` in :mod:`workers.inside.warm_start`.
-ROOM = "GPUQUEUE_SPARE"
+#: argument of the same size, with the job's values; see :mod:`workers.inside.proc_files`.
+ROOM = "GPUQUEUE_WARM_ROOM"
 ROOM_BYTES = 6000
 #: Longest message, in bytes. The longest one holds an environment. A longer message may exceed the socket's
 #: send buffer.
 MOST_BYTES = 128 * 1024
 #: The script that the warm interpreter runs.
-SPARE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inside", "warm_start.py")
-#: What the shim writes into the file ``start`` if the warm interpreter became the job.
-WARM = "warm"
+SCRIPT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inside", "warm_start.py")
+WRAPPER = "unfit: {} is a wrapper, which may start another Python for the next job"
 
 
 class WarmInterpreter:
@@ -41,10 +42,10 @@ class WarmInterpreter:
         self.pid = pid
         self._to = to
 
-    def ask(self, run_dir: str, log: int, reported: int) -> None:
-        """Ask the interpreter to become the job of *run_dir*. It writes its answer into the pipe *reported*."""
+    def ask(self, run_dir: str, log: int, answer: int) -> None:
+        """Ask the interpreter to become the job of *run_dir*. It writes its answer into the pipe *answer*."""
         with contextlib.suppress(OSError):  # it has ended, and the pipe stays empty
-            socket.send_fds(self._to, [json.dumps({"run_dir": run_dir}).encode()], [log, reported])
+            socket.send_fds(self._to, [os.fsencode(run_dir)], [log, answer])
         self._to.close()
 
     def end(self) -> None:
@@ -60,29 +61,26 @@ def hold(worker: socket.socket) -> tuple[str, int, WarmInterpreter] | None:
 
     Returns the run directory, the run's lock and the interpreter; None if no run arrives.
     """
-    plan = worker.recv(MOST_BYTES)
-    if not plan:
+    text = worker.recv(MOST_BYTES)
+    if not text:
         return None
+    plan = json.loads(text)
     to, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    wanted = json.loads(plan)
-    warm_interpreter = WarmInterpreter(start(wanted, theirs.fileno()), to)
+    warm_interpreter = WarmInterpreter(start(plan, theirs.fileno()), to)
     theirs.close()
-    while True:
-        poll = select.poll()
-        poll.register(worker, select.POLLIN)
-        poll.register(to, select.POLLIN)
-        ready = {fd for fd, _ in poll.poll()}
-        if worker.fileno() in ready:
-            message, fds = order(worker)
-            return (os.fsdecode(message), fds[0], warm_interpreter) if message and fds else None
-        said = to.recv(MOST_BYTES)
-        if said == b"ready" and not runs(warm_interpreter.pid, os.path.join(wanted["cwd"], wanted["program"])):
-            said = os.fsencode("unfit: {} is a wrapper: which Python it starts only it knows".format(wanted["program"]))
-        if said != b"ready":  # it is unusable or has ended
-            with contextlib.suppress(OSError):
-                worker.send(said or b"unfit: it ended by itself")
+    poll = select.poll()
+    poll.register(worker, select.POLLIN)
+    poll.register(to, select.POLLIN)
+    while worker.fileno() not in {fd for fd, _ in poll.poll()}:
+        message = to.recv(MOST_BYTES) or b"unfit: it ended by itself"
+        if message == b"ready" and not runs(warm_interpreter.pid, os.path.join(plan["cwd"], plan["program"])):
+            message = os.fsencode(WRAPPER.format(plan["program"]))
+        with contextlib.suppress(OSError):
+            worker.send(message)
+        if message != b"ready":
             return None
-        worker.send(said)
+    run_dir, fds = order(worker)
+    return (os.fsdecode(run_dir), fds[0], warm_interpreter) if run_dir and fds else None
 
 
 def runs(pid: int, program: str) -> bool:
@@ -105,28 +103,20 @@ def order(worker: socket.socket) -> tuple[bytes, list[int]]:
     return b"", []
 
 
-def start(plan: dict[str, object], fd: int) -> int:
+def start(plan: dict[str, Any], fd: int) -> int:
     """Start the interpreter of *plan* in a session of its own, and return its pid. It ends with this process."""
     me = os.getpid()
     early = os.memfd_create("gpuqueue-early")  # holds the output of the imports until there is a job's log
     pid = os.fork()
     if pid == 0:
         try:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != me:
-                os._exit(127)
-            os.setsid()
-            signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            for number in RESET:
-                signal.signal(number, signal.SIG_DFL)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            begin_child(me)
             os.dup2(early, 1)
             os.dup2(early, 2)
             os.set_inheritable(fd, True)
-            python, env = str(plan["python"]), dict(plan["env"])  # type: ignore[call-overload]
-            os.chdir(str(plan["cwd"]))
-            words = [python, SPARE, str(fd), str(plan["modules"]), " " * ROOM_BYTES]
-            os.execve(plan["program"], words, {**env, ROOM: "." * ROOM_BYTES})  # type: ignore[arg-type]  # noqa: S606
+            os.chdir(plan["cwd"])
+            words = [plan["python"], SCRIPT, str(fd), plan["modules"], " " * ROOM_BYTES]
+            os.execve(plan["program"], words, {**plan["env"], ROOM: "." * ROOM_BYTES})  # noqa: S606
         finally:
             os._exit(127)
     os.close(early)

@@ -32,7 +32,7 @@ def authorise(run: LiveRun, settings: Settings, queue: JobQueue, clock: Clock, s
 
     def ask() -> tuple[float, JobState | None]:
         until_s = clock.monotonic_s() + settings.shim_grace_s  # counted from before the request
-        state = queue.started(
+        state = queue.runs.started(
             run.held.job_id,
             run.held.token,
             lease_s=settings.lease_s,

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from functools import partial
 
 from gpuqueue.model.job import JobState, WaitReason
-from gpuqueue.model.run import Ending, EndingKind, state_after
+from gpuqueue.model.run import EndingKind, state_after
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.run.start_health import NO_START, Ground
 from workers.services.adoption import Adoption
-from workers.services.after_end import AfterEnd
 from workers.steps.conclusion import Conclusion, NotStarted
 from workers.steps.detach import answered
 from workers.threads.steady_clock import SteadyEvent
@@ -43,7 +42,6 @@ class Report:
         self._ground = ground
         self._adoption = adoption
         self._stopping = stopping
-        self._after_end = AfterEnd(queue)
 
     def report(self, run: LiveRun, conclusion: Conclusion | NotStarted) -> str:
         """Report the end of *run*, and return its outcome in a word or two for the log and for Celery.
@@ -66,17 +64,15 @@ class Report:
             why = f"it could not be started on {self._settings.host}: {why}"
         log.warning("%s does not start: %s", run, why)
         if not refusal.stale:
-            answered(lambda: self._queue.release_claim(run.held.job_id, run.held.token, why), self._stopping)
+            answered(lambda: self._queue.runs.release_claim(run.held.job_id, run.held.token, why), self._stopping)
         run.directory.discard()
         return NOT_STARTED
 
     def _lose(self, run: LiveRun, conclusion: Conclusion) -> str:
         held, limit, detail = run.held, self._settings.loss_limit, conclusion.ending.detail
-        lose = partial(self._queue.lose, held.job_id, held.token, loss_limit=limit, detail=detail)
+        lose = partial(self._queue.runs.lose, held.job_id, held.token, loss_limit=limit, detail=detail)
         state = answered(partial(lose, evidence=conclusion.evidence), self._stopping)
         log.warning("%s was lost: %s; the job is %s now", run, detail, state or "no longer ours")
-        if state is not None and state.is_end:
-            self._after_end.ended(run, state, Ending.lost(detail))
         run.directory.settle()
         return "lost"
 
@@ -85,9 +81,9 @@ class Report:
         again = Again(reason=WaitReason.RETRY) if ending.kind is EndingKind.PREEMPTED else None
         run.hear_start()
         for text in run.taken_notes():
-            answered(partial(self._queue.note, held.job_id, held.token, text), self._stopping)
+            answered(partial(self._queue.runs.note, held.job_id, held.token, text), self._stopping)
         finish = partial(
-            self._queue.finish,
+            self._queue.runs.finish,
             held.job_id,
             held.token,
             state=state_after(ending) if again is None else JobState.QUEUED,
@@ -103,10 +99,7 @@ class Report:
         if after is None:
             run.directory.settle()
             return "stale"
-        spec = run.spec  # `_keep` clears it
         self._keep(run)
-        if after.is_end:
-            self._after_end.ended(run, after, ending, spec)
         return str(after)
 
     def _finish_if_adopted(self, run: LiveRun, finish: Callable[[], JobState | None]) -> JobState | None:

@@ -5,8 +5,6 @@ theirs before the first line of the program. The numeric libraries read theirs a
 read when they are needed, so a warm interpreter can still get another value. The list was found by setting each
 variable after the import and observing the effect, and by recording what Python and ``import torch`` read. A test
 repeats the recording.
-
-Used by the worker and by the warm interpreter, which may run any Python from 3.8 on. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,68 +13,20 @@ from collections.abc import Mapping
 
 #: Names of latched variables. ``BEGINNINGS`` lists prefixes of further names.
 NAMES = frozenset(
-    {
-        "ATEN_CPU_CAPABILITY",
+    (
+        *("ATEN_CPU_CAPABILITY", "LANG", "LANGUAGE", "MATPLOTLIBRC", "MPLBACKEND", "MPLCONFIGDIR", "TMPDIR", "TZ"),
+        *("VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"),
         "HOME",  # the user's own packages are in it
-        "LANG",
-        "LANGUAGE",
-        "MATPLOTLIBRC",
-        "MPLBACKEND",
-        "MPI_LOCALNRANKS",  # MKL divides the processors among the processes of a host
-        "MPLCONFIGDIR",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        *("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE"),  # MKL divides the processors among the processes of a host
         "SETUPTOOLS_USE_DISTUTILS",  # a .pth file reads it when Python starts
-        "TMPDIR",
-        "TZ",
-        "VIRTUAL_ENV",
-        "XDG_CACHE_HOME",
-        "XDG_CONFIG_HOME",
-    }
+    )
 )
 BEGINNINGS = (
-    "ACCELERATE_",
-    "ACC_DEVICE_",
-    "ACC_PROFLIB",
-    "BLIS_",
-    "COMPILE_STROBELIGHT_",
-    "COVERAGE_",
-    "CUBLAS",
-    "CUDA_",
-    "CUDNN_",
-    "DNNL_",
-    "FX_",
-    "GFORTRAN_",
-    "GLIBC_TUNABLES",
-    "GOMP_",
-    "GOTO_",
-    "HF_",
-    "INTEL_",
-    "I_MPI_",
-    "KINETO_",
-    "KMP_",
-    "LC_",
-    "LD_",
-    "MALLOC_",
-    "MKLDNN_",
-    "MKL_",
-    "NCCL_",
-    "NPY_",
-    "NUMBA_",
-    "NUMEXPR_",
-    "NUMPY_",
-    "NVIDIA_",
-    "NVPL_",
-    "OMP_",
-    "ONEDNN_",
-    "OPENBLAS_",
-    "OPENSSL_",
-    "PYTHON",
-    "PYTORCH_",
-    "TORCH",
-    "TQDM_",
-    "TRANSFORMERS_",
-    "TRITON_",
-    "VECLIB_",
+    *("ACCELERATE_", "ACC_DEVICE_", "ACC_PROFLIB", "BLIS_", "COMPILE_STROBELIGHT_", "COVERAGE_", "CUBLAS", "CUDA_"),
+    *("CUDNN_", "DNNL_", "FX_", "GFORTRAN_", "GLIBC_TUNABLES", "GOMP_", "GOTO_", "HF_", "INTEL_", "I_MPI_", "KINETO_"),
+    *("KMP_", "LC_", "LD_", "MALLOC_", "MKLDNN_", "MKL_", "NCCL_", "NPY_", "NUMBA_", "NUMEXPR_", "NUMPY_", "NVIDIA_"),
+    *("NVPL_", "OMP_", "ONEDNN_", "OPENBLAS_", "OPENSSL_", "PYTHON", "PYTORCH_", "TORCH", "TQDM_", "TRANSFORMERS_"),
+    *("TRITON_", "VECLIB_"),
 )
 #: Variables that torch reads twice. At its import it reads the ``backend`` entry, which chooses the allocator. When
 #: CUDA starts, which happens only in the job, it reads all other entries. If ``backend`` then names another allocator,
@@ -96,11 +46,6 @@ def latched(env: Mapping[str, str]) -> dict[str, str]:
 def is_latched(name: str) -> bool:
     """Return whether the variable *name* is latched."""
     return name not in LIVE and (name in NAMES or name.startswith(BEGINNINGS)) and not name.startswith(OWN)
-
-
-def is_too_late(name: str) -> bool:
-    """Return whether a script that sets the variable *name* may do so too late in a warm interpreter."""
-    return is_latched(name) or name in ALLOCATOR
 
 
 def chooses_allocator(env: Mapping[str, str]) -> str | None:

@@ -73,11 +73,14 @@ class Image:
 def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
     """Return the image of a warm interpreter for *spec*, or in words why *spec* cannot start warm."""
     if spec.pty is not None:
-        return "it wants a terminal"
+        return "it has a terminal"
     if spec.separate_stderr:
         return "its standard error has a file of its own"
     if len(spec.argv) < WORDS or not Path(spec.argv[0]).name.startswith("python") or not spec.argv[1].endswith(".py"):
         return "its command is not python and a script"
+    allocator = chooses_allocator(env)
+    if allocator is not None:
+        return f"{allocator} chooses an allocator, which torch reads only once"
     python = spec.argv[0]
     path = env.get("PATH", os.defpath)  # the job's PATH, as execvpe uses it
     program = str(Path(spec.cwd, python)) if "/" in python else shutil.which(python, path=path) or ""
@@ -85,46 +88,39 @@ def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
         stat = os.stat(program)  # noqa: PTH116 - follows links to the interpreter itself
     except OSError:
         return "there is no such interpreter"
-    allocator = chooses_allocator(env)
-    if allocator is not None:
-        return f"{allocator} chooses an allocator, which torch has done when it is loaded"
     own = latched(env)
     relative = any(not entry.startswith("/") for entry in own.get("PYTHONPATH", "/").split(os.pathsep))
-    return Image(
-        python=python,
-        program=program,
-        file=(stat.st_dev, stat.st_ino, stat.st_mtime_ns),
-        account=spec.account,
-        latched=own,
-        cwd=spec.cwd if relative or not python.startswith("/") else "",
-    )
+    cwd = spec.cwd if relative or not python.startswith("/") else ""
+    file = (stat.st_dev, stat.st_ino, stat.st_mtime_ns)
+    return Image(python=python, program=program, file=file, account=spec.account, latched=own, cwd=cwd)
 
 
 class WarmInterpreter:
     """A waiting shim, and the state of its warm interpreter."""
 
-    def __init__(self, image: Image, shim: Shim, channel: socket.socket, since_s: float) -> None:
+    def __init__(self, image: Image, shim: Shim, channel: socket.socket, requested_s: float) -> None:
         self.image = image
-        self.since_s = since_s
+        #: When a job last requested this image, on the monotonic clock, in seconds.
+        self.requested_s = requested_s
         self.ready = False
         #: Why the interpreter is unusable; None while it is usable or still starting.
         self.unfit: str | None = None
         self._shim = shim
         self._channel = channel
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read the shim's pending messages and update ``ready`` and ``unfit``."""
         poll = select.poll()
         poll.register(self._channel, select.POLLIN)
         while self.unfit is None and poll.poll(0):
             try:
-                said = self._channel.recv(MOST_BYTES).decode(errors="replace")
+                message = self._channel.recv(MOST_BYTES).decode(errors="replace")
             except OSError:
-                said = ""
-            if said == "ready":
+                message = ""
+            if message == "ready":
                 self.ready = True
             else:
-                self.unfit = said.removeprefix("unfit: ") or "it ended by itself"
+                self.unfit = message.removeprefix("unfit: ") or "it ended by itself"
 
     def become(self, run_dir: Path, lock: int) -> Shim | None:
         """Give the waiting shim the run of *run_dir*, whose lock the open file *lock* holds.
@@ -134,11 +130,12 @@ class WarmInterpreter:
         try:
             socket.send_fds(self._channel, [os.fsencode(run_dir)], [lock])
         except OSError:
+            self.end()
             return None
         self._channel.close()
         return self._shim
 
-    def let_go(self) -> None:
+    def end(self) -> None:
         """Close the socket, which ends the shim and its interpreter, and the other descriptors."""
         self._channel.close()
         with contextlib.suppress(OSError):
@@ -150,23 +147,23 @@ class WarmPool:
     """The warm interpreters of one worker. Shared by the worker's threads."""
 
     def __init__(self, settings: Settings, shims: Shims, clock: Clock) -> None:
-        self._most = settings.warm_spares
+        self._most = settings.warm_interpreters
         self._idle_s = settings.warm_idle_s
         self._modules = settings.warm_modules
         self._shims = shims
         self._clock = clock
         self._lock = threading.Lock()
-        self._warm_pool: list[WarmInterpreter] = []
+        self._interpreters: list[WarmInterpreter] = []
         #: Images whose interpreters are unusable, each with the reason and the time of the next attempt.
         self._unfit: list[tuple[Image, str, float]] = []
 
     def start(self, spec: JobSpec, env: Mapping[str, str], run_dir: Path, lock: int) -> tuple[Shim | None, str]:
         """Start the run of *spec* in a warm interpreter; return its shim and ``warm``, or None and the reason.
 
-        In both cases also start warm interpreters for the next job with the same image, if possible.
+        In both cases also start a warm interpreter for the next job with the same image, if possible.
         """
         if self._most == 0:
-            return None, "this site keeps no warm interpreters"
+            return None, "the setting warm_interpreters is 0"
         # There is no shim yet that could react to a cancel, so a dead file server must not block this call.
         image = in_time(lambda: image_of(spec, env), POLL_S) or "its interpreter does not answer"
         if isinstance(image, str):
@@ -181,34 +178,33 @@ class WarmPool:
 
     def tidy(self) -> None:
         """End the warm interpreters that are unusable or have been idle for too long."""
-        now_s = self._clock.monotonic_s()
+        idle_since_s = self._clock.monotonic_s() - self._idle_s
         with self._lock:
-            for warm_interpreter in list(self._warm_pool):
-                warm_interpreter.look()
-                if warm_interpreter.unfit is not None or now_s - warm_interpreter.since_s >= self._idle_s:
-                    self._drop(warm_interpreter)
+            for each in list(self._interpreters):
+                each.poll()
+                if each.unfit is not None or each.requested_s <= idle_since_s:
+                    self._drop(each)
 
     def close(self) -> None:
         """End all warm interpreters."""
         with self._lock:
-            for warm_interpreter in list(self._warm_pool):
-                self._drop(warm_interpreter)
+            for each in list(self._interpreters):
+                self._drop(each)
 
     def _take(self, image: Image, run_dir: Path, lock: int) -> tuple[Shim | None, str]:
         why = "no warm interpreter is ready yet"
-        for warm_interpreter in list(self._warm_pool):
-            warm_interpreter.look()
-            unlike = image.unlike(warm_interpreter.image)
-            if warm_interpreter.unfit is not None:
-                self._drop(warm_interpreter)
+        for each in list(self._interpreters):
+            each.poll()
+            unlike = image.unlike(each.image)
+            if each.unfit is not None:
+                self._drop(each)
             elif unlike is not None:
                 why = unlike
-            elif warm_interpreter.ready:
-                self._warm_pool.remove(warm_interpreter)
-                shim = warm_interpreter.become(run_dir, lock)
+            elif each.ready:
+                self._interpreters.remove(each)
+                shim = each.become(run_dir, lock)
                 if shim is not None:
                     return shim, "warm"
-                warm_interpreter.let_go()
         return None, why
 
     def _start_wanted(self, image: Image, env: Mapping[str, str]) -> str | None:
@@ -221,17 +217,15 @@ class WarmPool:
         for unfit, why, _ in self._unfit:
             if image.unlike(unfit) is None:
                 return why
-        alike = [
-            warm_interpreter for warm_interpreter in self._warm_pool if image.unlike(warm_interpreter.image) is None
-        ]
-        for warm_interpreter in alike:
-            warm_interpreter.since_s = now_s
+        alike = [each for each in self._interpreters if image.unlike(each.image) is None]
+        for each in alike:
+            each.requested_s = now_s
         if len(alike) >= self._most:
             return None
         if _available_bytes() < ROOM_BYTES:
             return "the host has too little memory for a warm interpreter"
-        while len(self._warm_pool) >= self._most:
-            self._drop(min(self._warm_pool, key=lambda warm_interpreter: warm_interpreter.since_s))
+        while len(self._interpreters) >= self._most:
+            self._drop(min(self._interpreters, key=lambda each: each.requested_s))
         return self._make(image, env, now_s)
 
     def _make(self, image: Image, env: Mapping[str, str], now_s: float) -> str | None:
@@ -246,28 +240,25 @@ class WarmPool:
         if len(text) > MOST_BYTES:
             return "its environment is too large for a warm interpreter"
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            ours.send(text)
-            shim = self._shims.start_waiting(theirs.fileno())
-        except (OSError, Unanswered) as error:
-            ours.close()
-            return f"no warm interpreter can be started: {error}"
-        finally:
-            theirs.close()
-        self._warm_pool.append(WarmInterpreter(image, shim, ours, now_s))
+        with theirs:
+            try:
+                ours.send(text)
+                shim = self._shims.start_waiting(theirs.fileno())
+            except (OSError, Unanswered) as error:
+                ours.close()
+                return f"no warm interpreter can be started: {error}"
+        self._interpreters.append(WarmInterpreter(image, shim, ours, now_s))
         return None
 
-    def _drop(self, warm_interpreter: WarmInterpreter) -> None:
-        self._warm_pool.remove(warm_interpreter)
-        warm_interpreter.let_go()
-        if warm_interpreter.unfit is not None:
-            log.warning("a warm interpreter is unusable: %s", warm_interpreter.unfit)
-            self._unfit.append((warm_interpreter.image, warm_interpreter.unfit, self._clock.monotonic_s() + UNFIT_S))
+    def _drop(self, interpreter: WarmInterpreter) -> None:
+        self._interpreters.remove(interpreter)
+        interpreter.end()
+        if interpreter.unfit is not None:
+            log.warning("a warm interpreter is unusable: %s", interpreter.unfit)
+            self._unfit.append((interpreter.image, interpreter.unfit, self._clock.monotonic_s() + UNFIT_S))
 
 
 def _available_bytes() -> int:
     """Return the host's available memory in bytes (MemAvailable in /proc/meminfo)."""
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)

@@ -36,7 +36,7 @@ def to_gpuqueue() -> Submit:
     from gpuqueue import Client  # noqa: PLC0415 - as above
 
     client = Client()
-    return lambda words: client.submit(words, mem="1G")
+    return lambda words: client.jobs.submit(words, mem="1G")
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options.array_part import Missed
+from gpuqueue.cli.options.array_part import change_line
 from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
 from gpuqueue.cli.options.once import Once
-from gpuqueue.client.changing import Changing
+from gpuqueue.client import Client
 
 
 @click.command(cls=Once)
@@ -30,7 +30,6 @@ def cancel(**words: Any) -> None:
     act_on("cancel", Selection(**words), _cancel)
 
 
-def _cancel(client: Changing, name: str) -> str:
-    missed, before = Missed(), [False]
-    state = client.cancel(name, missed=missed, already=lambda: before.append(True))
-    return f"job {name} was cancelled already" if before[-1] else missed.line("cancel", name, state)
+def _cancel(client: Client, name: str) -> str:
+    change = client.jobs.cancel(name)
+    return f"job {name} was cancelled already" if change.already else change_line("cancel", name, change)

@@ -55,7 +55,7 @@ def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:
         machine.drain()
         if cancel:
             for job_id in machine.running_jobs():
-                machine.queue.cancel(job_id)
+                machine.queue.jobs.cancel(job_id)
         if not leave and machine.host_running() is not None:
             _drain(machine)
     except Unreachable as error:
@@ -71,7 +71,7 @@ def _drain(machine: Machine) -> None:
     reported: Sequence[int] = ()
     while running := machine.running_jobs():
         if running != reported:
-            called = machine.queue.called(running)
+            called = machine.queue.jobs.called(running)
             jobs = ", ".join(called.get(job_id, str(job_id)) for job_id in running)
             click.echo(f"waiting for job {jobs} to end (Ctrl-C stops waiting; --leave-jobs, --cancel-jobs)", err=True)
             reported = running

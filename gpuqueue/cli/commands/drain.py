@@ -6,7 +6,7 @@ import click
 
 from gpuqueue.cli.completion.candidates import device_names
 from gpuqueue.cli.output.drains import device_name, going_on, jobs_on
-from gpuqueue.client.changing import Changing
+from gpuqueue.client import Client
 
 devices_argument = click.argument("devices", metavar="DEVICE…", nargs=-1, shell_complete=device_names)
 
@@ -26,8 +26,8 @@ def drain(devices: tuple[str, ...], reason: str, *, all_here: bool) -> None:
       gpuqueue drain nodeA:0
       gpuqueue drain --all --reason "new driver tonight"
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Changing() as client:
-        drained = client.drain(*devices, reason=reason, all_here=all_here)
-        called = client.queue.called(jobs_on(drained))
+    with Client() as client:
+        drained = client.devices.drain(*devices, reason=reason, all_here=all_here)
+        called = client.queue.jobs.called(jobs_on(drained))
     for each in drained:
         click.echo(f"{device_name(each)}: takes no new job{going_on(each.jobs, called)}")

@@ -6,42 +6,39 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.completion.candidates import live_ids, pools
 from gpuqueue.cli.options import dependencies, placement
-from gpuqueue.cli.output.arrays import JobNameType
-from gpuqueue.client import validation
-from gpuqueue.client.changing import Changing
-from gpuqueue.model.job import Level
+from gpuqueue.cli.options.fields import field, with_options
+from gpuqueue.cli.options.job_id import one_job_argument
+from gpuqueue.client import Client
+from gpuqueue.model.dependencies import BEGINS
 from gpuqueue.text.sanitize import plain
 
 #: Parameter in Python -> its name on the command line, where they differ.
-_CALLED = {"time_limit": "time", "preference": "placement"}
+_CALLED = {"time_limit": "time", "preference": "placement", "level": "priority"}
+
+_OPTIONS = (
+    field("mem", "Memory on each device."),
+    field("gpus", "Number of devices, all on one host."),
+    field("device", placement.DEVICE),
+    field("device_type", f"{placement.DEVICE_TYPE}; none removes it."),
+    *placement.CHANGES,
+    field("time_limit", "Time limit; none removes it."),
+    field("signal", "Signal sent this long before the time limit; none removes it."),
+    field("name", "Name of the job."),
+    field("level", "Jobs of higher priority start first."),
+    field("pool", "Only devices of this pool; '' for any pool."),
+    field("after", f"{dependencies.AFTER} Replaces all earlier ones; none removes them."),
+    field("begin", f"Earliest start: {BEGINS}; now: at once."),
+    field("retries", "Retry after a failure, at most N times, including past retries."),
+    field("retry_on", dependencies.RETRY_ON),
+    field("at_once", "Concurrent members of an array, even if it has started; none: no limit."),
+)
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids("queued", "held"))
-@click.option("-m", "--mem", metavar="SIZE", help="Memory on each device.")
-@click.option("-g", "--gpus", metavar="N", type=int, help="Number of devices, all on one host.")
-@placement.new_device
-@placement.new_device_type
-@placement.alone
-@placement.shared
-@placement.spread
-@placement.pack
-@placement.no_preference
-@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit; none removes it.")
-@click.option("--signal", metavar="SIG@TIME", help="Signal sent this long before the time limit; none removes it.")
-@click.option("-n", "--name", help="Name of the job.")
-@click.option(
-    "-p", "--priority", type=click.Choice([str(level) for level in Level]), help="Jobs of higher priority start first."
-)
-@click.option("--pool", help="Only devices of this pool; '' for any pool.", shell_complete=pools)
-@dependencies.new_after
-@dependencies.new_begin
-@dependencies.new_retries
-@dependencies.new_retry_on
-@click.option("--at-once", metavar="N", help="Concurrent members of an array, even if it has started; none: no limit.")
-def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
+@one_job_argument("queued", "held")
+@with_options(_OPTIONS)
+def edit(job_id: str, **changes: Any) -> None:
     """Change the request of a waiting job. If one change is refused, nothing is changed.
 
     The job keeps its place. Omitted options change nothing.
@@ -52,12 +49,9 @@ def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
       gpuqueue edit 12 --after none --begin now
       gpuqueue edit 17 --at-once 4
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Changing() as client:
-        level = None if priority is None else Level[priority.upper()]
+    with Client() as client:
         given = {name: value for name, value in changes.items() if value not in (None, ())}
-        job = client.edit(validation.whole_job(job_id), level=level, **given)
-        if priority is not None:
-            given["priority"] = priority
+        job = client.jobs.edit(job_id, **given)
         click.echo(f"job {job.id}: {job.state}, {', '.join(_said(*each) for each in given.items())}")
         placement.warn_if_alone(client, job)
 

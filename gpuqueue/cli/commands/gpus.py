@@ -22,7 +22,7 @@ def gpus(*, as_json: bool) -> None:
       gpuqueue gpus --json | jq '.[] | {uuid, free_bytes}'
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
-        found = client.devices()
+        found = client.devices.list()
         rows = device_rows(found, client.settings, client.queue) if found and not as_json else ""
     if as_json:
         click.echo(json.dumps([device_plain(each) for each in found], indent=2))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -13,15 +13,14 @@ import click
 
 from gpuqueue.cli.completion.candidates import device_names, hosts, listed, models, one_of, tags, users
 from gpuqueue.cli.options.count import Count
+from gpuqueue.cli.options.fields import with_options
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
-from gpuqueue.cli.options.period import moment, ordered
 from gpuqueue.cli.output import history_columns as all_columns
 from gpuqueue.cli.output.history_columns import COLUMNS, chosen
 from gpuqueue.cli.output.no_match import why_nothing
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.client import Client
-from gpuqueue.client.validation import MAX_ID
 from gpuqueue.codec import record_to_plain
 from gpuqueue.console import say
 from gpuqueue.errors import BadRequest, JobNotFound
@@ -29,8 +28,8 @@ from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.run import EndingKind, Record
+from gpuqueue.model.validation import MAX_ID
 from gpuqueue.text.sanitize import plain, short
-from gpuqueue.text.units import parse_bytes, parse_duration
 
 #: The columns of ``--csv``; docs/reference/json.md explains them. Add new ones only at the end.
 CSV_COLUMNS = tuple(COLUMNS)
@@ -98,18 +97,11 @@ _WHICH = (
 
 
 #: Options that are no further filter beside ``--array``.
-_NO_FILTER = frozenset({"array", "sort", "reverse"})
-
-
-def _which(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that filter jobs."""
-    for option in reversed(_WHICH):
-        command = option(command)
-    return command
+_NO_FILTER = frozenset({"array", "states", "sort", "reverse"})
 
 
 @click.command(cls=Once)
-@_which
+@with_options(_WHICH)
 @click.option(
     "--sort",
     type=click.Choice([str(s) for s in Sort]),
@@ -143,18 +135,16 @@ def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **a
       gpuqueue history --since 2026-11-01 --csv > november.csv
     """  # noqa: D301 - \b is click's mark for lines to keep
     names = _columns_for(columns, as_json=as_json, as_csv=as_csv)
-    typed = dict(asked)
-    narrowing = _narrowing(asked)
     for_people = not as_json and not as_csv
     most = limit + 1 if for_people else limit  # one extra record shows that there are more
     with Client() as client:
         _must_be_known(client, asked["after_id"])
         if (asked["device"] or "").isdecimal():  # an index on this host, as for `drain`
             asked["device"] = f"{client.settings.host}:{asked['device']}"
-        records = client.history(limit=min(most, _MOST), **narrowing, **asked)
-        never_began = _never_began(client, asked) if for_people and not _narrows(narrowing) else None
+        records = client.history.search(limit=min(most, _MOST), **asked)
+        never_began = _never_began(client, asked) if for_people else None
         if not records and not never_began:
-            say("gpuqueue", "no job in the history matches" + why_nothing(client, typed, {**narrowing, **asked}))
+            say("gpuqueue", "no job in the history matches" + why_nothing(client, asked))
     if as_json:
         click.echo(json.dumps([record_to_plain(record) for record in records], indent=2))
     elif as_csv:
@@ -177,26 +167,6 @@ def _columns_for(columns: str | None, *, as_json: bool, as_csv: bool) -> Sequenc
     return None if columns is None else chosen(columns)
 
 
-def _narrowing(asked: dict[str, Any]) -> dict[str, Any]:
-    """Remove the filters that need parsing from *asked*, and return their parsed values."""
-    period = {"since": moment(asked.pop("since")), "until": moment(asked.pop("until"))}
-    ordered(*period.values())
-    return {
-        "states": [JobState(each) for each in asked.pop("states")],
-        "endings": [EndingKind(each) for each in asked.pop("endings")],
-        **period,
-        **_bounds(asked.pop("min_peak"), asked.pop("min_duration"), asked.pop("max_duration")),
-    }
-
-
-def _narrows(narrowing: Mapping[str, Any]) -> bool:
-    """Return whether *narrowing* excludes members of an array that were cancelled before they began."""
-    others = {name: value for name, value in narrowing.items() if name != "states"}
-    return bool(set(narrowing["states"]) - {JobState.CANCELLED}) or any(
-        value not in (None, []) for value in others.values()
-    )
-
-
 def _must_be_known(client: Client, after_id: int | None) -> None:
     """Check that the job of ``--after`` exists: otherwise the page would be the first one, or empty.
 
@@ -213,21 +183,12 @@ def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:
 
     The history has no record of these members.
     """
-    array, others = asked["array"], {name: value for name, value in asked.items() if name not in _NO_FILTER}
-    if array is None or any(value not in (None, ()) for value in others.values()):
+    array, states = asked["array"], {*asked["states"]}
+    others = [name for name, value in asked.items() if name not in _NO_FILTER and value not in (None, ())]
+    if array is None or others or states - {JobState.CANCELLED.value}:
         return None
-    indexes = client.never_began(array)
+    indexes = client.history.never_began(array)
     return JobName(array, indexes) if indexes else None
-
-
-def _bounds(min_peak: str | None, min_duration: str | None, max_duration: str | None) -> dict[str, Any]:
-    """Return the bounds in bytes and seconds, checked before the history is queried."""
-    shortest = None if min_duration is None else parse_duration(min_duration)
-    longest = None if max_duration is None else parse_duration(max_duration)
-    if shortest is not None and longest is not None and longest < shortest:
-        raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
-    peak = None if min_peak is None else parse_bytes(min_peak)
-    return {"min_peak": peak, "min_duration": shortest, "max_duration": longest}
 
 
 def _show(records: Sequence[Record], names: Sequence[str] | None, limit: int, never_began: JobName | None) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options.array_part import Missed
+from gpuqueue.cli.options.array_part import change_line
 from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
 from gpuqueue.cli.options.once import Once
-from gpuqueue.client.changing import Changing
-from gpuqueue.client.choosing import Stand
+from gpuqueue.client import Client
+from gpuqueue.client.selection import Stand
 
 
 @click.command(cls=Once)
@@ -26,6 +26,5 @@ def hold(**words: Any) -> None:
     act_on("hold", Selection(stand=None, **words), _hold, stand=Stand.QUEUED)
 
 
-def _hold(client: Changing, name: str) -> str:
-    missed = Missed()
-    return missed.line("hold", name, client.hold(name, missed=missed))
+def _hold(client: Client, name: str) -> str:
+    return change_line("hold", name, client.jobs.hold(name))

@@ -9,7 +9,7 @@ import click
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
-from gpuqueue.client.looking import Looking
+from gpuqueue.client import Client
 from gpuqueue.model.limits import EVERYBODY, Bound, LimitsInUse, PoolLimits
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_bytes, format_duration
@@ -25,8 +25,8 @@ def limits(*, as_json: bool) -> None:
       gpuqueue limits
       gpuqueue limits --json
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Looking() as client:
-        found = client.limits()
+    with Client() as client:
+        found = client.devices.limits()
     click.echo(json.dumps(limits_to_plain(found), indent=2) if as_json else _tables(found, terminal_width()))
 
 

@@ -7,11 +7,11 @@ import click
 from gpuqueue.cli.follow.status_line import report_again, report_away, report_held
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.job_id import job_id
-from gpuqueue.cli.options.period import EXAMPLES, moment
-from gpuqueue.client.watching import Watching
+from gpuqueue.client import Client
 from gpuqueue.console import put, say
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.run import EndingKind
+from gpuqueue.model.times import PASTS, moment
 from gpuqueue.system.logs import LOG, STDERR, LogTail
 
 
@@ -19,7 +19,7 @@ from gpuqueue.system.logs import LOG, STDERR, LogTail
 @job_id
 @click.option("-f", "--follow", is_flag=True, help="Print new output until the job has ended.")
 @click.option("-n", "--tail", "lines", metavar="N", type=Count(0), help="Start with the last N lines.")
-@click.option("--since", metavar="TIME", help=f"Start with the output of this time: {EXAMPLES}.")
+@click.option("--since", metavar="TIME", help=f"Start with the output of this time: {PASTS}.")
 @click.option("--stderr", is_flag=True, help="Print standard error of a job with --separate-stderr.")
 def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, stderr: bool) -> None:
     """Print the output of a job: standard output and standard error, in the order of writing.
@@ -36,9 +36,9 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
     """  # noqa: D301 - \b is click's mark for lines to keep
     if lines is not None and since is not None:
         raise BadRequest("--tail and --since both say where to begin: choose one")
-    begin = moment(since)
-    with Watching() as client:
-        newest = client.newest(job_id)
+    begin = moment("since", since)
+    with Client() as client:
+        newest = client.jobs.newest(job_id)
         if stderr and not newest.job.spec.separate_stderr:
             raise Refused(
                 f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
@@ -46,7 +46,7 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
             )
         tail = LogTail(STDERR if stderr else LOG)
         try:
-            tail.turn_to(client.log_there(newest))
+            tail.turn_to(client.logs.path_in(newest))
         except Refused:  # --follow accepts a job that has no log yet
             if not follow:
                 raise
@@ -55,12 +55,12 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
         if begin is not None and not tail.skip_to_time(begin):
             say("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
         chunks = (
-            client.follow(job_id, tail, held=report_held, again=report_again, away=report_away)
+            client.logs.follow(job_id, tail, held=report_held, again=report_again, away=report_away)
             if follow
             else tail.rest()
         )
         for chunk in chunks:  # not sanitized: programs read logs too
             put(chunk)
-        last = (client.newest(job_id) if follow else newest).last_run
+        last = (client.jobs.newest(job_id) if follow else newest).last_run
     if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:
         say("gpuqueue", f"job {job_id} never started: {last.ending.detail}")

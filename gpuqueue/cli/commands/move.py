@@ -8,7 +8,7 @@ import click
 
 from gpuqueue.cli.options.array_part import job_line
 from gpuqueue.cli.options.job_selection import ids, on_each
-from gpuqueue.client.changing import Changing
+from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest
 
 
@@ -29,10 +29,10 @@ def move(ids: tuple[str, ...], *, front: bool, undo: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if not ids or front == undo:
         raise BadRequest("say which jobs, and where to: gpuqueue move 17 --front, or --undo")
-    with Changing() as client:
+    with Client() as client:
 
-        def act(client: Changing, name: str) -> str:
+        def act(client: Client, name: str) -> str:
             place = "before all others of its user" if front else "back at its place by arrival"
-            return f"{job_line(name, client.move(name, front=front))}, {place}"
+            return f"{job_line(name, client.jobs.move(name, front=front))}, {place}"
 
         sys.exit(on_each(client, ids, act, last_first=True))

@@ -9,7 +9,7 @@ import click
 from gpuqueue.cli.commands.tag import job_id_argument
 from gpuqueue.cli.options.job_selection import on_each
 from gpuqueue.client import Client
-from gpuqueue.client.choosing import Which
+from gpuqueue.client.selection import Which
 
 
 @click.command()
@@ -27,7 +27,7 @@ def note(job_id: str, text: str) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
 
     def act(client: Client, name: str) -> str:
-        client.note(name, text)
+        client.jobs.note(name, text)
         return f"job {name}: {'noted' if text else 'nothing noted'}"
 
     with Client() as client:

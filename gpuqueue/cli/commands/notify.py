@@ -17,7 +17,7 @@ from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.console import say, sentence
 from gpuqueue.errors import BadRequest, GpuQueueError
-from gpuqueue.model.notification import MAIL, Notification, NotificationKind, masked
+from gpuqueue.model.notification import Notification, masked
 from gpuqueue.text.sanitize import plain
 
 #: Columns of the table of targets, from left to right; a row is a target as ``--json`` prints it.
@@ -47,7 +47,7 @@ def notify(to: str | None, *, as_json: bool) -> None:
             raise BadRequest("--test and --json exclude each other: choose one")
         sys.exit(_test(Notification(to)))
     with Client() as client:
-        senders = client.queue.senders()
+        senders = client.queue.senders.all()
         here, own = client.settings.host, client.settings.notify
     rows = [target_to_plain(name, each.host, sends=bool(each.schemes)) for each in senders for name in each.targets]
     reported = {row["target"] for row in rows if row["host"] == here}
@@ -59,7 +59,7 @@ def notify(to: str | None, *, as_json: bool) -> None:
     else:
         click.echo("no targets: name some in the settings where the recorder runs (setting notify)")
     if senders and not any(each.schemes for each in senders):
-        say("gpuqueue", f"Apprise is not installed on {senders[0].host}: pip install 'gpuqueue-server[notify]' there")
+        say("gpuqueue", f"Apprise is not installed on {senders[0].host}: pip install '.[notify]' in a clone there")
 
 
 def target_to_plain(name: str, host: str, *, sends: bool) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _refuse_if_others_know(client: Client, target: str) -> None:
     """
     hosts: list[str] = []
     with contextlib.suppress(GpuQueueError):  # a test message needs no store
-        hosts = [each.host for each in client.queue.senders() if target in each.targets]
+        hosts = [each.host for each in client.queue.senders.all() if target in each.targets]
     if hosts:
         raise BadRequest(
             f"the recorder on {hosts[0]} knows the target {target!r}, and this shell's settings, by which a test is"
@@ -91,19 +91,16 @@ def _test(notification: Notification) -> int:
     from gpuqueue.notify.message import Message  # noqa: PLC0415 - as above
     from gpuqueue.notify.targets import url_of  # noqa: PLC0415 - as above
 
-    if notification.kind is NotificationKind.COMMAND:
-        raise BadRequest("a command runs where a job ran: try it in a shell")
     with Client() as client:
         settings = client.settings
-        target = MAIL if notification.kind is NotificationKind.ADDRESS else notification.to
-        if notification.kind is not NotificationKind.URL and target not in settings.notify:
-            _refuse_if_others_know(client, target)
+        if notification.target is not None and notification.target not in settings.notify:
+            _refuse_if_others_know(client, notification.target)
     url = url_of(notification, settings)
     body = f"If you can read this, {notification.shown} can be notified of the ends of jobs.\n\ngpuqueue notify --test"
     message = Message(title=f"a test from gpuqueue on {settings.host}", body=body, good=True)
     began_s = time.monotonic()
     trouble = sending.send(url, message)
-    where = notification.shown if notification.kind is NotificationKind.URL else f"{notification.shown} ({masked(url)})"
+    where = notification.shown if notification.target is None else f"{notification.shown} ({masked(url)})"
     if trouble == sending.NO_SCHEME:
         raise BadRequest(f"nothing can be sent to {where}: {trouble}")
     if trouble is not None:

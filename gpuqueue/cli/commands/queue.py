@@ -13,7 +13,7 @@ from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
 from gpuqueue.cli.output.terminal_width import terminal_width
-from gpuqueue.client.watching import Watching
+from gpuqueue.client import Client
 from gpuqueue.lazy.imports import later
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ def queue(user: str | None, limit: int, *, as_json: bool) -> None:
       gpuqueue queue --user ada
       gpuqueue queue --json | jq '.[] | select(.state == "queued") | .id'
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Watching() as client:
-        listing = client.listing(user=user, limit=limit + 1)
+    with Client() as client:
+        listing = client.jobs.listing(user=user, limit=limit + 1)
         more = len(listing.jobs) > limit
         listing = replace(listing, jobs=listing.jobs[:limit])
-        progress = client.progress(listing.jobs, listing.logs)
+        progress = client.logs.progress(listing.jobs, listing.logs)
     if as_json:
         click.echo(json.dumps(queue_json.listing_to_plain(listing, progress), indent=2))
     elif listing.jobs:

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.options.array_part import Missed
+from gpuqueue.cli.options.array_part import change_line
 from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
 from gpuqueue.cli.options.once import Once
-from gpuqueue.client.changing import Changing
-from gpuqueue.client.choosing import Stand
+from gpuqueue.client import Client
+from gpuqueue.client.selection import Stand
 
 
 @click.command(cls=Once)
@@ -26,7 +26,6 @@ def release(**words: Any) -> None:
     act_on("release", Selection(stand=None, **words), _release, stand=Stand.HELD)
 
 
-def _release(client: Changing, name: str) -> str:
-    missed, notes = Missed(), [""]
-    state = client.release(name, missed=missed, not_held=lambda: notes.append(" (it was not held)"))
-    return missed.line("release", name, state) + notes[-1]
+def _release(client: Client, name: str) -> str:
+    change = client.jobs.release(name)
+    return change_line("release", name, change) + (" (it was not held)" if change.already else "")

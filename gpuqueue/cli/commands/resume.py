@@ -8,7 +8,7 @@ import click
 
 from gpuqueue.cli.commands.drain import devices_argument
 from gpuqueue.cli.output.drains import device_name
-from gpuqueue.client.changing import Changing
+from gpuqueue.client import Client
 from gpuqueue.errors import Refused
 
 
@@ -25,8 +25,8 @@ def resume(devices: tuple[str, ...], *, all_here: bool) -> None:
       gpuqueue resume 3
       gpuqueue resume --all
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Changing() as client:
-        resumed = client.resume(*devices, all_here=all_here)
+    with Client() as client:
+        resumed = client.devices.resume(*devices, all_here=all_here)
     closed = [each for each in resumed if each.drains]
     for each in resumed:
         if each not in closed:

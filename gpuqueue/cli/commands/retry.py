@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
 from gpuqueue.cli.completion.candidates import ended_ids
 from gpuqueue.cli.options.dependencies import report_found
+from gpuqueue.cli.options.fields import field
 from gpuqueue.cli.options.job_selection import on_each
-from gpuqueue.client.choosing import Which
-from gpuqueue.client.retrying import Retrying
-from gpuqueue.model.job import Level
+from gpuqueue.client import Client
+from gpuqueue.client.selection import Which
 
 
 @click.command()
 @click.argument("ids", metavar="ID…", nargs=-1, required=True, shell_complete=ended_ids)
-@click.option("-m", "--mem", metavar="SIZE", help="Memory on each device. Default: as before.")
-@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit. Default: as before.")
-@click.option(
-    "-p", "--priority", type=click.Choice([str(level) for level in Level]), help="Priority. Default: as before."
-)
-def retry(ids: tuple[str, ...], mem: str | None, time_limit: str | None, priority: str | None) -> None:
+@field("mem", "Memory on each device. Default: as before.")
+@field("time_limit", "Time limit. Default: as before.")
+@field("level", "Priority. Default: as before.")
+def retry(ids: tuple[str, ...], **changes: Any) -> None:
     """Submit ended jobs again, as new jobs, and print their ids.
 
     The new job uses the environment and the directory of the first submission. For an array (17) or a range of ids
@@ -33,10 +32,9 @@ def retry(ids: tuple[str, ...], mem: str | None, time_limit: str | None, priorit
       gpuqueue retry 12 --mem 12G --time 8h
       gpuqueue wait $(gpuqueue retry 17)
     """  # noqa: D301 - \b is click's mark for lines to keep
-    level = None if priority is None else Level[priority.upper()]
 
-    def again(client: Retrying, name: str) -> str:
-        return str(client.retry(name, mem=mem, time_limit=time_limit, level=level, found=report_found).id)
+    def again(client: Client, name: str) -> str:
+        return str(client.jobs.retry(name, **changes, found=report_found).id)
 
-    with Retrying() as client:
+    with Client() as client:
         sys.exit(on_each(client, ids, again, which=Which.FAILED))

@@ -11,6 +11,7 @@ from gpuqueue.cli.options.dependencies import report_if_past
 from gpuqueue.cli.options.job_request import WithRest, job_options, submit_job
 from gpuqueue.cli.options.notification import warn_if_nobody_sends
 from gpuqueue.cli.options.placement import warn_if_alone
+from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
 from gpuqueue.model.terminal_size import Window
 
 
@@ -55,4 +56,5 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         report_if_past(begin, job)
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
+        warn_of_unknown_variables()
         sys.exit(Attendance(client, job.id, ctrl_c, ours=True).to_the_end())

@@ -12,7 +12,7 @@ from gpuqueue.cli.follow.status_line import report_history_away
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.cli.plots import image_file
-from gpuqueue.client.watching import Watching
+from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.run import Record
@@ -47,12 +47,10 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if as_json and plot is not None:
         raise BadRequest("--json and --plot exclude each other: choose one")
-    if plot is not None:
-        image_file.check()
-    with Watching() as client:
-        record = client.show(job_id, away=report_history_away)
+    with Client() as client:
+        record = client.jobs.show(job_id, away=report_history_away)
         is_text = not as_json and plot is None
-        log = client.log_of(record) if is_text else None
+        log = client.logs.path_or_none(record) if is_text else None
         now = live_run.look(client, record.job) if is_text else None
     if plot is not None:
         _plot(record, plot)
@@ -73,11 +71,11 @@ def _show_end(log: Path, what: str) -> None:
 
 
 def _plot(record: Record, path: str) -> None:
-    from gpuqueue.cli.plots import charts  # noqa: PLC0415 - only for --plot
+    from gpuqueue.cli.plots import job_memory  # noqa: PLC0415 - only for --plot
 
-    run = charts.drawable(record)
+    run = job_memory.drawable(record)
     if run is None:
         raise Refused(
             f"job {record.job.label} has no memory to draw: its runs are too short, go on, or could not be seen"
         )
-    image_file.write(path, charts.title_of(record), charts.memory(record, run), render.story(record))
+    image_file.write(path, job_memory.memory(record, run))

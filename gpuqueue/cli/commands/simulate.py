@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,16 +18,21 @@ from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output import render
 from gpuqueue.cli.plots import image_file
 from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import later
 from gpuqueue.model.shares import Shares
 from gpuqueue.settings.settings import Settings
 from gpuqueue.simulator import made, trace
-from gpuqueue.simulator.comparison import OURS, Comparison, LeftOut, compare
 from gpuqueue.simulator.figures import Outcome, Served, outcome_to_plain
-from gpuqueue.simulator.ours import Knobs
-from gpuqueue.simulator.site import Site
+from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Trace
 from gpuqueue.text.sanitize import brief, short
 from gpuqueue.text.units import format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.simulator import comparison
+    from gpuqueue.simulator.comparison import Comparison, LeftOut
+else:  # the replay needs the queue and a store
+    comparison = later("gpuqueue.simulator.comparison")
 
 #: Most users in the table.
 MOST_USERS = 20
@@ -90,26 +95,22 @@ def simulate(
         raise BadRequest(f"say on which devices: gpuqueue simulate {short(file, 60)} --devices 4x24G")
     if as_json and plot is not None:
         raise BadRequest("--json and --plot exclude each other: choose one")
-    if plot is not None:
-        image_file.check()
     jobs = _read(file)
     settings = _settings(knobs, jobs.groups)
     site = Site.parse(devices, slots=settings.slots, headroom_bytes=settings.headroom_bytes)
-    signal.signal(signal.SIGTERM, _leave)
-    reported = compare(jobs.requests, site, _knobs(settings), seed=seed)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that the temporary store is stopped
+    reported = comparison.compare(jobs.requests, site, _knobs(settings), seed=seed)
     for line in _left_out(jobs, reported):
         click.echo(line, err=True)
     if plot is not None:
-        _plot(reported, devices, plot)
+        from gpuqueue.cli.plots import simulation  # noqa: PLC0415 - only for --plot
+
+        title = f"{reported.outcomes[0].all.jobs} jobs on {short(devices, 40)}"
+        image_file.write(plot, simulation.overview(reported, title))
     if as_json:
         click.echo(json.dumps(simulation_to_plain(reported, jobs), indent=2))
     else:
         click.echo(_text(reported, devices))
-
-
-def _leave(_number: int, _frame: FrameType | None) -> None:
-    """Handle SIGTERM like Ctrl-C, so that the store of the simulation is stopped."""
-    raise KeyboardInterrupt
 
 
 def _settings(knobs: dict[str, str | None], groups: str) -> Settings:
@@ -121,8 +122,6 @@ def _settings(knobs: dict[str, str | None], groups: str) -> Settings:
         BadRequest: A value is invalid.
 
     """
-    import os  # noqa: PLC0415 - only to pass the environment to Settings
-
     given = {f"GPUQUEUE_{name.upper()}": value for name, value in knobs.items() if value is not None}
     # Errors of the settings and of the trace must not be reported as errors of options.
     if not Settings.load(os.environ).groups and Shares.parse("", groups).members:
@@ -212,7 +211,7 @@ def _text(reported: Comparison, devices: str) -> str:
         "",
         _policies(reported.outcomes),
         "",
-        f"under {OURS}:",
+        f"under {ours.policy}:",
         _users(ours),
         "",
         _starts(ours),
@@ -239,13 +238,7 @@ def _wait(wait_s: float) -> str:
 def _policies(outcomes: Sequence[Outcome]) -> str:
     head = ("POLICY", "WAIT", "50 %", "90 %", "MOST", "SLOW", "MEMORY", "END", "FAIR")
     rows = [
-        (
-            each.policy,
-            *_served(each.all),
-            render.percent(each.memory),
-            _wait(each.makespan_s),
-            f"{each.fairness:.2f}",
-        )
+        (each.policy, *_served(each.all), render.percent(each.memory), _wait(each.makespan_s), f"{each.fairness:.2f}")
         for each in outcomes
     ]
     return render.table(head, rows, right=range(1, len(head)))
@@ -265,11 +258,3 @@ def _users(outcome: Outcome) -> str:
 def _starts(outcome: Outcome) -> str:
     reported = ", ".join(f"{outcome.starts.get(kind, 0)} {kind}" for kind in ("immediate", "backfill", "reserved"))
     return f'Starts: {reported} (see "Who goes first").'
-
-
-def _plot(reported: Comparison, devices: str, path: str) -> None:
-    from gpuqueue.cli.plots import simulation  # noqa: PLC0415 - only for --plot
-
-    ours = reported.outcomes[0]
-    title = f"{ours.all.jobs} jobs on {short(devices, 40)}"
-    image_file.write(path, title, simulation.overview(reported, title), _text(reported, devices))

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import click
 
@@ -14,12 +14,14 @@ from gpuqueue.cli.commands.history import cell
 from gpuqueue.cli.completion.candidates import users
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
-from gpuqueue.cli.options.period import moment, ordered
-from gpuqueue.cli.output import render, terminal_width
+from gpuqueue.cli.output import render
+from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.cli.output.terminal_width import Column, hanging, terminal_width
 from gpuqueue.cli.plots import charts, image_file
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.statistics import By, Course, Figures, Statistics, statistics_to_plain
+from gpuqueue.model.times import moment, ordered
 from gpuqueue.text.sanitize import short
 from gpuqueue.text.units import GIB, format_bytes, format_duration
 
@@ -36,20 +38,23 @@ def _size(size_bytes: float | None) -> str:
     return format_bytes(None if size_bytes is None else round(size_bytes))
 
 
-#: Columns of figures: head, ``keep``, cell. A narrow terminal omits the lowest ``keep`` first; None: never omitted.
-_COLUMNS: tuple[tuple[str, int | None, Callable[[Figures], str]], ...] = (
-    ("JOBS", 11, lambda each: str(each.jobs)),
-    ("GPU H", None, lambda each: render.hours(each.gpu_s)),
-    ("CPU H", 2, lambda each: render.hours(each.cpu_s)),
-    ("GIB H", 3, lambda each: render.hours(each.asked_byte_s / GIB)),
-    ("BUSY", 5, lambda each: render.percent(each.utilisation)),
-    ("ASKED", 6, lambda each: _size(each.asked_bytes)),
-    ("PEAK", 7, lambda each: _size(each.peak_bytes)),
-    ("USED", 8, lambda each: render.percent(each.used)),
-    ("WAIT", 9, lambda each: format_duration(each.wait_median_s)),
-    ("95 %", 1, lambda each: format_duration(each.wait_p95_s)),
-    ("FAILED", 10, lambda each: render.percent(each.failure_rate)),
-    ("OOM", 4, lambda each: render.percent(each.out_of_memory_rate)),
+def _figure(head: str, keep: int | None, shown: Callable[[Figures], str]) -> Column[_Line]:
+    return Column(head=head, cell=lambda line, _: shown(line[1]), right=True, keep=keep)
+
+
+_COLUMNS = (
+    _figure("JOBS", 11, lambda each: str(each.jobs)),
+    _figure("GPU H", None, lambda each: render.hours(each.gpu_s)),
+    _figure("CPU H", 2, lambda each: render.hours(each.cpu_s)),
+    _figure("GIB H", 3, lambda each: render.hours(each.asked_byte_s / GIB)),
+    _figure("BUSY", 5, lambda each: render.percent(each.utilisation)),
+    _figure("ASKED", 6, lambda each: _size(each.asked_bytes)),
+    _figure("PEAK", 7, lambda each: _size(each.peak_bytes)),
+    _figure("USED", 8, lambda each: render.percent(each.used)),
+    _figure("WAIT", 9, lambda each: format_duration(each.wait_median_s)),
+    _figure("95 %", 1, lambda each: format_duration(each.wait_p95_s)),
+    _figure("FAILED", 10, lambda each: render.percent(each.failure_rate)),
+    _figure("OOM", 4, lambda each: render.percent(each.out_of_memory_rate)),
 )
 
 
@@ -80,16 +85,14 @@ def stats(
       gpuqueue stats
       gpuqueue stats --by day --since 7d
       gpuqueue stats --by device --csv > devices.csv
-      gpuqueue stats --plot lab.html
+      gpuqueue stats --plot lab.png
     """  # noqa: D301 - \b is click's mark for lines to keep
     if as_json + as_csv + (plot is not None) > 1:
         raise BadRequest("--json, --csv and --plot exclude each other: choose one")
-    period = {"since": moment(since), "until": moment(until)}
+    period = {"since": moment("since", since), "until": moment("until", until)}
     ordered(**period)
     with Client() as client:
-        if plot is not None:
-            image_file.check()
-        reported = client.stats(by, **period, user=user)
+        reported = client.history.stats(by, **period, user=user)
         if plot is not None:
             if not reported.total.runs:
                 raise Refused(f"no job{f' of {user}' if user else ''} ran in this time: there is nothing to draw")
@@ -100,25 +103,24 @@ def stats(
     elif as_csv:
         click.echo(_csv(reported), nl=False)
     elif reported.total.runs:
-        click.echo(_table(reported, terminal_width.terminal_width()))
+        click.echo(_table(reported, terminal_width()))
     else:
         click.echo("nothing ran in this time", err=True)
 
 
 def _plot(client: Client, reported: Statistics, path: str, user: str | None) -> None:
-    people = client.stats(By.USER, since=reported.since, until=reported.until, user=user)
+    people = client.history.stats(By.USER, since=reported.since, until=reported.until, user=user)
     course = course_of(client, reported, user)
-    title = f"gpuqueue, {render.when(reported.since)[:16]} to {render.when(reported.until)[:16]}" + (
-        f", {user}" if user else ""
-    )
-    image_file.write(path, title, charts.overview(people, course, title), _table(reported))
+    period = f"{render.when(reported.since)[:16]} to {render.when(reported.until)[:16]}"
+    title = f"gpuqueue, {period}" + (f", {user}" if user else "")
+    image_file.write(path, charts.overview(people, course, title))
 
 
 def course_of(client: Client, reported: Statistics, user: str | None) -> Course:
     """Return usage over time, from shortly before the first run, so that an empty period takes no space."""
     since = reported.since
     for _ in range(CLOSER):
-        course = client.course(since=since, until=reported.until, steps=STEPS, user=user)
+        course = client.history.course(since=since, until=reported.until, steps=STEPS, user=user)
         first = next((place for place, step in enumerate(course.steps) if step.runs), 0)
         if first <= STEPS // 2:
             break
@@ -137,23 +139,7 @@ def _csv(reported: Statistics) -> str:
     return out.getvalue()
 
 
-def _columns(reported: Statistics) -> list[terminal_width.Column[_Line]]:
-    label: terminal_width.Column[_Line] = terminal_width.Column(
-        head=str(reported.by).upper(), cell=lambda line, _: line[0], least=8, narrows=1
-    )
-    figures = [
-        terminal_width.Column[_Line](head=head, cell=_cell_of(shown), right=True, keep=keep)
-        for head, keep, shown in _COLUMNS
-        if head != "CPU H" or reported.total.cpu_s
-    ]
-    return [label, *figures]
-
-
-def _cell_of(shown: Callable[[Figures], str]) -> Callable[[_Line, int], str]:
-    return lambda line, _: shown(line[1])
-
-
-def _table(reported: Statistics, width: int | None = None) -> str:
+def _table(reported: Statistics, width: int | None) -> str:
     """Return the groups as a table with the total in the last line, and notes below it.
 
     *width* is that of the terminal in columns; None means a pipe, and nothing is omitted.
@@ -162,19 +148,14 @@ def _table(reported: Statistics, width: int | None = None) -> str:
     lines = [(short(group.label), group.figures) for group in reported.groups if group.figures.runs]
     if len(lines) > 1:
         lines.append(("all", reported.total))
-    columns = _columns(reported)
-    columns, widths = terminal_width.fit(columns, lines, terminal_width.NO_LIMIT if width is None else width)
-    rows = [
-        [short(column.cell(line, widths[column.head]), widths[column.head]) for column in columns] for line in lines
-    ]
-    table = render.table(
-        [short(column.head, widths[column.head]) for column in columns], rows, right=range(1, len(columns))
-    )
-    return "\n".join([table, "", *(row for note in _notes(reported) for row in terminal_width.hanging(note, width))])
+    label: Column[_Line] = Column(head=str(reported.by).upper(), cell=lambda line, _: line[0], least=8, narrows=1)
+    figures = [column for column in _COLUMNS if column.head != "CPU H" or reported.total.cpu_s]
+    notes = [row for note in _notes(reported) for row in hanging(note, width)]
+    return "\n".join([table_of([label, *figures], lines, width), "", *notes])
 
 
 def _notes(reported: Statistics) -> list[str]:
-    total: Any = reported.total
+    total = reported.total
     period = f"{render.when(reported.since)} to {render.when(reported.until)}"
     notes = [f"{period}.", "ASKED and PEAK are means of a device over time; USED is their share."]
     if total.measured is not None and total.measured < 0.995:  # noqa: PLR2004 - rounds to 100 %

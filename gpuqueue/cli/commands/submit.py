@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from gpuqueue.cli.options.dependencies import report_if_past
-from gpuqueue.cli.options.job_request import WithRest, job_options, submit_job
+from gpuqueue.cli.options.job_request import WithRest, array_options, job_options, report_unknown, submit_job
 from gpuqueue.cli.options.notification import warn_if_nobody_sends
 from gpuqueue.cli.options.placement import warn_if_alone
-from gpuqueue.cli.output.arrays import array_options, report_unknown
-from gpuqueue.client.submitting import Submitting
+from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
+from gpuqueue.client import Client
 
 
 @click.command(cls=WithRest)
@@ -33,7 +33,7 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
       gpuqueue submit train.py --mem 6G --sweep lr=1e-3,1e-4 -- --lr {lr}
     """  # noqa: D301 - \b is click's mark for lines to keep
     begin = options["begin"]
-    with Submitting() as client:
+    with Client() as client:
         job = submit_job(client, ctx.obj, options)
         try:
             click.echo(job.id)
@@ -45,3 +45,4 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
         report_if_past(begin, job)
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
+        warn_of_unknown_variables()

@@ -9,7 +9,7 @@ import click
 from gpuqueue.cli.completion.candidates import live_ids
 from gpuqueue.cli.options.job_selection import on_each
 from gpuqueue.client import Client
-from gpuqueue.client.choosing import Which
+from gpuqueue.client.selection import Which
 
 job_id_argument = click.argument("job_id", metavar="ID", shell_complete=live_ids())
 
@@ -31,8 +31,8 @@ def tag(job_id: str, words: tuple[str, ...], *, remove: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
 
     def act(client: Client, name: str) -> str:
-        before = client.get(name).tags
-        client.tag(name, *words, remove=remove)
+        before = client.jobs.get(name).tags
+        client.jobs.tag(name, *words, remove=remove)
         return f"job {name}: {_changed(words, before, remove=remove)}"
 
     with Client() as client:

@@ -12,6 +12,7 @@ import click
 from gpuqueue.cli.completion.candidates import listed, one_of
 from gpuqueue.cli.output.devices import device_rows
 from gpuqueue.cli.output.machine import interrupt, report
+from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
 from gpuqueue.console import say
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused
@@ -41,6 +42,7 @@ def up(devices: str | None, *, foreground: bool) -> None:
     if devices is not None and not devices.strip():
         raise BadRequest("--devices is empty: write auto, gpu, cpu or simulated ones like sim:4x24G, or leave it out")
     machine = Machine(Settings.load())
+    warn_of_unknown_variables()
     if not foreground:
         _start(machine, devices)
         return
@@ -116,7 +118,7 @@ def _report_away(error: HistoryUnreachable) -> None:
 
 def _open_queue(machine: Machine) -> None:
     """Prepare the queue, and report if it was rebuilt after a loss of data, also if the recorder rebuilt it."""
-    opened, pause_s = machine.open_queue(), machine.queue.pause_left_s()
+    opened, pause_s = machine.open_queue(), machine.queue.recovery.pause_left_s()
     if pause_s:
         back = f"{opened.jobs} jobs are back" if opened is not None else "its jobs are back"
         pause = format_duration(pause_s)

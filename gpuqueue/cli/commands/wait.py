@@ -10,8 +10,9 @@ import click
 
 from gpuqueue.cli.completion.candidates import live_ids
 from gpuqueue.cli.follow.status_line import report_away, report_held
+from gpuqueue.cli.options.job_id import JobNameType
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output.arrays import JobNameType, first_bad_code
+from gpuqueue.cli.output.arrays import first_bad_code
 from gpuqueue.console import say
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
@@ -53,21 +54,21 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
         raise BadRequest("--any and --all contradict each other: say one of them")
     timeout_s = None if timeout is None else 0.0 if timeout.strip() in NOW else parse_duration(timeout)
     ended: dict[int | str, Job] = {}
-    from gpuqueue.client.choosing import Which  # noqa: PLC0415 - lazy import for startup time
-    from gpuqueue.client.staying import Staying  # noqa: PLC0415 - as above
+    from gpuqueue.client import Client  # noqa: PLC0415 - as above
+    from gpuqueue.client.selection import Which  # noqa: PLC0415 - lazy import for startup time
 
-    with Staying() as client:
-        meant = [name for word in ids for name in client.named(word, which=Which.ANY)]
+    with Client() as client:
+        meant = [name for word in ids for name in client.jobs.named(word, which=Which.ANY)]
         words = [list(JobName.parse(name).each()) for name in meant]
         names = [one for each in words for one in each]
-        for name, job in client.ends(names, timeout_s=timeout_s, held=report_held, away=report_away):
+        for name, job in client.jobs.ends(names, timeout_s=timeout_s, held=report_held, away=report_away):
             ended[name] = job
             if job.because:
                 say("gpuqueue", f"job {name} {job.state} ({job.because})")
             if first:
                 break
         # Succeeded jobs need no query of the history and no import of its library.
-        records = {name: client.recorded(ended[name]) for name in names if name in ended} if as_json else {}
+        records = {name: client.jobs.recorded(ended[name]) for name in names if name in ended} if as_json else {}
         code = first_bad_code(client, words, ended, records)
     if as_json:
         click.echo(json.dumps([codec.record_to_plain(records[name]) for name in names if name in ended], indent=2))

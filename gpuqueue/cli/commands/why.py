@@ -6,17 +6,16 @@ import json
 
 import click
 
-from gpuqueue.cli.completion.candidates import live_ids
+from gpuqueue.cli.options.job_id import one_job_argument
 from gpuqueue.cli.options.json_option import json_option
-from gpuqueue.cli.output.arrays import JobNameType
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.cli.why.as_json import why_to_plain
 from gpuqueue.cli.why.story import story
-from gpuqueue.client.looking import Looking
+from gpuqueue.client import Client
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids("queued", "held"))
+@one_job_argument("queued", "held")
 @json_option
 def why(job_id: str, *, as_json: bool) -> None:
     """Explain why a job waits: what each device lacks, which jobs block it, and when it may start.
@@ -26,6 +25,6 @@ def why(job_id: str, *, as_json: bool) -> None:
       gpuqueue why 12
       gpuqueue why 12 --json | jq .start
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Looking() as client:
-        found = client.why(job_id)
+    with Client() as client:
+        found = client.jobs.why(job_id)
     click.echo(json.dumps(why_to_plain(found), indent=2) if as_json else story(found, terminal_width()))

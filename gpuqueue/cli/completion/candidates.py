@@ -131,7 +131,7 @@ def device_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) 
         here = [str(each.device.index)] if each.host == client.settings.host else []
         return [*here, f"{each.host}:{each.device.index}", each.device.uuid]
 
-    found = _seen(lambda client: [(names(client, each), _where(each)) for each in client.devices()])
+    found = _seen(lambda client: [(names(client, each), _where(each)) for each in client.devices.list()])
     return _starting(
         incomplete, ((name, where) for every, where in found or () for name in (every if incomplete else every[:1]))
     )
@@ -182,19 +182,19 @@ def _where(each: DeviceStatus) -> str:
 
 
 def _jobs() -> list[Job]:
-    return _seen(lambda client: client.jobs(limit=MOST_JOBS)) or []
+    return _seen(lambda client: client.jobs.list(limit=MOST_JOBS)) or []
 
 
 def _ended() -> list[Job]:
     from gpuqueue.model.job import JobState  # noqa: PLC0415 - as in _seen
 
     badly = (JobState.FAILED, JobState.LOST, JobState.CANCELLED)
-    records = _seen(lambda client: client.history(states=badly, limit=MOST_ENDED), of_database=True)
+    records = _seen(lambda client: client.history.search(states=badly, limit=MOST_ENDED), of_database=True)
     return [record.job for record in records or ()]
 
 
 def _devices() -> list[DeviceStatus]:
-    return _seen(lambda client: client.devices()) or []
+    return _seen(lambda client: client.devices.list()) or []
 
 
 def _seen(ask: Callable[[Client], T], *, of_database: bool = False) -> T | None:

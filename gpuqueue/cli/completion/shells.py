@@ -83,10 +83,7 @@ class Bash(_WholeWords, BashComplete):
 
     def get_completion_args(self) -> tuple[list[str], str]:
         """Return the words before the cursor's word, and the cursor's word."""
-        line = os.environ.get("COMP_LINE")
-        if line is None:  # the completion script is from an older version
-            return super().get_completion_args()
-        *before, word = _words(line)
+        *before, word = _words(os.environ["COMP_LINE"])
         replaced = _words(os.environ.get("COMP_WORD", ""))[-1]
         self._stays = word.removesuffix(replaced) if word.endswith(replaced) else ""
         return before[1:], word

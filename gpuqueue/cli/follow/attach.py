@@ -9,13 +9,13 @@ from pathlib import Path
 
 import click
 
-from gpuqueue.cli.completion.candidates import live_ids
 from gpuqueue.cli.follow.ctrl_c import CtrlC
 from gpuqueue.cli.follow.detach import leaving
 from gpuqueue.cli.follow.passthrough import Shown
 from gpuqueue.cli.follow.status_line import report_again, report_away, report_held
 from gpuqueue.cli.follow.wait_line import WaitLine
-from gpuqueue.cli.output.arrays import JobNameType, worst_code
+from gpuqueue.cli.options.job_id import job_id
+from gpuqueue.cli.output.arrays import worst_code
 from gpuqueue.client import Client
 from gpuqueue.console import INTERRUPTED, LEFT, say
 from gpuqueue.errors import GpuQueueError, Refused, Unreachable
@@ -25,7 +25,7 @@ from gpuqueue.system.logs import STDERR, TTY, LogTail
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids())
+@job_id
 def attach(job_id: str) -> None:
     """Show the output of a job until it ends, and return its exit code, like run.
 
@@ -39,7 +39,7 @@ def attach(job_id: str) -> None:
       gpuqueue attach 12 && echo done
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client, CtrlC() as ctrl_c:
-        client.get(job_id)  # report an unknown job first
+        client.jobs.get(job_id)  # report an unknown job first
         sys.exit(Attendance(client, job_id, ctrl_c, ours=False).to_the_end())
 
 
@@ -100,7 +100,7 @@ class Attendance:
         client, job_id = self._client, self._job_id
         if not self._unreadable:
             try:
-                for chunk in client.follow(
+                for chunk in client.logs.follow(
                     job_id,
                     self._tail,
                     held=self._held,
@@ -118,12 +118,12 @@ class Attendance:
                 self._unreadable = True
                 self._report_unreadable(refused)
         reported = None
-        for job in client.watch(job_id, away=self._away):
+        for job in client.jobs.watch(job_id, away=self._away):
             self._seen(job)
             if self._unreadable and not job.state.is_end and job.state is not reported:
                 reported = job.state
                 self._report_state(job)
-        record = client.wait(job_id, away=self._away)
+        record = client.jobs.wait(job_id, away=self._away)
         self._make_room()
         last = record.last_run
         why = record.job.because or (last.ending if last else None)
@@ -254,11 +254,11 @@ class Attendance:
         if choice is interrupt_prompt.Choice.CANCEL:
             self._cancelled = True
             with contextlib.suppress(Refused):  # the job has just ended
-                self._client.cancel(self._job_id)
+                self._client.jobs.cancel(self._job_id)
 
     def _has_ended(self) -> bool:
         with contextlib.suppress(GpuQueueError):  # the store may not answer
-            return self._client.get(self._job_id).state.is_end
+            return self._client.jobs.get(self._job_id).state.is_end
         return False
 
     def _make_room(self) -> None:

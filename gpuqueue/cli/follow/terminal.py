@@ -6,6 +6,7 @@ Meanwhile the user's terminal is in raw mode, so that the job also receives Ctrl
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -62,9 +63,12 @@ class AttachedTerminal:
 
     def __init__(self, log: Path) -> None:
         self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        folder = os.open(log.parent, os.O_RDONLY | os.O_DIRECTORY)
+        folder = os.open(log.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:  # by a short path: the length of a socket address is limited
             self._line.connect(f"/proc/self/fd/{folder}/{TTY}")
+            if _listener(self._line) != os.fstat(folder).st_uid:
+                # A link to a socket of another account: what an administrator types must not reach it.
+                raise PermissionError(errno.EPERM, "the socket of the terminal belongs to another account")
         except OSError:
             self._line.close()
             raise
@@ -149,3 +153,9 @@ def _reported(number: signal.Signals, wake: int) -> Iterator[None]:
         yield
     finally:
         signal.signal(number, before)
+
+
+def _listener(line: socket.socket) -> int:
+    """Return the uid of the process that listens on the other end of a connected unix socket."""
+    _, uid, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(uid)

@@ -104,7 +104,7 @@ class WaitLine:
 
         self._asked_s = now
         with contextlib.suppress(GpuQueueError):  # the explanation is optional
-            self._why = in_brief(self._client.why(job.id))
+            self._why = in_brief(self._client.jobs.why(job.id))
 
     def _line(self, words: str) -> str:
         return f"{words}; {self._why}" if self._why else words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from gpuqueue.client.changing import Elsewhere
+from gpuqueue.client.changes import Change, Elsewhere
 from gpuqueue.errors import Refused
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import JobState
@@ -14,44 +14,32 @@ from gpuqueue.model.job_ref import JobName
 RANGES_NAMED = 12
 
 
-class Missed:
-    """Collects the members of an array that a change skipped, and their states."""
+def change_line(verb: str, word: str, change: Change) -> str:
+    """Return the line about a change to the job, the array or the part of an array that *word* names.
 
-    def __init__(self) -> None:
-        self._found: list[tuple[Indexes, JobState | Elsewhere]] = []
+    Raises:
+        Refused: A part of an array was named, and the change skipped some of its members. The line about the others is
+            printed before.
 
-    def __call__(self, indexes: Indexes, stands: JobState | Elsewhere) -> None:
-        """Add members that the change skipped, and their state."""
-        self._found.append((indexes, stands))
-
-    def line(self, verb: str, word: str, state: JobState) -> str:
-        """Return the line about the change.
-
-        Raises:
-            Refused: A part of an array was named, and the change skipped some of its members. The line about the others
-                is printed before.
-
-        """
-        name = JobName.parse(word)
-        if not self._found:
-            return job_line(word, state)
-        if name.part is None:  # skipped members of a whole array are no error
-            return job_line(word, state) + (f", but {', '.join(self._reported(name))}" if verb == "hold" else "")
-        not_these = {index for indexes, _ in self._found for index in indexes}
-        done = job_line(_called(name.id, Indexes.of(index for index in name.part if index not in not_these)), state)
-        reported = self._reported(name)
-        if not reported:
-            return done
-        click.echo(done)
-        raise Refused(f"{', '.join(reported)}: there is nothing to {verb}")
-
-    def _reported(self, name: JobName) -> list[str]:
-        """Return phrases about the skipped members, without those that a range may skip."""
-        return [
-            f"{_called(name.id, indexes)} {_are(stands, len(indexes))}"
-            for indexes, stands in self._found
-            if stands is not Elsewhere.PASSED_OVER
-        ]
+    """
+    name = JobName.parse(word)
+    if not change.missed:
+        return job_line(word, change.state)
+    # A range may skip members.
+    reported = [
+        f"{_called(name.id, indexes)} {_are(stands, len(indexes))}"
+        for stands, indexes in change.missed
+        if stands is not Elsewhere.PASSED_OVER
+    ]
+    if name.part is None:  # skipped members of a whole array are no error
+        return job_line(word, change.state) + (f", but {', '.join(reported)}" if verb == "hold" else "")
+    not_these = {index for _, indexes in change.missed for index in indexes}
+    others = Indexes.of(index for index in name.part if index not in not_these)
+    done = job_line(_called(name.id, others), change.state)
+    if not reported:
+        return done
+    click.echo(done)
+    raise Refused(f"{', '.join(reported)}: there is nothing to {verb}")
 
 
 def _called(array_id: int, indexes: Indexes) -> str:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuqueue.cli.completion.candidates import directories, files, pools, tags
+from gpuqueue.cli.completion.candidates import directories, files, tags
 from gpuqueue.cli.options import placement
 from gpuqueue.cli.options.dependencies import WAIT_OPTIONS, report_found
+from gpuqueue.cli.options.fields import Option, field, with_options
 from gpuqueue.cli.options.notification import NOTIFICATION_OPTIONS
-from gpuqueue.client.submitting import Submitting
-from gpuqueue.console import sentence
+from gpuqueue.client import Client
+from gpuqueue.console import say, sentence
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, Level
+from gpuqueue.model.job_request import JobRequest
+from gpuqueue.text.sanitize import short
 
 if TYPE_CHECKING:
     from click import shell_completion
@@ -24,9 +26,8 @@ else:
 
 #: Least similarity of a suggested option to a mistyped one, from 0 to 1.
 CLOSE = 0.75
-
-
-F = TypeVar("F", bound=Callable[..., Any])
+#: Longest name of a placeholder in a warning, in columns.
+LONGEST_NAME = 40
 
 
 class WithRest(click.Command):
@@ -74,17 +75,25 @@ def _with_close_ones(error: click.UsageError) -> click.UsageError:
     return click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
 
 
+def _not(_ctx: click.Context, _param: click.Parameter, given: bool) -> bool:  # noqa: FBT001 - as click calls it
+    """Return the value of a field that a flag such as ``--no-cap`` turns off."""
+    return not given
+
+
+def _off(_ctx: click.Context, _param: click.Parameter, given: bool) -> bool | None:  # noqa: FBT001 - as click calls it
+    """Return the value of a field with a default of the site that a flag such as ``--no-git`` turns off."""
+    return False if given else None
+
+
 #: The options that describe a job, in the order of the help.
-_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+_OPTIONS: tuple[Option, ...] = (
     click.argument("script", required=False, shell_complete=files),
-    click.option("-m", "--mem", metavar="SIZE", help="Memory on each device: 6G, 6000M, 512MiB (binary)."),
-    click.option(
-        "-g", "--gpus", metavar="N", type=int, default=1, show_default=True, help="Number of devices, all on one host."
-    ),
+    field("mem", "Memory on each device: 6G, 6000M, 512MiB (binary)."),
+    field("gpus", "Number of devices, all on one host.", default=1, show_default=True),
     *placement.OPTIONS,
-    click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
-    click.option("--signal", metavar="SIG@TIME", help="Signal sent this long before the time limit: USR1@120, INT@2m."),
-    click.option("-n", "--name", help="Name of the job. Default: the script's name."),
+    field("time_limit", "Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
+    field("signal", "Signal sent this long before the time limit: USR1@120, INT@2m."),
+    field("name", "Name of the job. Default: the script's name."),
     click.option("-e", "--env", multiple=True, metavar="K=V", help="Environment variable for the job. Repeatable."),
     click.option(
         "-C",
@@ -93,21 +102,22 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
         help="Working directory. Default: the current directory.",
         shell_complete=directories,
     ),
+    field("level", "Jobs of higher priority start first.", default=str(Level.NORMAL), show_default=True),
+    field("pool", "Only devices of this pool.", default=""),
     click.option(
-        "-p",
-        "--priority",
-        type=click.Choice([str(level) for level in Level]),
-        default=str(Level.NORMAL),
-        show_default=True,
-        help="Jobs of higher priority start first.",
+        "--no-requeue",
+        "requeue",
+        is_flag=True,
+        callback=_not,
+        help="Never run the job again, even if its worker is lost.",
     ),
-    click.option("--pool", default="", help="Only devices of this pool.", shell_complete=pools),
-    click.option("--no-requeue", is_flag=True, help="Never run the job again, even if its worker is lost."),
     click.option("--pty", is_flag=True, help="Run the job on a terminal; with run, attach yours to it."),
     click.option("--separate-stderr", is_flag=True, help="Write standard error to a separate file."),
-    click.option("--no-git", is_flag=True, help="Do not record the git commit of the working directory."),
-    click.option("--no-cap", is_flag=True, help="Do not cap the job's memory at --mem."),
-    click.option("--warm", is_flag=True, help="Start a script in a warm interpreter, with torch imported."),
+    click.option(
+        "--no-git", "git", is_flag=True, callback=_off, help="Do not record the git commit of the working directory."
+    ),
+    click.option("--no-cap", "cap", is_flag=True, callback=_not, help="Do not cap the job's memory at --mem."),
+    click.option("--warm", is_flag=True, help="Run the script in a Python that has already imported torch."),
     click.option(
         "--python",
         metavar="PATH",
@@ -126,39 +136,39 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     *NOTIFICATION_OPTIONS,
 )
 
+#: The options of ``submit`` that make an array.
+_ARRAY_OPTIONS = (
+    click.option(
+        "--array", metavar="INDEXES", help="Submit an array of jobs with these indexes: 0-99, 0-99%8 (8 at a time)."
+    ),
+    click.option(
+        "--sweep",
+        metavar="NAME=VALUES",
+        multiple=True,
+        help="Array over all combinations of values: --sweep lr=1e-3,1e-4 --sweep seed=0..4.",
+    ),
+    field("at_once", "Maximum number of concurrent array members.", type=int),
+)
+job_options = with_options(_OPTIONS)
+array_options = with_options(_ARRAY_OPTIONS)
 
-def job_options(command: F) -> F:
-    """Add the options that describe a job."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
-
-def submit_job(client: Submitting, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
+def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
     """Submit the job that *options* and *rest*, the words after ``--``, describe; return the job."""
     script = options.pop("script")
     if script is None and not rest:
         raise BadRequest(
             "what shall it run? Name a script (gpuqueue submit train.py --mem 6G), or put a command after --"
         )
-    env = {}
-    for pair in options.pop("env"):
-        key, equals, value = pair.partition("=")
-        if not equals or not key:
-            raise BadRequest(f"--env {pair!r}: write it like --env KEY=VALUE")
-        env[key] = value
-    level, no_requeue = Level[options.pop("priority").upper()], options.pop("no_requeue")
-    no_cap = options.pop("no_cap")
-    options["git"] = False if options.pop("no_git") else None
-    options["device"] = options.pop("device") or None
-    options["device_type"] = options.pop("device_type") or None
-    what: dict[str, Any] = (
-        {"command": script, "args": rest or ()} if script is not None else {"command": list(rest or ())}
-    )
-    if options["retries"] is None:
-        options["retries"] = 0
-    if options["name"] == "":
-        raise BadRequest("--name is empty: say what to call the job, or leave it out")
-    return client.submit(
-        **what, env=env, level=level, requeue=not no_requeue, cap=not no_cap, found=report_found, **options
-    )
+    command, args = (script, rest or ()) if script is not None else (rest or (), ())
+    return client.jobs.submit_request(JobRequest(command, args, **options), found=report_found)
+
+
+def report_unknown(job: Job) -> None:
+    """Warn about unknown names in braces in the command of an array, which may be typing errors."""
+    array = job.spec.array
+    unknown = [] if array is None else array.unknown(job.spec.argv)
+    if array is not None and unknown:
+        names = ", ".join(f"{{{axis.name}}}" for axis in array.axes) or "no sweep"
+        left = ", ".join(short(f"{{{name}}}", LONGEST_NAME) for name in unknown)
+        say("gpuqueue", f"{left} stays as it is: this array has {{index}} and {names}. Meant so? Then all is well")

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 import click
 
 from gpuqueue.cli.completion.candidates import live_ids, tags, users
-from gpuqueue.client.changing import Changing
-from gpuqueue.client.choosing import Choosing, Chosen, Stand, Which
+from gpuqueue.cli.options.fields import with_options
+from gpuqueue.client import Client
+from gpuqueue.client.selection import Chosen, Stand, Which
 from gpuqueue.console import say
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
 from gpuqueue.lazy.frozen import dataclass
@@ -18,9 +19,8 @@ from gpuqueue.model.job_ref import JobName
 from gpuqueue.text.sanitize import short
 
 F = TypeVar("F", bound=Callable[..., Any])
-C = TypeVar("C", bound=Choosing)
 #: Changes one job, and returns the line to print.
-Act = Callable[[C, str], str]
+Act = Callable[[Client, str], str]
 
 #: Most jobs that are shown before the confirmation.
 SHOWN = 5
@@ -79,27 +79,21 @@ def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
     if stands:
         which = click.Choice([Stand.WAITING.value, Stand.RUNNING.value])
         options.insert(3, click.option("-s", "--state", "stand", type=which, help="Only waiting or only running jobs."))
-
-    def add(command: F) -> F:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return with_options(options)
 
 
-def act_on(verb: str, selection: Selection, act: Act[Changing], *, stand: Stand | None = None) -> None:
+def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = None) -> None:
     """Call *act* for each selected job, print the results, and exit with the highest exit code.
 
     *stand* is the state of the jobs that filters select, unless ``--state`` gives one.
     """
     selection.check(verb)
-    with Changing() as client:
+    with Client() as client:
         if not selection.by_filter:
             sys.exit(on_each(client, selection.ids, act))
         if selection.user is not None:
-            client.must_own(selection.user)
-        found = client.choose(
+            client.jobs.must_own(selection.user)
+        found = client.jobs.choose(
             user=selection.user, name=selection.name, stand=selection.stand or stand, tag=selection.tag
         )
         if not found:
@@ -111,7 +105,7 @@ def act_on(verb: str, selection: Selection, act: Act[Changing], *, stand: Stand 
 
 
 def on_each(
-    client: C, words: Sequence[str], act: Act[C], *, which: Which = Which.LIVE, last_first: bool = False
+    client: Client, words: Sequence[str], act: Act, *, which: Which = Which.LIVE, last_first: bool = False
 ) -> int:
     """Call *act* for each job that *words* name, also after failures; return the highest exit code.
 
@@ -125,7 +119,7 @@ def on_each(
     code = 0
     for word in words:
         try:
-            names += client.named(word, which=which)
+            names += client.jobs.named(word, which=which)
         except GpuQueueError as error:
             code = max(code, _reported(error))
     for name in reversed(names) if last_first else names:

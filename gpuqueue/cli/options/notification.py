@@ -11,12 +11,11 @@ import click
 from gpuqueue.console import say
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.notification import NotificationKind
 
 if TYPE_CHECKING:
     from click import shell_completion
 
-    from gpuqueue.client.submitting import Submitting
+    from gpuqueue.client import Client
     from gpuqueue.model.job import Job
 else:
     shell_completion = later("click.shell_completion")
@@ -28,7 +27,7 @@ def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> li
 
     found: set[str] = set()
     with contextlib.suppress(GpuQueueError), Client() as client:
-        found = {name for each in client.queue.senders() for name in each.targets} | set(client.settings.notify)
+        found = {name for each in client.queue.senders.all() for name in each.targets} | set(client.settings.notify)
     return [shell_completion.CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
 
 
@@ -38,16 +37,16 @@ def _option(name: str, when: str) -> Callable[[Any], Any]:
 
 #: Options of ``submit`` and ``run``.
 NOTIFICATION_OPTIONS: list[Callable[[Any], Any]] = [
-    _option("--on-end", "Notify when the job ends: a target, a mail address, a URL, or command:WORDS. Repeatable."),
+    _option("--on-end", "Notify when the job ends: a target, a mail address or a URL. Repeatable."),
     _option("--on-fail", "As --on-end, but only if the job does not succeed."),
 ]
 
 
-def warn_if_nobody_sends(client: Submitting, job: Job) -> None:
+def warn_if_nobody_sends(client: Client, job: Job) -> None:
     """Warn if *job* has notifications that no recorder can send."""
-    if all(each.kind is NotificationKind.COMMAND for each in job.spec.notifications):
+    if not job.spec.notifications:
         return
     with contextlib.suppress(GpuQueueError):
-        trouble = client.nobody_sends()
+        trouble = client.jobs.nobody_sends()
         if trouble is not None:
             say("gpuqueue", trouble)

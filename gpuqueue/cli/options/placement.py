@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
-from typing import Any
 
 import click
 
-from gpuqueue.cli.completion.candidates import models, placements
-from gpuqueue.client.looking import Looking
+from gpuqueue.cli.options.fields import Option, field
+from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, WaitReason
-
-Option = Callable[[Any], Any]
 
 
 def _alone(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
@@ -50,46 +46,41 @@ def _preference(name: str, help_text: str) -> Option:
     return click.option(f"--{name}", is_flag=True, expose_value=False, callback=_prefer, help=help_text)
 
 
-_DEVICE = "gpu, cpu, any; or devices by INDEX, HOST:INDEX or UUID (or its start), separated by commas."
-_MODEL = "Only devices with these words in their name: A100. Repeatable: any of these"
-
-
-def _device(help_text: str) -> Option:
-    return click.option("--device", multiple=True, metavar="WHICH", help=help_text, shell_complete=placements)
-
-
-def _device_type(help_text: str) -> Option:
-    return click.option("--device-type", multiple=True, metavar="MODEL", help=help_text, shell_complete=models)
-
-
-device = _device(f"{_DEVICE} Default: gpu; cpu if the queue knows no GPU.")
-device_type = _device_type(f"{_MODEL}.")
-#: Options of ``edit``, where an omitted option changes nothing.
-new_device = _device(_DEVICE)
-new_device_type = _device_type(f"{_MODEL}; none removes it.")
+#: Help texts of options that ``submit`` and ``edit`` have.
+DEVICE = "gpu, cpu, any; or devices by INDEX, HOST:INDEX or UUID (or its start), separated by commas."
+DEVICE_TYPE = "Only devices with these words in their name: A100. Repeatable: any of these"
 spread = _preference("spread", "Prefer the device with the most free memory.")
 pack = _preference("pack", "Prefer the device with the least sufficient memory.")
-#: Options of ``edit`` only.
-alone = click.option(
-    "--exclusive", "alone", is_flag=True, expose_value=False, callback=_alone, help="Run alone on each device."
-)
-shared = click.option(
-    "--shared", is_flag=True, expose_value=False, callback=_alone, help="Share the devices with other jobs."
-)
-no_preference = click.option(
-    "--no-preference", "none", is_flag=True, expose_value=False, callback=_prefer, help="Use the site's placement."
-)
 #: Options of ``submit`` and ``run``.
 OPTIONS = (
-    device,
-    device_type,
+    field("device", f"{DEVICE} Default: gpu; cpu if the queue knows no GPU."),
+    field("device_type", f"{DEVICE_TYPE}."),
     click.option("--exclusive", is_flag=True, help="Run alone on each device. Without --mem: all of its memory."),
     spread,
     pack,
 )
+#: Options of ``edit``.
+CHANGES: tuple[Option, ...] = (
+    click.option(
+        "--exclusive", "alone", is_flag=True, expose_value=False, callback=_alone, help="Run alone on each device."
+    ),
+    click.option(
+        "--shared", is_flag=True, expose_value=False, callback=_alone, help="Share the devices with other jobs."
+    ),
+    spread,
+    pack,
+    click.option(
+        "--no-preference",
+        "none",
+        is_flag=True,
+        expose_value=False,
+        callback=_prefer,
+        help="Use the site's placement.",
+    ),
+)
 
 
-def warn_if_alone(client: Looking, job: Job) -> None:
+def warn_if_alone(client: Client, job: Job) -> None:
     """Warn if no device can run *job*. The job is already queued, so errors of the store are ignored."""
     if job.reason is not WaitReason.DEVICE:
         return
@@ -100,6 +91,6 @@ def warn_if_alone(client: Looking, job: Job) -> None:
         else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or say --device any"
     )
     with contextlib.suppress(GpuQueueError):
-        if not client.queue.anybody():
+        if not client.queue.devices.are_known():
             missing = "no worker has announced a device: the job waits. Start one with gpuqueue up"
     click.echo(f"gpuqueue: {missing}", err=True)

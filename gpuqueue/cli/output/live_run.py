@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuqueue.client.watching import Watching
+from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import Job, JobState
@@ -22,13 +22,13 @@ class Live:
     progress: Progress | None
 
 
-def look(client: Watching, job: Job) -> Live | None:
+def look(client: Client, job: Job) -> Live | None:
     """Return the current state of *job*, or None if it does not run or the store does not answer."""
     if job.state not in {JobState.RUNNING, JobState.CANCELLING}:
         return None
     try:
-        page = client.queue.page(limit=1, after=job.id - 1)
-        progress = client.progress([job], page.logs).get(job.id)
+        page = client.queue.jobs.page(limit=1, after=job.id - 1)
+        progress = client.logs.progress([job], page.logs).get(job.id)
     except GpuQueueError:  # the output is complete without the live state
         return None
     return Live(

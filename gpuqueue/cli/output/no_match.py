@@ -39,23 +39,23 @@ _NOTHING: tuple[Any, ...] = (None, (), [])
 _QUOTED = frozenset(" \t\n'\"\\")
 
 
-def why_nothing(client: Client, typed: Mapping[str, Any], meant: Mapping[str, Any]) -> str:
+def why_nothing(client: Client, asked: Mapping[str, Any]) -> str:
     """Return which filter matches no job, or what to try.
 
-    *typed* are the filters as the user typed them, and *meant* their parsed values. The result begins with a colon or a
+    *asked* are the filters. The result begins with a colon or a
     full stop, since it follows "no job in the history matches".
     """
-    said = [name for name in _FILTERS if meant.get(name) not in _NOTHING]
+    said = [name for name in _FILTERS if asked.get(name) not in _NOTHING]
     for name in said:
         words, then = _FILTERS[name]
         # A job must have all tags, so each one is checked alone.
-        for each in [[tag] for tag in meant[name]] if name == "tags" else [meant[name]]:
+        for each in [[tag] for tag in asked[name]] if name == "tags" else [asked[name]]:
             alone: dict[str, Any] = {name: each}
-            if not client.history(**alone, limit=1):
-                value = meant[name] if name == "device" else each if name == "tags" else typed[name]
+            if not client.history.search(**alone, limit=1):
+                value = each if name == "tags" else asked[name]
                 return f": {words.format(_quoted(value))}. {_next(name, value) or then}"
-    if meant["after_id"] is not None:
-        return f": none stands after job {meant['after_id']} in this order"
+    if asked["after_id"] is not None:
+        return f": none stands after job {asked['after_id']} in this order"
     if not said:
         return ". gpuqueue queue lists those that wait or run"
     return ": each filter finds some, all of them together none. Leave one out" if len(said) > 1 else ""

@@ -13,7 +13,7 @@ from gpuqueue.cli.output.terminal_width import TINY, hanging
 from gpuqueue.model.device import Activity, Device, DeviceFilter, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import Job, JobSpec, JobState, WaitReason
-from gpuqueue.model.notification import Delivery, Notification, NotificationKind, Outcome
+from gpuqueue.model.notification import Delivery, Outcome
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Record, Run, RunDevice
 from gpuqueue.text.sanitize import cells, plain, short, wrapped
@@ -263,16 +263,13 @@ def _notification_lines(record: Record) -> list[str]:
     reported = {each.number: each for each in record.reported}
     lines = []
     for number, each in enumerate(record.job.spec.notifications):
-        outcome = _reported(each, reported.get(number)) or _unreported(each, record)
-        lines.append(f"  {f'on {each.when}':10} {plain(each.shown)}{outcome}")
+        lines.append(f"  {f'on {each.when}':10} {plain(each.shown)}{_outcome(reported.get(number))}")
     return lines
 
 
-def _reported(notification: Notification, reported: Delivery | None) -> str:
+def _outcome(reported: Delivery | None) -> str:
     if reported is None:
         return ""
-    if notification.kind is NotificationKind.COMMAND and reported.outcome is not Outcome.NOT_NEEDED:
-        return f": {plain(reported.trouble or 'ran')}, {when(reported.at)}"
     if reported.outcome is Outcome.SENT:
         return f": sent {when(reported.at)}"
     if reported.outcome is Outcome.NOT_NEEDED:
@@ -280,18 +277,6 @@ def _reported(notification: Notification, reported: Delivery | None) -> str:
     times = "1 try" if reported.tries == 1 else f"{reported.tries} tries"
     why = f" after {times}: {plain(reported.trouble)}" if reported.trouble else ""
     return f": {'given up' if reported.outcome is Outcome.GIVEN_UP else 'not sent yet'}{why}" if why else ""
-
-
-def _unreported(notification: Notification, record: Record) -> str:
-    """Return a phrase about a command notification without a reported outcome, once the job has ended."""
-    state = record.job.state
-    if notification.kind is not NotificationKind.COMMAND or not state.is_end:
-        return ""
-    if not notification.follows(succeeded=state is JobState.SUCCEEDED):
-        return ": not needed"
-    if not record.runs:
-        return ": not run, as the job never did"
-    return ": not known to have run: it still does, or no worker was there to tell"
 
 
 def _live_lines(job: Job, live: Live | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Charts of statistics and of a job's memory, in the colour-blind safe palette of Okabe and Ito.
+"""Charts of statistics, and the style of all charts: the colour-blind safe palette of Okabe and Ito.
 
 matplotlib is imported only when something is drawn. It is used without pyplot, so it needs no window system and keeps
 no state between two figures. Names of jobs are never parsed as formulas.
@@ -14,19 +14,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.cli.output import render
-from gpuqueue.model.device import Timeline
-from gpuqueue.model.run import Record, Run, RunDevice
 from gpuqueue.model.statistics import Course, Figures, Group, Statistics
 from gpuqueue.text.sanitize import short
-from gpuqueue.text.units import GIB, MIB, format_bytes, format_duration
+from gpuqueue.text.units import GIB
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 BLUE, SKY, ORANGE, RED, DARK = "#0072B2", "#9CCDE8", "#E69F00", "#D55E00", "#909090"
-#: Colours of the devices of one run. Devices after the eighth have dotted lines.
-LINES = (BLUE, RED, "#009E73", ORANGE, "#56B4E9", "#CC79A7", "#000000", "#8A7A00")
 STYLE = {
     "text.parse_math": False,
     "font.size": 10,
@@ -63,13 +59,11 @@ def style() -> Iterator[None]:
         yield
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size, in inches."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - as in style
 
     return Figure(figsize=(width, height), layout="constrained", facecolor="white")
-
-
-# ---- a period ----------------------------------------------------------------------------------------------------
 
 
 def overview(people: Statistics, course: Course, title: str) -> Figure:
@@ -78,7 +72,7 @@ def overview(people: Statistics, course: Course, title: str) -> Figure:
         rows = min(MOST_USERS, len(people.groups))
         lower = max(3.2, 1.2 + 0.26 * min(MOST_LABELS, len(course.devices)))
         upper = 1.6 + 0.32 * max(LEAST_ROWS, rows)
-        figure = _figure(13, upper + lower + 0.6)
+        figure = new_figure(13, upper + lower + 0.6)
         engine: Any = figure.get_layout_engine()
         engine.set(w_pad=0.1, h_pad=0.08)
         figure.suptitle(title, fontsize=14, fontweight="bold", x=0.01, ha="left")
@@ -148,7 +142,8 @@ def _memory(axes: Axes, groups: Sequence[Group]) -> None:
         _nothing(axes, "nothing ran")
 
 
-def _unit(longest_s: float) -> tuple[float, str]:
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """Return the length in seconds and the name of the unit for an axis of *longest_s* seconds."""
     return next((size, name) for least, size, name in _UNITS if longest_s >= least)
 
 
@@ -175,7 +170,7 @@ def _waits(axes: Axes, course: Course, since: datetime) -> None:
     if not known:
         _nothing(axes, "no job was started")
         return
-    size, unit = _unit(max(known))
+    size, unit = time_unit(max(known))
     axes.set_ylabel(unit)
     axes.grid(visible=True, axis="y")
     middles: Any = _middles(course)
@@ -210,8 +205,10 @@ def _devices(axes: Axes, figure: Figure, course: Course, since: datetime) -> Non
     edges: Any = [date2num(bound) for bound in course.bounds]
     rows = list(range(len(course.devices) + 1))
     lengths_s = [(end - start).total_seconds() for start, end in zip(course.bounds, course.bounds[1:], strict=False)]
-    busy = [[_busy(step, s) for step, s in zip(steps, lengths_s, strict=True)] for _, steps in course.devices]
-    unseen = [[_unseen(step, s) for step, s in zip(steps, lengths_s, strict=True)] for _, steps in course.devices]
+    busy, unseen = (
+        [[_share(*pair, measured=each) for pair in zip(steps, lengths_s, strict=True)] for _, steps in course.devices]
+        for each in (True, False)
+    )
     greys = LinearSegmentedColormap.from_list("held", ["#F0F0F0", DARK])
     if is_seen:
         axes.pcolormesh(edges, rows, unseen, cmap=greys, vmin=0, vmax=100)
@@ -229,109 +226,11 @@ def _devices(axes: Axes, figure: Figure, course: Course, since: datetime) -> Non
     bar.set_label(words, fontsize=9)
 
 
-def _busy(step: Figures, length_s: float) -> float:
-    """Return the utilisation of a device by jobs, in percent of the step; NaN without a job or a measurement.
+def _share(step: Figures, length_s: float, *, measured: bool) -> float:
+    """Return how much of the step jobs used a device, or only held it if its utilisation is unknown, in percent.
 
-    Overlapping jobs count once.
+    Overlapping jobs count once. The result is NaN without a job, and if the utilisation is known but not *measured*.
     """
-    if not step.held_s or step.utilisation is None:
+    if not step.held_s or (step.utilisation is not None) is not measured:
         return math.nan
-    return 100 * step.utilisation * min(1.0, step.held_s / length_s)
-
-
-def _unseen(step: Figures, length_s: float) -> float:
-    """Return the share of the step that jobs held a device without a measured utilisation, in percent, or NaN."""
-    if not step.held_s or step.utilisation is not None:
-        return math.nan
-    return 100 * min(1.0, step.held_s / length_s)
-
-
-# ---- a job -------------------------------------------------------------------------------------------------------
-
-
-def drawable(record: Record) -> Run | None:
-    """Return the newest run with a timeline of its memory; None if all runs are too short, unfinished or unmeasured."""
-    return next((run for run in reversed(record.runs) if any(device.timeline for device in run.devices)), None)
-
-
-def memory(record: Record, run: Run) -> Figure:
-    """Return a chart of the memory of *run* over time on each of its devices, with the requested memory."""
-    with style():
-        figure = _figure(10, 5)
-        axes: Any = figure.subplots()
-        spec = record.job.spec
-        lines = [device for device in run.devices if device.timeline is not None]
-        spans_s = [len(device.timeline.bytes) * device.timeline.step_s for device in lines if device.timeline]
-        size, unit = _unit(max(spans_s))
-        most = max([spec.mem_bytes, *(device.peak.bytes or 0 for device in lines)])
-        scale, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
-        asked = spec.mem_bytes / scale
-        for number, device in enumerate(lines):
-            _line(axes, device, (number, len(lines)), (size, scale), last_s=run.duration_s)
-        axes.axhline(
-            asked,
-            color="black",
-            linestyle=(0, (6, 4)),
-            linewidth=1.2,
-            label=f"asked for: {format_bytes(spec.mem_bytes)}",
-        )
-        axes.set_ylim(0, most / scale * 1.08)
-        axes.set_xlim(0, max([*spans_s, run.duration_s or 0]) / size)
-        axes.set_xlabel(f"{unit} since the start of the run")
-        axes.set_ylabel(f"{name} on each device" if len(run.devices) > 1 else name)
-        axes.grid(visible=True)
-        axes.set_title(_caption(record, run), fontsize=10, fontweight="normal", color="#444444", pad=8)
-        figure.suptitle(title_of(record), fontsize=14, fontweight="bold", x=0.01, ha="left")
-        figure.legend(loc="outside lower left", ncols=3, frameon=False)
-        return figure
-
-
-def title_of(record: Record) -> str:
-    """Return the title of the chart of a job's memory."""
-    return f"Memory of job {record.job.label}: {short(record.job.spec.name, 60)}"
-
-
-def _line(
-    axes: Axes, device: RunDevice, place: tuple[int, int], scales: tuple[float, float], *, last_s: float | None
-) -> None:
-    """Draw the largest sample of each step as a horizontal line, with a gap for a long time without samples."""
-    timeline = device.timeline
-    if timeline is None:
-        return
-    size, scale = scales
-    levels = [math.nan if each is None else each / scale for each in bridged(timeline, device.peak.interval_s)]
-    edges = [number * timeline.step_s / size for number in range(len(levels) + 1)]
-    if last_s is not None and last_s / size > edges[-2]:
-        edges[-1] = min(edges[-1], last_s / size)  # the last step is usually not complete
-    number, count = place
-    peak = "not known" if device.peak.bytes is None else format_bytes(device.peak.bytes)
-    index = "" if device.index is None else f"{device.index}: "
-    axes.stairs(
-        levels,
-        edges,
-        baseline=None,
-        color=LINES[number % len(LINES)],
-        linestyle="-" if number < len(LINES) else ":",
-        # The lines of devices of one run often coincide, so earlier ones are broader and visible below later ones.
-        linewidth=2 + 2 * (count - 1 - number) / max(1, count - 1),
-        label=f"{index}{short(device.name or device.uuid, 30)}, peak {peak}",
-    )
-
-
-def bridged(timeline: Timeline, interval_s: float | None) -> list[int | None]:
-    """Return the steps of *timeline*, with gaps of up to two sampling intervals filled with the previous value."""
-    reach = max(1, math.ceil(2 * (interval_s or 0) / timeline.step_s))
-    steps: list[int | None] = []
-    since = reach
-    for each in timeline.bytes:
-        since = 0 if each is not None else since + 1
-        steps.append(each if each is not None else steps[-1] if steps and since <= reach else None)
-    return steps
-
-
-def _caption(record: Record, run: Run) -> str:
-    ended = str(run.ending).split(":", 1)[0] if run.ending else "still running"
-    return (
-        f"{short(record.job.spec.account.name)} on {short(run.host)}, run {run.attempt}, {ended}"
-        f" after {format_duration(run.duration_s)}"
-    )
+    return 100 * min(1.0, step.held_s / length_s) * (1.0 if step.utilisation is None else step.utilisation)

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.cli.plots.charts import BLUE, ORANGE, style
+from gpuqueue.cli.plots.charts import BLUE, ORANGE, new_figure, style
 from gpuqueue.simulator.comparison import Comparison
 from gpuqueue.simulator.figures import course
 from gpuqueue.simulator.replay import Placement
@@ -32,10 +32,8 @@ _DAYS = ((86400, "1 d"), (3 * 86400, "3 d"), (10 * 86400, "10 d"), (30 * 86400, 
 
 def overview(reported: Comparison, title: str) -> Figure:
     """Return a figure with two charts: the distribution of waits, and the allocated memory over time."""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - an extra, and slow to import
-
     with style():
-        figure = Figure(figsize=(13, 5.2), layout="constrained", facecolor="white")
+        figure = new_figure(13, 5.2)
         figure.suptitle(title, fontsize=14, fontweight="bold", x=0.01, ha="left")
         left, right = figure.subplots(1, 2)
         _waits(left, reported)

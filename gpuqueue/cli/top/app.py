@@ -286,7 +286,7 @@ class Top(App[None]):
 
         def answered(yes: bool | None) -> None:  # noqa: FBT001 - as Textual calls it
             if yes:
-                self._change(job, self._client.cancel)
+                self._change(job, lambda job_id: self._client.jobs.cancel(job_id).state)
 
         self.push_screen(Ask(f"Cancel job {which} ({who})?"), answered)
 
@@ -294,18 +294,19 @@ class Top(App[None]):
         """Hold the job under the cursor, or release it if it is held."""
         line = self._chosen()
         if line is not None:
-            self._change(line.job, self._client.release if line.stands is JobState.HELD else self._client.hold)
+            act = self._client.jobs.release if line.stands is JobState.HELD else self._client.jobs.hold
+            self._change(line.job, lambda job_id: act(job_id).state)
 
     def action_level(self, by: int) -> None:
         """Change the priority of the waiting job under the cursor by one step. The store checks the permission."""
         line = self._chosen()
 
         def edited(job_id: int) -> str:
-            now = self._client.get(job_id)  # the snapshot may lack an earlier key press
+            now = self._client.jobs.get(job_id)  # the snapshot may lack an earlier key press
             level = lines.level_beside(now, by)
             if level is None:
                 return f"level {now.spec.level}, and there is none {'above' if by > 0 else 'below'}"
-            return f"level {self._client.edit(job_id, level=level).spec.level}"
+            return f"level {self._client.jobs.edit(job_id, level=level).spec.level}"
 
         if line is not None:
             self._change(line.job, edited)

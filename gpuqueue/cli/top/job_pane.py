@@ -30,10 +30,10 @@ def reported(client: Client, job_id: int, about: About, width: int | None = None
     """Return the text of the pane, wrapped to *width* columns, or the error message if there is none."""
     try:
         if about is About.WHY:
-            return click.unstyle(story(client.why(job_id), width))
+            return click.unstyle(story(client.jobs.why(job_id), width))
         if about is About.STORY:
-            record = client.show(job_id)
+            record = client.jobs.show(job_id)
             return click.unstyle(render.story(record, live_run.look(client, record.job), width))
-        return "\n".join(log_lines(last_bytes(client.log_path(job_id), LOG_BYTES))) or "nothing was written yet"
+        return "\n".join(log_lines(last_bytes(client.logs.path(job_id), LOG_BYTES))) or "nothing was written yet"
     except GpuQueueError as error:
         return plain(str(error))

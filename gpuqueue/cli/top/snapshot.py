@@ -44,8 +44,8 @@ class Snapshot:
 
 def take(client: Client, *, user: str | None = None) -> Snapshot:
     """Take a snapshot of the site, with only the jobs of *user* if given."""
-    devices = tuple(client.devices())
-    listing = client.listing(user=user, limit=MOST_JOBS + 1)
+    devices = tuple(client.devices.list())
+    listing = client.jobs.listing(user=user, limit=MOST_JOBS + 1)
     found = {job.id: job for job in listing.jobs}
     more = len(found) > MOST_JOBS
     for job_id in sorted({each for device in devices for each in device.jobs} - found.keys()):
@@ -61,7 +61,7 @@ def take(client: Client, *, user: str | None = None) -> Snapshot:
         at=listing.at,
         devices=devices,
         jobs=jobs,
-        progress=client.progress(jobs, None if more else listing.logs),
+        progress=client.logs.progress(jobs, None if more else listing.logs),
         held_bytes=held,
         more=more,
         runs_on=listing.devices,
@@ -70,6 +70,6 @@ def take(client: Client, *, user: str | None = None) -> Snapshot:
 
 def _known(client: Client, job_id: int) -> Job | None:
     try:
-        return client.get(job_id)
+        return client.jobs.get(job_id)
     except JobNotFound:
         return None

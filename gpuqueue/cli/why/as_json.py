@@ -18,7 +18,7 @@ def why_to_plain(found: Why) -> dict[str, object]:
         "order": None
         if explanation is None
         else {
-            "level": str(explanation.level),
+            "priority": str(explanation.level),
             "higher": explanation.higher,
             "users_before": explanation.users_before,
             "theirs": explanation.theirs,
@@ -29,7 +29,7 @@ def why_to_plain(found: Why) -> dict[str, object]:
         else _limit_plain(explanation, explanation.limit),
         "more_limits": []
         if explanation is None
-        else [_limit_plain(explanation, each) for each in explanation.more_limits],
+        else [_limit_plain(explanation, each) for each in explanation.limits[1:]],
         "making_place": None
         if found.making_place is None
         else {

@@ -43,7 +43,7 @@ def runs_below(found: Why) -> list[tuple[Job, datetime]]:
     enough room. The store chooses among them at its next tick.
     """
     explanation = found.explanation
-    if explanation is None or found.job.state is not JobState.QUEUED or explanation.limit is not None:
+    if explanation is None or found.job.state is not JobState.QUEUED or explanation.limits:
         return []
     if found.job.promoted is not None or (explanation.start is not None and not explanation.start.blockers):
         return []

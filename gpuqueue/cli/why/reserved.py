@@ -67,7 +67,7 @@ def kept_for_others(found: Why, now: datetime) -> dict[str, Holders]:
 def _wants_room(found: Why, now: datetime) -> bool:
     """Return whether the job waits only for room, and has waited long enough for a reservation."""
     job, explanation = found.job, found.explanation
-    if explanation is None or explanation.limit is not None or job.state is not JobState.QUEUED:
+    if explanation is None or explanation.limits or job.state is not JobState.QUEUED:
         return False
     could_start = explanation.start is not None and not explanation.start.blockers
     if explanation.waits_since_ms is None or could_start:

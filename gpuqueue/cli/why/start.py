@@ -41,7 +41,7 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
 
 def limits_of(explanation: Explanation) -> str:
     """Return a phrase for the limits in a job's way."""
-    return "its limits" if explanation.more_limits else "the limit"
+    return "its limits" if len(explanation.limits) > 1 else "the limit"
 
 
 def have(number: int) -> str:

@@ -45,31 +45,30 @@ class Ledger:
             return
         key, size = storage._cdata, storage.nbytes()
         known = self._known.get(key)
-        if known is not None and known[1] == size:
-            return
-        if known is not None:
+        if known is None:
+            self._next += 1
+            self._labels[self._next] = label
+            known = (self._next, 0, weakref.ref(storage, self._freed(key)))
+        if known[1] != size or key not in self._known:
             self._change(known[0], size - known[1], rounded(size) - rounded(known[1]))
             self._known[key] = (known[0], size, known[2])
-            return
-        self._next += 1
-        self._labels[self._next] = label
-        self._known[key] = (self._next, size, weakref.ref(storage, self._freed(key)))
-        self._change(self._next, size, rounded(size))
+
+    @staticmethod
+    def key_of(tensor: Any) -> Any:
+        """Return the identity of a tensor's storage, or None if it has no storage."""
+        storage = storage_of(tensor)
+        return None if storage is None else storage._cdata
 
     def has(self, tensor: Any) -> bool:
         """Return whether *tensor* is on the simulated GPU."""
-        if not self._known:
-            return False
-        storage = storage_of(tensor)
-        return storage is not None and storage._cdata in self._known
+        return bool(self._known) and self.key_of(tensor) in self._known
 
     def label(self, tensors: Iterable[Any], label: str) -> None:
         """Set the label of *tensors*, as far as they are counted."""
         for tensor in tensors:
-            storage = storage_of(tensor)
-            known = None if storage is None else self._known.get(storage._cdata)
-            if known is not None:
-                self._labels[known[0]] = label
+            key = self.key_of(tensor)
+            if key in self._known:
+                self._labels[self._known[key][0]] = label
 
     def forget(self) -> None:
         """Stop counting. Called in forked child processes, which do not train."""

@@ -58,33 +58,24 @@ class Counting(DispatchMode):  # type: ignore[misc] # torch has no types here
         kwargs = kwargs or {}
         if self.ledger.paused:
             return func(*args, **kwargs)
-        given = [each for each in tensors_in((args, kwargs))]  # noqa: C416 - read twice
+        given = list(tensors_in((args, kwargs)))
         on_gpu = any(self.ledger.has(each) for each in given)
         out = func(*args, **kwargs)
         if on_gpu:
-            hosts = {key(each) for each in given if not self.ledger.has(each)}
+            hosts = {self.ledger.key_of(each) for each in given if not self.ledger.has(each)}
             for each in tensors_in(out):
-                if key(each) not in hosts:
+                if self.ledger.key_of(each) not in hosts:
                     self.ledger.add(each, self.label)
         return out
-
-
-def key(tensor: Any) -> Any:
-    """Return the identity of a tensor's storage, or None if it has no storage."""
-    try:
-        return tensor.untyped_storage()._cdata
-    except (AttributeError, NotImplementedError, RuntimeError):
-        return None
 
 
 class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
     """Lets a script move tensors to the simulated GPU."""
 
-    def __init__(self, ledger: Any, sent: str, made: str) -> None:
+    def __init__(self, ledger: Any, label: str) -> None:
         super().__init__()
         self.ledger = ledger
-        self.sent = sent
-        self.made = made
+        self.label = label
         tensor = torch.Tensor
         self._special: Dict[Any, Callable[..., Any]] = {
             torch.device: _device,
@@ -110,7 +101,7 @@ class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
         if any(is_gpu(each) for each in words):
             out = func(*[_here(each) for each in args], **{name: _here(value) for name, value in kwargs.items()})
             for each in tensors_in(out):
-                self.ledger.add(each, self.made)
+                self.ledger.add(each, self.label)
             return out
         if any(is_host(each) for each in words):
             return self._on_host(func, *args, **kwargs)
@@ -150,7 +141,7 @@ class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
         return self._on_host(this.clone) if self.ledger.has(this) else this
 
     def _sent(self, copy: Any) -> Any:
-        self.ledger.add(copy, self.sent)
+        self.ledger.add(copy, self.label)
         return copy
 
     def reach_backward(self) -> None:

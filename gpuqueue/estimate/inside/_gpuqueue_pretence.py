@@ -14,36 +14,14 @@ CAPABILITY = (9, 0)
 #: Names in torch.cuda that are replaced: functions that do nothing and return None (SILENT), and classes and functions
 #: whose objects have no effect (EMPTY).
 SILENT = (
-    "init",
-    "_lazy_init",
-    "set_device",
-    "synchronize",
-    "empty_cache",
-    "ipc_collect",
-    "manual_seed",
-    "manual_seed_all",
-    "seed",
-    "seed_all",
-    "reset_peak_memory_stats",
-    "reset_max_memory_allocated",
-    "reset_max_memory_cached",
-    "reset_accumulated_memory_stats",
-    "set_per_process_memory_fraction",
-    "set_stream",
-    "set_rng_state",
-    "set_rng_state_all",
-    "set_sync_debug_mode",
+    *("init", "_lazy_init", "set_device", "set_stream", "synchronize", "empty_cache", "ipc_collect"),
+    *("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all"),
+    *("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"),
+    *("reset_accumulated_memory_stats", "set_per_process_memory_fraction", "set_sync_debug_mode"),
 )
 EMPTY = (
-    "Stream",
-    "Event",
-    "StreamContext",
-    "ExternalStream",
-    "device",
-    "device_of",
-    "stream",
-    "current_stream",
-    "default_stream",
+    *("Stream", "Event", "StreamContext", "ExternalStream", "stream", "current_stream", "default_stream"),
+    *("device", "device_of"),
 )
 
 
@@ -133,17 +111,14 @@ def _accelerator() -> None:
     there = getattr(torch, "accelerator", None)
     if there is None:  # older than 2.6
         return
-    for name, answer in (
-        ("is_available", True),
-        ("device_count", 1),
-        ("current_accelerator", torch.device("cuda")),
-        ("current_device_index", 0),
-        ("current_device_idx", 0),
-        ("set_device_index", None),
-        ("set_device_idx", None),
-        ("synchronize", None),
-        ("empty_cache", None),
-    ):
+    answers: Dict[str, Any] = {
+        "is_available": True,
+        "device_count": 1,
+        "current_accelerator": torch.device("cuda"),
+        **dict.fromkeys(("current_device_index", "current_device_idx"), 0),
+        **dict.fromkeys(("set_device_index", "set_device_idx", "synchronize", "empty_cache")),
+    }
+    for name, answer in answers.items():
         _put(there, name, _always(answer))
     _put(there, "current_stream", _Nothing)
 

@@ -48,8 +48,8 @@ class DryRun:
         self.depth = 0
         self.dtypes: Dict[str, int] = {}
         self.torch: Any = importlib.import_module("torch")
-        self.database: Any = beside("_gpuqueue_ledger")
-        self.ledger: Any = self.database.Ledger()
+        self.labels: Any = beside("_gpuqueue_ledger")
+        self.ledger: Any = self.labels.Ledger()
 
     def watch(self) -> None:
         """Hook into torch: optimizer steps, forward passes, and the registration of parameters."""
@@ -72,10 +72,10 @@ class DryRun:
         call, apply = module.__call__, module._apply
         modules: Any = importlib.import_module("torch.nn.modules.module")
         modules.register_module_parameter_registration_hook(
-            lambda _, __, tensor: self.ledger.label([tensor], self.database.PARAMETERS)
+            lambda _, __, tensor: self.ledger.label([tensor], self.labels.PARAMETERS)
         )
         modules.register_module_buffer_registration_hook(
-            lambda _, __, tensor: self.ledger.label([tensor], self.database.BUFFERS)
+            lambda _, __, tensor: self.ledger.label([tensor], self.labels.BUFFERS)
         )
 
         def called(this: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ class DryRun:
 
         def applied(this: Any, *args: Any, **kwargs: Any) -> Any:
             out = apply(this, *args, **kwargs)
-            self.ledger.label(this.buffers(recurse=False), self.database.BUFFERS)
+            self.ledger.label(this.buffers(recurse=False), self.labels.BUFFERS)
             self.parameters(this.parameters(recurse=False))
             return out
 
@@ -98,7 +98,7 @@ class DryRun:
     def parameters(self, tensors: Any) -> None:
         """Label *tensors* as parameters in the ledger."""
         found = [each for each in tensors if each is not None]
-        self.ledger.label(found, self.database.PARAMETERS)
+        self.ledger.label(found, self.labels.PARAMETERS)
         for each in found:
             self.dtypes[str(each.dtype).replace("torch.", "")] = each.element_size()
 
@@ -106,12 +106,12 @@ class DryRun:
         """Label parameters and gradients in the ledger before a step, when both exist."""
         given = [each for group in optimizer.param_groups for each in group["params"]]
         self.parameters(given)
-        self.ledger.label([each.grad for each in given if each.grad is not None], self.database.GRADIENTS)
+        self.ledger.label([each.grad for each in given if each.grad is not None], self.labels.GRADIENTS)
 
     def after_step(self, optimizer: Any, *_: Any) -> None:
         """Label the optimizer's states in the ledger, and end if the optimizers have made enough steps."""
-        kept = [each for state in optimizer.state.values() for each in tensors_of(state)]
-        self.ledger.label(kept, self.database.STATES)
+        states = [each for state in optimizer.state.values() for each in tensors_of(state)]
+        self.ledger.label(states, self.labels.STATES)
         if type(optimizer).__name__ not in self.optimizers:
             self.optimizers.append(type(optimizer).__name__)
         self.steps[id(optimizer)] = self.steps.get(id(optimizer), 0) + 1
@@ -168,9 +168,9 @@ class DryRun:
         try:
             with open(script, "rb") as file:
                 code = compile(file.read(), script, "exec")
-            with modes.Sending(self.ledger, self.database.SENT, self.database.SENT) as sending:
+            with modes.Sending(self.ledger, self.labels.SENT) as sending:
                 sending.reach_backward()
-                with modes.Counting(self.ledger, self.database.REST):  # one parenthesized statement needs Python 3.9
+                with modes.Counting(self.ledger, self.labels.REST):  # one parenthesized statement needs Python 3.9
                     exec(code, main.__dict__)  # noqa: S102 - the user's own script
         except SystemExit as end:
             good = end.code is None or end.code == 0

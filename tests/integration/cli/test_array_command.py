@@ -54,15 +54,15 @@ def test_a_sweep_goes_its_whole_way(site: Site) -> None:
     assert ["0", "1", "2", "3"] == [row["array_index"] for row in rows]
     assert f"{array}_2" in site.cli("history", "--exit-code", "7").stdout
     assert f"member     2 of array {array}, job {array + 3}" in site.cli("show", f"{array}_2").stdout
-    assert JobState.FAILED is site.client.get(array).state
-    assert site.client.get(f"{array}_2") == site.client.get(array + 3)
+    assert JobState.FAILED is site.client.jobs.get(array).state
+    assert site.client.jobs.get(f"{array}_2") == site.client.jobs.get(array + 3)
 
 
 @pytest.mark.full
 def test_a_device_names_the_members_that_it_has(site: Site) -> None:
     """``gpus``, ``status`` and ``drain`` use member names, as other commands do. They used to print job ids."""
     client = quiet(site)
-    array = client.submit(["true"], mem="64M", array="0-3").id
+    array = client.jobs.submit(["true"], mem="64M", array="0-3").id
     claimed = [must_claim(site.queue).job_id for _ in range(2)]
     redis = connect(site.queue.url)
     redis.hset(keys.KEPT, "GPU-0", f"{claimed[1]}:1")
@@ -81,7 +81,7 @@ def test_a_device_names_the_members_that_it_has(site: Site) -> None:
 def test_a_member_that_never_was_a_job_has_no_number(site: Site) -> None:
     """A member that never started is shown without a job id, because it has none."""
     client = quiet(site)
-    array = client.submit(["true"], mem="64M", array="0-3").id
+    array = client.jobs.submit(["true"], mem="64M", array="0-3").id
     site.cli("cancel", f"{array}_1")
 
     for index in (1, 2):  # one is cancelled, one waits
@@ -105,7 +105,7 @@ def test_the_list_shows_what_is_left(site: Site) -> None:
     )
     assert (array, 0, None) == (member["array_id"], member["array_index"], member["array"])
     must_claim(site.queue)
-    assert WaitReason.ARRAY_LIMIT is client.get(array).reason
+    assert WaitReason.ARRAY_LIMIT is client.jobs.get(array).reason
     assert "array limit" in site.cli("why", str(array)).stdout
     assert "array limit" in site.cli("why", f"{array}_30").stdout
 
@@ -113,29 +113,29 @@ def test_the_list_shows_what_is_left(site: Site) -> None:
 def test_members_are_known_before_and_after(site: Site) -> None:
     """A member can be named whether it waits, is held, runs or was cancelled."""
     client = quiet(site)
-    array = client.submit(["true"], mem="64M", array="0-9").id
+    array = client.jobs.submit(["true"], mem="64M", array="0-9").id
     must_claim(site.queue)
-    client.hold(f"{array}_4")
-    client.cancel(f"{array}_5-6")
+    client.jobs.hold(f"{array}_4")
+    client.jobs.cancel(f"{array}_5-6")
 
-    states = [client.get(f"{array}_{index}").state for index in (0, 1, 4, 5)]
+    states = [client.jobs.get(f"{array}_{index}").state for index in (0, 1, 4, 5)]
 
     assert [JobState.STARTING, JobState.QUEUED, JobState.HELD, JobState.CANCELLED] == states
-    assert "_".join((str(array), "3")) == client.get(f"{array}_3").label
-    assert JobState.CANCELLED is client.wait(f"{array}_5", timeout_s=5).job.state
+    assert "_".join((str(array), "3")) == client.jobs.get(f"{array}_3").label
+    assert JobState.CANCELLED is client.jobs.wait(f"{array}_5", timeout_s=5).job.state
     with pytest.raises(JobNotFound, match="no job 1_10"):
-        client.get(f"{array}_10")
+        client.jobs.get(f"{array}_10")
     with pytest.raises(Refused, match=f"name a member, such as {array}_0"):
-        client.log_path(array)
+        client.logs.path(array)
     with pytest.raises(Refused, match="has no log yet"):
-        client.log_path(f"{array}_1")
+        client.logs.path(f"{array}_1")
 
 
 def test_members_that_never_began_are_named(site: Site) -> None:
     """The history lists cancelled members that never started in a message, because they have no entry."""
     client = quiet(site)
-    array = client.submit(["true"], mem="64M", array="0-9").id
-    client.cancel(f"{array}_5-6")
+    array = client.jobs.submit(["true"], mem="64M", array="0-9").id
+    client.jobs.cancel(f"{array}_5-6")
     must_claim(site.queue)
     recorder = Recorder(site.settings, site.queue, client.database)
     while recorder.record(0):
@@ -152,76 +152,76 @@ def test_members_that_never_began_are_named(site: Site) -> None:
 def test_an_array_stands_as_the_last_of_its_members_do(site: Site) -> None:
     """An array is not running if its remaining members are held or wait for a retry."""
     client = quiet(site)
-    array = client.submit(["true"], mem="64M", array="0-1", retries=1).id
+    array = client.jobs.submit(["true"], mem="64M", array="0-1", retries=1).id
     runs = [must_claim(site.queue) for _ in range(2)]
-    assert ["starting"] * 2 == [str(each.state) for each in client.jobs() if each.member is not None]
-    assert JobState.RUNNING is client.show(array).job.state
+    assert ["starting"] * 2 == [str(each.state) for each in client.jobs.list() if each.member is not None]
+    assert JobState.RUNNING is client.jobs.show(array).job.state
 
     for run, code in zip(runs, (0, 1), strict=True):
         state = JobState.FAILED if code else JobState.SUCCEEDED
         ending = Ending.from_status(code << 8)
-        site.queue.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1, devices=())
+        site.queue.runs.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1, devices=())
 
     assert "state      queued (retry)" in site.cli("show", str(array)).stdout
     assert ["queued", "queued"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)]
-    client.hold(f"{array}_1")
+    client.jobs.hold(f"{array}_1")
     assert "state      held" in site.cli("show", str(array)).stdout
     assert ["held", "held"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)]
-    client.release(array)
-    assert JobState.QUEUED is client.show(array).job.state
+    client.jobs.release(array)
+    assert JobState.QUEUED is client.jobs.show(array).job.state
 
 
 def test_parts_are_cancelled_held_and_released(site: Site) -> None:
     """An action that has nothing to do says so, with the documented exit code."""
     client = quiet(site)
-    array = client.submit(["true"], mem="64M", array="0-9").id
+    array = client.jobs.submit(["true"], mem="64M", array="0-9").id
     run = must_claim(site.queue)
 
     assert f"job {array}_0-1: cancelling\njob {array}_8: cancelled\n" == (
         site.cli("cancel", f"{array}_0-1", f"{array}_8").stdout
     )
-    assert JobState.HELD is client.hold(f"{array}_2-3")
-    assert JobState.QUEUED is client.release(f"{array}_3")
-    assert JobState.HELD is client.hold(array)
-    assert JobState.CANCELLED is client.cancel(f"{array}_8"), "it is already"
-    for act, words in ((client.hold, f"{array}_2"), (client.release, f"{array}_8")):
+    assert JobState.HELD is client.jobs.hold(f"{array}_2-3").state
+    assert JobState.QUEUED is client.jobs.release(f"{array}_3").state
+    assert JobState.HELD is client.jobs.hold(array).state
+    assert JobState.CANCELLED is client.jobs.cancel(f"{array}_8").state, "it is already"
+    for act, words in ((client.jobs.hold, f"{array}_2"), (client.jobs.release, f"{array}_8")):
         with pytest.raises(Refused, match="nothing"):
             act(words)
     assert 5 == site.cli("hold", str(array), check=False).returncode
-    single = client.submit(["true"], mem="64M").id
+    single = client.jobs.submit(["true"], mem="64M").id
     with pytest.raises(BadRequest, match="is no array"):
-        client.cancel(f"{single}_1")
-    assert JobState.CANCELLING is client.cancel(array)
+        client.jobs.cancel(f"{single}_1")
+    assert JobState.CANCELLING is client.jobs.cancel(array).state
     ended = Ending.from_status(-15)
-    site.queue.finish(run.job_id, run.token, state=JobState.CANCELLED, ending=ended, duration_s=1, devices=())
-    assert JobState.CANCELLED is client.get(array).state
+    site.queue.runs.finish(run.job_id, run.token, state=JobState.CANCELLED, ending=ended, duration_s=1, devices=())
+    assert JobState.CANCELLED is client.jobs.get(array).state
 
 
 def test_a_program_asks_for_arrays_as_well(site: Site) -> None:
     """The Python API takes arrays and sweeps as Python types. Invalid ones are refused before anything is queued."""
     client = quiet(site)
 
-    job = client.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1e-3, 1e-4], "seed": range(3)}, at_once=4)
+    job = client.jobs.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1e-3, 1e-4], "seed": range(3)}, at_once=4)
 
     assert job.spec.array == Array.asked(None, ["lr=0.001,0.0001", "seed=0,1,2"], 4)
-    assert "train 0.0001" == client.get(f"{job.id}_3").spec.command
+    assert "train 0.0001" == client.jobs.get(f"{job.id}_3").spec.command
     for asked in ({"array": "x"}, {"array": 5}, {"sweep": {"a": "123"}}, {"sweep": {"a": ["1,2"]}}, {"sweep": "a=1"}):
         with pytest.raises(BadRequest):
-            client.submit(["true"], mem="64M", **asked)  # type: ignore[arg-type]
-    assert (1, 0) == site.queue.counts()
+            client.jobs.submit(["true"], mem="64M", **asked)  # type: ignore[arg-type]
+    assert (1, 0) == site.queue.jobs.counts()
 
 
 def test_a_member_is_no_job_to_edit(site: Site) -> None:
     """``edit 1_2`` is refused. Python reads 1_2 as 12, and job 12 used to be changed."""
     client = quiet(site)
     for _ in range(12):
-        client.submit(["true"], mem="1G", hold=True)
+        client.jobs.submit(["true"], mem="1G", hold=True)
 
     said = site.cli("edit", "1_2", "--mem", "9G", check=False)
 
     assert (2, 1) == (said.returncode, said.stderr.count("\n"))
     assert "a part of an array" in said.stderr
-    assert client.submit(["true"], mem="1G").spec.mem_bytes == client.get(12).spec.mem_bytes
+    assert client.jobs.submit(["true"], mem="1G").spec.mem_bytes == client.jobs.get(12).spec.mem_bytes
 
 
 @pytest.mark.full
@@ -234,7 +234,7 @@ def test_one_waits_for_a_part_and_hears_of_a_cancel(site: Site) -> None:
     assert (124, True) == (late.returncode, f"job {array}_1 has not ended" in late.stderr)
     assert "not before somebody releases it" in site.cli("why", str(array)).stdout
 
-    client.cancel(array)
+    client.jobs.cancel(array)
 
     assert 130 == site.cli("wait", f"{array}_1-2", check=False).returncode
     assert 130 == site.cli("wait", str(array), check=False).returncode

@@ -31,9 +31,9 @@ def full(site: Site) -> Site:
     site.make_tables()
     host = site.settings.host
     serve(site.queue, make_offer(host=host))
-    site.queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    site.queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     claim = must_claim(site.queue, host=host)
-    site.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    site.queue.runs.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
     return site
 
 
@@ -134,7 +134,7 @@ def test_a_pipe_gets_a_line_a_change(full: Site, tmp_path: Path) -> None:
     assert 2 == said.count(" waits ")
     assert "\x1b" not in said
     assert "\r" not in said
-    assert JobState.CANCELLED is full.client.get(2).state
+    assert JobState.CANCELLED is full.client.jobs.get(2).state
 
 
 @pytest.mark.full
@@ -236,7 +236,7 @@ def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:
         terminal.shows(QUESTION)
         terminal.press(CTRL_C)
         assert 130 == terminal.ended()
-    assert JobState.CANCELLED is working.client.get(job_id).state
+    assert JobState.CANCELLED is working.client.jobs.get(job_id).state
 
 
 @pytest.mark.full
@@ -249,7 +249,7 @@ def test_ctrl_d_at_the_question_leaves_the_job_as_well(full: Site) -> None:
         terminal.press("\x04")
         assert LEFT == terminal.ended()
         assert "job 2: it runs on: gpuqueue attach 2" in terminal.picture()
-    assert JobState.QUEUED is full.client.get(2).state
+    assert JobState.QUEUED is full.client.jobs.get(2).state
 
 
 @pytest.mark.full
@@ -261,7 +261,7 @@ def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
         terminal.shows(QUESTION)
         terminal.press("d\r")
         assert LEFT == terminal.ended()
-    assert JobState.QUEUED is full.client.get(2).state
+    assert JobState.QUEUED is full.client.jobs.get(2).state
 
 
 @pytest.mark.full
@@ -306,7 +306,7 @@ def test_an_attached_job_is_not_cancelled_where_nobody_can_be_asked(working: Sit
     process.send_signal(signal.SIGINT)
 
     assert LEFT == process.wait(60)
-    assert JobState.RUNNING is working.client.get(job_id).state
+    assert JobState.RUNNING is working.client.jobs.get(job_id).state
 
 
 # ---- output and exit code ----------------------------------------------------------------------------------------
@@ -360,15 +360,15 @@ def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_pa
     """
     site.start_recorder()
     serve(site.queue, make_offer(host="elsewhere"))
-    job_id = site.queue.submit(make_spec()).id
+    job_id = site.queue.requests.submit(make_spec()).id
     claim = must_claim(site.queue, host="elsewhere")
-    site.queue.started(job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    site.queue.runs.started(job_id, claim.token, lease_s=300, log_path="/l", devices=())
     process = piped(site, tmp_path, "attach", str(job_id))
     err = tmp_path / "err"
     until(lambda: f"job {job_id} running on elsewhere\n" in err.read_text(), what="its state")
 
     ending = Ending.from_status(3)
-    site.queue.finish(job_id, claim.token, state=JobState.FAILED, ending=ending, duration_s=1.0, devices=())
+    site.queue.runs.finish(job_id, claim.token, state=JobState.FAILED, ending=ending, duration_s=1.0, devices=())
 
     assert 3 == process.wait(60)
     first, *others = err.read_text().splitlines()
@@ -391,7 +391,7 @@ def test_nobody_attaches_to_what_is_not_there(site: Site) -> None:
 def test_the_tail_of_a_log_and_what_comes_after_it(site: Site, tmp_path: Path) -> None:
     """``logs --tail`` works alone, with ``-f`` before the job has run, and with a reader that closes the pipe."""
     site.start_recorder()
-    site.cli("hold", str(site.client.submit(["sh", "-c", "seq 100000"], mem="1M").id))
+    site.cli("hold", str(site.client.jobs.submit(["sh", "-c", "seq 100000"], mem="1M").id))
     process = piped(site, tmp_path, "logs", "-f", "-n", "3", "1")
     until(lambda: "held" in (tmp_path / "err").read_text(), what="a follower")
     site.start_worker()
@@ -425,7 +425,7 @@ def test_who_is_ended_says_that_the_job_runs_on(working: Site, tmp_path: Path, n
 
         assert 128 + number == process.wait(30)
     assert b"job 1: it runs on: gpuqueue attach 1" in said.read_bytes()
-    assert JobState.RUNNING is working.client.get(1).state
+    assert JobState.RUNNING is working.client.jobs.get(1).state
     working.cli("cancel", "1")
 
 

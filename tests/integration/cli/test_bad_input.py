@@ -14,6 +14,7 @@ from spoken import documented, harmless, speak
 
 from gpuqueue.cli.main import COMMANDS, commands
 from gpuqueue.errors import StoreUnreachable
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.jobqueue import JobQueue
 
 #: Arguments for any position. The kernel passes no NUL, and Python turns undecodable bytes into surrogates.
@@ -63,10 +64,10 @@ ELSEWHERE = {"run", "attach", "estimate", "simulate", "up", "down", "status", "d
 @pytest.fixture
 def here(here: JobQueue) -> JobQueue:
     """Return a queue with a running, a waiting and a cancelled job, which the command line uses."""
-    here.submit(make_spec(name="\x1b]0;owned\x07\n\u202e"))
+    here.requests.submit(make_spec(name="\x1b]0;owned\x07\n\u202e"))
     must_claim(here)
-    here.submit(make_spec())
-    here.cancel(here.submit(make_spec()).id)
+    here.requests.submit(make_spec())
+    here.jobs.cancel(here.requests.submit(make_spec()).id)
     return here
 
 
@@ -97,7 +98,7 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
         assert b"" == said.stdout or command in EACH_WORD
     elif said.code and not (command == "wait" and said.code in {1, 130}):  # the exit code of wait is that of the job
         assert said.stderr.startswith("gpuqueue: ")
-    assert here.counts()[0] >= 0
+    assert here.jobs.counts()[0] >= 0
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,8 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
         (["cancel", "9007199254740992"], 3, "there is no job"),
         (["submit", "--mem", "1G", "--on-end", "a\x1b]0;x\x07", "--", "true"], 2, "cannot be a target"),
         (["submit", "--mem", "1G", "--on-end", "x" * 5000, "--", "true"], 2, "cannot be a target"),
-        (["notify", "--test", "command:true"], 2, "try it in a shell"),
+        (["notify", "--test", "command:true"], 2, "gpuqueue submit --after ID:any"),
+        (["submit", "--mem", "1G", "--on-end", "command:./x.sh", "--", "true"], 2, "gpuqueue submit --after ID:any"),
         (["notify", "--test", "team", "--json"], 2, "exclude each other"),
         (
             ["notify", "--test", "team"],
@@ -175,7 +177,7 @@ def test_what_an_option_does_not_take_is_told_alike_everywhere(command: str, opt
 
 def test_a_terminal_that_knows_few_characters_is_no_mistake(here: JobQueue) -> None:
     """Characters that the output encoding lacks are replaced, as on a Latin-1 terminal or an ASCII pipe."""
-    here.submit(make_spec(name="моя работа"))
+    here.requests.submit(make_spec(name="моя работа"))
 
     assert b"??? ??????" in speak(["queue"], "latin-1").stdout
     assert "no such file: ????.py" in speak(["submit", "файл.py", "--mem", "1G"], "latin-1").stderr
@@ -246,7 +248,7 @@ def test_one_damaged_job_hides_no_other_on_the_command_line(here: JobQueue, stor
     from gpuqueue.queue.connect import connect  # noqa: PLC0415 - as above
 
     client = connect(store_url)
-    client.hset(keys.job(2), "st", "\x1b]0;x\x07")
+    client.hset(keys.job(2), stored.STATE, "\x1b]0;x\x07")
     client.delete(keys.spec(1))
     client.close()
 
@@ -257,4 +259,4 @@ def test_one_damaged_job_hides_no_other_on_the_command_line(here: JobQueue, stor
     assert (1, 1) == (said.code, said.stderr.count("\n"))
     assert "the store's entry of job 2 cannot be read" in said.stderr
     assert harmless(said.stderr)
-    assert here.counts()
+    assert here.jobs.counts()

@@ -23,18 +23,18 @@ ME = current_account("laptop")
 
 def put(queue: JobQueue, *names: str, account: Account = ME) -> list[int]:
     """Queue one job for each name."""
-    return [queue.submit(make_spec(name=name, account=account)).id for name in names]
+    return [queue.requests.submit(make_spec(name=name, account=account)).id for name in names]
 
 
 def states(queue: JobQueue) -> dict[int, str]:
     """Return the state of each job that has not ended."""
-    return {job.id: job.state.value for job in queue.live() if not job.state.is_end}
+    return {job.id: job.state.value for job in queue.jobs.live() if not job.state.is_end}
 
 
 def test_words_name_jobs_ranges_and_parts(here: JobQueue) -> None:
     """``1-3`` means the existing jobs from 1 to 3. Each job gives a line, in the order of the words."""
     put(here, "a", "b", "c", "d")
-    array = here.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
+    array = here.requests.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
 
     said = speak(["hold", "4", "1-3", f"{array}_2-4"])
 
@@ -69,10 +69,10 @@ def test_the_worst_code_is_the_end(here: JobQueue) -> None:
 
 def test_of_a_part_it_says_what_was_held_and_what_was_not(here: JobQueue) -> None:
     """For a part of an array, running, ended and unknown members are reported, and the others are held."""
-    array = here.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
+    array = here.requests.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
     over, _, _ = (must_claim(here) for _ in range(3))
-    here.lose(over.job_id, over.token, loss_limit=1, detail="gone")
-    here.cancel(over.job_id)
+    here.runs.lose(over.job_id, over.token, loss_limit=1, detail="gone")
+    here.jobs.cancel(over.job_id)
 
     said = speak(["hold", f"{array}_0,1-4,77"])
 
@@ -100,9 +100,9 @@ def test_what_never_was_is_not_said_to_be_done(here: JobQueue, verb: str) -> Non
 
     A part without existing members is an unknown job.
     """
-    array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
+    array = here.requests.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
     if verb == "release":
-        here.part(array, "hold")
+        here.jobs.part(array, "hold")
     state = {"cancel": "cancelled", "hold": "held", "release": "queued"}[verb]
 
     said = speak([verb, f"{array}_2-9"])
@@ -117,15 +117,15 @@ def test_what_never_was_is_not_said_to_be_done(here: JobQueue, verb: str) -> Non
 def fail(queue: JobQueue) -> int:
     """Claim the next job, let it fail and return its id."""
     run = must_claim(queue)
-    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     failed = {"state": JobState.FAILED, "ending": Ending.from_status(256), "duration_s": 1.0, "devices": ()}
-    assert queue.finish(run.job_id, run.token, **failed)  # type: ignore[arg-type]
+    assert queue.runs.finish(run.job_id, run.token, **failed)  # type: ignore[arg-type]
     return run.job_id
 
 
 def test_a_range_passes_over_what_is_over_and_what_lies_between(here: JobQueue) -> None:
     """A range skips ended members and missing indexes, and the output names only the changed members."""
-    array = here.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
+    array = here.requests.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
     fail(here)
     assert 0 == speak(["cancel", f"{array}_2"]).code
 
@@ -137,7 +137,7 @@ def test_a_range_passes_over_what_is_over_and_what_lies_between(here: JobQueue) 
 
 def test_a_part_of_many_ranges_is_told_in_one_short_line(here: JobQueue) -> None:
     """A part of many ranges is shortened in the output, which used to have thousands of characters."""
-    array = here.submit(make_spec(array=Array.parse("0-99"), account=ME)).id
+    array = here.requests.submit(make_spec(array=Array.parse("0-99"), account=ME)).id
     assert 0 == speak(["cancel", f"{array}_" + ",".join(map(str, range(1, 100, 2)))]).code
 
     said = speak(["cancel", f"{array}_0-99"])
@@ -148,7 +148,7 @@ def test_a_part_of_many_ranges_is_told_in_one_short_line(here: JobQueue) -> None
 
 def test_what_has_ended_of_an_array_is_not_cancelled_again(here: JobQueue) -> None:
     """A failed member is not reported as cancelled, just as a failed single job is not."""
-    array = here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
+    array = here.requests.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
     first, second = fail(here), fail(here)
     assert (array + 1, array + 2) == (first, second)
     assert f"job {array}_2: cancelled\n".encode() == speak(["cancel", f"{array}_2"]).stdout
@@ -167,7 +167,7 @@ def test_a_part_all_of_which_was_cancelled_says_so(here: JobQueue) -> None:
 
     Failed members beside it do not matter.
     """
-    array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
+    array = here.requests.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
     part = f"{array}_1-2"
     speak(["cancel", part])
     before = speak(["cancel", part])
@@ -193,7 +193,7 @@ def test_a_range_that_has_ended_is_not_one_that_never_was(here: JobQueue) -> Non
 def test_what_is_cancelled_is_said_to_be_so_however_often_one_asks(here: JobQueue) -> None:
     """A second cancel succeeds and says that nothing changed, for a job, an array and a member."""
     (single,) = put(here, "single")
-    array, other = (here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id for _ in range(2))
+    array, other = (here.requests.submit(make_spec(array=Array.parse("0-2"), account=ME)).id for _ in range(2))
     names = [str(single), str(array), f"{other}_1"]
 
     for word in (": cancelled", " was cancelled already"):
@@ -201,7 +201,7 @@ def test_what_is_cancelled_is_said_to_be_so_however_often_one_asks(here: JobQueu
         done = "".join(f"job {name}{word}\n" for name in names).encode()
         assert (0, done, "") == (said.code, said.stdout, said.stderr)
     first = must_claim(here)
-    here.started(first.job_id, first.token, lease_s=300, log_path="/l", devices=())
+    here.runs.started(first.job_id, first.token, lease_s=300, log_path="/l", devices=())
     for _ in range(2):
         said = speak(["cancel", str(other)])
         assert (0, f"job {other}: cancelling\n".encode(), "") == (said.code, said.stdout, said.stderr)
@@ -209,7 +209,7 @@ def test_what_is_cancelled_is_said_to_be_so_however_often_one_asks(here: JobQueu
 
 def test_a_member_that_cannot_be_moved_has_the_name_that_one_gave_it(here: JobQueue) -> None:
     """A refused move names the member as typed, not by its job id."""
-    array = here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
+    array = here.requests.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
     must_claim(here)
 
     said = speak(["move", f"{array}_0", "--front"])
@@ -246,7 +246,7 @@ def test_filters_choose_among_ones_own_jobs(here: JobQueue) -> None:
 
 def test_what_waits_of_an_array_is_chosen_without_what_runs(here: JobQueue) -> None:
     """``--state waiting`` does not cancel a running member. ``--all`` names the array once, not its members."""
-    array = here.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
+    array = here.requests.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
     member = must_claim(here).job_id
 
     said = speak(["cancel", "--state", "waiting", "--yes"])
@@ -317,7 +317,7 @@ def test_what_is_no_answer_is_asked_again_and_ctrl_c_has_a_line_of_its_own(here:
 def test_who_is_asked_knows_how_many_members_that_means(here: JobQueue) -> None:
     """The confirmation has the number of array members that are chosen. An array used to count as one job."""
     put(here, "single")
-    array = here.submit(make_spec(name="sweep", array=Array.parse("0-1199"), account=ME)).id
+    array = here.requests.submit(make_spec(name="sweep", array=Array.parse("0-1199"), account=ME)).id
     gpuqueue = str(Path(sys.executable).parent / "gpuqueue")
 
     with Terminal([gpuqueue, "cancel", "--all"], os.environ) as terminal:
@@ -337,7 +337,7 @@ def test_who_is_asked_knows_how_many_members_that_means(here: JobQueue) -> None:
 def test_what_is_named_first_goes_first(here: JobQueue) -> None:
     """``move 4 2-3 --front`` gives the order 4, 2, 3, 1. ``why`` shows it, and ``--undo`` reverts it."""
     put(here, "a", "b", "c", "d")
-    array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
+    array = here.requests.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
 
     said = speak(["move", "4", "2-3", "--front"])
 

@@ -109,7 +109,7 @@ def test_a_mistake_gets_a_clear_line_and_a_documented_code(site: Site, words: li
 
     assert (code, "") == (done.returncode, done.stdout)
     assert line in done.stderr
-    assert (0, 0) == site.queue.counts()
+    assert (0, 0) == site.queue.jobs.counts()
 
 
 def test_without_tables_the_history_says_what_to_do(site: Site) -> None:
@@ -216,11 +216,11 @@ def test_a_program_says_on_what_it_runs_in_words(site: Site) -> None:
 
     An unknown kind is refused before anything is queued.
     """
-    assert DeviceFilter.CPU is site.client.submit(["true"], mem="1G", device="cpu").spec.device
-    assert DeviceFilter.ANY is site.client.submit(["true"], mem="1G", device=DeviceFilter.ANY).spec.device
+    assert DeviceFilter.CPU is site.client.jobs.submit(["true"], mem="1G", device="cpu").spec.device
+    assert DeviceFilter.ANY is site.client.jobs.submit(["true"], mem="1G", device=DeviceFilter.ANY).spec.device
     with pytest.raises(BadRequest, match="or say gpu, cpu or any"):
-        site.client.submit(["true"], mem="1G", device="tpu")
-    assert (2, 0) == site.queue.counts()
+        site.client.jobs.submit(["true"], mem="1G", device="tpu")
+    assert (2, 0) == site.queue.jobs.counts()
 
 
 def shown(site: Site, job_id: int) -> str:
@@ -232,7 +232,7 @@ def shown(site: Site, job_id: int) -> str:
 def test_csv_is_stable_and_injects_nothing(site: Site) -> None:
     """The CSV has one header and one line per job. A name that looks like a formula is escaped."""
     site.start_recorder()
-    site.queue.submit(make_spec(name="=cmd()", argv=("a\nb", "\x1b[31m")))
+    site.queue.requests.submit(make_spec(name="=cmd()", argv=("a\nb", "\x1b[31m")))
     site.cli("cancel", "1")
     site.until_recorded(1)
 
@@ -245,7 +245,7 @@ def test_csv_is_stable_and_injects_nothing(site: Site) -> None:
 def test_a_reader_that_leaves_is_no_mistake(site: Site) -> None:
     """A reader that closes the pipe causes no error message."""
     for _ in range(3):
-        site.queue.submit(make_spec())
+        site.queue.requests.submit(make_spec())
     done = subprocess.run(
         f"{Path(site.environ['PATH'].split(':')[0]) / 'gpuqueue'} queue --json | head -c 0",
         shell=True,
@@ -364,10 +364,10 @@ def test_a_closed_stream_changes_nothing_that_is_done(site: Site, closed: int) -
 
     ``submit >&-`` used to queue its job and fail with a traceback, so that a user who tried again had two jobs.
     """
-    site.queue.open(0)
+    site.queue.recovery.open(0)
     command = f'"{BIN / "gpuqueue"}" submit --mem 64M -- true {closed}>&-'
 
     done = subprocess.run(["/bin/sh", "-c", command], env=site.environ, capture_output=True, text=True, check=False)
 
     assert (0, False) == (done.returncode, "Traceback" in done.stderr), done.stderr
-    assert 1 == len(site.queue.live())
+    assert 1 == len(site.queue.jobs.live())

@@ -56,10 +56,10 @@ def offered(site: Site, line: str) -> list[str]:
 def three(site: Site) -> Site:
     """Return a site where job 1 runs, job 2 waits and job 3, another user's, is held."""
     serve(site.queue, make_offer(host=site.settings.host, pool="lab"))
-    site.queue.submit(make_spec())
+    site.queue.requests.submit(make_spec())
     must_claim(site.queue, host=site.settings.host)
-    site.queue.submit(make_spec(mem_bytes=2**34, tags=("best",)))
-    site.queue.hold(site.queue.submit(make_spec(account=BOB)).id)
+    site.queue.requests.submit(make_spec(mem_bytes=2**34, tags=("best",)))
+    site.queue.jobs.hold(site.queue.requests.submit(make_spec(account=BOB)).id)
     return site
 
 
@@ -126,7 +126,7 @@ def test_what_lives_is_offered(three: Site, line: str, items: list[str]) -> None
 def test_retry_is_offered_what_ended_badly(three: Site) -> None:
     """Only ``retry`` offers ended jobs, and only those that failed."""
     assert not any(offered(three, "gpuqueue retry "))  # there is no history yet
-    three.queue.cancel(2)
+    three.queue.jobs.cancel(2)
     migrate.upgrade(three.settings.database_url)
     database = HistoryDatabase(three.settings.database_url)
     Recorder(three.settings, three.queue, database).record(0)
@@ -151,13 +151,6 @@ def test_a_device_goes_on_as_it_was_begun(site: Site) -> None:
     assert ["plain,0,far:0"] == offered(site, "gpuqueue submit --device 0,f")
     assert ["plain,0"] == offered(site, f"gpuqueue submit --device {here}:0,far:")
     assert "plain\nfar\\:0\n" in asked(site, "gpuqueue drain far:", "zsh").stdout
-
-
-def test_a_bash_with_the_script_of_an_older_version_is_answered(three: Site) -> None:
-    """The completion script of an older version, which may be in a file, still works. It passes other variables."""
-    said = {"COMP_WORDS": "gpuqueue\nhold\n", "COMP_CWORD": "2"}
-
-    assert "plain,2\n" == report(three, **said, **{VARIABLE: "bash_complete"}).stdout
 
 
 def test_zsh_and_fish_are_told_the_whole_word(three: Site) -> None:
@@ -201,7 +194,7 @@ def test_a_strange_question_is_no_traceback(site: Site) -> None:
 
 def test_a_name_that_a_shell_would_obey_is_not_offered(site: Site) -> None:
     """Job names are only shown as descriptions. They are never inserted into the command line."""
-    site.queue.submit(make_spec(name="$(reboot)\x1b[31m\n"))
+    site.queue.requests.submit(make_spec(name="$(reboot)\x1b[31m\n"))
 
     assert ["plain,1"] == offered(site, "gpuqueue show ")
     assert "\x1b" not in asked(site, "gpuqueue show ", "zsh").stdout

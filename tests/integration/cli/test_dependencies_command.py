@@ -10,6 +10,7 @@ from site_of_one import Site
 
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -37,7 +38,7 @@ def end(site: Site, code: int = 0) -> None:
     claimed = must_claim(site.queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
-    site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
+    site.queue.runs.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
 
 
 @pytest.mark.full
@@ -50,7 +51,7 @@ def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site
 
     said = f"gpuqueue: job {job_id} waits for its retry 1 already: gpuqueue cancel {job_id} if it is to run no more, or"
     assert (5, f"{said} --retries 1 that this is the last\n") == (refused.returncode, refused.stderr)
-    assert "x" != open_site.client.get(job_id).spec.name
+    assert "x" != open_site.client.jobs.get(job_id).spec.name
     assert 1 == len(open_site.cli("edit", str(job_id), "--retries", "1").stdout.splitlines())
 
 
@@ -64,7 +65,7 @@ def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site)
     other = submit(open_site)
     end(open_site)
     member = array + 1
-    assert open_site.client.get(member).label == f"{array}_0"
+    assert open_site.client.jobs.get(member).label == f"{array}_0"
     line = f"job {member} is {array}_0: of an array only all of it can be waited for: say {array}"
 
     def refused(*words: str) -> None:
@@ -77,14 +78,14 @@ def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site)
     recorder = Recorder(Settings.load(), open_site.queue, open_site.client.database)
     while recorder.record(0):
         pass
-    assert open_site.queue.get(member) is None, "the queue has forgotten it, and the history knows it"
+    assert open_site.queue.jobs.get(member) is None, "the queue has forgotten it, and the history knows it"
     refused("submit", "--after", str(member), *TRUE)
 
 
 def test_why_says_drained_once(open_site: Site) -> None:
     """``why`` says ``drained: by ann``, not ``drained: drained by ann``."""
     job_id = submit(open_site)
-    open_site.queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ann")
+    open_site.queue.devices.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ann")
 
     reported = open_site.cli("why", str(job_id)).stdout
 
@@ -99,9 +100,9 @@ def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
     """
     job_id = submit(open_site, "--priority", "low")
     store = connect(open_site.queue.url)
-    store.hset(keys.job(job_id), "ts", open_site.queue.now_ms() - 90 * 1000)
+    store.hset(keys.job(job_id), stored.SUBMITTED_MS, open_site.queue.now_ms() - 90 * 1000)
     store.close()
-    assert [1, 0] == [open_site.queue.age(after_s=60) for _ in range(2)]
+    assert [1, 0] == [open_site.queue.maintenance.promote(after_s=60) for _ in range(2)]
     recorder = Recorder(Settings.load(), open_site.queue, open_site.client.database)
     while recorder.record(0):
         pass
@@ -170,7 +171,7 @@ def test_what_ended_long_ago_is_looked_up_in_the_history(open_site: Site) -> Non
     recorder = Recorder(Settings.load(), open_site.queue, open_site.client.database)
     while recorder.record(0):
         pass
-    assert open_site.queue.get(first) is None
+    assert open_site.queue.jobs.get(first) is None
 
     assert 3 == submit(open_site, "--after", f"{first},{second}:fail")
     done = open_site.cli("submit", "--after", str(second), *TRUE, check=False)
@@ -187,7 +188,7 @@ def test_a_second_job_with_a_key_is_the_first(open_site: Site) -> None:
 
     assert f"{first}\n" == done.stdout
     assert f"job {first} has this dedupe key and is queued" in done.stderr
-    assert 1 == len(open_site.queue.live())
+    assert 1 == len(open_site.queue.jobs.live())
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_a_second_job_with_a_key_is_the_first(open_site: Site) -> None:
 )
 def test_a_mistake_gets_a_clear_line_and_nothing_is_queued(open_site: Site, words: list[str], line: str) -> None:
     """A mistake gets one line that says what to write instead."""
-    open_site.queue.submit(make_spec())
+    open_site.queue.requests.submit(make_spec())
 
     _is_refused(open_site, words, 2, line)
 
@@ -219,7 +220,7 @@ def test_a_mistake_gets_a_clear_line_and_nothing_is_queued(open_site: Site, word
 @pytest.mark.parametrize(("ids", "line"), [("77", "no job 77 to wait for"), ("77,78", "no job 77, 78 to wait for")])
 def test_a_job_that_nobody_knows_cannot_be_waited_for(open_site: Site, ids: str, line: str) -> None:
     """A dependency on an unknown job ends with 3, as in all other commands. It used to be 2."""
-    open_site.queue.submit(make_spec())
+    open_site.queue.requests.submit(make_spec())
 
     _is_refused(open_site, ["--after", ids], 3, line)
     assert 3 == open_site.cli("edit", "1", "--after", ids, check=False).returncode
@@ -231,4 +232,4 @@ def _is_refused(open_site: Site, words: list[str], code: int, line: str) -> None
     assert (code, "") == (done.returncode, done.stdout)
     assert line in done.stderr
     assert 1 == done.stderr.count("\n")
-    assert 1 == len(open_site.queue.live())
+    assert 1 == len(open_site.queue.jobs.live())

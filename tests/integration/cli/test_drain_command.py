@@ -12,7 +12,7 @@ from factories import make_device, make_offer, serve
 from site_of_one import Site
 
 from gpuqueue.cli.output.drains import going_on
-from gpuqueue.client.changing import MAX_REASON
+from gpuqueue.client.devices import MAX_REASON
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.job import JobState
 from gpuqueue.queue.drains import DrainOrigin
@@ -70,7 +70,7 @@ def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site
     assert [("person", ME)] == [(each["origin"], each["by"]) for each in device["drains"]]
     gate.touch()
     assert JobState.SUCCEEDED is two.until_recorded(running).job.state
-    assert JobState.QUEUED is two.client.get(waiting).state  # although the end of the run triggers a claim
+    assert JobState.QUEUED is two.client.jobs.get(waiting).state  # although the end of the run triggers a claim
 
     assert f"device 0 of {two.settings.host} ({uuid}): takes jobs again\n" == two.cli("resume", uuid).stdout
 
@@ -86,7 +86,7 @@ def test_all_is_this_host_s_and_nobody_else_s(site: Site) -> None:
     site.cli("resume", f"{site.settings.host}:1")
 
     assert {"GPU-far": 0, f"sim-{site.settings.host}-0": 1, f"sim-{site.settings.host}-1": 0} == {
-        each.device.uuid: len(each.drains) for each in site.queue.devices()
+        each.device.uuid: len(each.drains) for each in site.queue.devices.all()
     }
 
 
@@ -95,14 +95,14 @@ def test_resume_says_when_a_machine_is_going_down(site: Site) -> None:
     announce(site)
     uuid = f"sim-{site.settings.host}-0"
     site.cli("drain", "0")
-    site.queue.drain([uuid], origin=DrainOrigin.DOWN, why="going down", by="ada")
+    site.queue.devices.drain([uuid], origin=DrainOrigin.DOWN, why="going down", by="ada")
 
     done = site.cli("resume", "--all", check=False)
 
     assert 5 == done.returncode
     assert f"device 1 of {site.settings.host} (sim-{site.settings.host}-1): takes jobs again\n" == done.stdout
     assert "still takes no new job: its machine is going down, and gpuqueue up takes that back\n" in done.stderr
-    assert ["down"] == [str(said.origin) for said in site.queue.devices(site.settings.host)[0].drains]
+    assert ["down"] == [str(said.origin) for said in site.queue.devices.all(site.settings.host)[0].drains]
 
 
 @pytest.mark.parametrize(
@@ -126,17 +126,17 @@ def test_a_mistake_changes_nothing(site: Site, words: list[str], line: str) -> N
     assert (2, "") == (done.returncode, done.stdout)
     assert line in done.stderr
     assert 1 == done.stderr.count("\n")
-    assert not any(each.drains for each in site.queue.devices())
+    assert not any(each.drains for each in site.queue.devices.all())
 
 
 def test_a_python_program_can_do_the_same(site: Site) -> None:
     """`Client.drain` and `Client.resume` return the changed devices in the order of the names."""
     announce(site)
 
-    drained = site.client.drain("far:0", "1", reason="bytes \udce9 of a wrong encoding")
+    drained = site.client.devices.drain("far:0", "1", reason="bytes \udce9 of a wrong encoding")
 
     assert ["GPU-far", f"sim-{site.settings.host}-1"] == [each.device.uuid for each in drained]
     assert ["bytes \ufffd of a wrong encoding"] * 2 == [each.drained for each in drained]
-    assert [None] * 2 == [each.drained for each in site.client.resume("far:0", "1")]
+    assert [None] * 2 == [each.drained for each in site.client.devices.resume("far:0", "1")]
     with pytest.raises(BadRequest):
-        site.client.drain("nobody's")
+        site.client.devices.drain("nobody's")

@@ -38,11 +38,11 @@ def test_where_a_job_goes_can_be_changed(site: Site, client: Client) -> None:
 
     site.cli("edit", str(job), "--exclusive", "--device", uuid[:12], "--device-type", "none", "--pack")
 
-    there = client.get(job).spec
+    there = client.jobs.get(job).spec
     assert Placement(exclusive=True, devices=(uuid,), preference=Preference.PACK) == there.placement
     assert DeviceFilter.ANY is there.device
     site.cli("edit", str(job), "--shared", "--device", "gpu", "--no-preference")
-    back = client.get(job).spec
+    back = client.jobs.get(job).spec
     assert (Placement(), DeviceFilter.GPU, 64 * MIB) == (back.placement, back.device, back.mem_bytes)
 
 
@@ -55,9 +55,9 @@ def test_who_wanted_the_whole_card_must_say_how_much_is_enough(site: Site, clien
 
     assert 2 == refused.returncode
     assert "say how much it needs beside others, with --mem 6G" in refused.stderr
-    assert client.get(job).spec.placement.whole
+    assert client.jobs.get(job).spec.placement.whole
     site.cli("edit", str(job), "--shared", "--mem", "128M")
-    assert (Placement(), 128 * MIB) == (client.get(job).spec.placement, client.get(job).spec.mem_bytes)
+    assert (Placement(), 128 * MIB) == (client.jobs.get(job).spec.placement, client.jobs.get(job).spec.mem_bytes)
 
 
 @pytest.mark.full
@@ -69,7 +69,7 @@ def test_a_device_that_never_fits_changes_nothing(site: Site, client: Client) ->
 
     assert 2 == refused.returncode
     assert "H100" in refused.stderr
-    assert Placement() == client.get(job).spec.placement
+    assert Placement() == client.jobs.get(job).spec.placement
 
 
 @pytest.mark.full
@@ -82,7 +82,7 @@ def test_contradictions_are_refused(site: Site, client: Client, words: tuple[str
 
     assert 2 == refused.returncode
     assert f"{words[0]} and {words[1]} contradict each other" in refused.stderr
-    assert JobState.QUEUED is client.get(job).state
+    assert JobState.QUEUED is client.jobs.get(job).state
 
 
 def test_submit_refuses_both_preferences(site: Site, client: Client) -> None:
@@ -90,7 +90,7 @@ def test_submit_refuses_both_preferences(site: Site, client: Client) -> None:
     refused = site.cli("submit", "--mem", "64M", "--pack", "--spread", "--", "true", check=False)
 
     assert 2 == refused.returncode
-    assert not list(client.jobs())
+    assert not list(client.jobs.list())
 
 
 @pytest.mark.full
@@ -102,9 +102,9 @@ def test_a_warning_can_be_had_and_taken_back(site: Site, client: Client) -> None
     site.cli("edit", str(job), "--signal", "USR1@120", "--time", "1h")
 
     assert (2, True) == (refused.returncode, "there is none: give one (--time)" in refused.stderr)
-    assert "USR1@120" == str(client.get(job).spec.signal)
+    assert "USR1@120" == str(client.jobs.get(job).spec.signal)
     site.cli("edit", str(job), "--signal", "none")
-    assert client.get(job).spec.signal is None
+    assert client.jobs.get(job).spec.signal is None
 
 
 @pytest.mark.full
@@ -116,7 +116,7 @@ def test_an_array_that_runs_can_be_given_more_room_and_less(site: Site, client: 
     array = submit(site, "--mem", "64M", "--array", "0-9%1")
     first = must_claim(site.queue)
     assert (first.job_id, claim(site.queue)) == (array + 1, None)
-    assert WaitReason.ARRAY_LIMIT is client.get(array).reason
+    assert WaitReason.ARRAY_LIMIT is client.jobs.get(array).reason
 
     site.cli("edit", str(array), "--at-once", "3")
 
@@ -126,11 +126,13 @@ def test_an_array_that_runs_can_be_given_more_room_and_less(site: Site, client: 
     site.cli("edit", str(array), "--at-once", "1")
     done = Ending.from_status(0)
     for each in (first, second):
-        site.queue.finish(each.job_id, each.token, state=JobState.SUCCEEDED, ending=done, duration_s=1.0, devices=())
+        site.queue.runs.finish(
+            each.job_id, each.token, state=JobState.SUCCEEDED, ending=done, duration_s=1.0, devices=()
+        )
     assert claim(site.queue) is None
     site.cli("edit", str(array), "--at-once", "none")
     assert array + 4 == must_claim(site.queue).job_id
-    asked = client.get(array).spec.array
+    asked = client.jobs.get(array).spec.array
     assert asked is not None
     assert asked.at_once is None
     assert [] == faults(dump(connect(site.queue.url)))
@@ -145,7 +147,7 @@ def test_of_an_array_that_runs_nothing_else_can_be_changed(site: Site, client: C
 
     assert 5 == refused.returncode
     assert "only --at-once can be changed" in refused.stderr
-    asked = client.get(array).spec.array
+    asked = client.jobs.get(array).spec.array
     assert asked is not None
     assert 2 == asked.at_once
 
@@ -168,7 +170,7 @@ def test_what_an_array_that_runs_asked_for_already_is_not_changed_in_silence(
 
     assert 5 == refused.returncode
     assert "only --at-once can be changed" in refused.stderr
-    asked = client.get(array).spec.array
+    asked = client.jobs.get(array).spec.array
     assert asked is not None
     assert 2 == asked.at_once
 
@@ -185,7 +187,7 @@ def test_how_many_at_once_is_said_of_arrays_only(site: Site, client: Client) -> 
 
     assert [2, 2, 2] == [each.returncode for each in refused]
     assert "this job is none" in refused[0].stderr
-    assert client.get(array).state is JobState.QUEUED
+    assert client.jobs.get(array).state is JobState.QUEUED
 
 
 @pytest.mark.parametrize(
@@ -211,18 +213,18 @@ def test_what_was_edited_is_still_claimed(
     site.cli("edit", str(job), *edited)
 
     assert must_claim(site.queue).job_id in {job, job + 1}
-    assert JobState.STARTING in {client.get(each).state for each in (job, job + 1) if site.queue.get(each)}
+    assert JobState.STARTING in {client.jobs.get(each).state for each in (job, job + 1) if site.queue.jobs.get(each)}
 
 
 @pytest.mark.full
 def test_who_does_not_ask_for_time_is_not_refused_for_it(site: Site, client: Client) -> None:
     """A new time limit of the pool does not block edits of other options of an older job."""
     job = submit(site, "--mem", "64M")
-    site.queue.set_limits(Limits.parse("", "*: max_time=1s", {}))
+    site.queue.rules.set_limits(Limits.parse("", "*: max_time=1s", {}))
 
     site.cli("edit", str(job), "--name", "other")
 
-    assert "other" == client.get(job).spec.name
+    assert "other" == client.jobs.get(job).spec.name
     assert 5 == site.cli("edit", str(job), "--time", "1h", check=False).returncode
 
 
@@ -233,7 +235,7 @@ POOLS = "big: default_time=30s max_time=1m; *: max_time=7d"
 def big(site: Site, client: Client) -> Site:
     """Return a site with a device in a pool that allows less time than outside of it."""
     serve(client.queue, make_offer(), make_offer("GPU-big", pool="big"))
-    client.queue.set_limits(Limits.parse("", POOLS, {}))
+    client.queue.rules.set_limits(Limits.parse("", POOLS, {}))
     return site
 
 
@@ -245,7 +247,7 @@ def test_a_job_that_comes_to_a_pool_is_held_to_its_time(big: Site, client: Clien
     Its own limit used not to be checked if it was unchanged, so a job moved while held could run there for days.
     """
     job = submit(big, "--hold", "--mem", "64M", *said)
-    before = client.get(job).spec
+    before = client.jobs.get(job).spec
 
     moved = big.cli("edit", str(job), "--pool", "big", check=False)
 
@@ -253,9 +255,9 @@ def test_a_job_that_comes_to_a_pool_is_held_to_its_time(big: Site, client: Clien
     asked = "2:00:00" if said else "7d 00:00:00"
     reported = f"{asked} of time asked for, and pool big may have 1:00 (limit max_time): ask for less with --time"
     assert reported in moved.stderr
-    assert before == client.get(job).spec
+    assert before == client.jobs.get(job).spec
     big.cli("edit", str(job), "--pool", "big", "--time", "50s")
-    assert ("big", 50.0) == (client.get(job).spec.pool, client.get(job).spec.time_limit_s)
+    assert ("big", 50.0) == (client.jobs.get(job).spec.pool, client.jobs.get(job).spec.time_limit_s)
     assert 0 == big.cli("edit", str(job), "--pool", "").returncode
 
 
@@ -265,7 +267,7 @@ def test_a_job_without_a_time_limit_gets_that_of_the_pool_it_comes_to(big: Site,
 
     Others can then plan with its end. An explicit ``--time none`` is refused.
     """
-    big.queue.set_limits(Limits.parse("", POOLS.partition(";")[0], {}))
+    big.queue.rules.set_limits(Limits.parse("", POOLS.partition(";")[0], {}))
     jobs = [submit(big, "--hold", "--mem", "64M", *more) for more in ((), ("--array", "0-3"), ())]
 
     for job in jobs[:2]:
@@ -273,7 +275,7 @@ def test_a_job_without_a_time_limit_gets_that_of_the_pool_it_comes_to(big: Site,
     refused = big.cli("edit", str(jobs[2]), "--pool", "big", "--time", "none", check=False)
 
     assert [("big", 30.0), ("big", 30.0), ("", None)] == [
-        (client.get(job).spec.pool, client.get(job).spec.time_limit_s) for job in jobs
+        (client.jobs.get(job).spec.pool, client.jobs.get(job).spec.time_limit_s) for job in jobs
     ]
     assert 5 == refused.returncode
     assert "pool big may have 1:00 and not more (limit max_time): say how long it may run with --time" in refused.stderr
@@ -291,12 +293,12 @@ def test_a_time_limit_that_is_said_is_judged_also_where_it_is_the_same(site: Sit
     Six days used to be refused where the job's own seven were accepted.
     """
     job = submit(site, "--mem", "64M", "--time", "7d")
-    site.queue.set_limits(Limits.parse("", "*: max_time=2d", {}))
+    site.queue.rules.set_limits(Limits.parse("", "*: max_time=2d", {}))
 
     codes = [site.cli("edit", str(job), "--time", time, check=False).returncode for time in ("7d", "6d", "none", "2d")]
 
     assert [5, 5, 5, 0] == codes
-    assert 2 * 86400.0 == client.get(job).spec.time_limit_s
+    assert 2 * 86400.0 == client.jobs.get(job).spec.time_limit_s
 
 
 def test_alone_and_beside_others_is_not_both(site: Site, client: Client) -> None:
@@ -307,7 +309,7 @@ def test_alone_and_beside_others_is_not_both(site: Site, client: Client) -> None
         done = site.cli("edit", str(job), *words, check=False)
         assert (2, "") == (done.returncode, done.stdout)
         assert "--exclusive and --shared contradict each other: say one of them" in done.stderr
-    assert not client.get(job).spec.placement.exclusive
+    assert not client.jobs.get(job).spec.placement.exclusive
 
 
 def test_who_is_sent_where_nobody_serves_is_told(site: Site, client: Client) -> None:
@@ -318,7 +320,7 @@ def test_who_is_sent_where_nobody_serves_is_told(site: Site, client: Client) -> 
 
     assert f"job {job}: queued, device cpu\n" == done.stdout
     assert "no CPU is served: the job waits. Serve one with gpuqueue up --devices auto,cpu" in done.stderr
-    assert WaitReason.DEVICE is client.get(job).reason
+    assert WaitReason.DEVICE is client.jobs.get(job).reason
     assert "" == site.cli("edit", str(job), "--device", "gpu").stderr
 
 
@@ -332,4 +334,4 @@ def test_who_names_a_device_is_not_said_to_want_either_kind(site: Site, client: 
     assert f"64M on 1 device, only {uuid}" in site.cli("show", str(job)).stdout
     assert f"64M on 1 device, only {uuid}" in site.cli("why", str(job)).stdout
     assert "64M on 1 device, GPU or CPU" in site.cli("show", str(either)).stdout
-    assert DeviceFilter.ANY is client.get(job).spec.device
+    assert DeviceFilter.ANY is client.jobs.get(job).spec.device

@@ -76,7 +76,7 @@ main()
 def queue(own_store: OwnStore) -> JobQueue:
     """Return the queue of a store with one device."""
     opened = JobQueue(own_store.url)
-    opened.open(0)
+    opened.recovery.open(0)
     serve(opened, make_offer())
     return opened
 
@@ -84,13 +84,13 @@ def queue(own_store: OwnStore) -> JobQueue:
 @pytest.fixture
 def running(queue: JobQueue, own_store: OwnStore) -> Job:
     """Return a job that runs here and has written a line. The next job waits."""
-    job = queue.submit(make_spec())
-    queue.submit(make_spec())
-    claim = queue.claim(make_offer(), worker="w", lease_s=300, nonce="n")
+    job = queue.requests.submit(make_spec())
+    queue.requests.submit(make_spec())
+    claim = queue.runs.claim(make_offer(), worker="w", lease_s=300, nonce="n")
     assert claim is not None
     log = own_store.settings.state_dir / "log-of-it"
     log.write_text("one line\n")
-    assert queue.started(
+    assert queue.runs.started(
         job.id,
         claim.token,
         lease_s=300,
@@ -104,10 +104,10 @@ def running(queue: JobQueue, own_store: OwnStore) -> Job:
 def ended(running: Job, queue: JobQueue, own_store: OwnStore, migrated_sqlite: Path) -> Job:
     """Return a failed job that only the history still has."""
     shutil.copy(migrated_sqlite, own_store.settings.state_dir / "history.db")
-    known = queue.record(running.id)
+    known = queue.jobs.record(running.id)
     assert known is not None
     assert known.last_run is not None
-    queue.finish(
+    queue.runs.finish(
         running.id,
         known.last_run.token,
         state=JobState.FAILED,
@@ -120,7 +120,7 @@ def ended(running: Job, queue: JobQueue, own_store: OwnStore, migrated_sqlite: P
         recorder.mend()
         while recorder.record(0):
             pass
-    assert queue.get(running.id) is None
+    assert queue.jobs.get(running.id) is None
     return running
 
 
@@ -213,9 +213,9 @@ def test_a_list_is_two_questions_to_the_store(
 
     monkeypatch.setattr(RespClient, "ask", counted)
     with Client(replace(own_store.settings, host=make_offer().host)) as client:
-        listing = client.listing(limit=1001)
-        client.progress(listing.jobs, listing.logs)
+        listing = client.jobs.listing(limit=1001)
+        client.logs.progress(listing.jobs, listing.logs)
         assert 2 == len(asked)
         assert [running.id, running.id + 1] == [job.id for job in listing.jobs]
-        assert WaitReason.MEMORY is client.get(running.id + 1).reason
+        assert WaitReason.MEMORY is client.jobs.get(running.id + 1).reason
         assert 4 == len(asked)

@@ -196,10 +196,10 @@ def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) 
     site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     site.start_recorder()
-    site.queue.cancel(site.queue.submit(make_spec()).id)
+    site.queue.jobs.cancel(site.queue.requests.submit(make_spec()).id)
     site.until_recorded(1)
 
-    site.queue.submit(make_spec())
+    site.queue.requests.submit(make_spec())
 
     for name, words in READ.items():
         said = site.cli(name, *words, "--json", check=False)

@@ -18,9 +18,11 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
     queue = site.queue
     serve(queue)
     members = {"lab": ("ada", "bob")}
-    queue.set_limits(Limits.parse("*: running_mem=2G queued_jobs=9; @lab: running_jobs=5", "big: max_time=1h", members))
+    queue.rules.set_limits(
+        Limits.parse("*: running_mem=2G queued_jobs=9; @lab: running_jobs=5", "big: max_time=1h", members)
+    )
     for _ in range(3):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     must_claim(queue), must_claim(queue)
     site.make_tables()
 
@@ -60,7 +62,7 @@ def test_a_pool_gives_a_job_its_memory(site: Site) -> None:
     Without a default it is required.
     """
     serve(site.queue)
-    site.queue.set_limits(Limits.parse("", "*: default_mem=2G max_mem=4G", {}))
+    site.queue.rules.set_limits(Limits.parse("", "*: default_mem=2G max_mem=4G", {}))
 
     job_id = site.cli("submit", "--", "true").stdout.strip()
     refused = site.cli("submit", "--mem", "8G", "--", "true", check=False)
@@ -69,5 +71,5 @@ def test_a_pool_gives_a_job_its_memory(site: Site) -> None:
     assert "1" == job_id
     assert 5 == refused.returncode
     assert "8G on a device asked for, and a job without a pool may have 4G (limit max_mem)" in refused.stderr
-    site.queue.set_limits(Limits())
+    site.queue.rules.set_limits(Limits())
     assert "say how much device memory the job needs" in site.cli("submit", "--", "true", check=False).stderr

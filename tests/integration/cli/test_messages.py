@@ -35,13 +35,13 @@ def test_a_name_that_the_array_does_not_have_is_told(here: JobQueue, words: list
     assert (0, b"1\n") == (said.code, said.stdout)
     assert reported in said.stderr
     assert bool(reported) is bool(said.stderr)
-    assert 1 == len(here.live())
+    assert 1 == len(here.jobs.live())
 
 
 def test_braces_of_a_single_job_are_its_own(here: JobQueue) -> None:
     """Braces of a single job give no warning, because nothing is substituted."""
     assert "" == speak(["submit", "--mem", "1G", "--", "awk", "{print}"]).stderr
-    assert 1 == len(here.live())
+    assert 1 == len(here.jobs.live())
 
 
 def test_an_empty_name_is_refused(here: JobQueue) -> None:
@@ -50,7 +50,7 @@ def test_an_empty_name_is_refused(here: JobQueue) -> None:
 
     assert (2, b"") == (said.code, said.stdout)
     assert "--name is empty" in said.stderr
-    assert [] == here.live()
+    assert [] == here.jobs.live()
 
 
 def test_a_time_to_begin_that_has_been_is_told(here: JobQueue) -> None:
@@ -61,12 +61,12 @@ def test_a_time_to_begin_that_has_been_is_told(here: JobQueue) -> None:
     assert (0, b"1\n") == (said.code, said.stdout)
     assert "--begin 2020-01-01 has been: job 1 may start at once" in said.stderr
     assert (0, "") == (now.code, now.stderr)
-    assert 2 == len(here.live())
+    assert 2 == len(here.jobs.live())
 
 
 def test_any_and_all_contradict_each_other(here: JobQueue) -> None:
     """``--any`` with ``--all`` is refused. The last one used to win, and scripts waited for the wrong jobs."""
-    here.submit(make_spec(account=ME))
+    here.requests.submit(make_spec(account=ME))
     for words in (["--any", "--all"], ["--all", "--any"]):
         said = speak(["wait", *words, "1"])
 
@@ -77,16 +77,16 @@ def test_any_and_all_contradict_each_other(here: JobQueue) -> None:
 def test_a_release_of_what_was_not_held_says_so(here: JobQueue) -> None:
     """``release`` says if a job was not held. Its output used to be the same in both cases."""
     for _ in range(2):
-        here.submit(make_spec(account=ME))
-    here.hold(2)
+        here.requests.submit(make_spec(account=ME))
+    here.jobs.hold(2)
 
     assert b"job 1: queued (it was not held)\njob 2: queued\n" == speak(["release", "1", "2"]).stdout
-    assert [JobState.QUEUED] * 2 == [job.state for job in here.live()]
+    assert [JobState.QUEUED] * 2 == [job.state for job in here.jobs.live()]
 
 
 def test_a_tag_says_what_it_changed(here: JobQueue) -> None:
     """``tag`` says what it changed, so that a typing error is visible."""
-    here.submit(make_spec(account=ME))
+    here.requests.submit(make_spec(account=ME))
 
     said = [
         speak(["tag", "1", *words]).stdout

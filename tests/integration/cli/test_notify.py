@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,7 +60,7 @@ def end(site: Site, code: int = 0) -> int:
     claimed = must_claim(site.queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
-    site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=11520.0, devices=())
+    site.queue.runs.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=11520.0, devices=())
     return claimed.job_id
 
 
@@ -101,7 +103,7 @@ def test_success_is_no_failure_and_each_is_told_once(told_site: Site, hook: Hook
     end(told_site)
 
     def outcomes() -> list[str]:
-        reported = json.loads(told_site.cli("show", str(job), "--json").stdout)["told"]
+        reported = json.loads(told_site.cli("show", str(job), "--json").stdout)["deliveries"]
         return [each["outcome"] for each in reported] if all(each["outcome"] for each in reported) else []
 
     assert ["sent", "sent", "not_needed"] == until(outcomes, what=f"three outcomes\n{told_site.log()}")
@@ -169,7 +171,7 @@ def test_a_job_that_runs_again_has_not_ended(told_site: Site, hook: Hook) -> Non
     told_site.cli("edit", str(job), "--begin", "now", check=False)
     until(lambda: hook.reported(SECRET), timeout_s=60, what=f"a post\n{told_site.log()}")
     assert [f"job {job} (sh) succeeded"] == [post["title"].partition(" after")[0] for post in hook.reported(SECRET)]
-    assert 2 == len(told_site.client.show(job).runs)
+    assert 2 == len(told_site.client.jobs.show(job).runs)
 
 
 @pytest.mark.full
@@ -180,7 +182,7 @@ def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
     array = submit(told_site, "--on-fail", "team", "--array", "0-9")
     for index in range(9):
         end(told_site, int(index == 4))
-    told_site.client.cancel(f"{array}_9")
+    told_site.client.jobs.cancel(f"{array}_9")
 
     (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
 
@@ -197,11 +199,10 @@ def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
             "no target is called 'nobody' here (setting notify): there are mail, team; name",
         ),
         (["--on-end", "nonsense://x"], 2, "nothing can be sent to nonsense://…: Apprise knows no such scheme"),
-        (["--on-end", ""], 2, "can be told nothing"),
-        (["--on-fail", "two words"], 2, "can be told nothing"),
-        (["--on-end", "command:"], 2, "can be told nothing"),
-        (["--array", "0-3", "--on-end", "command:true"], 2, "no command can run at the end of an array"),
-        ([each for i in range(17) for each in ("--on-end", f"command:true {i}")], 2, "at most 16 targets"),
+        (["--on-end", ""], 2, "cannot be a target"),
+        (["--on-fail", "two words"], 2, "cannot be a target"),
+        (["--on-end", "command:true"], 2, "gpuqueue submit --after ID:any"),
+        ([each for i in range(17) for each in ("--on-end", f"a{i}@example.org")], 2, "at most 16 targets"),
     ],
 )
 def test_what_cannot_be_told_is_refused_at_submit(told_site: Site, words: list[str], code: int, line: str) -> None:
@@ -253,7 +254,7 @@ def test_a_site_may_take_names_alone(store_url: str, tmp_path: Path, hook: Hook)
     here, there = (
         each.cli("submit", "--mem", "64M", "--on-end", hook.url(), "--", "true", check=False) for each in (site, other)
     )
-    job = site.queue.submit(make_spec(notifications=(Notification(hook.url()), Notification("team")))).id
+    job = site.queue.requests.submit(make_spec(notifications=(Notification(hook.url()), Notification("team")))).id
     end(site)
 
     assert [5, 5] == [here.returncode, there.returncode]
@@ -290,3 +291,27 @@ def test_who_submits_from_elsewhere_names_what_the_recorder_announced(
     until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
     assert f"job {job} (true) succeeded" in hook.reported(SECRET)[0]["title"]
     other.stop()
+
+
+HOWTO = Path(__file__).parents[3] / "docs" / "howto" / "notifications.md"
+
+
+@pytest.mark.parametrize("ending", [0, 3])
+def test_a_second_job_runs_a_command_after_any_end(site: Site, tmp_path: Path, ending: int) -> None:
+    """The example of the how-to runs a script after any end of a job, and the script finds out what the end was."""
+    commands, script = re.findall(r"```sh\n(.*?)```", HOWTO.read_text().partition("## Run a command")[2], re.DOTALL)
+    (tmp_path / "train.py").write_text(f"raise SystemExit({ending})\n")
+    (tmp_path / "collect.sh").write_text(script)
+    (tmp_path / "collect.sh").chmod(0o755)
+    config = tmp_path / "config.toml"
+    config.write_text(f'redis_url = "{site.environ.pop("GPUQUEUE_REDIS_URL")}"\n')
+    site.environ["GPUQUEUE_CONFIG"] = str(config)  # unlike the URL, a job gets this variable
+    site.start_recorder()
+    site.start_worker()
+
+    subprocess.run(["/bin/sh", "-e", "-c", commands], cwd=tmp_path, env=site.environ, check=True, timeout=60)
+
+    site.until_recorded(2)
+    first, *shown = (tmp_path / "results.txt").read_text().splitlines()
+    assert f"job 1 ended with exit code {ending}" == first
+    assert any(line.startswith("run 1 on ") for line in shown), shown

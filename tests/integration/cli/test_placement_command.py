@@ -24,10 +24,12 @@ def cards(store_url: str, tmp_path: Path) -> Iterator[Site]:
     for index in range(3):
         site.start_worker(str(index))
     yield site
-    for job in site.queue.live():
+    for job in site.queue.jobs.live():
         if not job.state.is_end:
-            site.queue.cancel(job.id)
-    until(lambda: not any(job.state.is_active for job in site.queue.live()), timeout_s=30, what="the end of all jobs")
+            site.queue.jobs.cancel(job.id)
+    until(
+        lambda: not any(job.state.is_active for job in site.queue.jobs.live()), timeout_s=30, what="the end of all jobs"
+    )
     site.stop()
 
 
@@ -39,7 +41,7 @@ def submitted(site: Site, *words: str) -> int:
 def place_of(site: Site, job_id: int) -> list[int]:
     """Wait until a job runs, and return the indexes of its devices."""
     job = site.until_state(job_id, JobState.RUNNING)
-    index = {each.device.uuid: each.device.index for each in site.queue.devices()}
+    index = {each.device.uuid: each.device.index for each in site.queue.devices.all()}
     return [index[uuid] for uuid in job.devices]
 
 
@@ -100,7 +102,7 @@ def test_what_could_never_be_is_said_in_one_line(cards: Site) -> None:
         done = cards.cli("submit", *words, *SLEEP, check=False)
         assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
         assert said in done.stderr
-    assert [] == cards.queue.live()
+    assert [] == cards.queue.jobs.live()
 
 
 @pytest.mark.full

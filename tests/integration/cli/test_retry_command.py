@@ -23,10 +23,10 @@ def ended(site: Site, status: int, job_id: int) -> None:
     """Claim the next job, which must be *job_id*, and end it with this exit status."""
     claimed = must_claim(site.queue, host=site.settings.host)
     assert job_id == claimed.job_id
-    site.queue.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    site.queue.runs.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
     state = JobState.SUCCEEDED if status == 0 else JobState.FAILED
     ending = Ending.from_status(status)
-    site.queue.finish(job_id, claimed.token, state=state, ending=ending, duration_s=1, devices=())
+    site.queue.runs.finish(job_id, claimed.token, state=state, ending=ending, duration_s=1, devices=())
 
 
 def quiet(site: Site) -> Client:
@@ -63,7 +63,7 @@ def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> Non
         reported["name"],
         reported["mem_bytes"],
         reported["time_limit_s"],
-        reported["level"],
+        reported["priority"],
     )
     assert f"  retry of   job {first}\n" in site.cli("show", str(second)).stdout
     assert "retry of" not in site.cli("show", str(first)).stdout
@@ -76,13 +76,13 @@ def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
     A single member becomes a single job.
     """
     client = quiet(site)
-    array = client.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1, 2, 3, 4]}, at_once=3, after=None).id
+    array = client.jobs.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1, 2, 3, 4]}, at_once=3, after=None).id
     for index, status in enumerate((0, 1, 0, 1)):
         ended(site, status, array + 1 + index)
 
-    again = client.retry(array, mem="1G")
-    part = client.retry(f"{array}_2-3")
-    one = client.retry(f"{array}_0")
+    again = client.jobs.retry(array, mem="1G")
+    part = client.jobs.retry(f"{array}_2-3")
+    one = client.jobs.retry(f"{array}_0")
 
     assert (Indexes.parse("1,3"), 3, GIB, array) == (
         again.spec.array.indexes if again.spec.array else None,
@@ -90,7 +90,7 @@ def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
         again.spec.mem_bytes,
         again.spec.retry_of,
     )
-    assert "train 4" == client.get(f"{again.id}_3").spec.command
+    assert "train 4" == client.jobs.get(f"{again.id}_3").spec.command
     assert part.spec.array is not None
     assert Indexes.parse("3") == part.spec.array.indexes
     assert (None, "train 1", "0", array + 1) == (
@@ -100,21 +100,21 @@ def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
         one.spec.retry_of,
     )
     with pytest.raises(Refused, match=f"no member of {array}_0,2 failed or was lost"):
-        client.retry(f"{array}_0,2")
+        client.jobs.retry(f"{array}_0,2")
 
 
 @pytest.mark.full
 def test_of_a_range_what_failed_is_tried_again(site: Site) -> None:
     """Of a range the failed jobs are retried. A job named by its id is retried even if it succeeded."""
     client = quiet(site)
-    jobs = [client.submit(["true"], mem="1M", name=f"job-{n}").id for n in range(4)]
+    jobs = [client.jobs.submit(["true"], mem="1M", name=f"job-{n}").id for n in range(4)]
     for job, status in zip(jobs, (1, 0, 1), strict=False):
         ended(site, status, job)
     site.until_recorded(jobs[2])
 
     said = site.cli("retry", f"{jobs[0]}-{jobs[3]}", str(jobs[1]))
 
-    assert ["job-0", "job-2", "job-1"] == [client.get(int(each)).spec.name for each in said.stdout.split()]
+    assert ["job-0", "job-2", "job-1"] == [client.jobs.get(int(each)).spec.name for each in said.stdout.split()]
     none = site.cli("retry", f"{jobs[3]}-{jobs[3] + 1}", check=False)
     line = f"gpuqueue: no job of {jobs[3]}-{jobs[3] + 1} failed: see gpuqueue queue and gpuqueue history\n"
     assert (5, "", line) == (none.returncode, none.stdout, none.stderr)
@@ -127,10 +127,10 @@ def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
     Other words are still processed.
     """
     client = quiet(site)
-    running, waiting = (client.submit(["true"], mem="1M").id for _ in range(2))
+    running, waiting = (client.jobs.submit(["true"], mem="1M").id for _ in range(2))
     must_claim(site.queue, host=site.settings.host)
-    array = client.submit(["true"], mem="1M", array="0-3").id
-    client.cancel(cancelled := client.submit(["true"], mem="1M").id)
+    array = client.jobs.submit(["true"], mem="1M", array="0-3").id
+    client.jobs.cancel(cancelled := client.jobs.submit(["true"], mem="1M").id)
 
     said = site.cli("retry", str(running), str(waiting), str(array), str(cancelled), check=False)
 
@@ -159,27 +159,27 @@ def test_only_its_owner_tries_it_again(site: Site, monkeypatch: pytest.MonkeyPat
     An admin's retry belongs to the admin.
     """
     client = quiet(site)
-    job = site.queue.submit(make_spec()).id
-    site.queue.cancel(job)
+    job = site.queue.requests.submit(make_spec()).id
+    site.queue.jobs.cancel(job)
     monkeypatch.setattr(connection, "current_account", lambda host: Account(name="bob", uid=1001, host=host))
 
     with pytest.raises(Refused, match=f"job {job} is ada's: only ada may run it again, .* environment of ada"):
-        client.retry(job)
+        client.jobs.retry(job)
 
-    site.queue.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
-    again = client.retry(job, level=Level.LOW)
+    site.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
+    again = client.jobs.retry(job, level=Level.LOW)
     assert ("bob", {"PATH": "/usr/bin:/bin"}, Level.LOW) == (again.spec.account.name, again.spec.env, again.spec.level)
 
 
 def test_what_it_waited_for_is_not_waited_for_again(site: Site) -> None:
     """A retry does not wait for the first job's begin or hold. A dedupe key still allows one job at a time."""
     client = quiet(site)
-    first = client.submit(["true"], mem="1M", begin="1h", hold=True, dedupe="nightly", retries=2)
-    client.cancel(first.id)
+    first = client.jobs.submit(["true"], mem="1M", begin="1h", hold=True, dedupe="nightly", retries=2)
+    client.jobs.cancel(first.id)
 
-    again = client.retry(first.id)
+    again = client.jobs.retry(first.id)
     found: list[int] = []
-    twin = client.retry(first.id, found=lambda job: found.append(job.id))
+    twin = client.jobs.retry(first.id, found=lambda job: found.append(job.id))
 
     assert (JobState.QUEUED, None, 2) == (again.state, again.begins_at, again.spec.retries.times)
     assert (again.id, [again.id]) == (twin.id, found)
@@ -202,6 +202,6 @@ def test_a_retry_notes_what_is_checked_out_now(site: Site, tmp_path: Path) -> No
 
     second = int(site.cli("retry", str(first)).stdout)
 
-    seen = client.get(second).spec.git
+    seen = client.jobs.get(second).spec.git
     assert seen is not None
     assert git("rev-parse", "HEAD") == seen.commit

@@ -65,24 +65,24 @@ def test_a_job_has_its_tags_from_the_start_to_the_end(
     client: Client, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """Tags are set at submit, changed while the job waits and runs, and kept after its end."""
-    job = client.submit(["true"], mem="1M", tags=["paper", "baseline"]).id
-    assert ("paper", "baseline") == client.get(job).tags
+    job = client.jobs.submit(["true"], mem="1M", tags=["paper", "baseline"]).id
+    assert ("paper", "baseline") == client.jobs.get(job).tags
 
-    client.tag(job, "long", "paper")
+    client.jobs.tag(job, "long", "paper")
     claimed = must_claim(client.queue)
-    client.tag(job, "paper", remove=True)
-    client.note(job, "diverges: naïve \N{GREEK SMALL LETTER LAMDA}")
-    client.queue.release_claim(job, claimed.token, detail="busy")
-    client.edit(job, mem="2M")
+    client.jobs.tag(job, "paper", remove=True)
+    client.jobs.note(job, "diverges: naïve \N{GREEK SMALL LETTER LAMDA}")
+    client.queue.runs.release_claim(job, claimed.token, detail="busy")
+    client.jobs.edit(job, mem="2M")
 
-    job_now = client.get(job)
+    job_now = client.jobs.get(job)
     assert (("baseline", "long"), "diverges: naïve \N{GREEK SMALL LETTER LAMDA}") == (job_now.tags, job_now.note)
     record()
     assert (job_now.tags, job_now.note) == (known(database, job).job.tags, known(database, job).job.note)
-    client.cancel(job)
+    client.jobs.cancel(job)
     record()
-    assert client.queue.get(job) is None
-    assert ("baseline", "long") == client.get(job).tags
+    assert client.queue.jobs.get(job) is None
+    assert ("baseline", "long") == client.jobs.get(job).tags
     assert ([job], [job], []) == (
         found_by(database, "long"),
         found_by(database, "long", "baseline"),
@@ -98,17 +98,17 @@ def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
 
     They change neither the job's state nor its end.
     """
-    job = client.submit(["true"], mem="1M", tags=["a"]).id
-    client.cancel(job)
+    job = client.jobs.submit(["true"], mem="1M", tags=["a"]).id
+    client.jobs.cancel(job)
     record()
     before = known(database, job).job
-    assert client.queue.get(job) is None
+    assert client.queue.jobs.get(job) is None
 
-    client.tag(job, "b")
-    client.tag(job, "c")  # before the change above is recorded: neither is lost
-    client.tag(job, "a", remove=True)
-    client.note(job, "first")
-    client.note(job, "second")
+    client.jobs.tag(job, "b")
+    client.jobs.tag(job, "c")  # before the change above is recorded: neither is lost
+    client.jobs.tag(job, "a", remove=True)
+    client.jobs.note(job, "first")
+    client.jobs.note(job, "second")
     assert before == known(database, job).job
     record()
 
@@ -117,85 +117,85 @@ def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
     assert (before.state, before.ended_at, before.attempt) == (after.state, after.ended_at, after.attempt)
     marks = [each for each in database.events(job) if each.act is Act.MARK]
     assert (5, {JobState.CANCELLED}) == (len(marks), {each.state for each in marks})
-    client.note(job, "")
+    client.jobs.note(job, "")
     record()
     assert None is known(database, job).job.note
-    assert client.queue.get(job) is None
+    assert client.queue.jobs.get(job) is None
 
 
 def test_arrays_and_members(client: Client, database: HistoryDatabase, record: Callable[[], None]) -> None:
     """A member has the tags of its array's submit and its own later ones."""
-    array = client.submit(["true"], mem="1M", array="0-2", tags=["sweep"]).id
+    array = client.jobs.submit(["true"], mem="1M", array="0-2", tags=["sweep"]).id
     member = must_claim(client.queue).job_id
 
-    client.tag(f"{array}_0", "best")
-    client.tag(array, "done")
+    client.jobs.tag(f"{array}_0", "best")
+    client.jobs.tag(array, "done")
 
     assert (("sweep", "best"), ("sweep", "done"), ("sweep",)) == (
-        client.get(f"{array}_0").tags,
-        client.get(array).tags,
-        client.get(f"{array}_1").tags,
+        client.jobs.get(f"{array}_0").tags,
+        client.jobs.get(array).tags,
+        client.jobs.get(f"{array}_1").tags,
     )
     record()
     assert {"sweep", "best"} == set(known(database, member).job.tags)
     assert [member, array] == found_by(database, "sweep")
     with pytest.raises(BadRequest, match=f"{array}_1 has no story of its own yet: say it of all of {array}"):
-        client.tag(f"{array}_1", "x")
+        client.jobs.tag(f"{array}_1", "x")
 
 
 def test_what_makes_no_tag_or_note_is_refused(client: Client) -> None:
     """Invalid tags and notes are refused, and nothing is changed."""
-    job = client.submit(["true"], mem="1M").id
+    job = client.jobs.submit(["true"], mem="1M").id
 
     for word in ("", "a b", "a,b", "ä", "x" * 65, "\x1b"):
         with pytest.raises(BadRequest, match="is no tag"):
-            client.tag(job, word)
+            client.jobs.tag(job, word)
         with pytest.raises(BadRequest, match="is no tag"):
-            client.submit(["true"], mem="1M", tags=[word])
-    client.tag(job, *(f"t{n}" for n in range(32)))
+            client.jobs.submit(["true"], mem="1M", tags=[word])
+    client.jobs.tag(job, *(f"t{n}" for n in range(32)))
     with pytest.raises(BadRequest, match=f"job {job} would have more than 32 tags"):
-        client.tag(job, "one-more")
+        client.jobs.tag(job, "one-more")
     with pytest.raises(BadRequest, match="at most 1000 characters"):
-        client.note(job, "x" * 1001)
+        client.jobs.note(job, "x" * 1001)
     with pytest.raises(JobNotFound):
-        client.tag(99, "a")
-    client.note(job, "\N{HOT BEVERAGE}" * 1000)
-    assert 32 == len(client.get(job).tags)
+        client.jobs.tag(99, "a")
+    client.jobs.note(job, "\N{HOT BEVERAGE}" * 1000)
+    assert 32 == len(client.jobs.get(job).tags)
 
 
 def test_only_the_owner_says_something(
     client: Client, record: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the owner or an admin can tag a job, in the store or in the history."""
-    living, ended = (client.queue.submit(make_spec()).id for _ in range(2))
-    client.queue.cancel(ended)
+    living, ended = (client.queue.requests.submit(make_spec()).id for _ in range(2))
+    client.queue.jobs.cancel(ended)
     record()
     monkeypatch.setattr(connection, "current_account", lambda host: Account(name="bob", uid=1001, host=host))
 
     for job in (living, ended):
         with pytest.raises(Refused, match=f"job {job} is ada's"):
-            client.tag(job, "mine")
-    client.queue.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
-    client.tag(ended, "seen")
+            client.jobs.tag(job, "mine")
+    client.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
+    client.jobs.tag(ended, "seen")
 
 
 def test_a_rebuilt_store_knows_them(
     client: Client, database: HistoryDatabase, record: Callable[[], None], store_url: str
 ) -> None:
     """A store rebuilt from the history has the tags and notes, and no tag that was removed."""
-    both = client.submit(["true"], mem="1M", tags=["a"]).id
-    none = client.submit(["true"], mem="1M", tags=["a"]).id
-    client.tag(both, "b")
-    client.note(both, "text with spaces, commas: 100 %")
-    client.tag(none, "a", remove=True)
+    both = client.jobs.submit(["true"], mem="1M", tags=["a"]).id
+    none = client.jobs.submit(["true"], mem="1M", tags=["a"]).id
+    client.jobs.tag(both, "b")
+    client.jobs.note(both, "text with spaces, commas: 100 %")
+    client.jobs.tag(none, "a", remove=True)
     record()
     store = connect(store_url)
     store.flushall()
 
     assert open_queue(client.queue, database, lease_s=300) is not None
 
-    assert (("a", "b"), "text with spaces, commas: 100 %") == (client.get(both).tags, client.get(both).note)
-    assert () == client.get(none).tags
+    assert (("a", "b"), "text with spaces, commas: 100 %") == (client.jobs.get(both).tags, client.jobs.get(both).note)
+    assert () == client.jobs.get(none).tags
     assert [] == faults(dump(store))
     store.close()
 
@@ -204,15 +204,15 @@ def test_a_book_that_lost_its_history_hears_of_them_again(
     client: Client, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """A history that lost its events gets the current tags of live jobs again, and forgets older ones."""
-    job = client.submit(["true"], mem="1M", tags=["a", "b"]).id
-    client.tag(job, "c")
-    client.note(job, "text")
+    job = client.jobs.submit(["true"], mem="1M", tags=["a", "b"]).id
+    client.jobs.tag(job, "c")
+    client.jobs.note(job, "text")
     record()
     with database._engine.begin() as connection_:
         connection_.exec_driver_sql("DELETE FROM outbox_cursor")
         connection_.exec_driver_sql("DELETE FROM job_events")
         connection_.exec_driver_sql(f"INSERT INTO job_tags (job_id, tag) VALUES ({job}, 'old')")
-    client.queue.mark(job, Mark(remove=("b",)))
+    client.queue.jobs.mark(job, Mark(remove=("b",)))
 
     assert 1 == catch_up(client.queue, database)
     record()
@@ -222,11 +222,11 @@ def test_a_book_that_lost_its_history_hears_of_them_again(
 
 def test_another_try_has_them_too(client: Client) -> None:
     """A retry has the tags of the job at that time."""
-    job = client.submit(["true"], mem="1M", tags=["a"]).id
-    client.tag(job, "b")
-    client.cancel(job)
+    job = client.jobs.submit(["true"], mem="1M", tags=["a"]).id
+    client.jobs.tag(job, "b")
+    client.jobs.cancel(job)
 
-    assert ("a", "b") == client.retry(job).tags
+    assert ("a", "b") == client.jobs.retry(job).tags
 
 
 @pytest.mark.full
@@ -266,16 +266,18 @@ def test_as_people_use_them(site: Site) -> None:
     bad = site.cli("tag", str(jobs[0]), "two words", check=False)
     line = "gpuqueue: 'two words' is no tag: letters, digits and _ . @ + - only, at most 64 of them\n"
     assert (2, "", line) == (bad.returncode, bad.stdout, bad.stderr)
-    assert client.get(jobs[0]).note == "=too slow"
+    assert client.jobs.get(jobs[0]).note == "=too slow"
 
 
 def test_tags_of_a_damaged_spec_harm_nobody(queue: JobQueue) -> None:
     """Text in an argument or the environment that looks like tags is not read as tags."""
     serve(queue)
-    job = queue.submit(make_spec(argv=("echo", '"tags":["x"]'), env={"tags": "y"}, array=Array.parse("0-1"))).id
+    job = queue.requests.submit(
+        make_spec(argv=("echo", '"tags":["x"]'), env={"tags": "y"}, array=Array.parse("0-1"))
+    ).id
 
-    assert queue.mark(job, Mark(add=("z",)))
+    assert queue.jobs.mark(job, Mark(add=("z",)))
 
-    found = queue.get(job)
+    found = queue.jobs.get(job)
     assert found is not None
     assert ("z",) == found.tags

@@ -92,7 +92,7 @@ def test_keys_change_the_job_under_the_cursor(site: Site) -> None:
     """Hold and release act at once, and cancel asks first. The store's answer is shown."""
     site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
-    first, second = (site.queue.submit(make_spec(name=name)).id for name in ("one", "two"))
+    first, second = (site.queue.requests.submit(make_spec(name=name)).id for name in ("one", "two"))
 
     with Terminal(TOP, site.environ) as terminal:
         terminal.shows("two")
@@ -121,9 +121,9 @@ def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -
     """The store decides which users may use the highest priority. A running job's priority does not change."""
     site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
-    site.queue.set_policy(half_life_s=7 * 86400.0, urgent=["bob"], shares={})
-    job_id = site.queue.submit(make_spec(name="one", account=BOB)).id
-    other = site.queue.submit(make_spec(name="two")).id
+    site.queue.rules.set_policy(half_life_s=7 * 86400.0, urgent=["bob"], shares={})
+    job_id = site.queue.requests.submit(make_spec(name="one", account=BOB)).id
+    other = site.queue.requests.submit(make_spec(name="two")).id
 
     with Terminal(TOP, site.environ, columns=100) as terminal:
         terminal.shows("two")
@@ -146,7 +146,7 @@ def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -
         terminal.shows(f"job {job_id}  one")
         terminal.press("-")
         terminal.shows("only a job that waits can be edited")
-    assert [Level.URGENT, Level.NORMAL] == [job.spec.level for job in site.queue.live()]
+    assert [Level.URGENT, Level.NORMAL] == [job.spec.level for job in site.queue.jobs.live()]
 
 
 def test_memory_and_strangers_are_drawn(site: Site) -> None:
@@ -154,11 +154,11 @@ def test_memory_and_strangers_are_drawn(site: Site) -> None:
     host = site.settings.host
     offer = make_offer(host=host, external_bytes=6 * GIB)
     serve(site.queue, offer)
-    site.queue.submit(make_spec(mem_bytes=12 * GIB, account=BOB))
+    site.queue.requests.submit(make_spec(mem_bytes=12 * GIB, account=BOB))
     claim = must_claim(site.queue, host=host, external_bytes=6 * GIB)
-    site.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    site.queue.runs.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
     alive = Alive(job_id=claim.job_id, token=claim.token, observed={"GPU-0": 6 * GIB})
-    site.queue.heartbeat(offer, [alive], lease_s=300)
+    site.queue.devices.heartbeat(offer, [alive], lease_s=300)
 
     once = site.cli("top", "--once").stdout
 
@@ -173,7 +173,7 @@ def test_a_store_that_goes_away_and_comes_back(own_store: OwnStore, tmp_path: Pa
     site = Site(tmp_path / "state", own_store.url)
     try:
         serve(site.queue, make_offer(host=site.settings.host))
-        site.queue.submit(make_spec(name="stays"))
+        site.queue.requests.submit(make_spec(name="stays"))
         with Terminal(TOP, site.environ, columns=100) as terminal:
             terminal.shows("stays")
             own_store.kill()
@@ -230,8 +230,8 @@ def test_no_color_leaves_no_colour_at_all(site: Site, no_color: str, *, coloured
     """NO_COLOR (https://no-color.org) removes all colours, also greys. The selected row is then in reverse video."""
     site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
-    site.queue.submit(make_spec(name="one"))
-    site.queue.submit(make_spec(name="two"))
+    site.queue.requests.submit(make_spec(name="one"))
+    site.queue.requests.submit(make_spec(name="two"))
 
     with Terminal(TOP, {**site.environ, "NO_COLOR": no_color}) as terminal:
         terminal.shows("two")
@@ -261,7 +261,7 @@ def test_what_is_held_of_an_array_has_its_own_line_and_key(site: Site) -> None:
     """The held part of an array has its own line beside the waiting part. On that line the key releases."""
     site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
-    array = site.queue.submit(make_spec(name="sweep", array=Array.parse("0-9"))).id
+    array = site.queue.requests.submit(make_spec(name="sweep", array=Array.parse("0-9"))).id
     site.cli("hold", f"{array}_0-3")
 
     with Terminal(TOP, site.environ, columns=100) as terminal:

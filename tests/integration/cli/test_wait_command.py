@@ -36,7 +36,7 @@ def open_site(site: Site) -> Site:
 
 def submit(site: Site, **more: str) -> int:
     """Submit a job and return its id."""
-    return site.client.submit(["true"], mem="64M", **more).id
+    return site.client.jobs.submit(["true"], mem="64M", **more).id
 
 
 def end(site: Site, code: int = 0) -> int:
@@ -44,7 +44,7 @@ def end(site: Site, code: int = 0) -> int:
     claimed = must_claim(site.queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
-    site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
+    site.queue.runs.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
     return claimed.job_id
 
 
@@ -95,8 +95,8 @@ def test_a_member_that_was_cancelled_before_its_start_counts_in_its_array(open_s
     The array used to return another member's code 1, which hid the cancellation.
     """
     open_site.spawn("record")
-    array = open_site.client.submit(["false"], mem="64M", array="0-1").id
-    open_site.client.cancel(f"{array}_1")
+    array = open_site.client.jobs.submit(["false"], mem="64M", array="0-1").id
+    open_site.client.jobs.cancel(f"{array}_1")
     end(open_site, 1)
 
     for named in (f"{array}", f"{array}_0-1", f"{array}_1"):
@@ -108,7 +108,7 @@ def test_a_member_that_was_cancelled_before_its_start_counts_in_its_array(open_s
 def test_of_a_part_the_highest_code_counts(open_site: Site) -> None:
     """A part of an array returns its highest exit code, as an array does, not that of the lowest index."""
     open_site.spawn("record")
-    array = open_site.client.submit(["false"], mem="64M", array="0-2").id
+    array = open_site.client.jobs.submit(["false"], mem="64M", array="0-2").id
     for code in (3, 7, 0):
         end(open_site, code)
 
@@ -121,10 +121,10 @@ def test_of_a_part_the_highest_code_counts(open_site: Site) -> None:
 def test_a_job_that_was_cancelled_while_it_waited_to_run_again_was_cancelled(open_site: Site) -> None:
     """A job cancelled before a retry returns the code for cancelled, not that of its last run."""
     open_site.spawn("record")
-    job = open_site.client.submit(["false"], mem="64M", retries=1).id
+    job = open_site.client.jobs.submit(["false"], mem="64M", retries=1).id
     end(open_site, 3)
-    assert JobState.QUEUED is open_site.client.get(job).state
-    open_site.client.cancel(job)
+    assert JobState.QUEUED is open_site.client.jobs.get(job).state
+    open_site.client.jobs.cancel(job)
 
     assert 130 == open_site.cli("wait", str(job), check=False).returncode
 
@@ -136,14 +136,14 @@ def test_each_held_job_is_told_while_others_run(open_site: Site) -> None:
     The waiting user may be the one to release it.
     """
     first, second = submit(open_site), submit(open_site, begin="2h")
-    open_site.client.hold(second)
+    open_site.client.jobs.hold(second)
     process = waiting(open_site, str(first), str(second))
     assert process.stderr is not None
 
     assert f"job {second} is held" in process.stderr.readline()
 
     end(open_site)
-    open_site.client.cancel(second)
+    open_site.client.jobs.cancel(second)
     open_site.spawn("record")
     assert 130 == process.wait(timeout=30)
     process.communicate()
@@ -152,7 +152,7 @@ def test_each_held_job_is_told_while_others_run(open_site: Site) -> None:
 @pytest.mark.full
 def test_out_of_time_is_124_and_says_who_goes_on(open_site: Site) -> None:
     """A timeout gives 124 and one line on stderr. The jobs are not changed."""
-    array = open_site.client.submit(["true"], mem="64M", array="0-3").id
+    array = open_site.client.jobs.submit(["true"], mem="64M", array="0-3").id
     job = submit(open_site)
 
     done = open_site.cli("wait", "--timeout", "0.1s", f"{array}_0-3", str(job), check=False)
@@ -162,28 +162,28 @@ def test_out_of_time_is_124_and_says_who_goes_on(open_site: Site) -> None:
     done = open_site.cli("wait", "--timeout", "0.1s", f"{array}_0-1", check=False)
     assert f"job {array}_0 has not ended after 0.1 s: it goes on, and 1 more does" in done.stderr
     with pytest.raises(WaitTimeout, match=f"job {job} has not ended after 0 s: it goes on"):
-        next(open_site.client.ends([job], timeout_s=0))
+        next(open_site.client.jobs.ends([job], timeout_s=0))
 
 
 def test_a_job_that_nobody_knows_is_told_at_once(open_site: Site) -> None:
     """An unknown job is an error at once, before the others end."""
     with pytest.raises(JobNotFound, match="no job 77"):
-        next(open_site.client.ends([submit(open_site), 77]))
+        next(open_site.client.jobs.ends([submit(open_site), 77]))
 
 
 def test_parts_of_arrays_are_waited_for_member_by_member(open_site: Site) -> None:
     """``wait`` on parts of an array waits for those members, also if one is cancelled before a device takes it."""
-    array = open_site.client.submit(["true"], mem="64M", array="0-3").id
+    array = open_site.client.jobs.submit(["true"], mem="64M", array="0-3").id
     process = waiting(open_site, f"{array}_0-1", f"{array}_3")
 
     end(open_site)
-    open_site.client.cancel(f"{array}_3")
+    open_site.client.jobs.cancel(f"{array}_3")
     until(lambda: end(open_site), what="the second member")
     open_site.spawn("record")
 
     assert 130 == process.wait(timeout=30)
     process.communicate()
-    assert JobState.QUEUED is open_site.client.get(array).state
+    assert JobState.QUEUED is open_site.client.jobs.get(array).state
 
 
 @pytest.mark.parametrize("what", ["job", "member"])
@@ -223,7 +223,7 @@ def test_a_range_is_all_jobs_of_it_that_there_are(open_site: Site) -> None:
 
 def test_a_member_that_there_is_not_is_said_not_to_be(open_site: Site) -> None:
     """A member that does not exist is reported as unknown, not as neither waiting nor running."""
-    array = open_site.client.submit(["true"], mem="64M", array="0-9").id
+    array = open_site.client.jobs.submit(["true"], mem="64M", array="0-9").id
 
     refused = open_site.cli("cancel", f"{array}_77", check=False)
 
@@ -234,7 +234,7 @@ def test_a_member_that_there_is_not_is_said_not_to_be(open_site: Site) -> None:
 def test_no_time_at_all_only_looks(site: Site) -> None:
     """A timeout of 0 checks once, for scripts that poll. It used to be refused."""
     serve(site.queue, make_offer())
-    job_id = site.queue.submit(make_spec()).id
+    job_id = site.queue.requests.submit(make_spec()).id
     for word in ("0s", "0"):
         said = site.cli("wait", "--timeout", word, str(job_id), check=False)
         assert (124, "") == (said.returncode, said.stdout)

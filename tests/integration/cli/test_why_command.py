@@ -13,6 +13,7 @@ from gpuqueue.model.job import JobState, Level
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -22,11 +23,11 @@ from gpuqueue.text.units import GIB
 
 def one_run(queue: JobQueue, duration_s: float, **changes: object) -> None:
     """Let a job run and end."""
-    queue.submit(make_spec(**changes))
+    queue.requests.submit(make_spec(**changes))
     run = must_claim(queue)
-    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "devices": ()}
-    queue.finish(run.job_id, run.token, duration_s=duration_s, **done)  # type: ignore[arg-type]
+    queue.runs.finish(run.job_id, run.token, duration_s=duration_s, **done)  # type: ignore[arg-type]
 
 
 @pytest.mark.full
@@ -40,9 +41,9 @@ def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> N
     serve(queue, make_offer(headroom_bytes=GIB))
     for duration_s in (3600.0, 7200.0):
         one_run(queue, duration_s, name="long")
-    queue.submit(make_spec(mem_bytes=20 * GIB, name="long"))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, name="long"))
     must_claim(queue)
-    waiting = queue.submit(make_spec(mem_bytes=10 * GIB, name="mine")).id
+    waiting = queue.requests.submit(make_spec(mem_bytes=10 * GIB, name="mine")).id
     site.until_recorded(2)
 
     said = site.cli("why", str(waiting))
@@ -63,7 +64,7 @@ def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
     queue = site.queue
     serve(queue)
     for _ in range(7):
-        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
 
     said = site.cli("why", "7").stdout
@@ -91,10 +92,10 @@ def test_a_run_that_outlived_those_before_it_is_told_as_such(site: Site) -> None
     serve(queue)
     for _ in range(2):
         one_run(queue, 0.0001, name="long")
-    queue.submit(make_spec(mem_bytes=20 * GIB, name="long"))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, name="long"))
     run = must_claim(queue)
-    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    waiting = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    waiting = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     site.until_recorded(2)
 
     said = site.cli("why", str(waiting)).stdout
@@ -153,10 +154,10 @@ def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> N
     site.environ["GPUQUEUE_RESERVE_AFTER"] = "0.001s"
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
     for uuid in ("GPU-0", "GPU-1"):
-        queue.submit(make_spec(mem_bytes=20 * GIB))
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB))
         must_claim(queue, uuid)
-    holder, next_one = (queue.submit(make_spec(mem_bytes=20 * GIB)).id for _ in range(2))
-    (standing,) = queue.reserve(after_s=0, most=1)
+    holder, next_one = (queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id for _ in range(2))
+    (standing,) = queue.maintenance.reserve(after_s=0, most=1)
     assert holder == standing.job_id
 
     said = site.cli("why", str(next_one)).stdout
@@ -179,14 +180,17 @@ def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> N
 def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
     """``gpus`` shows for which job a device is reserved, and since when. It used to show only `ready`."""
     queue = site.queue
-    site.environ |= {"GPUQUEUE_BEAT": "10s", "GPUQUEUE_LEASE": "1h"}  # long, because this test sends no heartbeats
+    site.environ |= {
+        "GPUQUEUE_BEAT": "10s",
+        "GPUQUEUE_HOST_LOST_AFTER": "1h",
+    }  # long, because this test sends no heartbeats
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
     for uuid in ("GPU-0", "GPU-1"):
-        queue.submit(make_spec(mem_bytes=20 * GIB))
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB))
         must_claim(queue, uuid)
-    holder = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    holder = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert "kept" not in site.cli("gpus").stdout
-    (standing,) = queue.reserve(after_s=0, most=1)
+    (standing,) = queue.maintenance.reserve(after_s=0, most=1)
     connect(site.environ["GPUQUEUE_REDIS_URL"]).hset(keys.KEPT, "GPU-9", "damaged")
 
     shown = site.cli("gpus").stdout.splitlines()
@@ -216,7 +220,7 @@ def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
     waits = ("--mem", "1G", "--hold", "--after", parent, "--begin", "2h")
     job = site.cli("submit", *waits, "--", "true").stdout.strip()
     array = site.cli("submit", "--mem", "1G", "--array", "0-2", "--", "true").stdout.strip()
-    site.client.hold(f"{array}_1")
+    site.client.jobs.hold(f"{array}_1")
 
     said = site.cli("why", job).stdout
 
@@ -240,15 +244,15 @@ def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site)
     serve(site.queue)
     array = site.cli("submit", "--mem", "1G", "--array", "0-1", "--", "true").stdout.strip()
     run = must_claim(site.queue)
-    site.queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    site.client.hold(f"{array}_1")
+    site.queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    site.client.jobs.hold(f"{array}_1")
 
     assert f"held: it waits for a person: gpuqueue release {array}_1\n" in site.cli("why", f"{array}_1").stdout
     assert "it does not wait: running since" in site.cli("why", array).stdout
     again = {"state": JobState.FAILED, "ending": Ending.from_status(75), "devices": ()}
-    site.queue.finish(run.job_id, run.token, duration_s=1.0, **again)  # type: ignore[arg-type]
+    site.queue.runs.finish(run.job_id, run.token, duration_s=1.0, **again)  # type: ignore[arg-type]
     assert f"its members wait to be run again: gpuqueue why {array}_N tells" in site.cli("why", array).stdout
-    site.client.hold(f"{array}_0")
+    site.client.jobs.hold(f"{array}_0")
     said = site.cli("why", array).stdout
     assert f"held: it waits for a person: gpuqueue release {array}\n" in said
     assert "does not wait" not in said
@@ -261,12 +265,12 @@ def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> 
     """
     serve(site.queue)
     queue = site.queue
-    queue.submit(make_spec(retries=Retries(times=1)))
+    queue.requests.submit(make_spec(retries=Retries(times=1)))
     run = must_claim(queue)
     failed = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
-    queue.finish(run.job_id, run.token, duration_s=1.0, **failed)  # type: ignore[arg-type]
-    queue.hold(run.job_id)
-    found = site.client.why(run.job_id)
+    queue.runs.finish(run.job_id, run.token, duration_s=1.0, **failed)  # type: ignore[arg-type]
+    queue.jobs.hold(run.job_id)
+    found = site.client.jobs.why(run.job_id)
 
     assert " (before it is run again)" in story(found)
     assert found.job.begins_at is not None
@@ -287,10 +291,10 @@ def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> 
 def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, reported: str, in_queue: str) -> None:
     """A run that ends with 75 is shown as a requested repetition. It is no failure and uses no retry."""
     serve(site.queue)
-    job_id = site.queue.submit(make_spec(retries=Retries(times=1))).id
+    job_id = site.queue.requests.submit(make_spec(retries=Retries(times=1))).id
     run = must_claim(site.queue)
     ended = {"state": JobState.FAILED, "ending": Ending.from_status(code), "devices": ()}
-    site.queue.finish(job_id, run.token, duration_s=1.0, **ended)  # type: ignore[arg-type]
+    site.queue.runs.finish(job_id, run.token, duration_s=1.0, **ended)  # type: ignore[arg-type]
 
     assert reported in site.cli("why", str(job_id)).stdout
     assert re.search(in_queue, site.cli("queue").stdout)
@@ -302,14 +306,14 @@ def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
     """``why`` also answers for held, running, ended and unknown jobs."""
     site.make_tables()
     serve(site.queue)
-    site.queue.submit(make_spec())
+    site.queue.requests.submit(make_spec())
     must_claim(site.queue)
-    held = site.queue.submit(make_spec()).id
-    site.queue.hold(held)
+    held = site.queue.requests.submit(make_spec()).id
+    site.queue.jobs.hold(held)
 
     assert "it does not wait: starting" in site.cli("why", "1").stdout
     assert f"held: it waits for a person: gpuqueue release {held}" in site.cli("why", str(held)).stdout
-    site.queue.cancel(held)
+    site.queue.jobs.cancel(held)
     assert f"it has ended: cancelled. How: gpuqueue show {held}" in site.cli("why", str(held)).stdout
     nobody = site.cli("why", "77", check=False)
     assert 3 == nobody.returncode
@@ -323,12 +327,12 @@ def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -
     """
     site.make_tables()
     serve(site.queue)
-    running = site.queue.submit(make_spec(mem_bytes=8 * GIB)).id
+    running = site.queue.requests.submit(make_spec(mem_bytes=8 * GIB)).id
     must_claim(site.queue)
-    large, small = (site.queue.submit(make_spec(mem_bytes=size * GIB)).id for size in (20, 5))
+    large, small = (site.queue.requests.submit(make_spec(mem_bytes=size * GIB)).id for size in (20, 5))
     store = connect(site.queue.url)
     store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:{running}")
-    store.hset(keys.job(large), "rv", "GPU-0")
+    store.hset(keys.job(large), stored.RESERVED, "GPU-0")
 
     said = site.cli("why", str(small)).stdout
 
@@ -343,12 +347,12 @@ def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> No
     """A reservation on a device that the job cannot use is not shown as an obstacle."""
     site.make_tables()
     serve(site.queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    large = site.queue.submit(make_spec(mem_bytes=20 * GIB)).id
-    small = site.queue.submit(make_spec(placement=Placement(devices=("GPU-1",)))).id
-    site.queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    large = site.queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
+    small = site.queue.requests.submit(make_spec(placement=Placement(devices=("GPU-1",)))).id
+    site.queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
     store = connect(site.queue.url)
     store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:")
-    store.hset(keys.job(large), "rv", "GPU-0")
+    store.hset(keys.job(large), stored.RESERVED, "GPU-0")
 
     said = site.cli("why", str(small)).stdout
 
@@ -366,21 +370,21 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     site.make_tables()
     queue = site.queue
     serve(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
     run = must_claim(queue)
-    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
-    small = queue.submit(make_spec(mem_bytes=5 * GIB)).id
-    assert {run.job_id: urgent} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=600)
+    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    small = queue.requests.submit(make_spec(mem_bytes=5 * GIB)).id
+    assert {run.job_id: urgent} == queue.maintenance.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=600)
     asked = site.cli("why", str(run.job_id)).stdout
     assert re.search(rf"^place  it is being preempted for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
     reported = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["making_place"]
     assert (urgent, 1) == (reported["for"], reported["times"])
     assert "asked to again" not in asked
-    connect(queue.url).hset(keys.job(run.job_id), "pn", 5)
+    connect(queue.url).hset(keys.job(run.job_id), stored.PREEMPTIONS, 5)
     assert "place  it was preempted 5 times: it is not asked to again" in site.cli("why", str(run.job_id)).stdout
     gone = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
-    queue.finish(run.job_id, run.token, duration_s=1.0, **gone)  # type: ignore[arg-type]
+    queue.runs.finish(run.job_id, run.token, duration_s=1.0, **gone)  # type: ignore[arg-type]
 
     assert f"reserved for job {urgent}, for which others were preempted" in site.cli("why", str(small)).stdout
     (device,) = json.loads(site.cli("why", str(small), "--json").stdout)["devices"]
@@ -393,18 +397,18 @@ def test_a_job_on_several_drained_devices_needs_all_of_them_resumed(site: Site) 
     site.make_tables()
     devices = {f"GPU-{index}": make_device(f"GPU-{index}", index=index) for index in range(3)}
     serve(site.queue, *(make_offer(uuid, device=device) for uuid, device in devices.items()))
-    job_id = site.queue.submit(make_spec(gpus=2)).id
-    site.queue.drain([*devices], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    job_id = site.queue.requests.submit(make_spec(gpus=2)).id
+    site.queue.devices.drain([*devices], origin=DrainOrigin.PERSON, why="the fan", by="ada")
 
     assert (
         "start  not before somebody resumes 2 of nodeA:0, nodeA:1, nodeA:2: gpuqueue resume nodeA:0 nodeA:1\n"
     ) in site.cli("why", str(job_id)).stdout
-    site.queue.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
+    site.queue.devices.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
     assert ("start  not before somebody resumes nodeA:0 or nodeA:2: gpuqueue resume nodeA:0\n") in site.cli(
         "why", str(job_id)
     ).stdout
     assert "drained" == site.cli("queue").stdout.splitlines()[-1].split()[-1]
-    both = site.queue.submit(make_spec(gpus=2, placement=Placement(devices=("GPU-0", "GPU-2")))).id
+    both = site.queue.requests.submit(make_spec(gpus=2, placement=Placement(devices=("GPU-0", "GPU-2")))).id
     assert ("start  not before somebody resumes nodeA:0 and nodeA:2: gpuqueue resume nodeA:0 nodeA:2\n") in site.cli(
         "why", str(both)
     ).stdout
@@ -417,9 +421,9 @@ def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
     Nothing is claimed before its end.
     """
     site.make_tables()
-    site.queue.open(0)
+    site.queue.recovery.open(0)
     serve(site.queue)
-    waiting = site.queue.submit(make_spec()).id
+    waiting = site.queue.requests.submit(make_spec()).id
     store = connect(site.queue.url)
     store.hset(keys.META, "claims", site.queue.now_ms() + 60_000)
 
@@ -436,10 +440,10 @@ def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
     site.make_tables()
     queue = site.queue
     serve(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
     run = must_claim(queue)
-    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
     assert "take the place" not in site.cli("why", str(urgent)).stdout
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low", GPUQUEUE_PREEMPT_AFTER="10m", GPUQUEUE_PREEMPT_GRACE="1m")
 
@@ -450,15 +454,15 @@ def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
     )
     (may,) = json.loads(site.cli("why", str(urgent), "--json").stdout)["may_preempt"]
     assert run.job_id == may["job_id"]
-    other = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    other = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert "take the place" not in site.cli("why", str(other)).stdout, "its level may not"
 
 
 def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
     """Let a job of the lowest priority run on a device, and return its id."""
-    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW, **changes))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW, **changes))
     run = must_claim(queue, uuid)
-    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     return run.job_id
 
 
@@ -479,14 +483,14 @@ def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
     first, second = low_run(queue), low_run(queue, "GPU-1")
-    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
     assert [first, second] == may_preempt(site, urgent)
 
-    connect(queue.url).hset(keys.job(first), "pn", 5)
+    connect(queue.url).hset(keys.job(first), stored.PREEMPTIONS, 5)
     assert [second] == may_preempt(site, urgent)
-    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
     assert [] == may_preempt(site, urgent)
-    assert {} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
+    assert {} == queue.maintenance.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
 
 
 @pytest.mark.full
@@ -498,16 +502,16 @@ def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> 
     offers = [make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)]
     serve(queue, *offers)
     goes, stays = low_run(queue), low_run(queue, "GPU-1", requeue=False)
-    both = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2, level=Level.URGENT)).id
-    one = queue.submit(make_spec(mem_bytes=21 * GIB, level=Level.URGENT)).id
+    both = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2, level=Level.URGENT)).id
+    one = queue.requests.submit(make_spec(mem_bytes=21 * GIB, level=Level.URGENT)).id
 
     assert [] == may_preempt(site, both)
     assert [goes] == may_preempt(site, one)
-    queue.cancel(stays)
+    queue.jobs.cancel(stays)
     serve(queue, *offers)  # a new heartbeat, as the commands above may take long
     assert [goes] == may_preempt(site, both), "the other one ends in any case"
     serve(queue, *offers)
-    assert {goes: both} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
+    assert {goes: both} == queue.maintenance.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
 
 
 @pytest.mark.full
@@ -517,12 +521,12 @@ def test_a_place_is_offered_that_is_kept_for_a_level_below(site: Site) -> None:
     queue = site.queue
     serve(queue)
     low = low_run(queue)
-    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
-    assert [normal] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
-    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert [normal] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
+    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
 
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
     assert [] == may_preempt(site, urgent), "who has waited for it is on a level that is not named"
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low normal")
     assert [low] == may_preempt(site, urgent)
-    assert {low: urgent} == queue.preempt({Level.URGENT: [Level.LOW, Level.NORMAL]}, after_s=0, grace_s=60)
+    assert {low: urgent} == queue.maintenance.preempt({Level.URGENT: [Level.LOW, Level.NORMAL]}, after_s=0, grace_s=60)

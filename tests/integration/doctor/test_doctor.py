@@ -275,7 +275,7 @@ def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> Non
 
     ``up`` would resume them too, but until then every job waits.
     """
-    (device,) = up.queue.devices()
+    (device,) = up.queue.devices.all()
     up.run("submit", "--mem", "400M", "--", "sleep", "1000")
     with subprocess.Popen(
         [str(BIN / "gpuqueue"), "down"], env=up.environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -284,7 +284,7 @@ def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> Non
         assert "waiting for job 1 to end" in down.stderr.readline()
         assert {} == up.bad()
         assert [] == json.loads(up.run("doctor", "--fix", "--json").stdout)["repairs"]
-        assert () != up.queue.devices()[0].drains
+        assert () != up.queue.devices.all()[0].drains
         down.kill()
 
     assert {"queue devices": "warning"} == up.bad()
@@ -293,7 +293,7 @@ def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> Non
 
     said = f"device 0 ({device.device.uuid}) is no longer drained for a down that was killed"
     assert [said] == fixed["repairs"]
-    assert () == up.queue.devices()[0].drains
+    assert () == up.queue.devices.all()[0].drains
     assert {} == up.bad()
     assert "running" == json.loads(up.run("show", "1", "--json").stdout)["state"]
 
@@ -302,13 +302,13 @@ def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> Non
 def test_what_a_person_drained_is_not_given_back(up: Home) -> None:
     """``doctor --fix`` never resumes a device that a user drained, with or without a killed ``down`` beside it."""
     up.run("drain", "0", "--reason", "new fan")
-    (device,) = up.queue.devices()
-    up.queue.drain([device.device.uuid], origin=DrainOrigin.DOWN, why="going down", by="ada")
+    (device,) = up.queue.devices.all()
+    up.queue.devices.drain([device.device.uuid], origin=DrainOrigin.DOWN, why="going down", by="ada")
 
     repairs = json.loads(up.run("doctor", "--fix", "--json").stdout)["repairs"]
 
     assert [f"device 0 ({device.device.uuid}) is no longer drained for a down that was killed"] == repairs
-    assert [DrainOrigin.PERSON] == [each.origin for each in up.queue.devices()[0].drains]
+    assert [DrainOrigin.PERSON] == [each.origin for each in up.queue.devices.all()[0].drains]
     assert [] == json.loads(up.run("doctor", "--fix", "--json").stdout)["repairs"]
 
 

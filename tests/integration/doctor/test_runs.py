@@ -107,14 +107,14 @@ def record(site: Site) -> None:
 def end_in_book(site: Site, job_id: int) -> str:
     """Run a job to its end, record it and let the store delete it. Return the token of its run."""
     serve(site.queue)
-    assert job_id == site.queue.submit(make_spec()).id
+    assert job_id == site.queue.requests.submit(make_spec()).id
     token = must_claim(site.queue).token
     devices = (RunDevice(uuid="GPU-0", lease_bytes=1),)
-    site.queue.started(job_id, token, lease_s=300, log_path="/log", devices=devices)
+    site.queue.runs.started(job_id, token, lease_s=300, log_path="/log", devices=devices)
     ending = Ending.from_status(0)
-    site.queue.finish(job_id, token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=devices)
+    site.queue.runs.finish(job_id, token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=devices)
     record(site)
-    assert site.queue.get(job_id) is None
+    assert site.queue.jobs.get(job_id) is None
     return token
 
 
@@ -244,11 +244,11 @@ def test_nothing_is_tidied_up_for_a_store_that_was_never_opened(site: Site, stal
 def test_a_run_of_a_store_that_lost_its_data_is_left_alone(site: Site) -> None:
     """A run with a start and no end in the history is left alone. Only its directory says how it ended."""
     serve(site.queue)
-    site.queue.submit(make_spec())
+    site.queue.requests.submit(make_spec())
     token = must_claim(site.queue).token
     record(site)
     connect(site.settings.redis_url).flushall()
-    site.queue.open(100_001)
+    site.queue.recovery.open(100_001)
     make_run(site, 1, token)
     before = everything(site)
 
@@ -261,7 +261,7 @@ def test_a_run_of_a_store_that_lost_its_data_is_left_alone(site: Site) -> None:
 def test_a_run_that_the_store_knows_is_left_alone(site: Site) -> None:
     """The current run of a job is left alone. Its worker will settle it."""
     serve(site.queue, make_offer())
-    site.queue.submit(make_spec())
+    site.queue.requests.submit(make_spec())
     make_run(site, 1, must_claim(site.queue).token)
     before = everything(site)
 
@@ -277,9 +277,9 @@ def test_what_the_store_calls_current_is_never_over(site: Site) -> None:
     """
     end_in_book(site, 1)
     connect(site.settings.redis_url).flushall()
-    site.queue.open(0)
+    site.queue.recovery.open(0)
     serve(site.queue)
-    site.queue.submit(make_spec())
+    site.queue.requests.submit(make_spec())
     make_run(site, 1, must_claim(site.queue).token)
     before = everything(site)
 
@@ -293,7 +293,7 @@ def test_a_claim_that_nobody_can_read_is_told(site: Site) -> None:
     A power cut can truncate the file, and no worker can adopt the run.
     """
     serve(site.queue)
-    site.queue.submit(make_spec())
+    site.queue.requests.submit(make_spec())
     directory = make_run(site, 1, must_claim(site.queue).token)
     (directory.path / "claim").write_text('{"job_id": 1, "tok')
     grow_old(directory)
@@ -311,7 +311,7 @@ def test_a_job_without_a_worker_is_told_with_the_time_that_is_left(site: Site) -
     Without a heartbeat in time the shim ends the job.
     """
     worker = site.start_worker()
-    job = site.client.submit(["sleep", "1000"], mem="1G")
+    job = site.client.jobs.submit(["sleep", "1000"], mem="1G")
     site.until_state(job.id, JobState.RUNNING)
     assert set() == bad(site)
     site.end(worker, signal.SIGKILL)
@@ -322,7 +322,7 @@ def test_a_job_without_a_worker_is_told_with_the_time_that_is_left(site: Site) -
     assert "is ended in" in alone.seen
     site.start_worker()
     assert set() == bad(site)
-    site.client.cancel(job.id)
+    site.client.jobs.cancel(job.id)
     site.until_state(job.id, JobState.CANCELLED)
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import resource
+import socket
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 import redis
@@ -28,7 +27,7 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.diagnostics import queue_facts, standings
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.safety import check_safety
+from gpuqueue.queue.safety import check_safety, exposures
 from gpuqueue.queue.server_info import server_facts
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.timed_call import CallFailed, TimedCall
@@ -67,7 +66,7 @@ def test_the_store_that_we_start_is_well(store_url: str) -> None:
     """A store started with gpuqueue's settings passes every check. The disk depends on this machine."""
     found = of_store(store_url)
 
-    assert {"answers", "persistence", "writes", "eviction", "memory", "allocator", "disk", "clock"} == set(found)
+    assert {"answers", "access", "persistence", "writes", "eviction", "memory", "disk", "clock"} == set(found)
     assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
     assert "appendfsync always" in found["persistence"].seen
 
@@ -183,6 +182,43 @@ def test_a_store_that_hides_its_configuration_is_no_alarm(start_store: StartStor
     admin.close()
 
 
+def test_a_store_without_a_password_is_reported(start_store: StartStore) -> None:
+    """Any local user can write a job into such a store, which then runs as the worker's account."""
+    url = over_tcp(start_store("--appendonly", "yes"))
+
+    assert Grade.WARNING is of_store(url)["access"].grade
+    (warned,) = check_safety(url)
+    assert "anybody who reaches the store can run code as the worker's account: set a password there" in warned
+
+
+def test_a_store_with_a_password_is_not(start_store: StartStore) -> None:
+    """A password, or the password of an ACL user, is enough."""
+    url = over_tcp(start_store("--appendonly", "yes"))
+    admin = connect(url)
+    admin.config_set("requirepass", "secret")
+    admin.close()
+
+    assert [] == check_safety(url.replace("redis://", "redis://:secret@"))
+
+
+def test_a_certificate_that_is_not_checked_is_reported(store_url: str) -> None:
+    """``ssl_cert_reqs=none`` is what people copy when a certificate is refused."""
+    found = exposures("rediss://:secret@h/0?ssl_cert_reqs=none", server_facts(store_url))
+
+    assert [True] == ["(ssl_cert_reqs=none): others can pose as it" in seen for seen, _ in found]
+
+
+def over_tcp(url: str) -> str:
+    """Let the server at *url* listen on a port too, and return that address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    admin = connect(url)
+    admin.config_set("port", port)
+    admin.close()
+    return f"redis://127.0.0.1:{port}/0"
+
+
 @pytest.mark.parametrize(("off_s", "grade"), [(0, Grade.OK), (-3, Grade.OK), (60, Grade.WARNING), (-60, Grade.WARNING)])
 def test_a_clock_that_is_off_is_told_with_what_hangs_on_it(store_url: str, off_s: float, grade: Grade) -> None:
     """A wrong clock is a warning that says what depends on it. Leases do not, so no job is in danger."""
@@ -236,9 +272,9 @@ def test_a_store_that_wants_a_password_is_not_told_to_be_started(start_store: St
 def test_a_queue_that_is_well_needs_nothing(queue: JobQueue) -> None:
     """A queue with heartbeats from its device, a running job and a working reaper passes every check."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     found = of_queue(queue.url)
 
@@ -257,9 +293,9 @@ def test_a_store_that_was_never_opened_is_found(start_store: StartStore) -> None
 def test_a_store_that_is_being_rebuilt_is_told_until_jobs_start_again(start_store: StartStore) -> None:
     """The finding says what to do if a rebuild does not finish, and afterwards why no job starts during the pause."""
     queue = JobQueue(start_store())
-    epoch = queue.begin()
+    epoch = queue.recovery.begin()
     on_its_way = the(of_queue(queue.url), "opened")
-    queue.open(100_001, epoch=epoch, last=1, pause_s=300)
+    queue.recovery.open(100_001, epoch=epoch, last=1, pause_s=300)
     paused = the(of_queue(queue.url), "opened")
     admin = connect(queue.url)
     admin.hset(keys.META, "claims", queue.now_ms() - 1)
@@ -318,7 +354,7 @@ def test_a_silent_worker_is_worse_while_it_holds_a_job(queue: JobQueue) -> None:
     assert (Grade.WARNING, True) == (idle.grade, idle.remedy.startswith("on nodeA: "))
 
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
     set_seen(queue, "nodeA", "GPU-0", 40_000)
     holding = the(of_queue(queue.url, GPUQUEUE_HOST="nodeA"), "devices", "nodeA 0")
@@ -330,9 +366,9 @@ def test_a_silent_worker_is_worse_while_it_holds_a_job(queue: JobQueue) -> None:
 def test_a_machine_that_was_taken_down_around_its_jobs_is_no_alarm(queue: JobQueue) -> None:
     """After ``down --leave-jobs`` a silent worker gets only a note, because a user stopped it."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
-    queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
     set_seen(queue, "nodeA", "GPU-0", 40_000)
 
     assert Grade.NOTE is the(of_queue(queue.url), "devices", "nodeA 0").grade
@@ -356,7 +392,7 @@ def test_a_killed_down_is_told_from_one_at_work(
 ) -> None:
     """A drain by ``down`` is a warning only if the host process runs and no ``down`` is at work."""
     serve(queue)
-    queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
 
     facts = of_queue(queue.url, moving=moving, host_runs=host_runs, GPUQUEUE_HOST="nodeA")
 
@@ -370,8 +406,8 @@ def test_what_a_person_drained_is_no_fault(queue: JobQueue) -> None:
     Other findings about the device are reported too.
     """
     serve(queue)
-    queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="new fan", by="ada")
-    queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="bob")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="new fan", by="ada")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="bob")
 
     found = [each for each in of_queue(queue.url, GPUQUEUE_HOST="nodeA") if each.about == "nodeA 0"]
 
@@ -384,30 +420,17 @@ def test_what_a_person_drained_is_no_fault(queue: JobQueue) -> None:
 def test_a_device_that_drained_itself_is_warned_of(queue: JobQueue) -> None:
     """A device that was drained after several jobs died on it is a warning. A user must examine it."""
     serve(queue)
-    queue.drain(["GPU-0"], origin=DrainOrigin.DEATHS, why="job 1, 2 and 3", by="")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.DEATHS, why="job 1, 2 and 3", by="")
 
     found = the(of_queue(queue.url), "devices", "nodeA 0")
 
     assert (Grade.WARNING, True) == (found.grade, "gpuqueue resume nodeA:0" in found.remedy)
 
 
-def test_what_an_older_version_said_of_a_drained_device_can_be_read(queue: JobQueue) -> None:
-    """A drain in the format of an older version is read as one by ``down``.
-
-    It was only the reason, and only ``down`` drained.
-    """
-    serve(queue)
-    connect(queue.url).hset(keys.DRAINED, "GPU-0", "this machine is going down (gpuqueue down)")
-
-    found = the(of_queue(queue.url, GPUQUEUE_HOST="nodeA"), "devices", "nodeA 0")
-
-    assert (Grade.WARNING, True) == (found.grade, found.fixable)
-
-
 def test_leases_that_nobody_takes_back_are_found(queue: JobQueue) -> None:
     """Expired leases are a problem, except during the grace period of a reaper that was away."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
     admin = connect(queue.url)
     admin.zadd(keys.LEASES, {"1": queue.now_ms() - 60_000})
@@ -429,7 +452,7 @@ def test_a_reaper_that_is_gone_is_missed_only_while_something_runs(queue: JobQue
     admin = connect(queue.url)
     admin.hset(keys.META, "reap", str(queue.now_ms() - 120_000))
     idle = the(of_queue(queue.url), "reaper")
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
     busy = the(of_queue(queue.url), "reaper")
 
@@ -439,7 +462,7 @@ def test_a_reaper_that_is_gone_is_missed_only_while_something_runs(queue: JobQue
 
 def test_jobs_that_nobody_could_run_are_found(queue: JobQueue) -> None:
     """Jobs that wait without any device are a warning. Submit accepts them, but a user must start a worker."""
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
 
     assert Grade.WARNING is the(of_queue(queue.url), "waiting").grade
 
@@ -473,8 +496,8 @@ def test_a_recorder_that_is_behind_is_found_by_what_waits_longest(queue: JobQueu
 
 def test_a_book_that_does_not_take_over_is_found(queue: JobQueue) -> None:
     """Jobs that stay in the store long after their end are a warning. They remain until the history has them."""
-    queue.submit(make_spec())
-    queue.cancel(1)
+    queue.requests.submit(make_spec())
+    queue.jobs.cancel(1)
     just_ended = the(of_queue(queue.url), "ended")
     admin = connect(queue.url)
     admin.zadd(keys.ENDED, {"1": queue.now_ms() - 60_000})
@@ -501,28 +524,14 @@ def test_workers_tell_their_version_and_their_clock(queue: JobQueue) -> None:
     admin.close()
 
 
-def test_facts_of_an_older_worker_can_be_read(queue: JobQueue) -> None:
-    """Facts from an older worker, without version and clock, are read without a finding."""
-    serve(queue)
-    admin = connect(queue.url)
-    text = str(admin.hget(keys.FACTS, "GPU-0"))
-    admin.hset(keys.FACTS, "GPU-0", text.partition(', "version"')[0] + "}")
-
-    (device,) = queue_facts(queue.url).devices
-
-    assert (None, None) == (device.version, device.clock_ahead_s)
-    assert {Grade.OK} == {each.grade for each in of_queue(queue.url)}
-    admin.close()
-
-
 def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
     """`standings` returns the token of each current run. A waiting job has an empty token, and an unknown job no entry.
 
     For a store that was never opened the result is None.
     """
     serve(queue)
-    queue.submit(make_spec())
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
+    queue.requests.submit(make_spec())
     token = must_claim(queue).token
 
     found = standings(queue.url, [1, 2, 3])
@@ -531,25 +540,3 @@ def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
     assert {1: token, 2: ""} == {job_id: standing.token for job_id, standing in found.items()}
     connect(queue.url).flushall()
     assert standings(queue.url, [1]) is None
-
-
-@pytest.mark.parametrize(
-    ("reported", "used_bytes", "preloaded", "grade", "seen"),
-    [
-        ("jemalloc-5.3.0", 2**30, None, Grade.OK, "jemalloc-5.3.0"),
-        ("libc", 2**20, None, Grade.OK, "some ten thousand jobs"),
-        ("libc", 2**30, None, Grade.NOTE, "one and a half times as long"),
-        ("libc", 2**30, Path("/usr/lib/libjemalloc.so.2"), Grade.OK, "libjemalloc.so.2"),
-    ],
-)
-def test_a_large_store_on_the_c_librarys_allocator_is_told(
-    store_url: str, reported: str, used_bytes: int, preloaded: Path | None, grade: Grade, seen: str
-) -> None:
-    """A large store with the C library's allocator gets a note: its claims take half as long again."""
-    server = dataclasses.replace(server_facts(store_url), allocator=reported, used_bytes=used_bytes)
-    facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None, preloaded=preloaded)
-
-    (found,) = examined("store", facts, [store_room.allocator])
-
-    assert found.grade is grade
-    assert seen in found.seen

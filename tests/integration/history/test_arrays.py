@@ -49,19 +49,19 @@ def first(queue: JobQueue) -> int:
     """Return the id of an array of ten members with a concurrency limit of three."""
     serve(queue, make_offer(slots=100))
     spec = make_spec(argv=("train", "--lr={lr}", "--seed={seed}"), array=SWEEP, mem_bytes=GIB // 64)
-    return queue.submit(spec).id
+    return queue.requests.submit(spec).id
 
 
 def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
     """End a run as its worker would."""
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
-    assert queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1, devices=())
+    assert queue.runs.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1, devices=())
 
 
 def stand(queue: JobQueue, job_id: int) -> Job:
     """Return a job that must exist."""
-    job = queue.get(job_id)
+    job = queue.jobs.get(job_id)
     assert job is not None
     return job
 
@@ -120,7 +120,7 @@ def test_an_array_that_has_ended_says_so(
 ) -> None:
     """An ended array has the counts of its members' endings, including members that never began."""
     run = must_claim(queue)
-    queue.cancel(first)
+    queue.jobs.cancel(first)
     end(queue, run)
     record()
 
@@ -130,7 +130,7 @@ def test_an_array_that_has_ended_says_so(
     assert found.job.tally is not None
     assert JobState.CANCELLED is found.job.state
     assert {"succeeded": 1, "failed": 0, "cancelled": 9, "lost": 0} == found.job.tally.ended
-    assert queue.get(first) is None
+    assert queue.jobs.get(first) is None
     assert [Act.SUBMIT, Act.ARRAY, Act.CANCEL, Act.ARRAY] == [event.act for event in database.events(first)]
 
 
@@ -142,10 +142,10 @@ def test_it_comes_back_as_far_as_it_had_come(
     No member runs twice, and no id is used again.
     """
     ended, running, starting = must_claim(queue), must_claim(queue), must_claim(queue)
-    queue.started(running.job_id, running.token, lease_s=LEASE_S, log_path="/l", devices=(DEVICE,))
+    queue.runs.started(running.job_id, running.token, lease_s=LEASE_S, log_path="/l", devices=(DEVICE,))
     end(queue, ended, code=1)
-    queue.part(first, "cancel", Indexes.parse("7-8"))
-    queue.part(first, "hold", Indexes.parse("9"))
+    queue.jobs.part(first, "cancel", Indexes.parse("7-8"))
+    queue.jobs.part(first, "hold", Indexes.parse("9"))
     before = [stand(queue, each) for each in (first, running.job_id, starting.job_id)]
     record()
 
@@ -155,12 +155,12 @@ def test_it_comes_back_as_far_as_it_had_come(
     tally = stand(queue, first).tally
     assert tally is not None
     assert ("3-6", "9") == (str(tally.left), str(tally.held))
-    assert queue.submit(make_spec(mem_bytes=GIB // 64)).id > first + 10
+    assert queue.requests.submit(make_spec(mem_bytes=GIB // 64)).id > first + 10
     third = must_claim(queue)
     assert (Member(first, 3), "--seed=3") == (third.member, third.spec.argv[2])
     for each in (running, starting, third):
         end(queue, each)
-    queue.cancel(first)
+    queue.jobs.cancel(first)
     assert claim(queue, nonce="late") is not None, "what was submitted after it"
     record()
     reported = database.get(first)
@@ -175,7 +175,7 @@ def test_all_members_taken_is_no_array_to_start_again(
 ) -> None:
     """An array whose last member runs is restored as running."""
     serve(queue, make_offer(slots=100))
-    first = queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-1"))).id
+    first = queue.requests.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-1"))).id
     one, two = must_claim(queue), must_claim(queue)
     end(queue, one)
     record()
@@ -195,13 +195,13 @@ def test_a_run_that_the_book_missed_is_no_member_to_start_again(
 
     The store failed right after the claim. The worker offers the run, and no other claim gets the member.
     """
-    later = queue.submit(make_spec(mem_bytes=GIB // 64)).id
+    later = queue.requests.submit(make_spec(mem_bytes=GIB // 64)).id
     record()
     missed = must_claim(queue)
 
     lose_data(queue, database)
     stray = stray_of(missed)
-    assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
+    assert JobState.RUNNING is queue.runs.adopt(stray, lease_s=LEASE_S)
 
     client = connect(queue.url)
     assert [] == faults(dump(client))
@@ -214,7 +214,7 @@ def test_a_run_that_the_book_missed_is_no_member_to_start_again(
     reported = database.get(missed.job_id)
     assert reported is not None
     assert (JobState.SUCCEEDED, Member(first, 0)) == (reported.job.state, reported.job.member)
-    assert queue.adopt(stray, lease_s=LEASE_S) is None, "it has ended, and is forgotten"
+    assert queue.runs.adopt(stray, lease_s=LEASE_S) is None, "it has ended, and is forgotten"
 
 
 def test_a_second_run_that_the_book_missed_is_taken_back(
@@ -225,8 +225,8 @@ def test_a_second_run_that_the_book_missed_is_taken_back(
     The member waits in the rebuilt store, and the run is matched by the array and index.
     """
     lost = must_claim(queue)
-    queue.lose(lost.job_id, lost.token, loss_limit=3, detail="gone")
-    queue.part(first, "hold", Indexes.parse("1-9"))
+    queue.runs.lose(lost.job_id, lost.token, loss_limit=3, detail="gone")
+    queue.jobs.part(first, "hold", Indexes.parse("1-9"))
     record()
     missed = must_claim(queue)
     assert (lost.job_id, 2) == (missed.job_id, missed.attempt)
@@ -235,7 +235,7 @@ def test_a_second_run_that_the_book_missed_is_taken_back(
     stray = stray_of(missed)
     assert JobState.QUEUED is stand(queue, missed.job_id).state
 
-    assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
+    assert JobState.RUNNING is queue.runs.adopt(stray, lease_s=LEASE_S)
     client = connect(queue.url)
     assert [] == faults(dump(client))
     client.close()
@@ -279,9 +279,9 @@ def test_an_array_that_was_born_held_is_held_after_a_loss(
 
     Regression: it came back waiting for its other dependencies and then started on its own.
     """
-    parent = queue.submit(make_spec(waits=Waits(hold=True))).id
+    parent = queue.requests.submit(make_spec(waits=Waits(hold=True))).id
     waits = Waits(hold=True, after=(Dependency(parent),))
-    array = queue.submit(make_spec(array=Array.parse("0-1"), waits=waits)).id
+    array = queue.requests.submit(make_spec(array=Array.parse("0-1"), waits=waits)).id
     record()
 
     lose_data(queue, database)
@@ -301,10 +301,10 @@ def test_an_array_began_with_its_first_member(
     began = stand(queue, first).started_at
     assert began is not None
 
-    queue.edit(first, lambda spec: replace(spec, array=replace(spec.array, at_once=2) if spec.array else None))
-    queue.move(first, front=True)
+    queue.requests.edit(first, lambda spec: replace(spec, array=replace(spec.array, at_once=2) if spec.array else None))
+    queue.jobs.move(first, front=True)
     end(queue, run)
-    queue.hold(first)
+    queue.jobs.hold(first)
     record()
 
     kept = database.get(first)
@@ -323,8 +323,8 @@ def test_the_book_tells_which_members_never_began(
     record()
     assert Indexes() == database.never_began(first)
 
-    queue.part(first, "cancel", Indexes.parse("0,3-4,7"))
-    queue.part(first, "hold", Indexes.parse("9"))
+    queue.jobs.part(first, "cancel", Indexes.parse("0,3-4,7"))
+    queue.jobs.part(first, "hold", Indexes.parse("9"))
     record()
 
     assert "3-4,7" == str(database.never_began(first))
@@ -341,12 +341,12 @@ def test_what_an_array_waited_for_never_came(
     Regression: they waited in the history for ever, and so did jobs that depended on one of them.
     """
     serve(queue, make_offer())
-    parent = queue.submit(make_spec(waits=Waits(hold=True))).id
-    array = queue.submit(make_spec(array=Array.parse("0-2"), waits=Waits(after=(Dependency(parent),)))).id
+    parent = queue.requests.submit(make_spec(waits=Waits(hold=True))).id
+    array = queue.requests.submit(make_spec(array=Array.parse("0-2"), waits=Waits(after=(Dependency(parent),)))).id
     if hold:
-        queue.part(array, "hold", Indexes.parse(hold))
+        queue.jobs.part(array, "hold", Indexes.parse(hold))
     record()
-    queue.cancel(parent)
+    queue.jobs.cancel(parent)
     assert claim(queue) is None
     record()
 
@@ -360,15 +360,15 @@ def test_what_an_array_waited_for_never_came(
     assert ("", "") == tuple(row)
 
     lose_data(queue, database)
-    assert None is queue.get(array)
+    assert None is queue.jobs.get(array)
     assert "0-2" == str(database.never_began(array))
 
 
 def test_an_array_that_was_left_waiting_in_the_book_waits_no_more(
     queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
-    """An ended array has no waiting members, even if a history of an older version says so."""
-    queue.part(first, "cancel")
+    """An ended array has no waiting members, whatever its row says."""
+    queue.jobs.part(first, "cancel")
     record()
     with database._engine.begin() as connection:
         connection.execute(sa.update(jobs).where(jobs.c.id == first).values(array_left="0-8", array_held="9"))

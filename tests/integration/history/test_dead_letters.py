@@ -42,7 +42,7 @@ def unwritten(url: str) -> list[dict[str, Any]]:
     """Return the dead letters in order."""
     engine = open_engine(url)
     with reading(engine) as connection:
-        found = connection.execute(sa.text("SELECT * FROM unwritten_events ORDER BY event_id")).mappings().all()
+        found = connection.execute(sa.text("SELECT * FROM dead_letters ORDER BY event_id")).mappings().all()
     engine.dispose()
     return [dict(each) for each in found]
 
@@ -63,23 +63,23 @@ def test_what_no_table_takes_is_set_aside_whole(
     The events have numbers and texts of every kind that one of the databases refuses.
     """
     queue, client = JobQueue(store_url), connect(store_url)
-    queue.open(0)
-    first = queue.submit(make_spec(name="first")).id
+    queue.recovery.open(0)
+    first = queue.requests.submit(make_spec(name="first")).id
     for each in POISON:
         client.xadd(keys.OUTBOX, each)
-    last = queue.submit(make_spec(name="last", env={"TOKEN": "hunter2"})).id
+    last = queue.requests.submit(make_spec(name="last", env={"TOKEN": "hunter2"})).id
     recorder = Recorder(Settings.load({}), queue, database)
 
     while recorder.record(0):
         pass
 
-    assert (0, None) == queue.backlog()
+    assert (0, None) == queue.outbox.backlog()
     assert {first, last} <= {record.job.id for record in database.history(HistoryQuery())}
     kept = unwritten(history_url)
     assert kept
     for each in kept:
         whole = json.loads(each["fields"])
-        assert each["why"]
+        assert each["error"]
         assert whole["job"] in {10**30, 5, 6, 1}
         assert whole.get("spec", "").isascii() or "\udcff" in whole["spec"]
     assert 10**30 in [json.loads(each["fields"])["job"] for each in kept]
@@ -98,7 +98,7 @@ def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
     PostgreSQL refuses the report with an error that it also uses for its own failures.
     """
     serve(queue)
-    bad, good = (queue.submit(make_spec()).id for _ in range(2))
+    bad, good = (queue.requests.submit(make_spec()).id for _ in range(2))
     claimed = must_claim(queue)
     recorder = Recorder(Settings.load({}), queue, database)
     recorder.record(0)
@@ -126,7 +126,7 @@ def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
     found = _examined(history_url)
     assert Grade.WARNING is found.grade
     assert f"it could not take 2 events, the first of job {bad}: " in found.seen
-    assert "unwritten_events" in found.remedy
+    assert "dead_letters" in found.remedy
 
 
 def test_a_book_that_took_everything_is_well(database: HistoryDatabase, history_url: str) -> None:
@@ -139,7 +139,7 @@ def test_a_database_that_fails_is_no_fault_of_the_event(
     queue: JobQueue, database: HistoryDatabase, history_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lack of memory or file descriptors makes no dead letter: the event is written later."""
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     recorder = Recorder(Settings.load({}), queue, database)
     for error in (MemoryError(), OSError(24, "Too many open files")):
 
@@ -172,17 +172,17 @@ def test_no_secret_is_told_of_a_row_that_is_refused(
                 f"CREATE TRIGGER t BEFORE INSERT ON jobs WHEN NEW.name = 'nobody' BEGIN {no}; END"
             )
     engine.dispose()
-    queue.submit(make_spec(name="nobody", env={"TOKEN": "hunter2"}))
-    queue.submit(make_spec(name="somebody"))
+    queue.requests.submit(make_spec(name="nobody", env={"TOKEN": "hunter2"}))
+    queue.requests.submit(make_spec(name="somebody"))
 
     with caplog.at_level(logging.DEBUG, "workers"):
         Recorder(Settings.load({}), queue, database).record(0)
 
     assert ["somebody"] == [record.job.spec.name for record in database.history(HistoryQuery())]
     (kept,) = unwritten(history_url)
-    assert "ours" in kept["why"]
+    assert "ours" in kept["error"]
     assert "hunter2" in kept["fields"]
-    assert "hunter2" not in caplog.text + kept["why"]
+    assert "hunter2" not in caplog.text + kept["error"]
 
 
 def _examined(url: str) -> Any:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from factories import make_offer, make_spec, must_claim, serve
+from template_history import empty_tables
 
 from gpuqueue.errors import HistoryUnreachable
-from gpuqueue.history import migrate
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.refill import GONE
 from gpuqueue.model.dependencies import Dependency, Waits
@@ -45,16 +45,10 @@ def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
     return all_of_it
 
 
-def empty(url: str) -> None:
-    """Replace a database's tables by empty ones."""
-    migrate.downgrade(url, "base")
-    migrate.upgrade(url)
-
-
 def start(queue: JobQueue) -> Claim:
     """Claim and start the next job."""
     claimed = must_claim(queue)
-    queue.started(claimed.job_id, claimed.token, lease_s=300, log_path="/runs/log", devices=(DEVICE,))
+    queue.runs.started(claimed.job_id, claimed.token, lease_s=300, log_path="/runs/log", devices=(DEVICE,))
     return claimed
 
 
@@ -62,7 +56,9 @@ def finish(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
     """Finish a run as its worker would."""
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
-    assert queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=(DEVICE,))
+    assert queue.runs.finish(
+        claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=(DEVICE,)
+    )
 
 
 def known(database: HistoryDatabase, job_id: int) -> Record:
@@ -80,17 +76,17 @@ def test_what_lives_is_written_down_again(
     Earlier ended jobs are lost, and later events are recorded as usual.
     """
     serve(queue)
-    ended, running, starting, lost, held, queued = (queue.submit(make_spec(name=name)).id for name in "ersHhq")
+    ended, running, starting, lost, held, queued = (queue.requests.submit(make_spec(name=name)).id for name in "ersHhq")
     finish(queue, start(queue))
     run = start(queue)
     token = must_claim(queue).token
-    queue.lose(lost, must_claim(queue).token, loss_limit=1, detail="gone")
-    queue.hold(held)
+    queue.runs.lose(lost, must_claim(queue).token, loss_limit=1, detail="gone")
+    queue.jobs.hold(held)
     record()
     before = {job_id: known(database, job_id) for job_id in (running, starting, held, queued)}
     assert known(database, ended)
 
-    empty(history_url)
+    empty_tables(history_url)
     record()
 
     assert database.get(ended) is None
@@ -106,8 +102,8 @@ def test_what_lives_is_written_down_again(
         str(known(database, running).runs[0].ending),
     )
     assert [Act.RESTORE, Act.FINISH] == [event.act for event in database.events(running)]
-    assert queue.get(running) is None, "the queue forgets what the history has"
-    assert queued + 1 == queue.submit(make_spec()).id
+    assert queue.jobs.get(running) is None, "the queue forgets what the history has"
+    assert queued + 1 == queue.requests.submit(make_spec()).id
 
 
 def test_what_ends_while_the_book_is_away_is_recorded_whole(
@@ -118,33 +114,33 @@ def test_what_ends_while_the_book_is_away_is_recorded_whole(
     Its end is in the outbox and its claim is not. The exit code must not get lost.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     old = start(queue)
     record()
     finish(queue, old, 7)
-    queue.submit(make_spec(name="new"))
+    queue.requests.submit(make_spec(name="new"))
     finish(queue, start(queue), 8)
-    waiting = queue.submit(make_spec()).id
+    waiting = queue.requests.submit(make_spec()).id
 
-    empty(history_url)
+    empty_tables(history_url)
     record()
 
     assert ["exit 7", "exit 8"] == [str(known(database, each).runs[-1].ending) for each in (1, 2)]
     assert ["/runs/log"] * 2 == [known(database, each).runs[-1].log_path for each in (1, 2)]
     assert JobState.QUEUED is known(database, waiting).job.state
-    assert [waiting] == [job.id for job in queue.live()]
+    assert [waiting] == [job.id for job in queue.jobs.live()]
 
 
 def test_a_book_that_lost_nothing_is_left_alone(
     queue: JobQueue, database: HistoryDatabase, record: Callable[[], None]
 ) -> None:
     """A complete history is left unchanged: a new one, one in use, and one whose recorder died before it settled."""
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     assert catch_up(queue, database) is None
     record()
     assert catch_up(queue, database) is None
-    queue.cancel(1)
-    events, epoch = queue.events("0-0"), queue.epoch()
+    queue.jobs.cancel(1)
+    events, epoch = queue.outbox.events("0-0"), queue.epoch()
     assert database.apply(events, expected=database.cursor(), epoch=epoch or "")
 
     assert catch_up(queue, database) is None
@@ -158,14 +154,14 @@ def test_a_book_lost_right_after_the_store_is_written_down_too(
 
     No event names the jobs that the store got from the history: nothing was recorded in this epoch yet.
     """
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     record()
     client = connect(store_url)
     client.flushall()
     client.close()
     assert open_queue(queue, database, lease_s=300)
 
-    empty(history_url)
+    empty_tables(history_url)
     record()
 
     assert JobState.QUEUED is known(database, 1).job.state
@@ -176,16 +172,16 @@ def test_ids_go_on_when_first_the_book_is_lost_and_then_the_store(
 ) -> None:
     """Ids continue when the history is lost and then the store, although the store had no job left to record again."""
     for _ in range(3):
-        queue.cancel(queue.submit(make_spec()).id)
+        queue.jobs.cancel(queue.requests.submit(make_spec()).id)
     record()
-    empty(history_url)
+    empty_tables(history_url)
     record()
     client = connect(store_url)
     client.flushall()
     client.close()
 
     assert open_queue(queue, database, lease_s=300)
-    assert 3 + ID_GAP + 1 == queue.submit(make_spec()).id
+    assert 3 + ID_GAP + 1 == queue.requests.submit(make_spec()).id
     assert database.get(3) is None
 
 
@@ -200,15 +196,15 @@ def test_an_older_copy_of_the_book_is_brought_up_to_date(
     """
     path = tmp_path / "history.db"
     serve(queue, make_offer(slots=9))
-    ended, runs_on, again, waits = (queue.submit(make_spec()).id for _ in range(4))
+    ended, runs_on, again, waits = (queue.requests.submit(make_spec()).id for _ in range(4))
     claims = [start(queue) for _ in range(3)]
     record()
     database.close()
     shutil.copy(path, tmp_path / "copy.db")
     finish(queue, claims[0])
-    queue.lose(again, claims[2].token, loss_limit=3, detail="gone")
+    queue.runs.lose(again, claims[2].token, loss_limit=3, detail="gone")
     second = start(queue)
-    new = queue.submit(make_spec()).id
+    new = queue.requests.submit(make_spec()).id
     record()
     database.close()
     for old in tmp_path.glob("history.db*"):
@@ -232,7 +228,7 @@ def test_an_older_copy_of_the_book_is_brought_up_to_date(
     client.flushall()
     client.close()
     assert open_queue(queue, database, lease_s=300)
-    assert [again, waits, new] == [job.id for job in queue.live()]
+    assert [again, waits, new] == [job.id for job in queue.jobs.live()]
 
 
 @pytest.mark.parametrize("backend", ["sqlite"])
@@ -260,14 +256,14 @@ def test_the_history_of_another_store_is_not_touched(
 
     With a wrong database URL, the jobs of two sites have the same ids.
     """
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     record()
     before = database.get(1)
     cursor = database.cursor()
     assert cursor is not None
     assert database.turn_to("another", expected=cursor)
 
-    queue.cancel(1)
+    queue.jobs.cancel(1)
     with pytest.raises(HistoryUnreachable, match="belongs to another store"):
         record()
 
@@ -279,9 +275,9 @@ def test_two_recorders_that_notice_at_once_write_it_once(
 ) -> None:
     """Two recorders that detect the loss at once record the jobs once: the cursor moves in the same transaction."""
     for _ in range(5):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     record()
-    empty(history_url)
+    empty_tables(history_url)
     back = []
     together = threading.Barrier(2)
 
@@ -307,12 +303,12 @@ def test_a_job_that_cannot_be_read_keeps_no_other_from_being_told(
 ) -> None:
     """An unreadable job does not stop the others, for example after a validation rule became stricter."""
     for _ in range(3):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     record()
     client = connect(store_url)
     client.set("{gq}:s:2", "{}")
     client.close()
-    empty(history_url)
+    empty_tables(history_url)
 
     record()
 
@@ -324,19 +320,24 @@ def test_what_waits_is_written_down_again_with_what_it_waits_for(
 ) -> None:
     """Waiting jobs are recorded again with what they wait for, and survive a later loss of the store."""
     serve(queue)
-    parent = queue.submit(make_spec(waits=Waits(hold=True))).id
+    parent = queue.requests.submit(make_spec(waits=Waits(hold=True))).id
     waits = Waits(after=(Dependency(parent),), begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc))
-    child, retried = queue.submit(make_spec(waits=waits)).id, queue.submit(make_spec(retries=Retries(times=2))).id
+    child, retried = (
+        queue.requests.submit(make_spec(waits=waits)).id,
+        queue.requests.submit(make_spec(retries=Retries(times=2))).id,
+    )
     ending = Ending.from_status(1)
-    queue.finish(retried, start(queue).token, state=JobState.FAILED, ending=ending, duration_s=1.0, devices=(DEVICE,))
-    before = [queue.get(each) for each in (parent, child, retried)]
+    queue.runs.finish(
+        retried, start(queue).token, state=JobState.FAILED, ending=ending, duration_s=1.0, devices=(DEVICE,)
+    )
+    before = [queue.jobs.get(each) for each in (parent, child, retried)]
     record()
 
-    empty(history_url)
+    empty_tables(history_url)
     record()
     client = connect(queue.url)
     client.flushall()
     client.close()
     open_queue(queue, database, lease_s=300)
 
-    assert before == [queue.get(each) for each in (parent, child, retried)]
+    assert before == [queue.jobs.get(each) for each in (parent, child, retried)]

@@ -43,10 +43,10 @@ class Stopping(threading.Event):
 
 def through(queue: JobQueue) -> None:
     """Run one job completely, which makes four events."""
-    job_id, claimed = queue.submit(make_spec()).id, must_claim(queue)
-    queue.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    job_id, claimed = queue.requests.submit(make_spec()).id, must_claim(queue)
+    queue.runs.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
     ended = Ending.from_status(0)
-    queue.finish(job_id, claimed.token, state=JobState.SUCCEEDED, ending=ended, duration_s=1.0, devices=())
+    queue.runs.finish(job_id, claimed.token, state=JobState.SUCCEEDED, ending=ended, duration_s=1.0, devices=())
 
 
 def test_a_row_of_short_jobs_is_written_in_few_transactions(
@@ -86,7 +86,7 @@ def test_a_full_batch_is_followed_at_once(
     Recorder(Settings.load({}), queue, database).loop(stopping)
 
     assert [] == stopping.pauses_s
-    assert 0 == queue.backlog()[0]
+    assert 0 == queue.outbox.backlog()[0]
 
 
 def test_what_was_waited_for_is_not_followed_by_a_pause(

@@ -121,7 +121,7 @@ def test_it_makes_no_file(path: Path, url: str) -> None:
     _says_why(url, "is not there yet")
 
 
-@pytest.mark.parametrize(("revision", "words"), [("0001", "older"), ("9999", "newer")])
+@pytest.mark.parametrize(("revision", "words"), [("0000", "older"), ("9999", "newer")])
 def test_other_tables_are_not_read(path: Path, url: str, revision: str, words: str) -> None:
     """The reader refuses tables of another version."""
     with closing(sqlite3.connect(path)) as file, file:
@@ -192,8 +192,8 @@ def test_behind_a_shut_door_the_whole_book_answers(tmp_path: Path, migrated_sqli
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
     reported = []
     for address in (settings.database_url, f"{settings.database_url}?timeout=7"):
-        with Connection(replace(settings, database_url=address)) as connection:
-            reported.append((connection._written(1), connection._database is None))
+        with closing(Connection(replace(settings, database_url=address))) as connection:
+            reported.append((connection.recorded(1), connection._database is None))
 
     assert reported[0][0] == reported[1][0] is not None
     assert [True, False] == [is_light for _, is_light in reported]

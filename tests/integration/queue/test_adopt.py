@@ -45,20 +45,20 @@ def of_claim(claimed: Claim) -> Stray:
 
 def last_event(queue: JobQueue) -> Event:
     """Return the last event in the outbox."""
-    return queue.events("0-0", most=1000)[-1]
+    return queue.outbox.events("0-0", most=1000)[-1]
 
 
 def finish(queue: JobQueue, token: str, job_id: int = 1) -> bool:
     """Finish a run as its worker would."""
     ending = Ending.from_status(0)
-    return queue.finish(job_id, token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=())
+    return queue.runs.finish(job_id, token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=())
 
 
 @pytest.fixture
 def rebuilt(store_url: str) -> Iterator[JobQueue]:
     """Return a queue whose store lost its data. The history has jobs up to 5."""
     queue = JobQueue(store_url)
-    queue.open(100, last=5)
+    queue.recovery.open(100, last=5)
     serve(queue)
     yield queue
     queue.close()
@@ -70,17 +70,17 @@ def test_a_run_whose_claim_the_book_never_saw_is_taken_back(queue: JobQueue) -> 
     It keeps its token and memory, and no other worker can claim its job.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
 
-    assert JobState.RUNNING is queue.adopt(stray(), lease_s=300)
+    assert JobState.RUNNING is queue.runs.adopt(stray(), lease_s=300)
 
     assert claim(queue) is None
-    job = queue.get(1)
+    job = queue.jobs.get(1)
     assert job is not None
     assert (JobState.RUNNING, 1, "nodeA", ("GPU-0",)) == (job.state, job.attempt, job.host, job.devices)
-    assert (GIB, (1,)) == (queue.devices()[0].allocated_bytes, queue.devices()[0].jobs)
+    assert (GIB, (1,)) == (queue.devices.all()[0].allocated_bytes, queue.devices.all()[0].jobs)
     alive = [Alive(job_id=1, token="1.abc", observed={"GPU-0": 7})]
-    assert {"1.abc"} == queue.heartbeat(make_offer(), alive, lease_s=300).go_on
+    assert {"1.abc"} == queue.devices.heartbeat(make_offer(), alive, lease_s=300).go_on
     event = last_event(queue)
     assert (Act.ADOPT, JobState.RUNNING, 1) == (event.act, event.state, event.attempt)
     assert ("/runs/log", (DEVICE,)) == decode_started(event.fields["started"])
@@ -88,35 +88,35 @@ def test_a_run_whose_claim_the_book_never_saw_is_taken_back(queue: JobQueue) -> 
         event.fields[name] for name in ("host", "worker", "devices", "lease", "claimed")
     )
     assert finish(queue, "1.abc")
-    assert (0, 0) == queue.counts()
+    assert (0, 0) == queue.jobs.counts()
 
 
 def test_a_held_job_that_runs_is_taken_back(queue: JobQueue) -> None:
     """A held job with a run is adopted: it was released in the last moments."""
     serve(queue)
-    queue.submit(make_spec())
-    queue.hold(1)
+    queue.requests.submit(make_spec())
+    queue.jobs.hold(1)
 
-    assert JobState.RUNNING is queue.adopt(stray(), lease_s=300)
+    assert JobState.RUNNING is queue.runs.adopt(stray(), lease_s=300)
     assert claim(queue) is None
-    assert JobState.RUNNING is queue.release(1)
+    assert JobState.RUNNING is queue.jobs.release(1)
 
 
 def test_a_run_that_the_store_knows_only_renews_its_lease(queue: JobQueue, store_url: str) -> None:
     """An offer of a known run only renews its lease. Every starting worker can offer its runs at any time."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     claimed = must_claim(queue)
-    queue.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
-    before = len(queue.events("0-0"))
+    queue.runs.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
+    before = len(queue.outbox.events("0-0"))
     client = connect(store_url)
     client.zadd("{gq}:leases", {"1": 1})
 
-    assert JobState.RUNNING is queue.adopt(of_claim(claimed), lease_s=300)
+    assert JobState.RUNNING is queue.runs.adopt(of_claim(claimed), lease_s=300)
     assert (client.zscore("{gq}:leases", "1") or 0) > queue.now_ms()
-    queue.cancel(1)
-    assert JobState.CANCELLING is queue.adopt(of_claim(claimed), lease_s=300)
-    assert before + 1 == len(queue.events("0-0"))
+    queue.jobs.cancel(1)
+    assert JobState.CANCELLING is queue.runs.adopt(of_claim(claimed), lease_s=300)
+    assert before + 1 == len(queue.outbox.events("0-0"))
     client.close()
 
 
@@ -125,20 +125,20 @@ def test_a_run_with_an_id_out_of_reach_is_not_taken_back(rebuilt: JobQueue) -> N
 
     Its directory was damaged, and all later jobs would have had the same id.
     """
-    assert rebuilt.adopt(stray(2**52 + 1), lease_s=300) is None
+    assert rebuilt.runs.adopt(stray(2**52 + 1), lease_s=300) is None
 
-    assert 101 == rebuilt.submit(make_spec()).id
-    assert JobState.RUNNING is rebuilt.adopt(stray(2**52), lease_s=300)
-    assert [2**52 + 1, 2**52 + 2] == [rebuilt.submit(make_spec()).id for _ in range(2)]
+    assert 101 == rebuilt.requests.submit(make_spec()).id
+    assert JobState.RUNNING is rebuilt.runs.adopt(stray(2**52), lease_s=300)
+    assert [2**52 + 1, 2**52 + 2] == [rebuilt.requests.submit(make_spec()).id for _ in range(2)]
 
 
 def test_a_run_that_started_unseen_is_told_to_run(queue: JobQueue) -> None:
     """The adoption of a claimed run records its start. The history has only the claim and needs the log path."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     claimed = must_claim(queue)
 
-    assert JobState.RUNNING is queue.adopt(of_claim(claimed), lease_s=300)
+    assert JobState.RUNNING is queue.runs.adopt(of_claim(claimed), lease_s=300)
 
     event = last_event(queue)
     assert (Act.ADOPT, {"token", "claimed", "started"}) == (event.act, set(event.fields))
@@ -150,39 +150,39 @@ def test_a_run_that_is_over_for_the_store_is_not_taken_back(queue: JobQueue) -> 
     It was lost and its job waits again, or the job has another run.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     first = must_claim(queue)
-    queue.lose(1, first.token, loss_limit=3, detail="no worker renewed its lease in time")
+    queue.runs.lose(1, first.token, loss_limit=3, detail="no worker renewed its lease in time")
 
-    assert queue.adopt(of_claim(first), lease_s=300) is None
+    assert queue.runs.adopt(of_claim(first), lease_s=300) is None
     second = must_claim(queue)
-    assert queue.adopt(of_claim(first), lease_s=300) is None
+    assert queue.runs.adopt(of_claim(first), lease_s=300) is None
     assert second.token != first.token
     assert finish(queue, second.token)
-    assert queue.adopt(of_claim(first), lease_s=300) is None
+    assert queue.runs.adopt(of_claim(first), lease_s=300) is None
 
 
 def test_an_end_that_was_told_is_known_until_the_book_has_it(queue: JobQueue) -> None:
     """A reported end stays known until the history has it. The run directory is reserved for as long."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     claimed = must_claim(queue)
     finish(queue, claimed.token)
     epoch = queue.epoch()
     assert epoch is not None
 
-    assert JobState.SUCCEEDED is queue.adopt(of_claim(claimed), lease_s=300)
-    assert {claimed.token: JobState.SUCCEEDED} == queue.unrecorded(epoch, {1: claimed.token})
-    assert {} == queue.unrecorded(epoch, {1: "1.other"})
-    assert queue.unrecorded("another", {1: claimed.token}) is None
+    assert JobState.SUCCEEDED is queue.runs.adopt(of_claim(claimed), lease_s=300)
+    assert {claimed.token: JobState.SUCCEEDED} == queue.runs.unrecorded(epoch, {1: claimed.token})
+    assert {} == queue.runs.unrecorded(epoch, {1: "1.other"})
+    assert queue.runs.unrecorded("another", {1: claimed.token}) is None
 
 
 def test_a_cancelled_job_is_not_brought_back_by_its_run(queue: JobQueue) -> None:
     """A job that was cancelled before its worker came is not restored by its run. The run is ended."""
-    queue.submit(make_spec())
-    queue.cancel(1)
+    queue.requests.submit(make_spec())
+    queue.jobs.cancel(1)
 
-    assert queue.adopt(stray(), lease_s=300) is None
+    assert queue.runs.adopt(stray(), lease_s=300) is None
 
 
 def test_a_job_of_the_lost_store_that_nobody_heard_of_comes_back_with_its_run(rebuilt: JobQueue) -> None:
@@ -192,15 +192,15 @@ def test_a_job_of_the_lost_store_that_nobody_heard_of_comes_back_with_its_run(re
     """
     spec = make_spec(name="unheard", time_limit_s=60.0, pool="")
 
-    assert JobState.RUNNING is rebuilt.adopt(stray(7, spec=spec), lease_s=300)
+    assert JobState.RUNNING is rebuilt.runs.adopt(stray(7, spec=spec), lease_s=300)
 
-    job = rebuilt.get(7)
+    job = rebuilt.jobs.get(7)
     assert job is not None
     assert (spec, JobState.RUNNING) == (job.spec, job.state)
-    assert [7] == [each.id for each in rebuilt.live()]
+    assert [7] == [each.id for each in rebuilt.jobs.live()]
     assert encode_spec(spec) == last_event(rebuilt).fields["spec"]
     assert finish(rebuilt, "1.abc", 7)
-    assert 101 == rebuilt.submit(make_spec()).id
+    assert 101 == rebuilt.requests.submit(make_spec()).id
 
 
 @pytest.mark.parametrize(("kind", "meant"), [(DeviceKind.GPU, "gpu"), (DeviceKind.CPU, None)])
@@ -212,11 +212,11 @@ def test_a_job_that_was_made_up_of_a_run_on_a_gpu_goes_on_only_there(
     Its request has no device filter, and no GPU may be known by then.
     """
     uuid = "GPU-0" if kind is DeviceKind.GPU else "cpu-0"
-    assert rebuilt.adopt(stray(7, devices=(replace(DEVICE, kind=kind, uuid=uuid),)), lease_s=300)
+    assert rebuilt.runs.adopt(stray(7, devices=(replace(DEVICE, kind=kind, uuid=uuid),)), lease_s=300)
     assert meant == last_event(rebuilt).fields.get("meant")
-    rebuilt.withdraw("nodeA", "GPU-0")
+    rebuilt.devices.withdraw("nodeA", "GPU-0")
 
-    rebuilt.lose(7, "1.abc", loss_limit=3, detail="gone")
+    rebuilt.runs.lose(7, "1.abc", loss_limit=3, detail="gone")
     serve(rebuilt, make_offer(device=make_device("cpu-0", kind=DeviceKind.CPU)))
 
     assert (claim(rebuilt, "cpu-0") is None) == (meant is not None)
@@ -228,13 +228,13 @@ def test_a_job_that_ended_is_never_made_up_again(rebuilt: JobQueue, store_url: s
     The history had all jobs up to 5, so a missing job up to 5 has ended. Jobs 101 and 7 were in this store, and the
     history has them by now.
     """
-    rebuilt.submit(make_spec())
-    assert rebuilt.adopt(stray(7), lease_s=300)
+    rebuilt.requests.submit(make_spec())
+    assert rebuilt.runs.adopt(stray(7), lease_s=300)
     client = connect(store_url)
     for job_id in (7, 101):
         client.delete("{gq}:j:" + str(job_id))  # as settle.lua does
 
-    assert [None] * 4 == [rebuilt.adopt(stray(each), lease_s=300) for each in (3, 5, 7, 101)]
+    assert [None] * 4 == [rebuilt.runs.adopt(stray(each), lease_s=300) for each in (3, 5, 7, 101)]
     client.close()
 
 
@@ -244,8 +244,8 @@ def test_without_its_spec_a_job_cannot_be_made_up(rebuilt: JobQueue) -> None:
     The spec is damaged, missing in that older version, or invalid.
     """
     for payload in (None, "", "{", "{}"):
-        assert rebuilt.adopt(stray(7, payload=payload), lease_s=300) is None
-    assert [] == rebuilt.live()
+        assert rebuilt.runs.adopt(stray(7, payload=payload), lease_s=300) is None
+    assert [] == rebuilt.jobs.live()
 
 
 def test_a_run_of_a_store_and_a_book_that_are_both_gone_keeps_its_id(store_url: str) -> None:
@@ -254,11 +254,11 @@ def test_a_run_of_a_store_and_a_book_that_are_both_gone_keeps_its_id(store_url: 
     No new job gets that id, and runs with lower ids are adopted later as well.
     """
     queue = JobQueue(store_url)
-    queue.open(0)
+    queue.recovery.open(0)
 
-    assert JobState.RUNNING is queue.adopt(stray(9), lease_s=300)
-    assert JobState.RUNNING is queue.adopt(stray(4), lease_s=300)
-    assert 10 == queue.submit(make_spec()).id
+    assert JobState.RUNNING is queue.runs.adopt(stray(9), lease_s=300)
+    assert JobState.RUNNING is queue.runs.adopt(stray(4), lease_s=300)
+    assert 10 == queue.requests.submit(make_spec()).id
     queue.close()
 
 
@@ -267,23 +267,23 @@ def test_a_run_is_not_taken_for_that_of_another_job_of_the_same_id(queue: JobQue
 
     After the loss of the store and the history ids start again.
     """
-    queue.submit(make_spec(name="new"))
+    queue.requests.submit(make_spec(name="new"))
 
-    assert queue.adopt(stray(1, spec=make_spec(name="old")), lease_s=300) is None
-    assert JobState.QUEUED is queue.get(1).state  # type: ignore[union-attr]
+    assert queue.runs.adopt(stray(1, spec=make_spec(name="old")), lease_s=300) is None
+    assert JobState.QUEUED is queue.jobs.get(1).state  # type: ignore[union-attr]
 
 
 def test_a_run_on_several_devices_gets_its_memory_on_each(queue: JobQueue) -> None:
     """A run on several devices gets its memory on all of them or on none, as in a claim."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     spec = make_spec(gpus=2)
-    queue.submit(spec)
+    queue.requests.submit(spec)
 
-    queue.adopt(stray(spec=spec, devices=(DEVICE, replace(DEVICE, uuid="GPU-1"))), lease_s=300)
+    queue.runs.adopt(stray(spec=spec, devices=(DEVICE, replace(DEVICE, uuid="GPU-1"))), lease_s=300)
 
-    assert [GIB, GIB] == [device.allocated_bytes for device in queue.devices()]
+    assert [GIB, GIB] == [device.allocated_bytes for device in queue.devices.all()]
     assert finish(queue, "1.abc")
-    assert [0, 0] == [device.allocated_bytes for device in queue.devices()]
+    assert [0, 0] == [device.allocated_bytes for device in queue.devices.all()]
 
 
 def test_how_an_earlier_run_came_to_its_start_is_not_told_of_a_later_one(queue: JobQueue) -> None:
@@ -292,12 +292,12 @@ def test_how_an_earlier_run_came_to_its_start_is_not_told_of_a_later_one(queue: 
     The claim of the offered run was lost with the store, so its start kind is None.
     """
     serve(queue)
-    queue.submit(make_spec())
-    queue.lose(1, must_claim(queue).token, loss_limit=3, detail="gone")
+    queue.requests.submit(make_spec())
+    queue.runs.lose(1, must_claim(queue).token, loss_limit=3, detail="gone")
 
-    assert JobState.RUNNING is queue.adopt(stray(token="2.abc"), lease_s=300)
+    assert JobState.RUNNING is queue.runs.adopt(stray(token="2.abc"), lease_s=300)
 
-    record = queue.record(1)
+    record = queue.jobs.record(1)
     assert record is not None
     assert record.last_run is not None
     assert ("2.abc", None) == (record.last_run.token, record.last_run.start_kind)
@@ -306,15 +306,15 @@ def test_how_an_earlier_run_came_to_its_start_is_not_told_of_a_later_one(queue: 
 def test_a_run_that_was_alone_on_its_card_is_alone_again(rebuilt: JobQueue) -> None:
     """An adopted exclusive run is alone on its card again. The history records that it holds all memory of the card."""
     alone = make_spec(placement=Placement(exclusive=True, models=("test",)))
-    assert JobState.RUNNING is rebuilt.adopt(stray(50, spec=alone), lease_s=300)
+    assert JobState.RUNNING is rebuilt.runs.adopt(stray(50, spec=alone), lease_s=300)
     adopted = last_event(rebuilt)
 
     assert str(24 * GIB) == adopted.fields["lease"]
-    (status,) = rebuilt.devices()
+    (status,) = rebuilt.devices.all()
     assert (True, 24 * GIB, 0) == (status.exclusive, status.allocated_bytes, status.free_bytes)
-    rebuilt.submit(make_spec())
+    rebuilt.requests.submit(make_spec())
     assert claim(rebuilt) is None
-    rebuilt.heartbeat(make_offer(), [Alive(job_id=50, token="1.abc", observed={"GPU-0": 1})], lease_s=300)
+    rebuilt.devices.heartbeat(make_offer(), [Alive(job_id=50, token="1.abc", observed={"GPU-0": 1})], lease_s=300)
     assert claim(rebuilt) is None
     assert finish(rebuilt, "1.abc", 50)
     assert claim(rebuilt) is not None

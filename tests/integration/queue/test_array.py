@@ -12,6 +12,7 @@ from store_dump import dump, faults
 from gpuqueue.model.array import Array, Axis, Indexes, Member
 from gpuqueue.model.job import Job, JobState, Level, WaitReason
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -40,12 +41,12 @@ def farm(client: redis.Redis, queue: JobQueue) -> JobQueue:
 
 def submit(queue: JobQueue, text: str, **changes: object) -> int:
     """Submit an array and return its id."""
-    return queue.submit(make_spec(array=Array.parse(text), mem_bytes=GIB // 64, **changes)).id
+    return queue.requests.submit(make_spec(array=Array.parse(text), mem_bytes=GIB // 64, **changes)).id
 
 
 def stand(queue: JobQueue, job_id: int) -> Job:
     """Return a job that must exist."""
-    job = queue.get(job_id)
+    job = queue.jobs.get(job_id)
     assert job is not None
     return job
 
@@ -53,7 +54,7 @@ def stand(queue: JobQueue, job_id: int) -> Job:
 def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
     """End a run as its worker would."""
     state = JobState.FAILED if code else JobState.SUCCEEDED
-    assert queue.finish(
+    assert queue.runs.finish(
         claimed.job_id, claimed.token, state=state, ending=Ending.from_status(code), duration_s=1, devices=()
     )
 
@@ -68,9 +69,9 @@ def left(queue: JobQueue, job_id: int) -> tuple[str, str, dict[str, int]]:
 def test_one_submit_makes_one_entry(farm: JobQueue, client: redis.Redis) -> None:
     """One submit of ten thousand members makes one entry and reserves the ids after the array's own for them."""
     first = submit(farm, "0-9999")
-    after = farm.submit(make_spec())
+    after = farm.requests.submit(make_spec())
 
-    assert [first, first + 10_001] == [job.id for job in farm.live()] == [first, after.id]
+    assert [first, first + 10_001] == [job.id for job in farm.jobs.live()] == [first, after.id]
     assert 1 == len([key for key in client.keys("*") if ":s:" in key and key.endswith(f":{first}")])
     job = stand(farm, first)
     assert (JobState.QUEUED, "0-9999", None) == (job.state, left(farm, first)[0], job.member)
@@ -80,7 +81,7 @@ def test_members_come_one_by_one_and_know_who_they_are(farm: JobQueue) -> None:
     """Members are claimed one by one, with their own arguments and environment and the rest of the array's request."""
     sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4"), Axis.parse("seed=0..1")])
     spec = make_spec(argv=("train", "--lr={lr}", '{"a": {}}', "{seed}"), array=sweep, mem_bytes=GIB // 64)
-    first = farm.submit(spec).id
+    first = farm.requests.submit(spec).id
 
     claims = [must_claim(farm) for _ in range(4)]
 
@@ -97,9 +98,9 @@ def test_members_come_one_by_one_and_know_who_they_are(farm: JobQueue) -> None:
 def test_an_array_keeps_its_place(farm: JobQueue) -> None:
     """Jobs submitted after an array come after all its members, and a job of higher priority comes first."""
     first = submit(farm, "0-1")
-    last = farm.submit(make_spec(mem_bytes=GIB // 64)).id
+    last = farm.requests.submit(make_spec(mem_bytes=GIB // 64)).id
     taken = [must_claim(farm).job_id]
-    urgent = farm.submit(make_spec(level=Level.HIGH)).id
+    urgent = farm.requests.submit(make_spec(level=Level.HIGH)).id
 
     taken += [must_claim(farm).job_id for _ in range(3)]
 
@@ -109,7 +110,7 @@ def test_an_array_keeps_its_place(farm: JobQueue) -> None:
 def test_users_take_turns_with_an_array(farm: JobQueue) -> None:
     """An array's user gains usage with each member, so a million members keep no other user waiting."""
     submit(farm, "0-99", account=ADA)
-    bobs = farm.submit(make_spec(account=BOB)).id
+    bobs = farm.requests.submit(make_spec(account=BOB)).id
 
     assert bobs in [must_claim(farm).job_id for _ in range(2)]
 
@@ -133,7 +134,7 @@ def test_no_more_than_asked_are_at_it_at_once(farm: JobQueue) -> None:
     assert WaitReason.MEMORY is stand(farm, first).reason
     three = must_claim(farm)
     assert (first + 3, None) == (three.job_id, claim(farm))
-    farm.release_claim(two.job_id, two.token, "full")  # a released member still counts, and goes first
+    farm.runs.release_claim(two.job_id, two.token, "full")  # a released member still counts, and goes first
     assert (two.job_id, None) == (must_claim(farm).job_id, claim(farm))
 
 
@@ -158,7 +159,7 @@ def test_a_lost_member_runs_again_as_a_job_of_its_own(farm: JobQueue) -> None:
     first = submit(farm, "0")
     claimed = must_claim(farm)
 
-    assert JobState.QUEUED is farm.lose(claimed.job_id, claimed.token, loss_limit=3, detail="gone")
+    assert JobState.QUEUED is farm.runs.lose(claimed.job_id, claimed.token, loss_limit=3, detail="gone")
     again = must_claim(farm)
 
     assert (first + 1, 2, Member(first, 0), claimed.spec) == (again.job_id, again.attempt, again.member, again.spec)
@@ -171,7 +172,7 @@ def test_a_part_is_cancelled(farm: JobQueue) -> None:
     first = submit(farm, "0-9")
     runs = [must_claim(farm) for _ in range(2)]
 
-    done = farm.part(first, "cancel", Indexes.parse("1,3-5"))
+    done = farm.jobs.part(first, "cancel", Indexes.parse("1,3-5"))
 
     assert done is not None
     assert (JobState.QUEUED, 4) == (done.state, done.moved)
@@ -185,27 +186,27 @@ def test_all_of_it_is_cancelled(farm: JobQueue) -> None:
     first = submit(farm, "0-9")
     run = must_claim(farm)
 
-    assert JobState.CANCELLING is farm.cancel(first)
+    assert JobState.CANCELLING is farm.jobs.cancel(first)
     assert claim(farm) is None
-    farm.finish(
+    farm.runs.finish(
         run.job_id, run.token, state=JobState.CANCELLED, ending=Ending.from_status(-15), duration_s=1, devices=()
     )
-    assert JobState.CANCELLED is stand(farm, first).state is farm.cancel(first)
+    assert JobState.CANCELLED is stand(farm, first).state is farm.jobs.cancel(first)
     waiting = submit(farm, "0-9")
-    assert JobState.CANCELLED is farm.cancel(waiting)
+    assert JobState.CANCELLED is farm.jobs.cancel(waiting)
 
 
 def test_a_part_is_held_and_released(farm: JobQueue) -> None:
     """Held members are skipped, and come back at their old place when they are released."""
     first = submit(farm, "0-5:2,8-9")
 
-    held = farm.part(first, "hold", Indexes.parse("0-3,9"))
+    held = farm.jobs.part(first, "hold", Indexes.parse("0-3,9"))
     assert held is not None
     assert 3 == held.moved
     assert ("4,8", "0-2:2,9", {}) == left(farm, first)
     assert [first + 5, first + 9] == [must_claim(farm).job_id for _ in range(2)]
     assert claim(farm) is None
-    released = farm.part(first, "release", Indexes.parse("2"))
+    released = farm.jobs.part(first, "release", Indexes.parse("2"))
     assert released is not None
     assert (JobState.QUEUED, 1) == (released.state, released.moved)
     assert first + 3 == must_claim(farm).job_id
@@ -217,11 +218,11 @@ def test_all_that_waits_is_held(farm: JobQueue) -> None:
     first = submit(farm, "0-9")
     run = must_claim(farm)
 
-    assert JobState.RUNNING is farm.hold(first)
+    assert JobState.RUNNING is farm.jobs.hold(first)
     end(farm, run)
     assert (JobState.HELD, WaitReason.HELD) == (stand(farm, first).state, stand(farm, first).reason)
     assert claim(farm) is None
-    assert JobState.QUEUED is farm.release(first)
+    assert JobState.QUEUED is farm.jobs.release(first)
     assert first + 2 == must_claim(farm).job_id
 
 
@@ -230,12 +231,12 @@ def test_an_array_is_forgotten_after_its_last_member(farm: JobQueue, client: red
     first = submit(farm, "0-1")
     claims = [must_claim(farm), must_claim(farm)]
     end(farm, claims[0])
-    ms, n = farm.events("0-0")[-1].id.split("-")
+    ms, n = farm.outbox.events("0-0")[-1].id.split("-")
     assert 1 == Scripts(client).run("settle", ms, n)
     assert claims[1].spec == stand(farm, claims[1].job_id).spec
 
     end(farm, claims[1])
-    ms, n = farm.events("0-0")[-1].id.split("-")
+    ms, n = farm.outbox.events("0-0")[-1].id.split("-")
     assert 2 == Scripts(client).run("settle", ms, n)
     assert [] == [key for key in client.keys("*") if f"{first}" in key.split(":")[-1] and ":j:" in key]
 
@@ -243,19 +244,19 @@ def test_an_array_is_forgotten_after_its_last_member(farm: JobQueue, client: red
 def test_a_reservation_is_for_its_next_member(queue: JobQueue) -> None:
     """A reservation of an array is for its next member, and after that member's start for the one after it."""
     serve(queue, make_offer(slots=8))
-    queue.submit(make_spec(mem_bytes=10 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=10 * GIB))
     small = must_claim(queue)
-    first = queue.submit(make_spec(mem_bytes=20 * GIB, array=Array.parse("0-3"))).id
-    queue.submit(make_spec(mem_bytes=8 * GIB))
+    first = queue.requests.submit(make_spec(mem_bytes=20 * GIB, array=Array.parse("0-3"))).id
+    queue.requests.submit(make_spec(mem_bytes=8 * GIB))
 
-    assert [first] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert [first] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     assert claim(queue) is None, "it passed the array, and takes the room that is kept"
-    found = queue.why(first)
+    found = queue.jobs.why(first)
     assert found is not None
     assert (JobState.QUEUED, (small.job_id,)) == (found.state, found.start.blockers if found.start else None)
     end(queue, small)
     assert first + 1 == must_claim(queue).job_id
-    assert [first] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert [first] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
 
 def test_waiting_counts_from_the_last_member_taken(farm: JobQueue, client: redis.Redis) -> None:
@@ -264,34 +265,34 @@ def test_waiting_counts_from_the_last_member_taken(farm: JobQueue, client: redis
     An array that is being served is not promoted above other jobs.
     """
     first = submit(farm, "0-9")
-    client.hset(f"{{gq}}:j:{first}", "ts", 1_000_000)
+    client.hset(f"{{gq}}:j:{first}", stored.SUBMITTED_MS, 1_000_000)
     taken = must_claim(farm)
 
-    assert 0 == farm.age(after_s=3600, most=10)
-    farm.lose(taken.job_id, taken.token, loss_limit=3, detail="gone")
-    assert 0 == farm.age(after_s=3600, most=10), "nor is a member that waits again"
-    client.hdel(f"{{gq}}:j:{first}", "tw")
-    assert 1 == farm.age(after_s=3600, most=10)
+    assert 0 == farm.maintenance.promote(after_s=3600, most=10)
+    farm.runs.lose(taken.job_id, taken.token, loss_limit=3, detail="gone")
+    assert 0 == farm.maintenance.promote(after_s=3600, most=10), "nor is a member that waits again"
+    client.hdel(f"{{gq}}:j:{first}", stored.MEMBER_CLAIMED_MS)
+    assert 1 == farm.maintenance.promote(after_s=3600, most=10)
 
 
 def test_who_keeps_an_array_aside_lets_it_in_again(farm: JobQueue, client: redis.Redis) -> None:
     """A change to some members does not let an array back into the queue while another reason keeps it out."""
     first = submit(farm, "0-9")
-    client.hset(f"{{gq}}:j:{first}", "why", "device")
+    client.hset(f"{{gq}}:j:{first}", stored.REASON, "device")
     client.delete(*(key for key in client.keys("*") if key.split(":")[1] in {"q", "us", "ul", "sh", "su"}))
 
-    farm.part(first, "cancel", Indexes.parse("3"))
+    farm.jobs.part(first, "cancel", Indexes.parse("3"))
 
     assert claim(farm) is None
     assert (JobState.QUEUED, WaitReason.DEVICE) == (stand(farm, first).state, stand(farm, first).reason)
-    assert JobState.CANCELLED is farm.cancel(first)
+    assert JobState.CANCELLED is farm.jobs.cancel(first)
 
 
 def test_no_member_is_there_twice(farm: JobQueue, client: redis.Redis) -> None:
     """A member that is a job already is never made again, even if the text of remaining members is wrong."""
     first = submit(farm, "0-2")
     one = must_claim(farm)
-    client.hset(f"{{gq}}:j:{first}", "rm", "0-2")
+    client.hset(f"{{gq}}:j:{first}", stored.LEFT, "0-2")
 
     assert [first + 2, first + 3] == [must_claim(farm).job_id for _ in range(2)]
     assert one.spec == stand(farm, one.job_id).spec
@@ -302,7 +303,7 @@ def test_a_million_members_cost_a_claim_no_more(farm: JobQueue, client: redis.Re
     first = submit(farm, "0-999999")
 
     assert first + 1 == must_claim(farm).job_id
-    assert "1-999999" == client.hget(f"{{gq}}:j:{first}", "rm")
+    assert "1-999999" == client.hget(f"{{gq}}:j:{first}", stored.LEFT)
 
 
 @pytest.mark.full
@@ -314,7 +315,7 @@ def test_thousands_of_members_are_all_named(farm: JobQueue, client: redis.Redis)
     array = submit(farm, "0-3")
     ids = [str(10**6 + number) for number in range(9000)]
     for number in ids:
-        client.hset(keys.job(number), "ix", 3)
+        client.hset(keys.job(number), stored.INDEX, 3)
     client.sadd(keys.members(array), *ids)
 
     _, moved, *others = Scripts(client).run("edit_members", array, "hold", "", "")

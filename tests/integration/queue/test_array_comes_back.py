@@ -17,6 +17,7 @@ from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.finding import Grade, examined
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.diagnostics import queue_facts
@@ -45,20 +46,20 @@ def record(queue: JobQueue, database: HistoryDatabase) -> Callable[[], None]:
 def submit(queue: JobQueue, indexes: str) -> int:
     """Submit an array that the device can take and return its id."""
     serve(queue, make_offer(slots=100))
-    return queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse(indexes))).id
+    return queue.requests.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse(indexes))).id
 
 
 def end(queue: JobQueue, claimed: Claim) -> None:
     """End a run successfully, as its worker would."""
     ending = Ending.from_status(0)
-    assert queue.finish(
+    assert queue.runs.finish(
         claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1, devices=()
     )
 
 
 def stand(queue: JobQueue, job_id: int) -> Job:
     """Return a job that must exist."""
-    job = queue.get(job_id)
+    job = queue.jobs.get(job_id)
     assert job is not None
     return job
 
@@ -107,10 +108,10 @@ def test_what_is_left_of_a_torn_array_takes_a_long_text(
     for _ in range(40):
         end(queue, must_claim(queue))
     running = must_claim(queue)
-    queue.hold(array)
+    queue.jobs.hold(array)
     cancelled = range(1000, 3000, 2)
     for index in cancelled:
-        queue.part(array, "cancel", Indexes.parse(str(index)))
+        queue.jobs.part(array, "cancel", Indexes.parse(str(index)))
     record()
     before = stand(queue, array)
     assert before.tally is not None
@@ -119,12 +120,12 @@ def test_what_is_left_of_a_torn_array_takes_a_long_text(
     lose_data(queue, database)
 
     assert before == stand(queue, array)
-    queue.release(array)
+    queue.jobs.release(array)
     assert set(range(41, 3000)).difference(cancelled) == set(tally(queue, array).left)
     assert [Member(array, 41), Member(array, 42)] == [must_claim(queue).member for _ in range(2)]
     end(queue, running)
-    queue.part(array, "cancel", Indexes.parse("43-2998"))
-    queue.cancel(array)
+    queue.jobs.part(array, "cancel", Indexes.parse("43-2998"))
+    queue.jobs.cancel(array)
     assert claim(queue) is None
     assert [] == whats_wrong(queue)
 
@@ -148,7 +149,9 @@ def test_the_most_scattered_array_comes_back(
         client.flushall()
         assert open_queue(queue, database, lease_s=LEASE_S) is not None
 
-        kept = client.hmget(keys.job(array), "rm", "hd", "ec", "st", "un")
+        kept = client.hmget(
+            keys.job(array), stored.LEFT, stored.HELD, stored.CANCELLED, stored.STATE, stored.PROGRESS_UNKNOWN
+        )
         assert [one, other, str(MOST_MEMBERS - count), "queued", None] == kept
         client.close()
 
@@ -184,7 +187,7 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     end(queue, running)
     assert not whats_wrong(queue)
     for act in ("release", "hold"):
-        queue.change(act, array)
+        queue.jobs.change(act, array)
         after = stand(queue, array)
         assert (JobState.HELD, WaitReason.HELD) == (after.state, after.reason)
         assert "how far it had come cannot be read" in (after.because or "")
@@ -198,7 +201,7 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     assert kept is not None
     assert (JobState.HELD, after.because) == (kept.job.state, kept.job.because)
 
-    queue.cancel(array)
+    queue.jobs.cancel(array)
 
     assert JobState.CANCELLED is stand(queue, array).state
     assert Grade.OK is doctor_of(queue)["arrays"].grade
@@ -215,9 +218,9 @@ def test_nor_does_what_such_an_array_waited_for_start_it(
     queue: JobQueue, database: HistoryDatabase, record: Callable[[], None], *, well: bool
 ) -> None:
     """An array with unknown progress stays held when its dependency ends and after a second data loss."""
-    parent = queue.submit(make_spec(mem_bytes=GIB // 64, waits=Waits(hold=True))).id
+    parent = queue.requests.submit(make_spec(mem_bytes=GIB // 64, waits=Waits(hold=True))).id
     waits = Waits(after=(Dependency(parent),))
-    array = queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-9"), waits=waits)).id
+    array = queue.requests.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-9"), waits=waits)).id
     record()
     with database._engine.begin() as connection:
         connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left="0-10"))
@@ -227,14 +230,14 @@ def test_nor_does_what_such_an_array_waited_for_start_it(
         assert (JobState.HELD, WaitReason.HELD) == (stand(queue, array).state, stand(queue, array).reason)
 
     if well:
-        queue.release(parent)
+        queue.jobs.release(parent)
         end(queue, must_claim(queue))
     else:
-        queue.cancel(parent)
-    queue.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
+        queue.jobs.cancel(parent)
+    queue.maintenance.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
 
     assert claim(queue) is None
     assert (JobState.HELD if well else JobState.CANCELLED) is stand(queue, array).state
-    queue.cancel(array)
+    queue.jobs.cancel(array)
     assert [] == whats_wrong(queue)
     assert 10 == tally(queue, array).ended["cancelled"]

@@ -25,11 +25,11 @@ DAY_S = 86400.0
 ADMINS = "an administrator of this site (setting admins)"
 #: The changes that a user may make to a waiting job.
 CHANGES: dict[str, Callable[[JobQueue, int, str], object]] = {
-    "cancel": lambda queue, job, by: queue.cancel(job, by=by),
-    "hold": lambda queue, job, by: queue.hold(job, by=by),
-    "release": lambda queue, job, by: queue.release(job, by=by),
-    "edit": lambda queue, job, by: queue.edit(job, lambda spec: spec, by=by),
-    "part": lambda queue, job, by: queue.part(job, "hold", by=by),
+    "cancel": lambda queue, job, by: queue.jobs.cancel(job, by=by),
+    "hold": lambda queue, job, by: queue.jobs.hold(job, by=by),
+    "release": lambda queue, job, by: queue.jobs.release(job, by=by),
+    "edit": lambda queue, job, by: queue.requests.edit(job, lambda spec: spec, by=by),
+    "part": lambda queue, job, by: queue.jobs.part(job, "hold", by=by),
 }
 
 
@@ -38,13 +38,13 @@ def test_nobody_else_changes_a_job(queue: JobQueue, change: str) -> None:
     """No other user can change a job. One line names the owner and who may change it, and the job stays unchanged."""
     serve(queue)
     array = Array.parse("0-3") if change == "part" else None
-    job = queue.submit(make_spec(array=array)).id
-    before = queue.get(job)
+    job = queue.requests.submit(make_spec(array=array)).id
+    before = queue.jobs.get(job)
 
     with pytest.raises(Refused, match=f"job {job} is ada's: only ada may change it, or an administrator of this site"):
         CHANGES[change](queue, job, "bob")
 
-    assert before == queue.get(job)
+    assert before == queue.jobs.get(job)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -52,38 +52,38 @@ def test_nobody_else_changes_a_job(queue: JobQueue, change: str) -> None:
 def test_owner_admin_root_and_the_queue_itself_may(queue: JobQueue, change: str, by: str) -> None:
     """The owner, an admin, root and the queue itself may change a job. Eve is an admin by the site's setting."""
     serve(queue)
-    queue.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="dan,eve")
-    job = queue.submit(make_spec(array=Array.parse("0-3") if change == "part" else None)).id
+    queue.rules.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="dan,eve")
+    job = queue.requests.submit(make_spec(array=Array.parse("0-3") if change == "part" else None)).id
 
     assert CHANGES[change](queue, job, by) is not None
 
 
 def test_what_the_site_says_holds_at_once(queue: JobQueue) -> None:
     """A change of the admins applies at once, including "*" and none. A part of a name does not match."""
-    job = queue.submit(make_spec()).id
-    queue.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="bobby,eve")
+    job = queue.requests.submit(make_spec()).id
+    queue.rules.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="bobby,eve")
     with pytest.raises(Refused):
-        queue.hold(job, by="bob")
+        queue.jobs.hold(job, by="bob")
 
-    queue.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="*")
-    assert JobState.HELD is queue.hold(job, by="bob")
+    queue.rules.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="*")
+    assert JobState.HELD is queue.jobs.hold(job, by="bob")
 
-    queue.set_policy(half_life_s=DAY_S, urgent=None, shares={})
+    queue.rules.set_policy(half_life_s=DAY_S, urgent=None, shares={})
     with pytest.raises(Refused):
-        queue.release(job, by="bob")
+        queue.jobs.release(job, by="bob")
 
 
 def test_a_member_that_runs_is_its_owners(queue: JobQueue) -> None:
     """A running member can only be changed by its owner, by its own id or by its array's."""
     serve(queue)
-    array = queue.submit(make_spec(array=Array.parse("0-3"))).id
+    array = queue.requests.submit(make_spec(array=Array.parse("0-3"))).id
     member = must_claim(queue).job_id
 
     for meant in (array, member):
         with pytest.raises(Refused, match="is ada's"):
-            queue.cancel(meant, by="bob")
+            queue.jobs.cancel(meant, by="bob")
 
-    assert JobState.CANCELLING is queue.cancel(array, by="ada")
+    assert JobState.CANCELLING is queue.jobs.cancel(array, by="ada")
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> 
     Another user's job gives exit code 5 and one line, and the own jobs are still changed. A filter for another user's
     jobs is refused completely.
     """
-    theirs, own = as_bob.submit(make_spec()).id, as_bob.submit(make_spec(account=BOB)).id
+    theirs, own = as_bob.requests.submit(make_spec()).id, as_bob.requests.submit(make_spec(account=BOB)).id
 
     said = speak(["cancel", str(theirs), str(own)])
     chosen = speak(["hold", "--user", "ada", "--yes"])
@@ -116,7 +116,7 @@ def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> 
         "gpuqueue: only ada may change the jobs of ada, or an administrator of this site (setting admins)\n"
         == chosen.stderr
     )
-    as_bob.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="bob")
+    as_bob.rules.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="bob")
     assert f"job {theirs}: held\n".encode() == speak(["hold", "--user", "ada", "--yes"]).stdout
 
 
@@ -124,13 +124,13 @@ def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> 
 def test_so_does_the_python_client(store_url: str) -> None:
     """The Python client submits and changes jobs as the account that runs it."""
     with Client(Settings.load({"GPUQUEUE_REDIS_URL": store_url, "GPUQUEUE_STATE_DIR": "/nowhere"})) as client:
-        mine = client.submit(["true"], mem="1G")
-        other = client.queue.submit(make_spec()).id
+        mine = client.jobs.submit(["true"], mem="1G")
+        other = client.queue.requests.submit(make_spec()).id
 
         assert "bob" == mine.spec.account.name
-        assert JobState.HELD is client.hold(mine.id)
+        assert JobState.HELD is client.jobs.hold(mine.id).state
         with pytest.raises(Refused, match="is ada's"):
-            client.cancel(other)
+            client.jobs.cancel(other)
 
 
 def test_the_access_rule_of_the_docs_is_enough_and_no_more(own_store: OwnStore) -> None:
@@ -146,16 +146,18 @@ def test_the_access_rule_of_the_docs_is_enough_and_no_more(own_store: OwnStore) 
     url = own_store.listen().replace("redis://", "redis://gpuqueue:PASSWORD@")
     queue, member = JobQueue(url), connect(url)
 
-    queue.open(0)
+    queue.recovery.open(0)
     serve(queue)
-    job = queue.submit(make_spec()).id
-    queue.hold(queue.submit(make_spec()).id)
+    job = queue.requests.submit(make_spec()).id
+    queue.jobs.hold(queue.requests.submit(make_spec()).id)
     claimed = must_claim(queue)
-    queue.started(job, claimed.token, lease_s=300, log_path="/l", devices=())
-    assert JobState.CANCELLING is queue.cancel(job)
-    assert ["submit", "submit", "hold", "claim", "started", "cancel"] == [str(each.act) for each in queue.events("0-0")]
+    queue.runs.started(job, claimed.token, lease_s=300, log_path="/l", devices=())
+    assert JobState.CANCELLING is queue.jobs.cancel(job)
+    assert ["submit", "submit", "hold", "claim", "started", "cancel"] == [
+        str(each.act) for each in queue.outbox.events("0-0")
+    ]
     assert server_facts(url).product
-    assert None is queue.record(99)
+    assert None is queue.jobs.record(99)
     for words in (
         ("FLUSHALL",),
         ("CONFIG", "SET", "appendonly", "no"),

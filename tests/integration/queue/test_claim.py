@@ -18,21 +18,21 @@ def test_a_claim_takes_the_memory_in_the_same_step(queue: JobQueue) -> None:
     """Memory allocated to one job is not offered to the next: the claim allocates it atomically."""
     serve(queue)
     for _ in range(3):
-        queue.submit(make_spec(mem_bytes=10 * GIB))
+        queue.requests.submit(make_spec(mem_bytes=10 * GIB))
 
     first, second = must_claim(queue), must_claim(queue)
 
     assert (1, 2) == (first.job_id, second.job_id)
     assert claim(queue) is None
-    (device,) = queue.devices()
+    (device,) = queue.devices.all()
     assert (20 * GIB, 4 * GIB, (1, 2)) == (device.allocated_bytes, device.free_bytes, device.jobs)
-    assert JobState.STARTING is queue.get(1).state  # type: ignore[union-attr]
+    assert JobState.STARTING is queue.jobs.get(1).state  # type: ignore[union-attr]
 
 
 def test_the_look_at_the_device_travels_with_the_claim(queue: JobQueue) -> None:
     """The claim carries the device sample: memory of external processes is subtracted, in bytes, in the same claim."""
     serve(queue)
-    queue.submit(make_spec(mem_bytes=10 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=10 * GIB))
 
     assert claim(queue, external_bytes=15 * GIB) is None
     assert must_claim(queue, external_bytes=14 * GIB).job_id == 1
@@ -41,8 +41,8 @@ def test_the_look_at_the_device_travels_with_the_claim(queue: JobQueue) -> None:
 def test_headroom_is_never_promised(queue: JobQueue) -> None:
     """The headroom is never allocated to a job."""
     serve(queue, make_offer(headroom_bytes=GIB))
-    queue.submit(make_spec(mem_bytes=23 * GIB))
-    queue.submit(make_spec(mem_bytes=1))
+    queue.requests.submit(make_spec(mem_bytes=23 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=1))
 
     assert 1 == must_claim(queue).job_id
     assert claim(queue) is None
@@ -53,10 +53,12 @@ def test_what_a_run_really_takes_counts_where_it_is_more_than_the_lease(queue: J
     from gpuqueue.queue.lease import Alive  # noqa: PLC0415 - next to its one use
 
     serve(queue)
-    queue.submit(make_spec(mem_bytes=2 * GIB))
-    queue.submit(make_spec(mem_bytes=10 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=2 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=10 * GIB))
     first = must_claim(queue)
-    queue.heartbeat(make_offer(), [Alive(job_id=1, token=first.token, observed={"GPU-0": 20 * GIB})], lease_s=300)
+    queue.devices.heartbeat(
+        make_offer(), [Alive(job_id=1, token=first.token, observed={"GPU-0": 20 * GIB})], lease_s=300
+    )
 
     assert claim(queue) is None
 
@@ -68,15 +70,15 @@ def test_order_is_level_then_least_served_user_then_arrival(queue: JobQueue) -> 
     """
     serve(queue, make_offer(slots=1))
     for _ in range(3):
-        queue.submit(make_spec())
-    bobs = queue.submit(make_spec(account=BOB)).id
-    urgent = queue.submit(make_spec(level=Level.HIGH)).id
+        queue.requests.submit(make_spec())
+    bobs = queue.requests.submit(make_spec(account=BOB)).id
+    urgent = queue.requests.submit(make_spec(level=Level.HIGH)).id
 
     order = []
     while claimed := claim(queue):
         order.append(claimed.job_id)
-        queue.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
-        queue.finish(
+        queue.runs.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+        queue.runs.finish(
             claimed.job_id,
             claimed.token,
             state=JobState.SUCCEEDED,
@@ -93,9 +95,9 @@ def test_order_is_level_then_least_served_user_then_arrival(queue: JobQueue) -> 
 def test_a_job_that_does_not_fit_is_passed_over(queue: JobQueue) -> None:
     """A small job behind a large one starts where the large one does not fit."""
     serve(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB))
-    queue.submit(make_spec(mem_bytes=20 * GIB))
-    queue.submit(make_spec(mem_bytes=2 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=2 * GIB))
 
     assert [1, 3] == [must_claim(queue).job_id, must_claim(queue).job_id]
 
@@ -106,8 +108,8 @@ def test_a_claim_sent_twice_gets_the_same_answer(queue: JobQueue) -> None:
     The first reply may get lost, and a second lease would lose a job.
     """
     serve(queue)
-    queue.submit(make_spec())
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
+    queue.requests.submit(make_spec())
 
     first = must_claim(queue, nonce="aa")
     again = must_claim(queue, nonce="aa")
@@ -119,34 +121,34 @@ def test_a_claim_sent_twice_gets_the_same_answer(queue: JobQueue) -> None:
 def test_a_gang_gets_all_its_devices_or_none(queue: JobQueue) -> None:
     """A gang gets all its devices on one host in one step, and its memory is allocated on each of them."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2", host="nodeB"))
-    queue.submit(make_spec(gpus=2, mem_bytes=20 * GIB))
-    queue.submit(make_spec(gpus=2, mem_bytes=20 * GIB))
+    queue.requests.submit(make_spec(gpus=2, mem_bytes=20 * GIB))
+    queue.requests.submit(make_spec(gpus=2, mem_bytes=20 * GIB))
 
     assert claim(queue, "GPU-2", host="nodeB") is None
     gang = must_claim(queue, "GPU-1")
 
     assert ("GPU-1", "GPU-0") == gang.devices
     assert claim(queue, "GPU-0") is None
-    assert [20 * GIB, 20 * GIB, 0] == [device.allocated_bytes for device in queue.devices()]
+    assert [20 * GIB, 20 * GIB, 0] == [device.allocated_bytes for device in queue.devices.all()]
 
 
 def test_a_drained_device_takes_nothing(queue: JobQueue) -> None:
     """A drained device takes no job, alone or as a member of a gang, until it is resumed."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.submit(make_spec(gpus=2))
-    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="hot", by="ada")
+    queue.requests.submit(make_spec(gpus=2))
+    queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="hot", by="ada")
 
     assert claim(queue, "GPU-0") is None
     assert claim(queue, "GPU-1") is None
-    assert "hot" == queue.devices()[1].drained
-    queue.resume(["GPU-1"], origins=BY_PEOPLE)
+    assert "hot" == queue.devices.all()[1].drained
+    queue.devices.resume(["GPU-1"], origins=BY_PEOPLE)
     assert must_claim(queue, "GPU-0").job_id == 1
 
 
 def test_a_pool_is_served_by_its_devices_only(queue: JobQueue) -> None:
     """A job with a pool runs only on devices of that pool."""
     serve(queue, make_offer("GPU-0", pool="fast"), make_offer("GPU-1"))
-    queue.submit(make_spec(pool="fast"))
+    queue.requests.submit(make_spec(pool="fast"))
 
     assert claim(queue, "GPU-1") is None
     assert 1 == must_claim(queue, "GPU-0").job_id
@@ -158,11 +160,11 @@ def test_a_reservation_lets_others_only_beside_it_or_before_it(queue: JobQueue, 
     The reservation is written by hand: the claim honours any reservation that is in the store.
     """
     serve(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB))  # this one starts and occupies the device
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB))  # this one starts and occupies the device
     running = must_claim(queue)  # while it runs, the device can be reserved for job 2
-    queue.submit(make_spec(mem_bytes=22 * GIB))
-    queue.submit(make_spec(mem_bytes=3 * GIB))
-    queue.submit(make_spec(mem_bytes=3 * GIB, time_limit_s=60.0))
+    queue.requests.submit(make_spec(mem_bytes=22 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=3 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=3 * GIB, time_limit_s=60.0))
     client = connect(store_url)
     client.hset(keys.PREFIX + "rsv", "GPU-0", f"2:{3 * GIB}:{queue.now_ms() + 1000_000}")
     client.close()
@@ -181,7 +183,7 @@ def test_eight_claimers_at_once_never_promise_more_than_there_is(queue: JobQueue
     devices = [f"GPU-{i}" for i in range(4)]
     serve(queue, *(make_offer(uuid, slots=64) for uuid in devices))
     for i in range(200):
-        queue.submit(make_spec(mem_bytes=(1 + i % 7) * GIB, gpus=1 + (i % 5 == 0)))
+        queue.requests.submit(make_spec(mem_bytes=(1 + i % 7) * GIB, gpus=1 + (i % 5 == 0)))
 
     def race(worker: int) -> list[int]:
         mine = JobQueue(store_url)
@@ -195,7 +197,7 @@ def test_eight_claimers_at_once_never_promise_more_than_there_is(queue: JobQueue
         won = [job_id for some in pool.map(race, range(8)) for job_id in some]
 
     assert len(won) == len(set(won)) > 0
-    for device in queue.devices():
+    for device in queue.devices.all():
         assert device.allocated_bytes <= device.device.total_bytes
         assert device.free_bytes < 7 * GIB
 
@@ -206,10 +208,10 @@ def test_a_claim_repeated_after_the_lease_was_lost_gets_nobody_elses_token(queue
     Worker A is cut off and worker B has the job. With B's token, A would start a second live copy.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     lost = must_claim(queue, "GPU-0", nonce="aa")
-    queue.lose(1, lost.token, loss_limit=3, detail="cut off")
-    queue.claim(make_offer("GPU-1"), worker="B", lease_s=300, nonce="bb")
+    queue.runs.lose(1, lost.token, loss_limit=3, detail="cut off")
+    queue.runs.claim(make_offer("GPU-1"), worker="B", lease_s=300, nonce="bb")
 
     assert claim(queue, "GPU-0", nonce="aa") is None
 
@@ -220,8 +222,8 @@ def test_our_own_growth_is_seen_in_the_same_look_as_the_strangers(queue: JobQueu
     A run that took more memory than it asked for, between two heartbeats, leaves no free memory for the next claim.
     """
     serve(queue)
-    queue.submit(make_spec(mem_bytes=2 * GIB))
-    queue.submit(make_spec(mem_bytes=10 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=2 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=10 * GIB))
     must_claim(queue)
 
     assert claim(queue, observed={1: 20 * GIB}) is None

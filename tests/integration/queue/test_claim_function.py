@@ -23,7 +23,6 @@ from gpuqueue.model.run import Ending
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
-from gpuqueue.queue.functions import MOST_OTHERS
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Offer
 from gpuqueue.queue.scripts import whole
@@ -44,7 +43,7 @@ def admin(own_store: OwnStore) -> Iterator[redis.Redis]:
         client.close()
         pytest.skip("this store has no functions: Redis has them from 7 on")
     queue = JobQueue(own_store.url)
-    queue.open(0)
+    queue.recovery.open(0)
     serve(queue)
     queue.close()
     yield client
@@ -77,7 +76,7 @@ def calls(client: redis.Redis) -> dict[str, int]:
 def test_a_claim_is_a_function_that_stays(queue: JobQueue, admin: redis.Redis) -> None:
     """The claim function is loaded once, however many claims and workers there are."""
     for _ in range(3):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     admin.config_resetstat()
 
     claimed = [must_claim(queue).job_id for _ in range(2)]
@@ -98,7 +97,7 @@ def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue
     """
     most = int(re.findall(r"MOST_PARSED = \{\}, 0, (\d+)", whole("claim"))[0])
     sizes = [GIB + number * 2**20 for number in range(most + 20)]
-    ids = {queue.submit(make_spec(mem_bytes=size)).id: size for size in sizes}
+    ids = {queue.requests.submit(make_spec(mem_bytes=size)).id: size for size in sizes}
 
     claimed = []
     for _ in sizes:
@@ -108,7 +107,7 @@ def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue
     assert list(ids.items()) == [(each.job_id, each.lease_bytes) for each in claimed]
     fits = ids.popitem()[1] + 2**20
     for size in (fits + 2**20, fits):  # neither size was parsed before
-        ids[queue.submit(make_spec(mem_bytes=size)).id] = size
+        ids[queue.requests.submit(make_spec(mem_bytes=size)).id] = size
     assert fits == must_claim(queue, external_bytes=24 * GIB - fits).lease_bytes
 
 
@@ -118,7 +117,7 @@ def test_a_store_that_lost_its_functions_gets_them_again(queue: JobQueue, admin:
     The claim is made once.
     """
     for _ in range(2):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     must_claim(queue)
     admin.execute_command("FUNCTION FLUSH")
 
@@ -126,30 +125,36 @@ def test_a_store_that_lost_its_functions_gets_them_again(queue: JobQueue, admin:
     assert 1 == len(libraries(admin))
 
 
-def test_functions_of_other_versions_are_removed_where_they_are_many(queue: JobQueue, admin: redis.Redis) -> None:
-    """Functions of other versions are removed if there are many of them.
+def older(client: redis.Redis, number: int) -> str:
+    """Load a library of another version; return its name."""
+    name = f"gpuqueue_claim_{number:040x}"
+    client.execute_command("FUNCTION LOAD", f"#!lua name={name}\nredis.register_function('{name}', function() end)")
+    return name
 
-    Two or three versions may serve together during an upgrade. Functions of other programs stay.
-    """
+
+def test_a_load_removes_the_functions_of_other_versions(queue: JobQueue, admin: redis.Redis) -> None:
+    """The first load of a process removes the functions of other versions; those of other programs stay."""
     admin.execute_command("FUNCTION LOAD", "#!lua name=theirs\nredis.register_function('theirs', function() end)")
-
-    def older(number: int) -> str:
-        name = f"gpuqueue_claim_{number:040x}"
-        admin.execute_command("FUNCTION LOAD", f"#!lua name={name}\nredis.register_function('{name}', function() end)")
-        return name
-
-    few = [older(number) for number in range(MOST_OTHERS)]
-    queue.submit(make_spec())
-    must_claim(queue)
-    assert {*few} < {*libraries(admin)}
-
-    admin.execute_command("FUNCTION DELETE", next(each for each in libraries(admin) if each not in few))
-    older(MOST_OTHERS)
-    queue.submit(make_spec())
+    for number in range(3):
+        older(admin, number)
+    queue.requests.submit(make_spec())
     must_claim(queue)
 
     assert 1 == len(libraries(admin))
     assert "theirs" in str(admin.execute_command("FUNCTION LIST"))
+
+
+def test_two_versions_do_not_remove_each_others_functions_for_ever(queue: JobQueue, admin: redis.Redis) -> None:
+    """A process removes the functions of other versions once. Later both versions keep theirs."""
+    for _ in range(2):
+        queue.requests.submit(make_spec())
+    must_claim(queue)
+    admin.execute_command("FUNCTION FLUSH")
+    theirs = older(admin, 1)
+
+    assert 2 == must_claim(queue).job_id
+    assert theirs in libraries(admin)
+    assert 2 == len(libraries(admin))
 
 
 @pytest.mark.parametrize("refused", ["-fcall", "-function|load", "-function"])
@@ -163,7 +168,7 @@ def test_where_the_rules_allow_no_functions_the_claim_is_a_script(
     admin.execute_command("ACL", "SETUSER", "lab", "on", ">pass", "~*", "&*", "+@all", refused)
     queue = JobQueue(f"{own_store.url}?username=lab&password=pass")
     for _ in range(3):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     admin.config_resetstat()
 
     assert [1, 2, 3] == [must_claim(queue).job_id for _ in range(3)]
@@ -188,7 +193,7 @@ def test_a_store_without_functions_is_asked_once(
 
     monkeypatch.setattr(redis.Redis, "execute_command", as_6_2)
     for _ in range(3):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
 
     assert [1, 2, 3] == [must_claim(queue).job_id for _ in range(3)]
     assert ["FCALL"] == asked
@@ -199,15 +204,8 @@ def test_a_store_without_functions_is_asked_once(
 def test_a_function_that_is_removed_at_once_is_a_script_this_time(
     queue: JobQueue, admin: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A function that disappears right after its load makes this claim run as a script.
-
-    Regression: six versions side by side removed each other's functions, and claims failed. Each process removes others
-    once.
-    """
-    for number in range(MOST_OTHERS + 1):
-        name = f"gpuqueue_claim_{number:040x}"
-        admin.execute_command("FUNCTION LOAD", f"#!lua name={name}\nredis.register_function('{name}', function() end)")
-    queue.submit(make_spec())
+    """A function that disappears right after its load makes this claim run as a script."""
+    queue.requests.submit(make_spec())
     assert 1 == must_claim(queue).job_id
     assert 1 == len(libraries(admin))
     execute, removed = redis.Redis.execute_command, []
@@ -221,12 +219,11 @@ def test_a_function_that_is_removed_at_once_is_a_script_this_time(
     monkeypatch.setattr(redis.Redis, "execute_command", and_removed)
     admin.execute_command("FUNCTION FLUSH")
     for _ in range(2):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     admin.config_resetstat()
 
     assert [2, 3] == [must_claim(queue).job_id for _ in range(2)]
     assert (2, 4) == (len(removed), calls(admin)["fcall"])
-    assert "cmdstat_function|list" not in admin.info("commandstats"), "it has removed others once"
 
 
 @pytest.mark.parametrize("refused", ["-function|list", "-function|delete"])
@@ -240,7 +237,7 @@ def test_who_may_not_remove_others_calls_the_function_all_the_same(
     admin.execute_command("ACL", "SETUSER", "lab", "on", ">pass", "~*", "&*", "+@all", refused)
     queue = JobQueue(f"{own_store.url}?username=lab&password=pass")
     for _ in range(2):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     admin.config_resetstat()
 
     assert [1, 2] == [must_claim(queue).job_id for _ in range(2)]
@@ -267,12 +264,12 @@ class Site:
         self.chance = random.Random(seed)  # noqa: S311 - the same history each time
         self.clock = SimulatedClock(EPOCH_MS)
         self.queues = [SimulatedQueue(f"{url}?db={number}", self.clock) for number in range(2)]
-        self.queues[1]._scripts = ByScript(self.queues[1]._redis, self.clock)
+        self.queues[1].store.scripts = ByScript(self.queues[1].store.client, self.clock)
         self.running: list[Claim] = []
         self.offers: dict[str, Offer] = {}
         self.claimed = 0
         for queue in self.queues:
-            queue.open(0)
+            queue.recovery.open(0)
 
     def both(self, act: Any) -> Any:
         """Do the act in both queues. Both results must be the same."""
@@ -294,7 +291,7 @@ class Site:
     def submit(self) -> None:
         """Submit a random job."""
         spec = self._any_spec()
-        self.both(lambda queue: queue.submit(spec).id)
+        self.both(lambda queue: queue.requests.submit(spec).id)
 
     def _any_spec(self) -> JobSpec:
         some = self.chance
@@ -328,7 +325,7 @@ class Site:
             slots=some.choice((1, 3, 8)),
         )
         self.offers[uuid] = offer
-        self.both(lambda queue: queue.announce(offer, worker=f"w-{uuid}", pid=1, boot_id="b"))
+        self.both(lambda queue: queue.devices.announce(offer, worker=f"w-{uuid}", pid=1, boot_id="b"))
         self.both(lambda queue: queue.show([offer], lease_s=300))
 
     def claim(self) -> None:
@@ -339,7 +336,7 @@ class Site:
         for _ in range(self.chance.choice((1, 1, 3))):
             nonce = f"{self.chance.randrange(16**12):012x}"
             words = {"worker": f"w-{offer.device.uuid}", "lease_s": 90_000, "nonce": nonce, "gpus_here": False}
-            found = self.both(lambda queue, words=words: queue.seek(offer, **words))
+            found = self.both(lambda queue, words=words: queue.runs.seek(offer, **words))
             if isinstance(found, Claim):
                 self.claimed += 1
                 self.running.append(found)
@@ -350,7 +347,7 @@ class Site:
             return
         run = self.running.pop(self.chance.randrange(len(self.running)))
         done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 10.0, "devices": ()}
-        self.both(lambda queue: queue.finish(run.job_id, run.token, **done))
+        self.both(lambda queue: queue.runs.finish(run.job_id, run.token, **done))
 
     def rule(self) -> None:
         """Change the half-life, the shares and the placement."""
@@ -359,20 +356,20 @@ class Site:
             "shares": self.chance.choice(({}, {"ann": 2.0}, {"bob": 3.0})),
             "placement": self.chance.choice((None, *Preference)),
         }
-        self.both(lambda queue: queue.set_policy(urgent=None, **words))
+        self.both(lambda queue: queue.rules.set_policy(urgent=None, **words))
 
     def limit(self) -> None:
         """Change or remove the limits."""
         text = self.chance.choice(("", "", "ann: running_jobs=1", "*: running_gpus=2; @lab: running_mem=30G"))
         pools = self.chance.choice(("", "*: max_mem=16G"))
         limits = Limits.parse(text, pools, {"lab": self.chance.choice((("ann",), ("ann", "bob")))})
-        self.both(lambda queue: queue.set_limits(limits))
+        self.both(lambda queue: queue.rules.set_limits(limits))
 
     def tick(self) -> None:
         """Run the worker's periodic acts."""
-        self.both(lambda queue: queue.reap(loss_limit=3, lease_s=90_000, tick_s=1e6))
-        self.both(lambda queue: queue.reserve(after_s=600, most=1))
-        self.both(lambda queue: queue.age(after_s=3 * 3600))
+        self.both(lambda queue: queue.maintenance.reap(loss_limit=3, lease_s=90_000, tick_s=1e6))
+        self.both(lambda queue: queue.maintenance.reserve(after_s=600, most=1))
+        self.both(lambda queue: queue.maintenance.promote(after_s=3 * 3600))
         for offer in self.offers.values():
             self.both(lambda queue, offer=offer: queue.show([offer], lease_s=300))
 
@@ -380,23 +377,25 @@ class Site:
         """Drain or resume a device."""
         for uuid in self.chance.sample(sorted(self.offers), min(1, len(self.offers))):
             if self.chance.random() < 0.3:
-                self.both(lambda queue, uuid=uuid: queue.drain([uuid], origin=DrainOrigin.PERSON, why="", by="ann"))
+                self.both(
+                    lambda queue, uuid=uuid: queue.devices.drain([uuid], origin=DrainOrigin.PERSON, why="", by="ann")
+                )
             else:
-                self.both(lambda queue, uuid=uuid: queue.resume([uuid], origins=list(DrainOrigin)))
+                self.both(lambda queue, uuid=uuid: queue.devices.resume([uuid], origins=list(DrainOrigin)))
 
     def change(self) -> None:
         """Hold, release, cancel or move a random job, whatever its state."""
         job_id, act = self.chance.randrange(1, 60), self.chance.choice(("hold", "release", "cancel", "move"))
         if act == "move":
-            self.both(lambda queue: queue.move(job_id, front=True))
+            self.both(lambda queue: queue.jobs.move(job_id, front=True))
         else:
-            self.both(lambda queue: queue.change(act, job_id))
+            self.both(lambda queue: queue.jobs.change(act, job_id))
 
     def contents(self) -> list[dict[str, Any]]:
         """Return the contents of both stores, without random ids and each store's own clock values."""
         found = []
         for queue in self.queues:
-            held = dump(queue._redis)
+            held = dump(queue.store.client)
             for key in [key for key in held if re.search(r":(ev|epoch|facts|idem:\w+)$", key)]:
                 del held[key]
             for key, value in held.items():

@@ -42,10 +42,10 @@ class Site:
 
     def start(self, *, account: Account = ADA, lease_s: float = LEASE_S, requeue: bool = True) -> Claim:
         """Submit, claim and start a job."""
-        self.queue.submit(make_spec(account=account, requeue=requeue))
+        self.queue.requests.submit(make_spec(account=account, requeue=requeue))
         claimed = must_claim(self.queue, lease_s=lease_s)
         assert account == claimed.spec.account
-        self.queue.started(claimed.job_id, claimed.token, lease_s=lease_s, log_path="/l", devices=())
+        self.queue.runs.started(claimed.job_id, claimed.token, lease_s=lease_s, log_path="/l", devices=())
         return claimed
 
     def go_on(self, for_s: float, *alive: Claim, knows_the_time: bool = True) -> None:
@@ -56,20 +56,20 @@ class Site:
             self.set(TICK_S)
             if alive:
                 named = [Alive(job_id=each.job_id, token=each.token, observed={"GPU-0": 1}) for each in alive]
-                assert not self.queue.heartbeat(make_offer(), named, lease_s=LEASE_S).stale
+                assert not self.queue.devices.heartbeat(make_offer(), named, lease_s=LEASE_S).stale
             self.reap(knows_the_time=knows_the_time)
 
     def reap(self, *, knows_the_time: bool = True) -> None:
         """Run the reaper as a worker does."""
         passed_s = self._passed_s - self._reaped_s if self._reaped_s is not None and knows_the_time else None
-        self.lost += self.queue.reap(loss_limit=3, lease_s=LEASE_S, tick_s=TICK_S, passed_s=passed_s)
+        self.lost += self.queue.maintenance.reap(loss_limit=3, lease_s=LEASE_S, tick_s=TICK_S, passed_s=passed_s)
         self._reaped_s = self._passed_s
 
     def finish(self, run: Claim, *, took_s: float | None = None) -> None:
         """Finish a run as its worker does."""
         done = Ending.from_status(0)
         state = JobState.SUCCEEDED
-        self.queue.finish(run.job_id, run.token, state=state, ending=done, duration_s=took_s, devices=())
+        self.queue.runs.finish(run.job_id, run.token, state=state, ending=done, duration_s=took_s, devices=())
 
     def close(self) -> None:
         """Close the connection."""
@@ -95,7 +95,7 @@ def site(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     made = Site(queue, store_url)
     admin = connect(store_url)
     admin.config_set("appendfsync", "no")  # these tests simulate hours, with a few writes per tick
-    queue.open(0)
+    queue.recovery.open(0)
     serve(queue)
     made.go_on(3 * TICK_S + LEASE_S)  # the first reap of a store grants a lease
     yield made
@@ -107,7 +107,7 @@ def site(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 def state_of(site: Site, run: Claim) -> JobState:
     """Return the state of a run's job."""
-    job = site.queue.get(run.job_id)
+    job = site.queue.jobs.get(run.job_id)
     assert job is not None
     return job.state
 
@@ -217,7 +217,7 @@ def test_what_was_used_under_a_wrong_clock_is_not_held_against_anybody_for_ever(
     site.finish(bob, took_s=3600.0)
 
     for account in (BOB, ADA):
-        site.queue.submit(make_spec(account=account))
+        site.queue.requests.submit(make_spec(account=account))
     assert "ada" == must_claim(site.queue).spec.account.name
 
 
@@ -237,7 +237,7 @@ def test_a_run_is_charged_for_the_time_that_it_took(site: Site, jump_s: float) -
     site.finish(bob, took_s=1200.0 if jump_s > 0 else 300.0)
 
     for account in (ADA, BOB):
-        site.queue.submit(make_spec(account=account))
+        site.queue.requests.submit(make_spec(account=account))
     assert ("ada" if jump_s > 0 else "bob") == must_claim(site.queue).spec.account.name
 
 
@@ -250,12 +250,12 @@ def test_a_lost_run_is_no_present_either(site: Site) -> None:
     site.finish(done, took_s=600.0)
     lost = site.start(account=ADA, requeue=False)
     site.set(-DAY_S)
-    site.queue.lose(lost.job_id, lost.token, loss_limit=3, detail="gone")
+    site.queue.runs.lose(lost.job_id, lost.token, loss_limit=3, detail="gone")
     bob = site.start(account=BOB)
     site.finish(bob, took_s=300.0)
 
     for account in (ADA, BOB):
-        site.queue.submit(make_spec(account=account))
+        site.queue.requests.submit(make_spec(account=account))
     assert "bob" == must_claim(site.queue).spec.account.name
 
 
@@ -266,8 +266,8 @@ def test_a_neighbour_that_was_heard_in_the_future_is_not_counted_on(site: Site) 
     """
     serve(site.queue, make_offer("GPU-1"))
     site.set(-DAY_S)
-    site.queue.heartbeat(make_offer("GPU-0"), [], lease_s=LEASE_S)
-    site.queue.submit(make_spec(gpus=2))
+    site.queue.devices.heartbeat(make_offer("GPU-0"), [], lease_s=LEASE_S)
+    site.queue.requests.submit(make_spec(gpus=2))
     assert claim(site.queue, "GPU-0") is None
 
     serve(site.queue, make_offer("GPU-1"))
@@ -280,9 +280,9 @@ def test_a_worker_that_was_heard_in_the_future_counts_as_silent(site: Site) -> N
     Otherwise it would count as just seen for a whole day.
     """
     site.set(time.time() + DAY_S - site._now_s)
-    site.queue.heartbeat(make_offer(), [], lease_s=LEASE_S)
+    site.queue.devices.heartbeat(make_offer(), [], lease_s=LEASE_S)
 
-    assert site.queue.devices()[0].seen_s_ago > DAY_S / 2
+    assert site.queue.devices.all()[0].seen_s_ago > DAY_S / 2
 
 
 def test_a_job_of_the_future_waits_for_no_negative_time() -> None:
@@ -302,9 +302,9 @@ def test_a_pause_after_a_rebuild_cannot_be_slept_through(site: Site, before_s: f
     """
     site._client.flushall()
     site.set(0)
-    assert site.queue.open(0, pause_s=LEASE_S)
+    assert site.queue.recovery.open(0, pause_s=LEASE_S)
     site.go_on(before_s)
-    site.queue.submit(make_spec())
+    site.queue.requests.submit(make_spec())
 
     site.set(2 * LEASE_S)  # the store is down for this long
     site._passed_s += 2 * LEASE_S

@@ -19,6 +19,7 @@ from gpuqueue.model.event import Act
 from gpuqueue.model.history_query import HistoryQuery
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -67,19 +68,19 @@ def test_a_job_whose_request_cannot_be_read_is_seen_and_never_claimed_twice(
     It shows its other fields and hides no other job. A worker that claims it gets an error that names the job to end.
     """
     serve(queue)
-    first, second = queue.submit(make_spec(mem_bytes=2 * GIB)).id, queue.submit(make_spec()).id
+    first, second = queue.requests.submit(make_spec(mem_bytes=2 * GIB)).id, queue.requests.submit(make_spec()).id
     spoil(client, first, text)
 
-    shown = queue.get(first)
+    shown = queue.jobs.get(first)
     assert shown is not None
     assert (UNREADABLE, "ada", 2 * GIB) == (shown.spec.name, shown.spec.account.name, shown.spec.mem_bytes)
-    assert [first, second] == [job.id for job in queue.live()]
+    assert [first, second] == [job.id for job in queue.jobs.live()]
     with pytest.raises(BrokenClaim, match="request cannot be read") as caught:
         claim(queue)
     broken = caught.value
     assert first == broken.job_id
     refused = Ending.refused(broken.why)
-    assert queue.finish(first, broken.token, state=JobState.FAILED, ending=refused, duration_s=None, devices=())
+    assert queue.runs.finish(first, broken.token, state=JobState.FAILED, ending=refused, duration_s=None, devices=())
     assert second == must_claim(queue).job_id
     assert claim(queue) is None
     assert [] == [fault for fault in faults(dump(client)) if "has no spec" not in fault]
@@ -107,21 +108,21 @@ def test_fields_that_a_job_has_lost_stop_nobody(
                 client.hset(keys.job(1), name, worth)
 
     serve(queue)
-    queue.submit(make_spec())
-    queue.submit(make_spec(account=BOB))
+    queue.requests.submit(make_spec())
+    queue.requests.submit(make_spec(account=BOB))
     lose()
     claimed = must_claim(queue)
     assert (1, GIB) == (claimed.job_id, claimed.lease_bytes)
     lose()
     assert 2 == must_claim(queue).job_id
-    done = queue.started(1, claimed.token, lease_s=300, log_path="/l", devices=()) and queue.finish(
+    done = queue.runs.started(1, claimed.token, lease_s=300, log_path="/l", devices=()) and queue.runs.finish(
         1, claimed.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
     )
 
     assert done
     assert [] == faults(dump(client))
     assert [Act.SUBMIT, Act.SUBMIT, Act.CLAIM, Act.CLAIM, Act.STARTED, Act.FINISH] == [
-        event.act for event in queue.events("0-0")
+        event.act for event in queue.outbox.events("0-0")
     ]
 
 
@@ -134,14 +135,14 @@ def test_a_run_of_a_job_that_has_lost_a_field_is_taken_back_or_not(
 
     An error half-way would leave the job neither waiting nor running.
     """
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     held = dict(client.hgetall(keys.job(1)))
     client.hset(keys.job(1), mapping={**held, lost: worth}) if worth is not None else client.hdel(keys.job(1), lost)
     device = RunDevice(uuid="GPU-0", lease_bytes=GIB)
     stray = Stray(job_id=1, token="1.abc", host="nodeA", worker="w", devices=(device,), claimed_ms=None, log_path="/l")
     before = dump(client)
 
-    state = queue.adopt(stray, lease_s=300)
+    state = queue.runs.adopt(stray, lease_s=300)
 
     assert lost == "u" or (state is None) == (lost in {"st", "lv", "sh"})
     if state is None:
@@ -158,17 +159,17 @@ def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQue
     """
     serve(queue, make_offer("GPU-0"))
     for _ in range(4):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     tokens = [must_claim(queue).token for _ in range(3)]
     for job_id in (1, 2, 3, 4):
-        client.hdel(keys.job(job_id), "lv", "u", "sh")
+        client.hdel(keys.job(job_id), stored.PRIORITY, stored.USER, stored.SHAPE)
     client.zadd(keys.LEASES, {"1": 0})
 
-    assert not queue.release_claim(2, tokens[1], "no room")  # no change: its lease expires
-    assert JobState.LOST is queue.lose(3, tokens[2], loss_limit=3, detail="gone")
+    assert not queue.runs.release_claim(2, tokens[1], "no room")  # no change: its lease expires
+    assert JobState.LOST is queue.runs.lose(3, tokens[2], loss_limit=3, detail="gone")
     client.hset(keys.PREFIX + "meta", "reap", queue.now_ms())  # the reaper was not away
-    assert {1: JobState.LOST} == queue.reap(loss_limit=3, lease_s=300, tick_s=10)
-    assert JobState.CANCELLED is queue.cancel(4)
+    assert {1: JobState.LOST} == queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
+    assert JobState.CANCELLED is queue.jobs.cancel(4)
     assert claim(queue) is None
 
 
@@ -177,15 +178,15 @@ def test_an_entry_without_a_state_hides_nobody(
 ) -> None:
     """An entry with an unknown state is logged and hides no other job. A request for its id gives one clear error."""
     for _ in range(3):
-        queue.submit(make_spec())
-    client.hset(keys.job(2), "st", "paused by a version to come")
+        queue.requests.submit(make_spec())
+    client.hset(keys.job(2), stored.STATE, "paused by a version to come")
 
     with caplog.at_level(logging.WARNING):
-        assert [1, 3] == [job.id for job in queue.live()]
+        assert [1, 3] == [job.id for job in queue.jobs.live()]
     assert "the store's entry of job 2 cannot be read" in caplog.text
     with pytest.raises(Unreadable, match="the store's entry of job 2 cannot be read"):
-        queue.get(2)
-    page = queue.page(after=1, limit=1)
+        queue.jobs.get(2)
+    page = queue.jobs.page(after=1, limit=1)
     assert ((), 2) == (page.jobs, page.after)  # the next page starts behind it
 
 
@@ -208,9 +209,9 @@ def test_a_device_that_makes_no_sense_hides_no_other(
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     client.hset(key, field, text)
 
-    assert ["GPU-1"] == [each.device.uuid for each in queue.devices()]
+    assert ["GPU-1"] == [each.device.uuid for each in queue.devices.all()]
     assert "device GPU-0 is not shown" in caplog.text
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     assert 1 == must_claim(queue, "GPU-1").job_id
 
 
@@ -221,10 +222,10 @@ def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, client: 
     """
     serve(queue)
     client.hset(keys.device_leases("GPU-0"), "7", "much")
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
 
     assert claim(queue) is None
-    (other,) = queue.heartbeat(make_offer(), [], lease_s=300).others
+    (other,) = queue.devices.heartbeat(make_offer(), [], lease_s=300).others
     assert (7, 0, False) == (other.job_id, other.lease_bytes, other.leads)
 
 
@@ -233,7 +234,7 @@ def test_strangers_that_make_no_sense_are_none(queue: JobQueue, client: redis.Re
     serve(queue)
     for text in ("no JSON", "[]", '{"external_processes":5}', '{"external_processes":[{}]}', '{"trouble":7}'):
         client.hset(keys.SEEN, "GPU-0", text)
-        (device,) = queue.devices()
+        (device,) = queue.devices.all()
         assert ((), None) == (device.external_processes, device.trouble)
 
 
@@ -244,11 +245,11 @@ def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
 
     Cases: a state of a newer version, bytes that are no text, and unknown fields.
     """
-    queue.submit(make_spec(name="first"))
+    queue.requests.submit(make_spec(name="first"))
     client.xadd(keys.OUTBOX, {"act": "submit", "job": "x"})
     client.xadd(keys.OUTBOX, {b"\xff": b"\xfe\x1b]0;x\x07"})
     client.xadd(keys.OUTBOX, {"act": "pause", "job": 1, "state": "paused", "at": 1, "attempt": 0, "losses": 0})
-    queue.submit(make_spec(name="last"))
+    queue.requests.submit(make_spec(name="last"))
     recorder = Recorder(Settings.load(), queue, database)
 
     while recorder.record(0):
@@ -266,7 +267,7 @@ def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
 def test_a_request_in_the_book_that_cannot_be_read_hides_no_record(queue: JobQueue, database: HistoryDatabase) -> None:
     """An unreadable request in the history hides no record: the values of the columns are shown."""
     for name in ("first", "last"):
-        queue.submit(make_spec(name=name, argv=("echo", "a b"), gpus=2, time_limit_s=5.0))
+        queue.requests.submit(make_spec(name=name, argv=("echo", "a b"), gpus=2, time_limit_s=5.0))
     Recorder(Settings.load(), queue, database).record(0)
     with database._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE jobs SET spec = '{\"v\":9}' WHERE id = 1")
@@ -290,7 +291,7 @@ def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQu
     client.set(keys.LIVE, "mine")
 
     with pytest.raises(Unreadable, match="has answered what it should not: 'WRONGTYPE") as caught:
-        queue.live()
+        queue.jobs.live()
     assert not isinstance(caught.value, StoreUnreachable)
 
 
@@ -313,8 +314,8 @@ def test_a_worker_ends_what_it_cannot_read_and_goes_on(site: Site, store_url: st
     The job is refused once, with its story in the history, instead of being claimed and released for ever.
     """
     client = connect(store_url)
-    bad = [site.queue.submit(make_spec(account=BOB)).id for _ in range(2)]
-    good = site.queue.submit(make_spec()).id
+    bad = [site.queue.requests.submit(make_spec(account=BOB)).id for _ in range(2)]
+    good = site.queue.requests.submit(make_spec()).id
     spoil(client, bad[0], None)
     spoil(client, bad[1], "{")
     client.hset(keys.FACTS, "GPU-gone", "no JSON")

@@ -14,6 +14,7 @@ from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.job import Job, JobState, Level, WaitReason
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -37,21 +38,21 @@ def begin(later: timedelta = HOUR) -> Waits:
 
 def job_of(queue: JobQueue, job_id: int) -> Job:
     """Return a job that must be there."""
-    job = queue.get(job_id)
+    job = queue.jobs.get(job_id)
     assert job is not None
     return job
 
 
 def submit(queue: JobQueue, **changes: object) -> int:
     """Queue a job and return its id."""
-    return queue.submit(make_spec(**changes)).id
+    return queue.requests.submit(make_spec(**changes)).id
 
 
 def end(queue: JobQueue, claimed: Claim, status: int = 0, ending: Ending | None = None) -> JobState | None:
     """End a run as its worker would."""
     how = ending or Ending.from_status(status)
     state = JobState.FAILED if ending or status else JobState.SUCCEEDED
-    return queue.finish(claimed.job_id, claimed.token, state=state, ending=how, duration_s=1.0, devices=())
+    return queue.runs.finish(claimed.job_id, claimed.token, state=state, ending=how, duration_s=1.0, devices=())
 
 
 def run(queue: JobQueue, status: int = 0, ending: Ending | None = None) -> JobState | None:
@@ -64,7 +65,7 @@ def time_goes_by(queue: JobQueue) -> None:
     store = connect(queue.url)
     for job_id in [each for each in store.zrange(keys.PREFIX + "timers", 0, -1) if not each.startswith("d:")]:
         store.zadd(keys.PREFIX + "timers", {job_id: 1})
-        store.hset(keys.job(job_id), "nb", 1)
+        store.hset(keys.job(job_id), stored.NOT_BEFORE_MS, 1)
     store.close()
 
 
@@ -115,11 +116,11 @@ def test_a_job_may_wait_for_several_and_for_one_that_is_held(queue: JobQueue) ->
     first, second = submit(queue), submit(queue)
     third = submit(queue, waits=after(first, second))
     run(queue)
-    queue.hold(second)
+    queue.jobs.hold(second)
     assert (Dependency(second),) == job_of(queue, third).awaits
     assert claim(queue) is None
 
-    queue.release(second)
+    queue.jobs.release(second)
     run(queue)
 
     assert third == must_claim(queue).job_id
@@ -133,7 +134,7 @@ def test_who_waits_for_what_will_never_be_is_cancelled_all_the_way_down(queue: J
         ids.append(submit(queue, waits=after(ids[-1])))
     cleaner = submit(queue, waits=after(Dependency(ids[-1], FAIL)))
 
-    queue.cancel(ids[0])
+    queue.jobs.cancel(ids[0])
 
     assert [JobState.CANCELLED] * 6 == [job_of(queue, each).state for each in ids]
     assert cleaner == must_claim(queue).job_id
@@ -149,13 +150,13 @@ def test_thousands_that_wait_for_one_job_hear_of_its_end_in_pieces(queue: JobQue
     parent = submit(queue)
     many = [submit(queue, waits=after(parent), level=Level.LOW) for _ in range(170)]
     run(queue)
-    reported = [event.job_id for event in queue.events("0-0", most=10_000) if event.act is Act.READY]
+    reported = [event.job_id for event in queue.outbox.events("0-0", most=10_000) if event.act is Act.READY]
     assert 0 < len(reported) < len(many)
 
     for _ in range(8):
-        queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+        queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
-    reported = [event.job_id for event in queue.events("0-0", most=10_000) if event.act is Act.READY]
+    reported = [event.job_id for event in queue.outbox.events("0-0", most=10_000) if event.act is Act.READY]
     assert many == reported, "not all, not in their order, or not once"
     assert is_whole(queue)
 
@@ -171,9 +172,9 @@ def test_an_end_that_the_queue_has_forgotten_is_judged_when_the_job_is_submitted
     assert (7,) == unknown.value.job_ids
     spec = make_spec(waits=after(7))
 
-    assert WaitReason.MEMORY is queue.submit(spec, ends={7: True}).reason
+    assert WaitReason.MEMORY is queue.requests.submit(spec, ends={7: True}).reason
     with pytest.raises(Impossible, match="job 7 failed"):
-        queue.submit(spec, ends={7: False})
+        queue.requests.submit(spec, ends={7: False})
     run(queue)
     failed = submit(queue)
     run(queue, 1)
@@ -193,7 +194,7 @@ def test_a_dependant_that_is_cancelled_leaves_nothing_behind(queue: JobQueue) ->
     third = submit(queue, waits=begin())
     fourth = submit(queue, waits=after(second))
 
-    assert [JobState.CANCELLED] * 2 == [queue.cancel(second), queue.cancel(third)]
+    assert [JobState.CANCELLED] * 2 == [queue.jobs.cancel(second), queue.jobs.cancel(third)]
 
     assert is_whole(queue)
     assert f"dependency {second} was cancelled" == job_of(queue, fourth).because
@@ -209,13 +210,13 @@ def test_a_held_dependant_hears_of_the_end_as_well(queue: JobQueue) -> None:
     first = submit(queue)
     second = submit(queue, waits=after(first))
     third = submit(queue, waits=after(first))
-    queue.hold(second)
-    queue.hold(third)
-    queue.release(third)
+    queue.jobs.hold(second)
+    queue.jobs.hold(third)
+    queue.jobs.release(third)
     assert WaitReason.DEPENDENCY is job_of(queue, third).reason
 
     run(queue)
-    queue.release(second)
+    queue.jobs.release(second)
 
     assert [second, third] == [must_claim(queue).job_id for _ in range(2)]
 
@@ -255,25 +256,25 @@ def test_what_a_job_waited_for_does_not_lift_it(queue: JobQueue) -> None:
     serve(queue)
     job_id = submit(queue, waits=begin())
     store = connect(queue.url)
-    store.hset(keys.job(job_id), "ts", queue.now_ms() - 10 * 86_400_000)
+    store.hset(keys.job(job_id), stored.SUBMITTED_MS, queue.now_ms() - 10 * 86_400_000)
     time_goes_by(queue)
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
-    assert 0 == queue.age(after_s=86_400)
+    assert 0 == queue.maintenance.promote(after_s=86_400)
 
-    store.hdel(keys.job(job_id), "since")
-    assert 1 == queue.age(after_s=86_400)
+    store.hdel(keys.job(job_id), stored.READY_SINCE_MS)
+    assert 1 == queue.maintenance.promote(after_s=86_400)
     store.close()
 
 
 def test_a_job_can_be_born_held(queue: JobQueue) -> None:
     """A job can be submitted held. It waits for a release."""
     serve(queue)
-    job = queue.submit(make_spec(waits=Waits(hold=True)))
+    job = queue.requests.submit(make_spec(waits=Waits(hold=True)))
     assert (JobState.HELD, WaitReason.HELD) == (job.state, job.reason)
     assert claim(queue) is None
 
-    assert JobState.QUEUED is queue.release(job.id)
+    assert JobState.QUEUED is queue.jobs.release(job.id)
 
     assert job.id == must_claim(queue).job_id
 
@@ -294,12 +295,12 @@ def test_one_job_of_a_user_has_a_dedupe_key_at_a_time(queue: JobQueue) -> None:
         assert first == found.value.job_id
         must_claim(queue)
 
-    queue.cancel(2)
-    queue.cancel(1)
-    queue.lose(1, next(iter(queue.survivors()))[0].record.runs[0].token, loss_limit=3, detail="x")
+    queue.jobs.cancel(2)
+    queue.jobs.cancel(1)
+    queue.runs.lose(1, next(iter(queue.recovery.survivors()))[0].record.runs[0].token, loss_limit=3, detail="x")
     second = submit(queue, waits=keyed)
     assert second > first
-    queue.settle(Cursor(epoch=queue.epoch() or "", last_id=queue.events("0-0")[-1].id))
+    queue.outbox.settle(Cursor(epoch=queue.epoch() or "", last_id=queue.outbox.events("0-0")[-1].id))
 
     with pytest.raises(Found):
         submit(queue, waits=keyed)
@@ -330,7 +331,7 @@ def test_a_run_that_exits_with_75_is_requeued_five_times_and_then_held(queue: Jo
         job.retries,
         job.attempt,
     )
-    queue.release(job_id)
+    queue.jobs.release(job_id)
     assert JobState.QUEUED is run(queue, 75)
 
 
@@ -394,7 +395,7 @@ def test_a_job_that_is_cancelled_is_not_retried(queue: JobQueue) -> None:
     serve(queue)
     submit(queue, retries=Retries(times=3, on=(RetryOn.ANY,)))
     claimed = must_claim(queue)
-    queue.cancel(1)
+    queue.jobs.cancel(1)
 
     assert JobState.FAILED is end(queue, claimed, 1)
 
@@ -405,7 +406,7 @@ def test_losses_beyond_the_limit_are_retried_where_that_was_asked(queue: JobQueu
     job_id = submit(queue, retries=Retries(times=1, on=(RetryOn.LOST,)))
     states = []
     for _ in range(4):
-        states.append(queue.lose(job_id, must_claim(queue).token, loss_limit=3, detail="gone"))
+        states.append(queue.runs.lose(job_id, must_claim(queue).token, loss_limit=3, detail="gone"))
         time_goes_by(queue)
 
     assert [JobState.QUEUED] * 3 + [JobState.HELD] == states
@@ -447,7 +448,7 @@ def test_a_damaged_entry_stops_nobody(queue: JobQueue, field: str, damage: str) 
     while (claimed := claim(queue)) is not None:
         found.add(claimed.job_id)
         end(queue, claimed, 1)
-    queue.cancel(damaged)
+    queue.jobs.cancel(damaged)
 
     assert other in found
     store.close()

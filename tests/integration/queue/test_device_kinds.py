@@ -30,10 +30,10 @@ def offer_of(uuid: str, kind: DeviceKind, *, pool: str = "", **device: Any) -> O
 
 def may_run(queue: JobQueue, uuid: str, **spec: Any) -> bool:
     """Return whether the device *uuid* takes a newly submitted job of this spec."""
-    job = queue.submit(make_spec(**spec))
+    job = queue.requests.submit(make_spec(**spec))
     claimed = claim(queue, uuid)
     if claimed is None:
-        queue.cancel(job.id)
+        queue.jobs.cancel(job.id)
     return claimed is not None
 
 
@@ -73,21 +73,21 @@ def test_who_takes_which_wish(
 
     assert takers == {kind for kind in known if may_run(queue, f"dev-{kind}", device=device_filter)}
     assert takers == {kind for kind in known if suits(device_filter, kind, gpus_known=known != {CPU})}
-    waiting = queue.submit(make_spec(device=device_filter))
+    waiting = queue.requests.submit(make_spec(device=device_filter))
     reason = WaitReason.MEMORY if takers else WaitReason.DEVICE
-    assert (reason, reason) == (waiting.reason, queue.get(waiting.id).reason)  # type: ignore[union-attr]
+    assert (reason, reason) == (waiting.reason, queue.jobs.get(waiting.id).reason)  # type: ignore[union-attr]
 
 
 def lose(queue: JobQueue, store_url: str) -> None:
     """Make the driver not answer for the device."""
     del store_url
-    queue.heartbeat(make_offer(external_bytes=24 * GIB, trouble="the GPU is lost"), [], lease_s=300)
+    queue.devices.heartbeat(make_offer(external_bytes=24 * GIB, trouble="the GPU is lost"), [], lease_s=300)
 
 
 def drain(queue: JobQueue, store_url: str) -> None:
     """Drain the device as a user does."""
     del store_url
-    queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="maintenance", by="ada")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="maintenance", by="ada")
 
 
 def silence(queue: JobQueue, store_url: str) -> None:
@@ -106,13 +106,13 @@ def test_a_gpu_that_takes_nothing_is_still_waited_for(queue: JobQueue, store_url
     """
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
     close(queue, store_url)
-    job = queue.submit(make_spec())
+    job = queue.requests.submit(make_spec())
 
     assert claim(queue, "cpu-nodeA") is None
-    assert JobState.QUEUED is queue.get(job.id).state  # type: ignore[union-attr]
-    queue.withdraw("nodeA", "GPU-0")
+    assert JobState.QUEUED is queue.jobs.get(job.id).state  # type: ignore[union-attr]
+    queue.devices.withdraw("nodeA", "GPU-0")
     assert claim(queue, "cpu-nodeA") is None  # the submit bound it to a GPU, and that stays
-    later = queue.submit(make_spec())
+    later = queue.requests.submit(make_spec())
     assert later.id == must_claim(queue, "cpu-nodeA").job_id
 
 
@@ -129,8 +129,8 @@ def test_the_cpu_of_a_gpu_host_leaves_the_gpus_their_jobs_before_they_are_announ
     When a host starts, its CPU worker is ready first: the driver's session takes a moment.
     """
     serve(queue, offer_of("cpu-nodeA", CPU))
-    unsaid = queue.submit(make_spec())
-    asked = queue.submit(make_spec(device=DeviceFilter.CPU))
+    unsaid = queue.requests.submit(make_spec())
+    asked = queue.requests.submit(make_spec(device=DeviceFilter.CPU))
 
     assert asked.id == must_claim(queue, "cpu-nodeA", gpus_here=True).job_id
     assert claim(queue, "cpu-nodeA", gpus_here=True) is None
@@ -142,9 +142,9 @@ def test_the_cpu_finds_its_job_behind_those_of_the_gpus(queue: JobQueue) -> None
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
     for i in range(80):
         level = Level.HIGH if i % 3 else Level.LOW
-        queue.submit(make_spec(mem_bytes=(i + 1) * MIB, account=(ADA, BOB)[i % 2], level=level))
+        queue.requests.submit(make_spec(mem_bytes=(i + 1) * MIB, account=(ADA, BOB)[i % 2], level=level))
     asked = [
-        queue.submit(make_spec(device=device_filter, level=Level.LOW)).id
+        queue.requests.submit(make_spec(device=device_filter, level=Level.LOW)).id
         for device_filter in (DeviceFilter.CPU, DeviceFilter.ANY)
     ]
 
@@ -167,7 +167,7 @@ def test_a_reservation_is_no_way_round_the_wish(queue: JobQueue, store_url: str)
     A device that is reserved for a job of another kind serves its own jobs.
     """
     serve(queue, offer_of("cpu-nodeA", CPU))
-    queue.submit(make_spec(device=DeviceFilter.GPU))
+    queue.requests.submit(make_spec(device=DeviceFilter.GPU))
     client = connect(store_url)
     client.hset(keys.PREFIX + "rsv", "cpu-nodeA", f"1:{GIB}:{queue.now_ms() + 1000_000}")
     client.close()
@@ -182,7 +182,9 @@ def test_a_reservation_is_no_way_round_the_wish(queue: JobQueue, store_url: str)
 @pytest.mark.parametrize("device_filter", [None, DeviceFilter.GPU, DeviceFilter.ANY])
 def test_a_gang_never_mixes_kinds(queue: JobQueue, device_filter: DeviceFilter | None) -> None:
     """A gang never mixes device kinds. The fullest neighbour is tried first, here the CPU or the simulated device."""
-    job = queue.submit(make_spec(gpus=2, device=device_filter))  # no device is known yet, so the claim must decide
+    job = queue.requests.submit(
+        make_spec(gpus=2, device=device_filter)
+    )  # no device is known yet, so the claim must decide
     serve(
         queue,
         make_offer("GPU-0"),
@@ -201,7 +203,7 @@ def test_a_gang_takes_no_mig_instance(queue: JobQueue) -> None:
 
     A CUDA process sees only one of them, so the job would die or run on half of its request.
     """
-    queue.submit(make_spec(gpus=2))
+    queue.requests.submit(make_spec(gpus=2))
     parts = [offer_of(f"MIG-{i}", GPU, total_bytes=8 * GIB, **MIG) for i in range(2)]
     serve(queue, *parts, make_offer("GPU-0"))
 
@@ -216,12 +218,12 @@ def test_what_only_mig_instances_could_make_up_is_refused(queue: JobQueue) -> No
     serve(queue, *(offer_of(f"MIG-{i}", GPU, **MIG) for i in range(4)), make_offer("GPU-0"))
 
     with pytest.raises(Impossible, match=r"a program can use only one MIG instance.*leave out --gpus"):
-        queue.submit(make_spec(gpus=2))
-    assert JobState.QUEUED is queue.submit(make_spec()).state
+        queue.requests.submit(make_spec(gpus=2))
+    assert JobState.QUEUED is queue.requests.submit(make_spec()).state
     serve(queue, make_offer("GPU-1"))
-    assert JobState.QUEUED is queue.submit(make_spec(gpus=2)).state
+    assert JobState.QUEUED is queue.requests.submit(make_spec(gpus=2)).state
     with pytest.raises(Impossible, match="the largest device can give 24G"):
-        queue.submit(make_spec(gpus=2, mem_bytes=80 * GIB))
+        queue.requests.submit(make_spec(gpus=2, mem_bytes=80 * GIB))
 
 
 # ---- refused jobs and waiting jobs -----------------------------------------------------------------------------------
@@ -235,17 +237,17 @@ def test_only_devices_of_the_kind_can_make_a_job_possible(queue: JobQueue) -> No
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU, total_bytes=512 * GIB))
 
     with pytest.raises(Impossible, match="80G asked for, but the largest GPU can give 24G"):
-        queue.submit(make_spec(mem_bytes=80 * GIB, device=DeviceFilter.GPU))
+        queue.requests.submit(make_spec(mem_bytes=80 * GIB, device=DeviceFilter.GPU))
     with pytest.raises(Impossible, match="80G asked for, but the largest device can give 24G"):
-        queue.submit(make_spec(mem_bytes=80 * GIB))
+        queue.requests.submit(make_spec(mem_bytes=80 * GIB))
     with pytest.raises(Impossible, match="600G asked for, but the largest CPU can give 512G"):
-        queue.submit(make_spec(mem_bytes=600 * GIB, device=DeviceFilter.CPU))
+        queue.requests.submit(make_spec(mem_bytes=600 * GIB, device=DeviceFilter.CPU))
     with pytest.raises(Impossible, match="2 GPUs asked for, but no host has more than 1"):
-        queue.submit(make_spec(gpus=2, device=DeviceFilter.GPU))
+        queue.requests.submit(make_spec(gpus=2, device=DeviceFilter.GPU))
     with pytest.raises(Impossible, match="2 devices asked for, but no host has more than 1"):
-        queue.submit(make_spec(gpus=2, device=DeviceFilter.ANY))
+        queue.requests.submit(make_spec(gpus=2, device=DeviceFilter.ANY))
     for device_filter in (DeviceFilter.CPU, DeviceFilter.ANY):
-        assert JobState.QUEUED is queue.submit(make_spec(mem_bytes=80 * GIB, device=device_filter)).state
+        assert JobState.QUEUED is queue.requests.submit(make_spec(mem_bytes=80 * GIB, device=device_filter)).state
 
 
 def test_a_host_with_too_few_cards_that_are_large_enough_is_told_so(queue: JobQueue) -> None:
@@ -261,8 +263,8 @@ def test_a_host_with_too_few_cards_that_are_large_enough_is_told_so(queue: JobQu
     with pytest.raises(
         Impossible, match=r"12G on each of 2 devices asked for, but no host has so many .* the largest can give 16G"
     ):
-        queue.submit(make_spec(gpus=2, mem_bytes=12 * GIB))
-    assert JobState.QUEUED is queue.submit(make_spec(gpus=2, mem_bytes=8 * GIB)).state
+        queue.requests.submit(make_spec(gpus=2, mem_bytes=12 * GIB))
+    assert JobState.QUEUED is queue.requests.submit(make_spec(gpus=2, mem_bytes=8 * GIB)).state
 
 
 def test_a_job_may_wait_for_a_kind_that_is_not_there(queue: JobQueue) -> None:
@@ -273,13 +275,13 @@ def test_a_job_may_wait_for_a_kind_that_is_not_there(queue: JobQueue) -> None:
     serve(queue, offer_of("cpu-nodeA", CPU))
     spec = make_spec(mem_bytes=500 * GIB, gpus=4, device=DeviceFilter.GPU)
 
-    first, again = (queue.submit(spec, nonce="abc") for _ in range(2))
+    first, again = (queue.requests.submit(spec, nonce="abc") for _ in range(2))
 
     assert (WaitReason.DEVICE, WaitReason.DEVICE) == (first.reason, again.reason)
     assert first == again
-    assert [WaitReason.DEVICE] == [job.reason for job in queue.live()]
+    assert [WaitReason.DEVICE] == [job.reason for job in queue.jobs.live()]
     serve(queue, make_offer())
-    assert [WaitReason.MEMORY] == [job.reason for job in queue.live()]
+    assert [WaitReason.MEMORY] == [job.reason for job in queue.jobs.live()]
 
 
 def test_a_kind_is_looked_for_in_the_jobs_own_pool(queue: JobQueue) -> None:
@@ -290,16 +292,16 @@ def test_a_kind_is_looked_for_in_the_jobs_own_pool(queue: JobQueue) -> None:
     """
     serve(queue, make_offer(pool="fast"), offer_of("cpu-nodeA", CPU, pool="lab"))
 
-    assert WaitReason.DEVICE is queue.submit(make_spec(pool="lab", device=DeviceFilter.GPU)).reason
-    assert WaitReason.DEVICE is queue.submit(make_spec(pool="lab")).reason
-    assert [WaitReason.DEVICE] * 2 == [job.reason for job in queue.live()]
+    assert WaitReason.DEVICE is queue.requests.submit(make_spec(pool="lab", device=DeviceFilter.GPU)).reason
+    assert WaitReason.DEVICE is queue.requests.submit(make_spec(pool="lab")).reason
+    assert [WaitReason.DEVICE] * 2 == [job.reason for job in queue.jobs.live()]
     assert claim(queue, "cpu-nodeA") is None
     assert may_run(queue, "cpu-nodeA", pool="lab", device=DeviceFilter.ANY)
     with pytest.raises(Impossible, match="no device is in pool nowhere"):
-        queue.submit(make_spec(pool="nowhere", device=DeviceFilter.GPU))
+        queue.requests.submit(make_spec(pool="nowhere", device=DeviceFilter.GPU))
 
 
-# ---- other versions --------------------------------------------------------------------------------------------------
+# ---- a newer version -------------------------------------------------------------------------------------------------
 
 
 def written_by_hand(client: redis.Redis, shape: str, spec: str) -> None:
@@ -313,41 +315,6 @@ def written_by_hand(client: redis.Redis, shape: str, spec: str) -> None:
     client.sadd(f"{keys.PREFIX}su:1:{shape}", "ada")
     client.zadd(f"{keys.PREFIX}sh:1", {shape: int(shape.split(":", maxsplit=1)[0])})
     client.zadd(f"{keys.PREFIX}ul:1", {"ada": 0})
-
-
-@pytest.mark.parametrize(
-    ("uuid", "taken"), [("GPU-0", True), ("sim-nodeA-0", True), ("MIG-0", True), ("cpu-nodeA", False)]
-)
-def test_what_an_older_version_left_in_the_store_is_claimed(
-    queue: JobQueue, store_url: str, uuid: str, *, taken: bool
-) -> None:
-    """A job and devices written by an older version, without a kind, can be claimed.
-
-    The name of the device gives its kind, and the job counts as one without a device filter.
-    """
-    client = connect(store_url)
-    client.sadd(keys.HOSTS, "nodeA", "nodeB")
-    for host, device in (("nodeA", uuid), ("nodeB", "GPU-7")):
-        client.hset(keys.host_devices(host), device, f"{24 * GIB}:0:0:{queue.now_ms()}:8:fast")
-    written_by_hand(client, f"{6 * GIB}:14400:1:fast", (GOLDEN / "spec-v1.json").read_text())
-    client.close()
-
-    claimed = claim(queue, uuid)
-
-    assert taken == (claimed is not None)
-    if claimed is not None:
-        assert (1, None, 6 * GIB) == (claimed.job_id, claimed.spec.device, claimed.lease_bytes)
-
-
-def test_an_old_job_and_one_that_does_not_say_are_of_one_shape(queue: JobQueue) -> None:
-    """A job of an older version and a job without a device filter have the same shape.
-
-    So they wait in one order of arrival.
-    """
-    assert "1073741824:0:1:" == str(make_spec().shape)
-    assert "1073741824:0:1::cpu" == str(make_spec(device=DeviceFilter.CPU).shape)
-    serve(queue, offer_of("cpu-nodeA", CPU))
-    assert may_run(queue, "cpu-nodeA")
 
 
 def test_a_wish_of_a_newer_version_is_left_to_it(queue: JobQueue, store_url: str) -> None:

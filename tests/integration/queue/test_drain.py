@@ -18,12 +18,12 @@ from gpuqueue.queue.lease import Claim, Evidence
 
 def drain(queue: JobQueue, origin: DrainOrigin, why: str = "", *uuids: str) -> None:
     """Drain as Ada would."""
-    queue.drain(uuids or ("GPU-0",), origin=origin, why=why, by="ada")
+    queue.devices.drain(uuids or ("GPU-0",), origin=origin, why=why, by="ada")
 
 
 def origins(queue: JobQueue) -> list[str]:
     """Return the origins of the drains of the only device."""
-    (device,) = queue.devices()
+    (device,) = queue.devices.all()
     return [str(each.origin) for each in device.drains]
 
 
@@ -38,7 +38,7 @@ def test_a_drain_says_why_by_whom_and_since_when(queue: JobQueue) -> None:
     drain(queue, DrainOrigin.PERSON, "fan")
     drain(queue, DrainOrigin.PERSON, 'fan "2" — défaut')
 
-    (said,) = queue.devices()[0].drains
+    (said,) = queue.devices.all()[0].drains
     assert (DrainOrigin.PERSON, 'fan "2" — défaut', "ada") == (said.origin, said.why, said.by)
     assert said.at is not None
     assert before_ms <= round(said.at.timestamp() * 1000) <= queue.now_ms()
@@ -50,16 +50,16 @@ def test_up_takes_back_only_what_down_said(queue: JobQueue) -> None:
     A card that a user drained for an RMA gets no jobs because its machine rebooted.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     drain(queue, DrainOrigin.PERSON, "RMA")
     drain(queue, DrainOrigin.DOWN, "going down")
     assert ["person", "down"] == origins(queue)
 
-    queue.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
+    queue.devices.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
 
     assert ["person"] == origins(queue)
     assert claim(queue) is None
-    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+    queue.devices.resume(["GPU-0"], origins=BY_PEOPLE)
     assert 1 == must_claim(queue).job_id
 
 
@@ -69,11 +69,11 @@ def test_a_person_does_not_open_a_machine_that_is_going_down(queue: JobQueue) ->
     Otherwise `down` would wait for the jobs that it tries to keep out.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     drain(queue, DrainOrigin.DOWN)
     drain(queue, DrainOrigin.PERSON)
 
-    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+    queue.devices.resume(["GPU-0"], origins=BY_PEOPLE)
 
     assert ["down"] == origins(queue)
     assert claim(queue) is None
@@ -88,8 +88,8 @@ def test_a_person_s_drain_outlives_the_device_s_absence(queue: JobQueue) -> None
     drain(queue, DrainOrigin.PERSON, "RMA")
     drain(queue, DrainOrigin.DOWN)
 
-    queue.withdraw("nodeA", "GPU-0")
-    assert [] == queue.devices()
+    queue.devices.withdraw("nodeA", "GPU-0")
+    assert [] == queue.devices.all()
     serve(queue)
 
     assert ["person"] == origins(queue)
@@ -98,14 +98,14 @@ def test_a_person_s_drain_outlives_the_device_s_absence(queue: JobQueue) -> None
 def test_what_runs_goes_on_and_other_devices_claim(queue: JobQueue) -> None:
     """A drain only stops new jobs, and only on the named devices."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.submit(make_spec())
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
+    queue.requests.submit(make_spec())
     running = must_claim(queue, "GPU-0")
 
     drain(queue, DrainOrigin.PERSON, "", "GPU-0")
 
     assert claim(queue, "GPU-0") is None
-    assert queue.started(running.job_id, running.token, lease_s=300, log_path="/l", devices=()) is not None
+    assert queue.runs.started(running.job_id, running.token, lease_s=300, log_path="/l", devices=()) is not None
     assert 2 == must_claim(queue, "GPU-1").job_id
 
 
@@ -119,13 +119,13 @@ def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store_ur
     client = connect(store_url)
     client.hset(keys.DRAINED, "GPU-0", text)
 
-    (said,) = queue.devices()[0].drains
+    (said,) = queue.devices.all()[0].drains
     assert (DrainOrigin.DOWN, text, None, None) == (said.origin, said.why, said.by, said.at)
     drain(queue, DrainOrigin.PERSON)
     assert ["person", "down"] == origins(queue)
-    queue.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
+    queue.devices.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
     assert ["person"] == origins(queue)
-    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+    queue.devices.resume(["GPU-0"], origins=BY_PEOPLE)
     assert 0 == client.exists(keys.DRAINED)
     client.close()
 
@@ -144,7 +144,7 @@ def die(queue: JobQueue, why: str = "killed by SIGSEGV", *, lost: bool = False, 
     It is a new job, or the waiting job *job_id*.
     """
     if job_id is None:
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     claimed = must_claim(queue)
     assert job_id in {None, claimed.job_id}
     report(queue, claimed, Evidence(against=("GPU-0",), why=why), lost=lost)
@@ -157,10 +157,10 @@ def report(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = 
     for _ in range(2):
         if lost:
             words = (claimed.job_id, claimed.token)
-            reported.append(queue.lose(*words, loss_limit=9, detail="gone", evidence=evidence) is not None)
+            reported.append(queue.runs.lose(*words, loss_limit=9, detail="gone", evidence=evidence) is not None)
         else:
             reported.append(
-                queue.finish(
+                queue.runs.finish(
                     claimed.job_id,
                     claimed.token,
                     state=JobState.FAILED,
@@ -186,7 +186,7 @@ def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
 
     third = die(queue, lost=True)
 
-    (said,) = queue.devices()[0].drains
+    (said,) = queue.devices.all()[0].drains
     assert (DrainOrigin.DEATHS, "gpuqueue") == (said.origin, said.by)
     assert said.at is not None
     assert (
@@ -230,7 +230,7 @@ def test_a_run_that_goes_well_ends_the_row_and_one_that_says_nothing_does_not(qu
     serve(queue)
     die(queue)
     die(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     report(queue, must_claim(queue), Evidence(well=True) if resets else Evidence())
 
     die(queue)
@@ -243,12 +243,12 @@ def test_a_run_that_goes_well_elsewhere_says_nothing_here(queue: JobQueue) -> No
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     die(queue)
     die(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     report(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
 
     die(queue)
 
-    assert [1, 0] == [len(each.drains) for each in queue.devices()]
+    assert [1, 0] == [len(each.drains) for each in queue.devices.all()]
 
 
 def test_a_run_on_several_devices_speaks_of_each(queue: JobQueue) -> None:
@@ -258,12 +258,12 @@ def test_a_run_on_several_devices_speaks_of_each(queue: JobQueue) -> None:
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for _ in range(3):
-        queue.submit(make_spec(gpus=2))
+        queue.requests.submit(make_spec(gpus=2))
         report(queue, must_claim(queue), Evidence(against=("GPU-0", "GPU-1"), why="killed by SIGKILL"))
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
         report(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
 
-    assert [["deaths"], []] == [[str(said.origin) for said in each.drains] for each in queue.devices()]
+    assert [["deaths"], []] == [[str(said.origin) for said in each.drains] for each in queue.devices.all()]
 
 
 def test_resumed_the_device_starts_with_a_clean_slate(queue: JobQueue) -> None:
@@ -272,17 +272,17 @@ def test_resumed_the_device_starts_with_a_clean_slate(queue: JobQueue) -> None:
     While the first drain lasts, its reason stays unchanged.
     """
     serve(queue)
-    running = [queue.submit(make_spec()) and must_claim(queue) for _ in range(6)]
+    running = [queue.requests.submit(make_spec()) and must_claim(queue) for _ in range(6)]
     for claimed in running[:3]:
         report(queue, claimed, Evidence(against=("GPU-0",), why="killed by SIGSEGV"))
-    (first,) = queue.devices()[0].drains
+    (first,) = queue.devices.all()[0].drains
     for claimed in running[3:]:
         report(queue, claimed, Evidence(against=("GPU-0",), why="killed by SIGBUS"))
-    assert (first,) == queue.devices()[0].drains
+    assert (first,) == queue.devices.all()[0].drains
 
-    queue.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
+    queue.devices.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
     assert ["deaths"] == origins(queue)
-    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+    queue.devices.resume(["GPU-0"], origins=BY_PEOPLE)
 
     assert [] == origins(queue)
     die(queue)
@@ -295,7 +295,7 @@ def test_people_may_resume_before_the_third(queue: JobQueue) -> None:
     serve(queue)
     die(queue)
     die(queue)
-    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+    queue.devices.resume(["GPU-0"], origins=BY_PEOPLE)
 
     die(queue)
 
@@ -308,7 +308,7 @@ def test_the_worker_hears_of_it_with_its_next_beat(queue: JobQueue) -> None:
     for _ in range(3):
         die(queue)
 
-    (said,) = queue.heartbeat(make_offer(), [], lease_s=300).drains
+    (said,) = queue.devices.heartbeat(make_offer(), [], lease_s=300).drains
 
     assert "died one after the other" in said.why
 
@@ -322,7 +322,7 @@ def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store_url: str)
     die(queue)
 
     assert "[1" == client.hget(keys.DEATHS, "GPU-0")
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     report(queue, must_claim(queue), Evidence(well=True))
     assert 0 == client.exists(keys.DEATHS)
     client.close()
@@ -334,12 +334,12 @@ def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> 
     "memory" would be wrong, because plenty may be free. A device of another pool changes nothing.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", pool="fast"))
-    job_id = queue.submit(make_spec(pool="fast")).id
-    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
+    job_id = queue.requests.submit(make_spec(pool="fast")).id
+    queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
 
-    assert [(job_id, WaitReason.DRAINED)] == [(job.id, job.reason) for job in queue.live()]
-    queue.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
-    assert [WaitReason.MEMORY] == [job.reason for job in queue.live()]
+    assert [(job_id, WaitReason.DRAINED)] == [(job.id, job.reason) for job in queue.jobs.live()]
+    queue.devices.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
+    assert [WaitReason.MEMORY] == [job.reason for job in queue.jobs.live()]
 
 
 def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue) -> None:
@@ -348,16 +348,16 @@ def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue) -> None:
     Regression: the reason was "memory" on a host that was gone, with all of its memory free.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.submit(make_spec(gpus=2))
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec(gpus=2))
+    queue.requests.submit(make_spec())
     client = connect(queue.url)
     record = client.hget(keys.host_devices("nodeA"), "GPU-0").split(":")
     record[3] = str(queue.now_ms() - 20_000)
     client.hset(keys.host_devices("nodeA"), "GPU-0", ":".join(record))
 
-    assert [WaitReason.SILENT, WaitReason.MEMORY] == [job.reason for job in queue.live()]
-    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
-    assert [WaitReason.DRAINED, WaitReason.SILENT] == [job.reason for job in queue.live()]
+    assert [WaitReason.SILENT, WaitReason.MEMORY] == [job.reason for job in queue.jobs.live()]
+    queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
+    assert [WaitReason.DRAINED, WaitReason.SILENT] == [job.reason for job in queue.jobs.live()]
     client.close()
 
 
@@ -367,7 +367,7 @@ def test_a_job_on_several_devices_of_which_one_is_drained_says_so(queue: JobQueu
     Regression: the reason was "memory", with both cards empty.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
-    queue.submit(make_spec(gpus=2))
+    queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
+    queue.requests.submit(make_spec(gpus=2))
 
-    assert [WaitReason.DRAINED] == [job.reason for job in queue.live()]
+    assert [WaitReason.DRAINED] == [job.reason for job in queue.jobs.live()]

@@ -21,6 +21,7 @@ from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Job, JobSpec, JobState, Level, WaitReason
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -42,14 +43,14 @@ def after(*ids: int) -> Waits:
 
 def job_of(queue: JobQueue, job_id: int) -> Job:
     """Return a job that must exist."""
-    job = queue.get(job_id)
+    job = queue.jobs.get(job_id)
     assert job is not None
     return job
 
 
 def submit(queue: JobQueue, **changes: Any) -> int:
     """Queue a job and return its id."""
-    return queue.submit(make_spec(**changes)).id
+    return queue.requests.submit(make_spec(**changes)).id
 
 
 def test_an_edited_job_keeps_its_place_and_runs_as_it_was_edited(queue: JobQueue) -> None:
@@ -58,7 +59,7 @@ def test_an_edited_job_keeps_its_place_and_runs_as_it_was_edited(queue: JobQueue
     first, second = submit(queue, mem_bytes=23 * GIB), submit(queue, mem_bytes=4 * GIB)
     store = connect(queue.url)
 
-    assert JobState.QUEUED is queue.edit(first, to(mem_bytes=4 * GIB, time_limit_s=60.0, name="smaller"))
+    assert JobState.QUEUED is queue.requests.edit(first, to(mem_bytes=4 * GIB, time_limit_s=60.0, name="smaller"))
 
     assert [] == faults(dump(store))
     store.close()
@@ -74,19 +75,19 @@ def test_a_held_job_stays_held_and_a_level_counts_at_once(queue: JobQueue) -> No
     """
     serve(queue)
     first, second = submit(queue), submit(queue)
-    queue.hold(first)
+    queue.jobs.hold(first)
 
-    assert JobState.HELD is queue.edit(first, to(level=Level.HIGH), level=True)
-    queue.edit(second, to(level=Level.HIGH), level=True)
+    assert JobState.HELD is queue.requests.edit(first, to(level=Level.HIGH), level=True)
+    queue.requests.edit(second, to(level=Level.HIGH), level=True)
     third = submit(queue, account=BOB)
     store = connect(queue.url)
     for each in (first, second, third):
-        store.hset(keys.job(each), "ts", 1)
+        store.hset(keys.job(each), stored.SUBMITTED_MS, 1)
     store.close()
-    queue.age(after_s=1000)
-    queue.edit(third, to(name="x"))
+    queue.maintenance.promote(after_s=1000)
+    queue.requests.edit(third, to(name="x"))
 
-    found = queue.why(third)
+    found = queue.jobs.why(third)
     assert found is not None
     assert Level.HIGH is found.level
     assert claim(queue) is not None
@@ -102,11 +103,11 @@ def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
     for said in ("is starting", "has succeeded"):
         before = digest(store)
         with pytest.raises(Refused, match=f"job 1 {said}: only a job that waits can be edited"):
-            queue.edit(1, to(name="x"))
+            queue.requests.edit(1, to(name="x"))
         assert before == digest(store)
         ending = Ending.from_status(0)
-        queue.finish(1, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=())
-    assert queue.edit(77, to(name="x")) is None
+        queue.runs.finish(1, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=())
+    assert queue.requests.edit(77, to(name="x")) is None
     store.close()
 
 
@@ -137,7 +138,7 @@ def test_an_edit_that_cannot_be_changes_nothing(
     before = digest(store)
 
     with pytest.raises(error):
-        queue.edit(2, change, level=False, after=reported.get("after", False), begin=False)
+        queue.requests.edit(2, change, level=False, after=reported.get("after", False), begin=False)
 
     assert before == digest(store)
     store.close()
@@ -151,7 +152,7 @@ def test_a_long_circle_is_found(queue: JobQueue) -> None:
         ids.append(submit(queue, waits=after(ids[-1])))
 
     with pytest.raises(BadRequest, match=f"cannot come after job {ids[-1]}: job {ids[-1]} waits for it"):
-        queue.edit(ids[0], to(waits=after(ids[-1])), after=True)
+        queue.requests.edit(ids[0], to(waits=after(ids[-1])), after=True)
 
 
 def test_a_job_waits_for_others_than_before(queue: JobQueue) -> None:
@@ -160,13 +161,13 @@ def test_a_job_waits_for_others_than_before(queue: JobQueue) -> None:
     first, second = submit(queue), submit(queue)
     third, fourth = submit(queue, waits=after(first)), submit(queue, waits=after(first))
 
-    queue.edit(third, to(waits=Waits()), after=True)
-    queue.edit(fourth, to(waits=after(second)), after=True)
+    queue.requests.edit(third, to(waits=Waits()), after=True)
+    queue.requests.edit(fourth, to(waits=after(second)), after=True)
     assert WaitReason.MEMORY is job_of(queue, third).reason
-    queue.cancel(first)
+    queue.jobs.cancel(first)
 
     assert (Dependency(second),) == job_of(queue, fourth).awaits
-    queue.cancel(second)
+    queue.jobs.cancel(second)
     assert JobState.CANCELLED is job_of(queue, fourth).state
     store = connect(queue.url)
     assert [] == faults(dump(store))
@@ -189,7 +190,7 @@ def test_two_edits_at_once_both_count(queue: JobQueue) -> None:
                 met.wait()
             return replace(spec, **changes)
 
-        mine.edit(job_id, change)
+        mine.requests.edit(job_id, change)
         mine.close()
 
     threads = [threading.Thread(target=edit, kwargs=each) for each in ({"name": "other"}, {"mem_bytes": 2 * GIB})]
@@ -208,7 +209,7 @@ def test_the_book_hears_of_an_edit_and_gives_it_back(
     """The history records an edit, and a rebuilt store has the edited job, bound to a GPU as before."""
     serve(queue)
     job_id = submit(queue, device=DeviceFilter.ANY)
-    queue.edit(job_id, to(name="other", mem_bytes=3 * GIB, device=None, waits=after()), after=True)
+    queue.requests.edit(job_id, to(name="other", mem_bytes=3 * GIB, device=None, waits=after()), after=True)
     recorder = Recorder(Settings.load(), queue, database)
     while recorder.record(0):
         pass
@@ -217,11 +218,11 @@ def test_the_book_hears_of_an_edit_and_gives_it_back(
     assert ("other", 3 * GIB) == (record.job.spec.name, record.job.spec.mem_bytes)
 
     store = connect(store_url)
-    shape = store.hget(keys.job(job_id), "sh")
+    shape = store.hget(keys.job(job_id), stored.SHAPE)
     store.flushall()
     open_queue(queue, database, lease_s=300)
 
-    assert shape == store.hget(keys.job(job_id), "sh")
+    assert shape == store.hget(keys.job(job_id), stored.SHAPE)
     assert "other" == job_of(queue, job_id).spec.name
     store.close()
 
@@ -234,7 +235,7 @@ def test_a_request_that_cannot_be_read_cannot_be_edited(queue: JobQueue) -> None
     store.close()
 
     with pytest.raises(Unreadable):
-        queue.edit(job_id, to(name="x"))
+        queue.requests.edit(job_id, to(name="x"))
 
 
 def end(queue: JobQueue, code: int) -> None:
@@ -242,12 +243,12 @@ def end(queue: JobQueue, code: int) -> None:
     run = must_claim(queue)
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
-    queue.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1.0, devices=())
+    queue.runs.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1.0, devices=())
 
 
 def at_once(queue: JobQueue, job_id: int) -> None:
     """End the pause before the next run."""
-    queue.edit(job_id, to(), begin=True)
+    queue.requests.edit(job_id, to(), begin=True)
     assert WaitReason.MEMORY is job_of(queue, job_id).reason
 
 
@@ -269,18 +270,18 @@ def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, database:
         at_once(queue, job_id)
     if way == "given back":
         run = must_claim(queue)
-        queue.release_claim(job_id, run.token, "full")
+        queue.runs.release_claim(job_id, run.token, "full")
     if way == "held":
-        queue.hold(job_id)
+        queue.jobs.hold(job_id)
     if way == "after a rebuild":
         lose_the_store(queue, database)
     before = job_of(queue, job_id)
 
     with pytest.raises(Refused, match=rf"job {job_id} waits for its retry 2 already: .*, or --retries 2 that this is"):
-        queue.edit(job_id, to(retries=Retries(times=1, on=(RetryOn.ANY,))))
+        queue.requests.edit(job_id, to(retries=Retries(times=1, on=(RetryOn.ANY,))))
 
     assert before == job_of(queue, job_id)
-    queue.edit(job_id, to(retries=Retries(times=2, on=(RetryOn.ANY,))))
+    queue.requests.edit(job_id, to(retries=Retries(times=2, on=(RetryOn.ANY,))))
 
 
 @pytest.mark.parametrize("way", ["in its pause", "after a rebuild", "lost"])
@@ -298,13 +299,13 @@ def test_who_asked_to_be_requeued_may_have_no_more_retries(
         at_once(queue, job_id)
     if way == "lost":
         run = must_claim(queue)
-        queue.lose(job_id, run.token, loss_limit=3, detail="gone")
+        queue.runs.lose(job_id, run.token, loss_limit=3, detail="gone")
     else:
         end(queue, 75)
     if way == "after a rebuild":
         lose_the_store(queue, database)
 
-    queue.edit(job_id, to(retries=Retries()))
+    queue.requests.edit(job_id, to(retries=Retries()))
 
     if way != "lost":
         at_once(queue, job_id)
@@ -326,22 +327,22 @@ def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(
     job_id = submit(queue, retries=RETRIES, waits=after(done))
     end(queue, 75 if way == "asked for again" else 1)
     if way == "held before":
-        queue.hold(job_id)
-    queue.edit(job_id, to(waits=after(done, parent)), after=True)
+        queue.jobs.hold(job_id)
+    queue.requests.edit(job_id, to(waits=after(done, parent)), after=True)
     if way == "held":
-        queue.hold(job_id)
+        queue.jobs.hold(job_id)
     before = job_of(queue, job_id)
     assert (Dependency(parent),) == before.awaits
 
     for _ in range(2):
         lose_the_store(queue, database)
-        queue.reap(loss_limit=3, lease_s=300, tick_s=10)  # which releases the dependants of ended jobs
+        queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)  # which releases the dependants of ended jobs
         assert before == job_of(queue, job_id)
 
     if way.startswith("held"):
-        queue.release(job_id)
+        queue.jobs.release(job_id)
     at_once_but_for_others(queue, job_id)
-    queue.release(parent)
+    queue.jobs.release(parent)
     end(queue, 0)
     end(queue, 0)
     assert (JobState.SUCCEEDED, 2) == (job_of(queue, job_id).state, job_of(queue, job_id).attempt)
@@ -349,7 +350,7 @@ def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(
 
 def at_once_but_for_others(queue: JobQueue, job_id: int) -> None:
     """End the pause before the next run. The job still waits for other jobs."""
-    queue.edit(job_id, to(), begin=True)
+    queue.requests.edit(job_id, to(), begin=True)
     assert WaitReason.DEPENDENCY is job_of(queue, job_id).reason
 
 
@@ -364,19 +365,19 @@ def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(
     parent = submit(queue, waits=Waits(hold=True))
     job_id = submit(queue, retries=RETRIES)
     end(queue, 1)
-    queue.edit(job_id, to(waits=after(parent)), after=True)
+    queue.requests.edit(job_id, to(waits=after(parent)), after=True)
     recorder = Recorder(Settings.load(), queue, database)
     while recorder.record(0):
         pass
-    queue.cancel(parent)
-    for event in queue.events("0-0", most=1000):
+    queue.jobs.cancel(parent)
+    for event in queue.outbox.events("0-0", most=1000):
         if event.job_id == parent:  # the store is lost before the history has the effect on the job
             assert database.apply([event], expected=database.cursor(), epoch=queue.epoch() or "")
 
     store = connect(queue.url)
     store.flushall()
     open_queue(queue, database, lease_s=300)
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     reported = job_of(queue, job_id)
     assert (JobState.CANCELLED, f"dependency {parent} failed") == (reported.state, reported.because)
@@ -395,7 +396,7 @@ def test_what_let_a_job_in_is_over(queue: JobQueue, database: HistoryDatabase, w
     job_id = submit(queue, retries=RETRIES, waits=after(parent))
     end(queue, 1)
     if way == "held":
-        queue.hold(job_id)
+        queue.jobs.hold(job_id)
     recorder = Recorder(Settings.load(), queue, database)
     while recorder.record(0):
         pass
@@ -404,7 +405,7 @@ def test_what_let_a_job_in_is_over(queue: JobQueue, database: HistoryDatabase, w
     before = job_of(queue, job_id)
 
     lose_the_store(queue, database)
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     assert before == job_of(queue, job_id)
 
@@ -427,8 +428,8 @@ def test_edit_by_the_command_line(site: Site) -> None:
     """`gpuqueue edit` prints one line and uses the documented exit codes."""
     site.make_tables()
     serve(site.queue)
-    first = site.queue.submit(make_spec()).id
-    second = site.queue.submit(make_spec()).id
+    first = site.queue.requests.submit(make_spec()).id
+    second = site.queue.requests.submit(make_spec()).id
 
     words = [
         "--mem",

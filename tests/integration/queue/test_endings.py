@@ -14,29 +14,29 @@ from gpuqueue.queue.lease import Alive, Claim
 def start(queue: JobQueue, **spec: object) -> Claim:
     """Submit, claim and start one job."""
     serve(queue)
-    queue.submit(make_spec(**spec))
+    queue.requests.submit(make_spec(**spec))
     claimed = must_claim(queue)
-    assert JobState.RUNNING is queue.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    assert JobState.RUNNING is queue.runs.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
     return claimed
 
 
 def finish(queue: JobQueue, claimed: Claim, state: JobState = JobState.SUCCEEDED, token: str | None = None) -> bool:
     """Finish a run as its worker would."""
-    return queue.finish(
+    return queue.runs.finish(
         claimed.job_id, token or claimed.token, state=state, ending=Ending.from_status(0), duration_s=1.0, devices=()
     )
 
 
 def state_of(queue: JobQueue, job_id: int) -> JobState:
     """Return a job's state."""
-    job = queue.get(job_id)
+    job = queue.jobs.get(job_id)
     assert job is not None
     return job.state
 
 
 def heartbeat(queue: JobQueue, claimed: Claim) -> str:
     """Send a heartbeat for one run and return the verdict as text."""
-    verdicts = queue.heartbeat(
+    verdicts = queue.devices.heartbeat(
         make_offer(), [Alive(job_id=claimed.job_id, token=claimed.token, observed={"GPU-0": 7})], lease_s=300
     )
     words = {"go on": verdicts.go_on, "cancelled": verdicts.cancelled, "stale": verdicts.stale}
@@ -50,20 +50,20 @@ def test_a_finished_run_gives_its_memory_back(queue: JobQueue) -> None:
 
     assert finish(queue, claimed)
     assert JobState.SUCCEEDED is state_of(queue, 1)
-    assert (0, ()) == (queue.devices()[0].allocated_bytes, queue.devices()[0].jobs)
-    assert (0, 0) == queue.counts()
+    assert (0, ()) == (queue.devices.all()[0].allocated_bytes, queue.devices.all()[0].jobs)
+    assert (0, 0) == queue.jobs.counts()
 
 
 def test_a_stale_run_changes_nothing(queue: JobQueue) -> None:
     """A late report has no effect: one with another token, or a second report of an end."""
     claimed = start(queue)
-    before = len(queue.events("0-0"))
+    before = len(queue.outbox.events("0-0"))
 
     assert not finish(queue, claimed, token="1.other")
-    assert queue.started(1, "1.other", lease_s=300, log_path="/l", devices=()) is None
-    assert queue.lose(1, "1.other", loss_limit=3, detail="x") is None
-    assert not queue.release_claim(1, "1.other", "x")
-    assert before == len(queue.events("0-0"))
+    assert queue.runs.started(1, "1.other", lease_s=300, log_path="/l", devices=()) is None
+    assert queue.runs.lose(1, "1.other", loss_limit=3, detail="x") is None
+    assert not queue.runs.release_claim(1, "1.other", "x")
+    assert before == len(queue.outbox.events("0-0"))
 
     assert finish(queue, claimed)
     assert not finish(queue, claimed, JobState.FAILED)
@@ -73,11 +73,11 @@ def test_a_stale_run_changes_nothing(queue: JobQueue) -> None:
 def test_a_claim_given_back_is_no_attempt(queue: JobQueue) -> None:
     """A released claim is no attempt: the job waits at its old place and the memory is free."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     claimed = must_claim(queue)
 
-    assert queue.release_claim(1, claimed.token, "the device looks different now")
-    job = queue.get(1)
+    assert queue.runs.release_claim(1, claimed.token, "the device looks different now")
+    job = queue.jobs.get(1)
     assert job is not None
     assert (JobState.QUEUED, 0, ()) == (job.state, job.attempt, job.devices)
     again = must_claim(queue)
@@ -91,19 +91,19 @@ def test_a_lost_run_goes_again_and_the_third_loss_holds_the_job(queue: JobQueue)
     A job that kills its host must not do so for ever.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
 
     states = []
     for _ in range(3):
         claimed = must_claim(queue)
-        states.append(queue.lose(1, claimed.token, loss_limit=3, detail="its shim vanished"))
+        states.append(queue.runs.lose(1, claimed.token, loss_limit=3, detail="its shim vanished"))
 
     assert [JobState.QUEUED, JobState.QUEUED, JobState.HELD] == states
-    job = queue.get(1)
+    job = queue.jobs.get(1)
     assert job is not None
     assert (3, WaitReason.LOST_TOO_OFTEN) == (job.losses, job.reason)
     assert claim(queue) is None
-    assert JobState.QUEUED is queue.release(1)
+    assert JobState.QUEUED is queue.jobs.release(1)
     assert 1 == must_claim(queue).job_id
 
 
@@ -111,19 +111,19 @@ def test_a_job_that_must_not_run_twice_ends_as_lost(queue: JobQueue) -> None:
     """A job with --no-requeue ends as lost after a loss."""
     claimed = start(queue, requeue=False)
 
-    assert JobState.LOST is queue.lose(1, claimed.token, loss_limit=3, detail="gone")
+    assert JobState.LOST is queue.runs.lose(1, claimed.token, loss_limit=3, detail="gone")
 
 
 def test_cancel_ends_a_waiting_job_at_once(queue: JobQueue) -> None:
     """A cancel ends a waiting job at once, queued or held."""
-    queue.submit(make_spec())
-    queue.submit(make_spec())
-    assert JobState.HELD is queue.hold(2)
+    queue.requests.submit(make_spec())
+    queue.requests.submit(make_spec())
+    assert JobState.HELD is queue.jobs.hold(2)
 
-    assert [JobState.CANCELLED] * 2 == [queue.cancel(1), queue.cancel(2)]
+    assert [JobState.CANCELLED] * 2 == [queue.jobs.cancel(1), queue.jobs.cancel(2)]
     assert claim(queue) is None
-    assert JobState.CANCELLED is queue.cancel(1)
-    assert queue.cancel(99) is None
+    assert JobState.CANCELLED is queue.jobs.cancel(1)
+    assert queue.jobs.cancel(99) is None
 
 
 def test_cancel_of_a_running_job_is_told_by_the_next_beat(queue: JobQueue) -> None:
@@ -131,7 +131,7 @@ def test_cancel_of_a_running_job_is_told_by_the_next_beat(queue: JobQueue) -> No
     claimed = start(queue)
     assert "go on" == heartbeat(queue, claimed)
 
-    assert JobState.CANCELLING is queue.cancel(1)
+    assert JobState.CANCELLING is queue.jobs.cancel(1)
     assert "cancelled" == heartbeat(queue, claimed)
     assert finish(queue, claimed, JobState.CANCELLED)
     assert "stale" == heartbeat(queue, claimed)
@@ -143,12 +143,12 @@ def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue)
     The last check before the spawn reports the cancel.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     claimed = must_claim(queue)
-    queue.cancel(1)
+    queue.jobs.cancel(1)
 
-    assert JobState.CANCELLING is queue.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
-    assert queue.release_claim(1, claimed.token, "cancelled")
+    assert JobState.CANCELLING is queue.runs.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
+    assert queue.runs.release_claim(1, claimed.token, "cancelled")
     assert JobState.CANCELLED is state_of(queue, 1)
 
 
@@ -157,17 +157,17 @@ def test_a_lease_that_nobody_renews_is_taken_back(queue: JobQueue, store_url: st
     """Any reaper takes back an expired lease. A job that was being cancelled is cancelled then."""
     claimed = start(queue)
     if cancelling:
-        queue.cancel(1)
+        queue.jobs.cancel(1)
     reap = {"loss_limit": 3, "lease_s": 0.001, "tick_s": 1000.0}
-    queue.reap(**reap)  # the first tick only starts the clock
+    queue.maintenance.reap(**reap)  # the first tick only starts the clock
     client = connect(store_url)
     client.zadd("{gq}:leases", {"1": 1})
     client.hset("{gq}:meta", "grace", 0)
     client.close()
 
     expected = JobState.CANCELLED if cancelling else JobState.QUEUED
-    assert {1: expected} == queue.reap(**reap)
-    assert {} == queue.reap(**reap)
+    assert {1: expected} == queue.maintenance.reap(**reap)
+    assert {} == queue.maintenance.reap(**reap)
     assert "stale" == heartbeat(queue, claimed)
 
 
@@ -178,12 +178,12 @@ def test_a_reaper_that_was_away_grants_everybody_one_more_lease(queue: JobQueue,
     """
     start(queue)
     client = connect(store_url)
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
     client.hset("{gq}:meta", mapping={"grace": 0, "reap": queue.now_ms() - 31_000})  # four ticks missed
     client.zadd("{gq}:leases", {"1": 1})
     client.close()
 
-    assert {} == queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    assert {} == queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
     assert JobState.RUNNING is state_of(queue, 1)
 
 
@@ -193,11 +193,11 @@ def test_a_beat_tells_of_leases_that_the_worker_did_not_name(queue: JobQueue) ->
     A new worker finds the claims that its predecessor never started.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.submit(make_spec(gpus=2))
+    queue.requests.submit(make_spec(gpus=2))
     claimed = must_claim(queue, "GPU-0")
 
-    (lead,) = queue.heartbeat(make_offer("GPU-0"), [], lease_s=300).others
-    (member,) = queue.heartbeat(make_offer("GPU-1"), [], lease_s=300).others
+    (lead,) = queue.devices.heartbeat(make_offer("GPU-0"), [], lease_s=300).others
+    (member,) = queue.devices.heartbeat(make_offer("GPU-1"), [], lease_s=300).others
 
     assert (1, claimed.token, True) == (lead.job_id, lead.token, lead.leads)
     assert (1, False) == (member.job_id, member.leads)
@@ -206,10 +206,10 @@ def test_a_beat_tells_of_leases_that_the_worker_did_not_name(queue: JobQueue) ->
 def test_the_outbox_tells_the_whole_story_in_order(queue: JobQueue) -> None:
     """The outbox has one event for each transition, in order, with the state after it."""
     claimed = start(queue)
-    queue.cancel(1)
+    queue.jobs.cancel(1)
     finish(queue, claimed, JobState.CANCELLED)
 
-    reported = [(event.act, event.state) for event in queue.events("0-0")]
+    reported = [(event.act, event.state) for event in queue.outbox.events("0-0")]
 
     assert [
         (Act.SUBMIT, JobState.QUEUED),
@@ -223,15 +223,15 @@ def test_the_outbox_tells_the_whole_story_in_order(queue: JobQueue) -> None:
 def test_the_queue_forgets_only_what_the_book_has(queue: JobQueue, store_url: str) -> None:
     """The queue drops only ended jobs up to the event that the history names, and then leaves no key of them."""
     finish(queue, start(queue))
-    queue.submit(make_spec())
-    events = queue.events("0-0")
+    queue.requests.submit(make_spec())
+    events = queue.outbox.events("0-0")
     epoch = queue.epoch() or ""
 
-    assert 0 == queue.settle(Cursor(epoch=epoch, last_id=events[2].id))
-    assert queue.get(1) is not None
-    assert 1 == queue.settle(Cursor(epoch=epoch, last_id=events[-1].id))
-    assert queue.get(1) is None
-    assert [] == queue.events("0-0")
+    assert 0 == queue.outbox.settle(Cursor(epoch=epoch, last_id=events[2].id))
+    assert queue.jobs.get(1) is not None
+    assert 1 == queue.outbox.settle(Cursor(epoch=epoch, last_id=events[-1].id))
+    assert queue.jobs.get(1) is None
+    assert [] == queue.outbox.events("0-0")
     client = connect(store_url)
     assert 0 == client.exists("{gq}:j:1", "{gq}:s:1", "{gq}:ended", "{gq}:leases", "{gq}:dl:GPU-0")
     client.close()

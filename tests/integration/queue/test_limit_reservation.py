@@ -36,7 +36,7 @@ class Site:
     def __init__(self, url: str) -> None:
         self.clock = SimulatedClock(1_790_000_000_000)
         self.queue = SimulatedQueue(url, self.clock)
-        self.queue.open(0)
+        self.queue.recovery.open(0)
         self.store: redis.Redis = connect(url)
         self.after_s = 10.0
         self.offers: list[Offer] = []
@@ -50,9 +50,9 @@ class Site:
         for number, each in enumerate(gib):
             device = make_device(f"dev-{number}", total_bytes=each * GIB)
             offer = make_offer(device=device)
-            self.queue.announce(offer, worker=f"worker-{device.uuid}", pid=1, boot_id="boot")
+            self.queue.devices.announce(offer, worker=f"worker-{device.uuid}", pid=1, boot_id="boot")
             self.offers.append(offer)
-        self.queue.set_limits(Limits.parse(limits, "", {"lab": ("ada", "bob")}))
+        self.queue.rules.set_limits(Limits.parse(limits, "", {"lab": ("ada", "bob")}))
         self.queue.show(self.offers, lease_s=WEEK_S)
 
     def submit(
@@ -74,7 +74,7 @@ class Site:
             mem_bytes=gib * GIB,
             **{"gpus": max(1, len(devices)), "placement": wanted, "time_limit_s": time_s, **more},
         )
-        job_id = self.queue.submit(spec).id
+        job_id = self.queue.requests.submit(spec).id
         self.lasts_s[job_id] = lasts_s
         self._claim_all()
         return job_id
@@ -88,7 +88,7 @@ class Site:
                     del self.runs[job_id]
                     self._finish(run)
             self.queue.show(self.offers, lease_s=WEEK_S)
-            self.queue.reserve(after_s=self.after_s, most=1)
+            self.queue.maintenance.reserve(after_s=self.after_s, most=1)
             self.kept.append({int(text.partition(":")[0]) for text in self.store.hvals(keys.KEPT_ROOM)})
             self._claim_all()
 
@@ -100,7 +100,7 @@ class Site:
 
     def wait_s(self, job_id: int) -> float | None:
         """Return how long a job waited for its start in seconds, or None if it still waits."""
-        job = self.queue.get(job_id)
+        job = self.queue.jobs.get(job_id)
         assert job is not None
         started = self.started_s.get(job_id)
         return None if started is None else started - job.submitted_at.timestamp()
@@ -111,14 +111,14 @@ class Site:
         return sum(before != after for before, after in zip([False, *had], had, strict=False))
 
     def _finish(self, run: Claim) -> None:
-        self.queue.finish(
+        self.queue.runs.finish(
             run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
         )
 
     def _claim_all(self) -> None:
         for offer in self.offers:
             worker = f"worker-{offer.device.uuid}"
-            while run := self.queue.claim(offer, worker=worker, lease_s=WEEK_S, nonce=new_nonce()):
+            while run := self.queue.runs.claim(offer, worker=worker, lease_s=WEEK_S, nonce=new_nonce()):
                 self.runs[run.job_id] = run, self.clock.now_ms + int(self.lasts_s[run.job_id] * 1000)
                 self.started_s[run.job_id] = self.clock.now_ms / 1000
 
@@ -142,7 +142,7 @@ def test_room_is_not_kept_for_a_job_whose_device_is_drained(site: Site) -> None:
     The job could not start before a resume. Regression: its user's next job waited for a minute beside an idle card.
     """
     site.serve(8, 8, limits="*: running_mem=16G")
-    site.queue.drain(["dev-1"], origin=DrainOrigin.PERSON, why="", by="eve")
+    site.queue.devices.drain(["dev-1"], origin=DrainOrigin.PERSON, why="", by="eve")
     first = site.submit(ADA, 7, 16, 0, time_s=60)
     gang = site.submit(ADA, 6, 3, 0, 1, time_s=20)
     solo = site.submit(ADA, 6, 3, 0, time_s=20)
@@ -165,13 +165,13 @@ def test_room_is_kept_again_once_the_device_is_resumed(site: Site) -> None:
     site.stream(14, ADA, 4, 30, 0, time_s=60)
     assert {gang} == site.kept[-1]
 
-    site.queue.drain(["dev-1"], origin=DrainOrigin.PERSON, why="", by="eve")
+    site.queue.devices.drain(["dev-1"], origin=DrainOrigin.PERSON, why="", by="eve")
     site.stream(TICK_S, ADA, 4, 30, 0, time_s=60)
     assert set() == site.kept[-1]
     site.stream(60, ADA, 4, 30, 0, time_s=60)
     assert site.changes_for(gang) == 2
 
-    site.queue.resume(["dev-1"], origins=[DrainOrigin.PERSON])
+    site.queue.devices.resume(["dev-1"], origins=[DrainOrigin.PERSON])
     site.stream(60, ADA, 4, 30, 0, time_s=60)
     assert gang in site.started_s
     assert site.changes_for(gang) == 4
@@ -311,7 +311,7 @@ def test_no_room_is_kept_for_a_whole_card_that_the_limit_never_allows(site: Site
     Regression: the other card, which is idle but too large for the limit, led to a reservation.
     """
     site.serve(8, 24, limits="ada: running_mem=16G")
-    site.queue.drain(["dev-0"], origin=DrainOrigin.PERSON, why="", by="eve")
+    site.queue.devices.drain(["dev-0"], origin=DrainOrigin.PERSON, why="", by="eve")
     site.submit(ADA, 10, 20, 1, time_s=60)
     alone = site.submit(ADA, 1, 5, placement=Placement(exclusive=True), time_s=60)
     small = site.submit(ADA, 10, 5, 1, time_s=60)
@@ -364,7 +364,7 @@ def test_a_run_that_holds_none_of_what_lacks_is_not_waited_for(site: Site) -> No
     """
     cpu = make_device("cpu-0", kind=DeviceKind.CPU)
     site.serve(24, 24, limits="ada: running_gpus=2")
-    site.queue.announce(make_offer(device=cpu), worker="worker-cpu-0", pid=1, boot_id="boot")
+    site.queue.devices.announce(make_offer(device=cpu), worker="worker-cpu-0", pid=1, boot_id="boot")
     site.offers.append(make_offer(device=cpu))
     site.queue.show(site.offers, lease_s=WEEK_S)
     on_cpu = site.submit(ADA, 1, WEEK_S, device=DeviceFilter.CPU)

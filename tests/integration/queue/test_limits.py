@@ -45,12 +45,12 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 def limit(queue: JobQueue, limits: str, pool_limits: str = "") -> None:
     """Set these limits; ada and bob are the group @lab."""
-    queue.set_limits(Limits.parse(limits, pool_limits, {"lab": ("ada", "bob")}))
+    queue.rules.set_limits(Limits.parse(limits, pool_limits, {"lab": ("ada", "bob")}))
 
 
 def finish(queue: JobQueue, run: Claim) -> None:
     """End a run successfully."""
-    queue.finish(
+    queue.runs.finish(
         run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
     )
 
@@ -71,13 +71,13 @@ def test_who_is_at_a_limit_is_passed_over_until_a_run_ends(queue: JobQueue, limi
     """A job beyond a limit is passed over until a run ends, although the devices have room for it."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     limit(queue, limits)
-    mine = [queue.submit(make_spec(**ask)).id for _ in range(3)]
+    mine = [queue.requests.submit(make_spec(**ask)).id for _ in range(3)]
 
     runs = [must_claim(queue), must_claim(queue)]
 
     assert mine[:2] == [run.job_id for run in runs]
     assert claim(queue) is None
-    assert WaitReason.LIMIT is queue.get(mine[2]).reason  # type: ignore[union-attr]
+    assert WaitReason.LIMIT is queue.jobs.get(mine[2]).reason  # type: ignore[union-attr]
     finish(queue, runs[0])
     assert mine[2] == must_claim(queue).job_id
 
@@ -87,8 +87,8 @@ def test_others_go_past_whoever_is_at_a_limit(queue: JobQueue) -> None:
     serve(queue)
     limit(queue, "ada: running_jobs=1")
     for _ in range(3):
-        queue.submit(make_spec())
-    other = queue.submit(make_spec(account=BOB)).id
+        queue.requests.submit(make_spec())
+    other = queue.requests.submit(make_spec(account=BOB)).id
     must_claim(queue)
 
     assert other == must_claim(queue).job_id
@@ -99,12 +99,15 @@ def test_a_small_job_of_the_same_user_still_fits_under_a_limit(queue: JobQueue) 
     """A smaller job of the same user starts under a limit if it fits, as with the memory of a device."""
     serve(queue)
     limit(queue, "*: running_mem=8G")
-    queue.submit(make_spec(mem_bytes=6 * GIB))
-    large, small = queue.submit(make_spec(mem_bytes=6 * GIB)).id, queue.submit(make_spec(mem_bytes=2 * GIB)).id
+    queue.requests.submit(make_spec(mem_bytes=6 * GIB))
+    large, small = (
+        queue.requests.submit(make_spec(mem_bytes=6 * GIB)).id,
+        queue.requests.submit(make_spec(mem_bytes=2 * GIB)).id,
+    )
     must_claim(queue)
 
     assert small == must_claim(queue).job_id
-    assert WaitReason.LIMIT is queue.get(large).reason  # type: ignore[union-attr]
+    assert WaitReason.LIMIT is queue.jobs.get(large).reason  # type: ignore[union-attr]
 
 
 def test_why_names_the_limit_whose_it_is_and_which_runs_use_it(queue: JobQueue) -> None:
@@ -114,11 +117,11 @@ def test_why_names_the_limit_whose_it_is_and_which_runs_use_it(queue: JobQueue) 
     """
     serve(queue)
     limit(queue, "@lab: running_jobs=2")
-    runs = [queue.submit(make_spec(account=who)).id for who in (ADA, BOB)]
-    waiting = queue.submit(make_spec()).id
+    runs = [queue.requests.submit(make_spec(account=who)).id for who in (ADA, BOB)]
+    waiting = queue.requests.submit(make_spec()).id
     must_claim(queue), must_claim(queue)
 
-    found = queue.why(waiting)
+    found = queue.jobs.why(waiting)
 
     assert found is not None
     reached = LimitReached(
@@ -127,7 +130,7 @@ def test_why_names_the_limit_whose_it_is_and_which_runs_use_it(queue: JobQueue) 
     assert reached == found.limit
     assert [Obstacle.LIMIT] == [each.obstacle for each in found.devices]
     limit(queue, "")
-    assert queue.why(waiting).limit is None  # type: ignore[union-attr]
+    assert queue.jobs.why(waiting).limit is None  # type: ignore[union-attr]
 
 
 def test_why_names_no_run_on_a_cpu_as_a_user_of_gpus(queue: JobQueue) -> None:
@@ -138,17 +141,17 @@ def test_why_names_no_run_on_a_cpu_as_a_user_of_gpus(queue: JobQueue) -> None:
     serve(queue, make_offer("GPU-0"), make_offer("cpu-a", device=make_device("cpu-a", kind=DeviceKind.CPU)))
     limit(queue, "ada: running_gpus=1")
     for _ in range(2):
-        queue.submit(make_spec(device=DeviceFilter.CPU))
-        assert queue.claim(
+        queue.requests.submit(make_spec(device=DeviceFilter.CPU))
+        assert queue.runs.claim(
             make_offer("cpu-a", device=make_device("cpu-a", kind=DeviceKind.CPU)),
             worker="w",
             lease_s=300,
             nonce=new_nonce(),
         )
-    user = queue.submit(make_spec()).id
+    user = queue.requests.submit(make_spec()).id
     must_claim(queue)
 
-    found = queue.why(queue.submit(make_spec()).id)
+    found = queue.jobs.why(queue.requests.submit(make_spec()).id)
 
     assert found is not None
     assert LimitReached(whose="ada", measure=Measure.RUNNING_GPUS, used=1, most=1, asked=1, runs=(user,)) == found.limit
@@ -161,10 +164,10 @@ def test_why_names_every_limit_in_the_way(queue: JobQueue) -> None:
     """
     serve(queue)
     limit(queue, "ada: running_jobs=2 running_mem=8G; @lab: running_mem=12G")
-    ada, bob = (queue.submit(make_spec(account=who, mem_bytes=5 * GIB)).id for who in (ADA, BOB))
+    ada, bob = (queue.requests.submit(make_spec(account=who, mem_bytes=5 * GIB)).id for who in (ADA, BOB))
     must_claim(queue), must_claim(queue)
 
-    found = queue.why(queue.submit(make_spec(mem_bytes=4 * GIB)).id)
+    found = queue.jobs.why(queue.requests.submit(make_spec(mem_bytes=4 * GIB)).id)
 
     assert found is not None
     own, labs = found.limits
@@ -180,14 +183,16 @@ def test_why_names_no_limit_whose_room_is_needed_later_only(queue: JobQueue) -> 
     serve(queue)
     limit(queue, "ada: running_jobs=1; @lab: running_mem=8G")
     for who in (ADA, BOB, BOB, BOB):
-        queue.submit(make_spec(account=who, mem_bytes=2 * GIB, time_limit_s=3600.0))
+        queue.requests.submit(make_spec(account=who, mem_bytes=2 * GIB, time_limit_s=3600.0))
     runs = {run.spec.account.name: run for run in (must_claim(queue) for _ in range(4))}
-    large = queue.submit(make_spec(account=BOB, mem_bytes=6 * GIB)).id
+    large = queue.requests.submit(make_spec(account=BOB, mem_bytes=6 * GIB)).id
     keep(queue)
     finish(queue, runs["bob"])
-    endless, short = (queue.submit(make_spec(mem_bytes=2 * GIB, time_limit_s=each)).id for each in (None, 300.0))
+    endless, short = (
+        queue.requests.submit(make_spec(mem_bytes=2 * GIB, time_limit_s=each)).id for each in (None, 300.0)
+    )
 
-    reported = [[(each.measure, each.kept_for) for each in queue.why(job).limits] for job in (endless, short)]  # type: ignore[union-attr]
+    reported = [[(each.measure, each.kept_for) for each in queue.jobs.why(job).limits] for job in (endless, short)]  # type: ignore[union-attr]
 
     own = (Measure.RUNNING_JOBS, None)
     assert [[own, (Measure.RUNNING_MEM, large)], [own]] == reported
@@ -199,16 +204,19 @@ def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
     A reservation from before the limit ends at the next claim.
     """
     serve(queue, make_offer(slots=2))
-    first = [queue.submit(make_spec(mem_bytes=10 * GIB)).id, queue.submit(make_spec(mem_bytes=20 * GIB)).id]
+    first = [
+        queue.requests.submit(make_spec(mem_bytes=10 * GIB)).id,
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id,
+    ]
     must_claim(queue)
-    assert [first[1]] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
-    small = queue.submit(make_spec(account=BOB, mem_bytes=12 * GIB)).id
+    assert [first[1]] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
+    small = queue.requests.submit(make_spec(account=BOB, mem_bytes=12 * GIB)).id
     assert claim(queue) is None, "the device is kept"
 
     limit(queue, "ada: running_jobs=1")
 
     assert small == must_claim(queue).job_id
-    assert [] == queue.reserve(after_s=0, most=1)
+    assert [] == queue.maintenance.reserve(after_s=0, most=1)
 
 
 # ---- no job starves under a limit ------------------------------------------------------------------------------------
@@ -216,7 +224,7 @@ def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
 
 def keep(queue: JobQueue) -> None:
     """Run the reservation tick. All jobs count as having waited long enough here."""
-    queue.reserve(after_s=0, most=1)
+    queue.maintenance.reserve(after_s=0, most=1)
 
 
 def full_lab(queue: JobQueue, **changes: object) -> tuple[list[Claim], int]:
@@ -224,9 +232,9 @@ def full_lab(queue: JobQueue, **changes: object) -> tuple[list[Claim], int]:
     serve(queue)
     limit(queue, "@lab: running_mem=8G")
     for _ in range(4):
-        queue.submit(make_spec(account=BOB, mem_bytes=2 * GIB, **changes))
+        queue.requests.submit(make_spec(account=BOB, mem_bytes=2 * GIB, **changes))
     runs = [must_claim(queue) for _ in range(4)]
-    return runs, queue.submit(make_spec(mem_bytes=6 * GIB)).id
+    return runs, queue.requests.submit(make_spec(mem_bytes=6 * GIB)).id
 
 
 def test_a_large_job_of_a_group_at_its_limit_gets_its_turn(queue: JobQueue) -> None:
@@ -235,8 +243,8 @@ def test_a_large_job_of_a_group_at_its_limit_gets_its_turn(queue: JobQueue) -> N
     Regression: another small job of the group replaced each run that ended, until none of them was left.
     """
     runs, large = full_lab(queue)
-    later = [queue.submit(make_spec(mem_bytes=2 * GIB, account=who)).id for who in (ADA, BOB, ADA)]
-    external = queue.submit(make_spec(mem_bytes=2 * GIB, account=replace(ADA, name="eve"))).id
+    later = [queue.requests.submit(make_spec(mem_bytes=2 * GIB, account=who)).id for who in (ADA, BOB, ADA)]
+    external = queue.requests.submit(make_spec(mem_bytes=2 * GIB, account=replace(ADA, name="eve"))).id
     keep(queue)
 
     assert external == must_claim(queue).job_id, "others are under no such limit"
@@ -261,11 +269,11 @@ def queue_has_room_kept(queue: JobQueue) -> bool:
 def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue) -> None:
     """`why` names the job that the room under a limit is reserved for, and the limit that this job waits for itself."""
     runs, large = full_lab(queue)
-    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
+    small = queue.requests.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
     keep(queue)
     finish(queue, runs[0])
 
-    found, its = queue.why(small), queue.why(large)
+    found, its = queue.jobs.why(small), queue.jobs.why(large)
 
     assert found is not None
     assert found.limit is not None
@@ -273,7 +281,7 @@ def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue)
     assert its is not None
     assert its.limit is not None
     assert (None, 6 * GIB) == (its.limit.kept_for, its.limit.asked)
-    assert {WaitReason.LIMIT} == {queue.get(each).reason for each in (small, large)}  # type: ignore[union-attr]
+    assert {WaitReason.LIMIT} == {queue.jobs.get(each).reason for each in (small, large)}  # type: ignore[union-attr]
 
 
 def test_room_that_is_kept_for_a_job_keeps_out_none_that_is_like_it(queue: JobQueue) -> None:
@@ -282,12 +290,14 @@ def test_room_that_is_kept_for_a_job_keeps_out_none_that_is_like_it(queue: JobQu
     Regression: the queue reported that a limit held the second job.
     """
     runs, large = full_lab(queue)
-    like_it, other = (queue.submit(make_spec(mem_bytes=6 * GIB, account=who)).id for who in (ADA, BOB))
+    like_it, other = (queue.requests.submit(make_spec(mem_bytes=6 * GIB, account=who)).id for who in (ADA, BOB))
     keep(queue)
     for run in runs[:3]:
         finish(queue, run)
 
-    reported = {each: (queue.get(each).reason, bool(queue.why(each).limits)) for each in (large, like_it, other)}  # type: ignore[union-attr]
+    reported = {
+        each: (queue.jobs.get(each).reason, bool(queue.jobs.why(each).limits)) for each in (large, like_it, other)
+    }  # type: ignore[union-attr]
 
     free, kept = (WaitReason.MEMORY, False), (WaitReason.LIMIT, True)
     assert {large: free, like_it: free, other: kept} == reported
@@ -298,17 +308,17 @@ def test_beside_what_is_kept_under_a_limit_there_is_room(queue: JobQueue) -> Non
     """Beside a reservation under a limit the rest of the limit is free, as on a reserved device."""
     serve(queue)
     limit(queue, "@lab: running_mem=10G")
-    queue.submit(make_spec(mem_bytes=6 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=6 * GIB))
     run = must_claim(queue)
-    large = queue.submit(make_spec(mem_bytes=7 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=7 * GIB)).id
     keep(queue)
-    beside, not_beside = (queue.submit(make_spec(mem_bytes=gib * GIB)).id for gib in (3, 2))
+    beside, not_beside = (queue.requests.submit(make_spec(mem_bytes=gib * GIB)).id for gib in (3, 2))
 
     finish(queue, run)
     assert large == must_claim(queue).job_id
     assert beside == must_claim(queue).job_id
     assert claim(queue) is None
-    assert not_beside in {job.id for job in queue.live() if job.state is JobState.QUEUED}
+    assert not_beside in {job.id for job in queue.jobs.live() if job.state is JobState.QUEUED}
 
 
 def test_who_is_gone_before_the_room_is_there_takes_it_meanwhile(queue: JobQueue) -> None:
@@ -319,11 +329,13 @@ def test_who_is_gone_before_the_room_is_there_takes_it_meanwhile(queue: JobQueue
     runs, _ = full_lab(queue, time_limit_s=3600.0)
     keep(queue)
     finish(queue, runs[0])
-    endless, short = (queue.submit(make_spec(mem_bytes=2 * GIB, time_limit_s=each)).id for each in (None, 300.0))
+    endless, short = (
+        queue.requests.submit(make_spec(mem_bytes=2 * GIB, time_limit_s=each)).id for each in (None, 300.0)
+    )
 
     assert short == must_claim(queue).job_id
     assert claim(queue) is None
-    assert WaitReason.LIMIT is queue.get(endless).reason  # type: ignore[union-attr]
+    assert WaitReason.LIMIT is queue.jobs.get(endless).reason  # type: ignore[union-attr]
 
 
 def test_nothing_is_kept_under_a_limit_for_who_does_not_wait_any_more(queue: JobQueue) -> None:
@@ -336,14 +348,14 @@ def test_nothing_is_kept_under_a_limit_for_who_does_not_wait_any_more(queue: Job
         keep(queue)
         assert queue_has_room_kept(queue)
         if give_up == "cancel":
-            queue.cancel(large)
+            queue.jobs.cancel(large)
             keep(queue)
         elif give_up == "limits":
             limit(queue, "@lab: running_mem=9G")
         else:
-            queue.reserve(after_s=0, most=0)
+            queue.maintenance.reserve(after_s=0, most=0)
         assert not queue_has_room_kept(queue), give_up
-        queue.cancel(large)
+        queue.jobs.cancel(large)
         for run in runs:
             finish(queue, run)
 
@@ -354,7 +366,7 @@ def test_room_under_a_limit_is_not_kept_for_days_behind_a_run_that_stays(queue: 
     Regression: the group's jobs that did fit waited for a run of two days without a time limit.
     """
     runs, large = full_lab(queue)
-    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
+    small = queue.requests.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
     keep(queue)
     finish(queue, runs[0])
     keep(queue)
@@ -371,10 +383,10 @@ def test_room_under_a_limit_is_not_kept_for_days_behind_a_run_that_stays(queue: 
     assert not queue_has_room_kept(queue), "nor before one of those that were waited for has ended"
     for run in runs[1:]:
         finish(queue, run)
-    other = queue.submit(make_spec(mem_bytes=3 * GIB, account=BOB)).id
+    other = queue.requests.submit(make_spec(mem_bytes=3 * GIB, account=BOB)).id
     keep(queue)
     assert large == must_claim(queue).job_id
-    assert WaitReason.LIMIT is queue.get(other).reason  # type: ignore[union-attr]
+    assert WaitReason.LIMIT is queue.jobs.get(other).reason  # type: ignore[union-attr]
 
 
 def test_room_under_a_limit_is_not_kept_behind_a_run_that_is_no_more(queue: JobQueue, store: redis.Redis) -> None:
@@ -384,7 +396,7 @@ def test_room_under_a_limit_is_not_kept_behind_a_run_that_is_no_more(queue: JobQ
     """
     runs, large = full_lab(queue)
     store.hset(f"{keys.PREFIX}run:ada", "999", f"1:{8 * GIB}")
-    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
+    small = queue.requests.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
 
     keep(queue)
 
@@ -406,9 +418,12 @@ def test_two_that_need_room_under_two_limits_do_not_wait_for_each_other(queue: J
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     limit(queue, "ada: running_mem=11G; @lab: running_gpus=2")
-    queue.submit(make_spec(mem_bytes=4 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=4 * GIB))
     run = must_claim(queue)
-    large, pair = queue.submit(make_spec(mem_bytes=10 * GIB)).id, queue.submit(make_spec(mem_bytes=GIB, gpus=2)).id
+    large, pair = (
+        queue.requests.submit(make_spec(mem_bytes=10 * GIB)).id,
+        queue.requests.submit(make_spec(mem_bytes=GIB, gpus=2)).id,
+    )
     keep(queue)
     finish(queue, run)
 
@@ -427,16 +442,16 @@ def test_a_limit_that_refuses_looks_at_what_runs_and_not_at_what_is_kept(queue: 
     """
     serve(queue)
     limit(queue, "@lab: running_mem=8G")
-    queue.submit(make_spec(mem_bytes=6 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=6 * GIB))
     must_claim(queue)
-    queue.submit(make_spec(mem_bytes=6 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=6 * GIB))
     limit(queue, "@lab: running_mem=8G/refuse")
     keep(queue)
 
-    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB))
+    small = queue.requests.submit(make_spec(mem_bytes=2 * GIB, account=BOB))
 
     assert claim(queue) is None
-    assert WaitReason.LIMIT is queue.get(small.id).reason  # type: ignore[union-attr]
+    assert WaitReason.LIMIT is queue.jobs.get(small.id).reason  # type: ignore[union-attr]
 
 
 def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> None:
@@ -445,16 +460,16 @@ def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> Non
     If the limit is set later, the job waits and reports the reason.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    early = queue.submit(make_spec(gpus=2)).id
+    early = queue.requests.submit(make_spec(gpus=2)).id
     limit(queue, "*: running_gpus=1; bob: running_mem=3G")
 
     with pytest.raises(Refused, match=r"ada may have 1 GPU running at a time \(limit running_gpus\), .* asks for 2"):
-        queue.submit(make_spec(gpus=2))
+        queue.requests.submit(make_spec(gpus=2))
     with pytest.raises(Refused, match=r"bob may have 3G of device memory running .* asks for 4G"):
-        queue.submit(make_spec(account=BOB, mem_bytes=4 * GIB))
+        queue.requests.submit(make_spec(account=BOB, mem_bytes=4 * GIB))
     assert claim(queue) is None
-    assert WaitReason.LIMIT is queue.get(early).reason  # type: ignore[union-attr]
-    assert [early] == [job.id for job in queue.live()]
+    assert WaitReason.LIMIT is queue.jobs.get(early).reason  # type: ignore[union-attr]
+    assert [early] == [job.id for job in queue.jobs.live()]
 
 
 def test_a_job_that_one_limit_can_never_let_run_is_refused_whatever_another_says(queue: JobQueue) -> None:
@@ -465,14 +480,14 @@ def test_a_job_that_one_limit_can_never_let_run_is_refused_whatever_another_says
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     limit(queue, "*: running_gpus=2; @lab: running_mem=10G")
-    queue.submit(make_spec(gpus=2))
+    queue.requests.submit(make_spec(gpus=2))
     run = must_claim(queue)
-    waiting = queue.submit(make_spec(mem_bytes=GIB)).id
+    waiting = queue.requests.submit(make_spec(mem_bytes=GIB)).id
 
     with pytest.raises(Refused, match=r"@lab may have 10G of device memory running .* asks for 16G"):
-        queue.submit(make_spec(mem_bytes=8 * GIB, gpus=2))
+        queue.requests.submit(make_spec(mem_bytes=8 * GIB, gpus=2))
     with pytest.raises(Refused, match=r"@lab may have 10G .* asks for 16G"):
-        queue.edit(waiting, lambda spec: replace(spec, mem_bytes=8 * GIB, gpus=2))
+        queue.requests.edit(waiting, lambda spec: replace(spec, mem_bytes=8 * GIB, gpus=2))
     finish(queue, run)
     assert waiting == must_claim(queue).job_id
 
@@ -481,12 +496,12 @@ def test_a_limit_that_refuses_does_so_whatever_another_says(queue: JobQueue) -> 
     """A limit that refuses does so even if a limit that lets jobs wait is in the way first."""
     serve(queue)
     limit(queue, "*: running_jobs=1; @lab: running_mem=10G/refuse")
-    queue.submit(make_spec(mem_bytes=8 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=8 * GIB))
     must_claim(queue)
 
     with pytest.raises(Refused, match=r"@lab has 8G of 10G .* and what is beyond is refused"):
-        queue.submit(make_spec(mem_bytes=3 * GIB))
-    assert WaitReason.LIMIT is queue.submit(make_spec(mem_bytes=2 * GIB)).reason
+        queue.requests.submit(make_spec(mem_bytes=3 * GIB))
+    assert WaitReason.LIMIT is queue.requests.submit(make_spec(mem_bytes=2 * GIB)).reason
 
 
 def test_nothing_is_kept_for_a_job_that_another_limit_never_lets_run(queue: JobQueue, store: redis.Redis) -> None:
@@ -495,13 +510,13 @@ def test_nothing_is_kept_for_a_job_that_another_limit_never_lets_run(queue: JobQ
     The job was accepted under earlier limits. The first limit in its way will have room, the second never.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.submit(make_spec(gpus=2))
+    queue.requests.submit(make_spec(gpus=2))
     run = must_claim(queue)
-    in_vain = queue.submit(make_spec(mem_bytes=8 * GIB, gpus=2)).id
-    small = queue.submit(make_spec(mem_bytes=3 * GIB)).id
+    in_vain = queue.requests.submit(make_spec(mem_bytes=8 * GIB, gpus=2)).id
+    small = queue.requests.submit(make_spec(mem_bytes=3 * GIB)).id
     limit(queue, "*: running_gpus=2; @lab: running_mem=10G")
     keep(queue)
-    found = queue.why(in_vain)
+    found = queue.jobs.why(in_vain)
 
     assert [str(small)] == [text.partition(":")[0] for text in store.hvals(keys.KEPT_ROOM)]
     assert found is not None
@@ -517,14 +532,14 @@ def test_whichever_the_limit_says_beyond_it_a_job_waits_or_is_refused(queue: Job
     serve(queue)
     limit(queue, "ada: running_jobs=1; bob: running_jobs=1/refuse")
     for who in (ADA, BOB):
-        queue.submit(make_spec(account=who))
+        queue.requests.submit(make_spec(account=who))
     must_claim(queue), must_claim(queue)
 
-    assert WaitReason.LIMIT is queue.submit(make_spec()).reason
+    assert WaitReason.LIMIT is queue.requests.submit(make_spec()).reason
     with pytest.raises(
         Refused, match=r"bob has 1 of 1 job running \(limit running_jobs\), and what is beyond is refused"
     ):
-        queue.submit(make_spec(account=BOB))
+        queue.requests.submit(make_spec(account=BOB))
 
 
 @pytest.mark.parametrize("limits", ["ada: queued_jobs=2", "@lab: queued_jobs=2"])
@@ -535,14 +550,14 @@ def test_more_than_so_many_may_not_wait(queue: JobQueue, limits: str) -> None:
     """
     serve(queue)
     limit(queue, limits)
-    queue.submit(make_spec())
-    last = queue.submit(make_spec(mem_bytes=2 * GIB), nonce="again").id
+    queue.requests.submit(make_spec())
+    last = queue.requests.submit(make_spec(mem_bytes=2 * GIB), nonce="again").id
 
     with pytest.raises(Refused, match=r"has 2 jobs waiting, and at most 2 may \(limit queued_jobs\): submit when"):
-        queue.submit(make_spec())
-    assert last == queue.submit(make_spec(mem_bytes=2 * GIB), nonce="again").id
+        queue.requests.submit(make_spec())
+    assert last == queue.requests.submit(make_spec(mem_bytes=2 * GIB), nonce="again").id
     must_claim(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
 
 
 def test_what_is_held_or_stands_aside_waits_as_well(queue: JobQueue, store: redis.Redis) -> None:
@@ -552,22 +567,22 @@ def test_what_is_held_or_stands_aside_waits_as_well(queue: JobQueue, store: redi
     """
     serve(queue)
     limit(queue, "ada: queued_jobs=3")
-    held = queue.submit(make_spec()).id
-    queue.hold(held)
-    queue.submit(make_spec(waits=Waits(after=(Dependency(held),))))
-    queue.submit(make_spec(waits=Waits(begin_at=datetime(2035, 1, 1, tzinfo=timezone.utc))))
+    held = queue.requests.submit(make_spec()).id
+    queue.jobs.hold(held)
+    queue.requests.submit(make_spec(waits=Waits(after=(Dependency(held),))))
+    queue.requests.submit(make_spec(waits=Waits(begin_at=datetime(2035, 1, 1, tzinfo=timezone.utc))))
 
     for waits in (Waits(), Waits(hold=True)):
         with pytest.raises(Refused, match=r"ada has 3 jobs waiting, and at most 3 may \(limit queued_jobs\)"):
-            queue.submit(make_spec(waits=waits))
-    assert Use(queued_jobs=3) == queue.uses()["ada"]
+            queue.requests.submit(make_spec(waits=waits))
+    assert Use(queued_jobs=3) == queue.rules.uses()["ada"]
     assert [] == faults(dump(store))
 
-    assert JobState.QUEUED is queue.release(held)
+    assert JobState.QUEUED is queue.jobs.release(held)
     assert held == must_claim(queue).job_id
-    queue.submit(make_spec())
-    for job in queue.live():
-        queue.cancel(job.id)
+    queue.requests.submit(make_spec())
+    for job in queue.jobs.live():
+        queue.jobs.cancel(job.id)
     assert [] == faults(dump(store))
 
 
@@ -579,23 +594,23 @@ def test_each_member_of_an_array_waits(queue: JobQueue, store: redis.Redis) -> N
     serve(queue)
     limit(queue, "*: queued_jobs=5")
     with pytest.raises(Refused, match="this array alone has 6 members, submit it in smaller ones"):
-        queue.submit(make_spec(array=Array.parse("0-5")))
-    queue.submit(make_spec())
-    array = queue.submit(make_spec(array=Array.parse("1-7:2"))).id
-    assert Use(queued_jobs=5) == queue.uses()["ada"]
+        queue.requests.submit(make_spec(array=Array.parse("0-5")))
+    queue.requests.submit(make_spec())
+    array = queue.requests.submit(make_spec(array=Array.parse("1-7:2"))).id
+    assert Use(queued_jobs=5) == queue.rules.uses()["ada"]
 
-    queue.part(array, "hold", Indexes.parse("3,5"))
-    assert Use(queued_jobs=5) == queue.uses()["ada"], "held or not, they wait"
+    queue.jobs.part(array, "hold", Indexes.parse("3,5"))
+    assert Use(queued_jobs=5) == queue.rules.uses()["ada"], "held or not, they wait"
     assert [] == faults(dump(store))
     for _ in range(2):
         must_claim(queue)
-    assert 3 == queue.uses()["ada"].queued_jobs
+    assert 3 == queue.rules.uses()["ada"].queued_jobs
     with pytest.raises(Refused, match=r"has 3 jobs waiting, and at most 5 may .*, and this array has 3 members"):
-        queue.submit(make_spec(array=Array.parse("0-2")))
-    queue.submit(make_spec(array=Array.parse("0-1")))
+        queue.requests.submit(make_spec(array=Array.parse("0-2")))
+    queue.requests.submit(make_spec(array=Array.parse("0-1")))
 
-    queue.part(array, "cancel")
-    assert 2 == queue.uses()["ada"].queued_jobs
+    queue.jobs.part(array, "cancel")
+    assert 2 == queue.rules.uses()["ada"].queued_jobs
     assert [] == faults(dump(store))
 
 
@@ -605,16 +620,16 @@ def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
     serve(queue, make_offer("GPU-0"), make_offer("cpu-0", device=cpu))
     limit(queue, "*: running_gpus=1")
     asked = [make_spec(device=DeviceFilter.CPU), make_spec(), make_spec(device=DeviceFilter.ANY)]
-    ids = [queue.submit(spec).id for spec in asked]
+    ids = [queue.requests.submit(spec).id for spec in asked]
 
     assert ids[1] == must_claim(queue).job_id
     assert claim(queue) is None, "the third may use no second GPU"
     for job_id in (ids[0], ids[2]):
         offer = make_offer("cpu-0", device=cpu)
-        claimed = queue.claim(offer, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
+        claimed = queue.runs.claim(offer, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
         assert claimed is not None
         assert job_id == claimed.job_id
-    assert {"ada": Use(running_jobs=3, running_gpus=1, running_mem=3 * GIB)} == queue.uses()
+    assert {"ada": Use(running_jobs=3, running_gpus=1, running_mem=3 * GIB)} == queue.rules.uses()
 
 
 @pytest.mark.parametrize("limits", ["*: running_gpus=1", "*: running_gpus=1/refuse", "*: running_gpus=0"])
@@ -626,19 +641,19 @@ def test_a_limit_of_gpus_holds_no_job_that_a_cpu_may_take(queue: JobQueue, limit
     cpu = make_device("cpu-0", kind=DeviceKind.CPU)
     serve(queue, make_offer("GPU-0"))
     limit(queue, "*: running_gpus=1")
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
     limit(queue, limits)
     anywhere = make_spec(device=DeviceFilter.ANY)
     if limits != "*: running_gpus=1":
         with pytest.raises(Refused):
-            queue.submit(anywhere)
+            queue.requests.submit(anywhere)
 
     serve(queue, make_offer("cpu-0", device=cpu))
-    job_id = queue.submit(anywhere).id
+    job_id = queue.requests.submit(anywhere).id
 
     offer = make_offer("cpu-0", device=cpu)
-    claimed = queue.claim(offer, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
+    claimed = queue.runs.claim(offer, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
     assert claimed is not None
     assert job_id == claimed.job_id
 
@@ -651,9 +666,9 @@ def test_what_is_used_is_what_has_a_lease(queue: JobQueue, store: redis.Redis) -
     serve(queue)
     limit(queue, "*: running_jobs=1")
     for _ in range(4):
-        queue.submit(make_spec())
-    queue.release_claim(*_named(must_claim(queue)), "full")
-    queue.lose(*_named(must_claim(queue)), loss_limit=3, detail="gone")
+        queue.requests.submit(make_spec())
+    queue.runs.release_claim(*_named(must_claim(queue)), "full")
+    queue.runs.lose(*_named(must_claim(queue)), loss_limit=3, detail="gone")
     finish(queue, must_claim(queue))
     assert {} == store.hgetall(keys.PREFIX + "run:ada")
 
@@ -669,14 +684,14 @@ def _named(run: Claim) -> tuple[int, str]:
 def test_a_new_limit_counts_what_runs_already(queue: JobQueue, store: redis.Redis) -> None:
     """A new limit counts running jobs, including those claimed by a version that counted none. It ends no run."""
     serve(queue)
-    first, second = (queue.submit(make_spec()).id for _ in range(2))
+    first, second = (queue.requests.submit(make_spec()).id for _ in range(2))
     run = must_claim(queue)
     store.delete(keys.PREFIX + "run:ada")
 
     limit(queue, "*: running_jobs=1")
 
     assert claim(queue) is None
-    assert (JobState.STARTING, JobState.QUEUED) == tuple(queue.get(each).state for each in (first, second))  # type: ignore[union-attr]
+    assert (JobState.STARTING, JobState.QUEUED) == tuple(queue.jobs.get(each).state for each in (first, second))  # type: ignore[union-attr]
     limit(queue, "*: running_jobs=2")
     assert second == must_claim(queue).job_id
     assert run.job_id == first
@@ -690,13 +705,13 @@ def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQu
     serve(queue, make_offer("GPU-0", pool="big"), make_offer("GPU-1", pool="big"))
     limit(queue, "", "big: max_mem=4G max_time=2h default_time=30m max_gpus=1; *: max_time=90s")
 
-    job = queue.submit(make_spec(pool="big"), nonce="n")
+    job = queue.requests.submit(make_spec(pool="big"), nonce="n")
 
     assert 1800.0 == job.spec.time_limit_s
-    assert job.spec == queue.get(job.id).spec  # type: ignore[union-attr]
-    assert job.id == queue.submit(make_spec(pool="big"), nonce="n").id, "sent twice it is one job"
-    assert 7200.0 == queue.submit(make_spec(pool="big", time_limit_s=7200.0)).spec.time_limit_s
-    assert 90.0 == queue.submit(make_spec()).spec.time_limit_s
+    assert job.spec == queue.jobs.get(job.id).spec  # type: ignore[union-attr]
+    assert job.id == queue.requests.submit(make_spec(pool="big"), nonce="n").id, "sent twice it is one job"
+    assert 7200.0 == queue.requests.submit(make_spec(pool="big", time_limit_s=7200.0)).spec.time_limit_s
+    assert 90.0 == queue.requests.submit(make_spec()).spec.time_limit_s
     for changes, words in (
         (
             {"mem_bytes": 5 * GIB},
@@ -707,9 +722,9 @@ def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQu
         ({"pool": "", "time_limit_s": 91.0}, r"a job without a pool may have 1:30 \(limit max_time\)"),
     ):
         with pytest.raises(Refused, match=words):
-            queue.submit(make_spec(**{"pool": "big", **changes}))
+            queue.requests.submit(make_spec(**{"pool": "big", **changes}))
     with pytest.raises(Refused, match=r"pool big may have 2:00:00 and not more \(limit max_time\): say how long"):
-        queue.edit(job.id, lambda spec: replace(spec, time_limit_s=None))  # regression: "0.0 s are too much"
+        queue.requests.edit(job.id, lambda spec: replace(spec, time_limit_s=None))  # regression: "0.0 s are too much"
     assert 3 == store.zcard(keys.LIVE)
 
 
@@ -728,12 +743,12 @@ def test_who_takes_several_whole_cards_is_judged_by_a_host_that_has_as_many(queu
             serve(queue, make_offer(device=device, host=host))
     limit(queue, "ada: running_mem=30G", "*: max_mem=20G")
 
-    queue.submit(make_spec(placement=ALONE))
+    queue.requests.submit(make_spec(placement=ALONE))
     with pytest.raises(Refused, match=r"here at least 24G, and a job without a pool may have 20G"):
-        queue.submit(make_spec(gpus=2, placement=ALONE))
+        queue.requests.submit(make_spec(gpus=2, placement=ALONE))
     limit(queue, "ada: running_mem=30G", "")
     with pytest.raises(Refused, match=r"ada may have 30G .*this job, which gets all of its device, would have 48G"):
-        queue.submit(make_spec(gpus=2, placement=ALONE))
+        queue.requests.submit(make_spec(gpus=2, placement=ALONE))
 
 
 @pytest.mark.parametrize("placement", [ALONE, Placement(exclusive=True, whole=True)])
@@ -744,17 +759,17 @@ def test_who_takes_a_whole_card_is_judged_by_all_that_it_gets(queue: JobQueue, p
     """
     serve(queue, make_offer("GPU-0", pool="big"), make_offer("GPU-1", pool="big"))
     limit(queue, "ada: running_mem=10G; @lab: running_mem=30G", "big: max_mem=10G")
-    plain = queue.submit(make_spec(mem_bytes=GIB)).id
+    plain = queue.requests.submit(make_spec(mem_bytes=GIB)).id
 
     with pytest.raises(Refused, match=r"ada may have 10G .*this job, which gets all of its device, would have 24G"):
-        queue.submit(make_spec(mem_bytes=MIB, placement=placement))
+        queue.requests.submit(make_spec(mem_bytes=MIB, placement=placement))
     with pytest.raises(Refused, match=r"gets all of it, here at least 24G, and pool big may have 10G .*leave out --"):
-        queue.submit(make_spec(account=BOB, mem_bytes=MIB, placement=placement, pool="big"))
+        queue.requests.submit(make_spec(account=BOB, mem_bytes=MIB, placement=placement, pool="big"))
     with pytest.raises(Refused, match=r"would have 24G"):
-        queue.edit(plain, lambda spec: replace(spec, placement=placement))
+        queue.requests.edit(plain, lambda spec: replace(spec, placement=placement))
     with pytest.raises(Refused, match=r"@lab may have 30G .*would have 48G"):
-        queue.submit(make_spec(account=BOB, mem_bytes=MIB, placement=placement, gpus=2))
-    assert [plain] == [job.id for job in queue.live()]
+        queue.requests.submit(make_spec(account=BOB, mem_bytes=MIB, placement=placement, gpus=2))
+    assert [plain] == [job.id for job in queue.jobs.live()]
 
 
 def test_who_takes_a_whole_card_waits_where_that_is_beyond_a_limit(queue: JobQueue, store: redis.Redis) -> None:
@@ -764,15 +779,15 @@ def test_who_takes_a_whole_card_waits_where_that_is_beyond_a_limit(queue: JobQue
     """
     serve(queue, make_offer("GPU-large"))
     limit(queue, "ada: running_mem=30G")
-    first = queue.submit(make_spec(mem_bytes=8 * GIB)).id
+    first = queue.requests.submit(make_spec(mem_bytes=8 * GIB)).id
     run = must_claim(queue, "GPU-large")
     serve(queue, make_offer("GPU-large"), make_offer("GPU-other"))
-    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE))
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE))
 
     assert WaitReason.LIMIT is alone.reason
     assert claim(queue, "GPU-other") is None
-    assert WaitReason.LIMIT is queue.get(alone.id).reason  # type: ignore[union-attr]
-    found = queue.why(alone.id)
+    assert WaitReason.LIMIT is queue.jobs.get(alone.id).reason  # type: ignore[union-attr]
+    found = queue.jobs.why(alone.id)
     assert found is not None
     mem = Measure.RUNNING_MEM
     reached = LimitReached(whose="ada", measure=mem, used=8 * GIB, most=30 * GIB, asked=24 * GIB, runs=(first,))
@@ -788,10 +803,10 @@ def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
     small = make_offer("GPU-small", headroom_bytes=12 * GIB)
     limit(queue, "ada: running_mem=20G")
     serve(queue, make_offer("GPU-large"), small)
-    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
 
     assert claim(queue, "GPU-large") is None
-    found = queue.why(alone)
+    found = queue.jobs.why(alone)
     assert found is not None
     assert {"GPU-large": Obstacle.LIMIT, "GPU-small": Obstacle.FITS} == {
         each.device: each.obstacle for each in found.devices
@@ -813,17 +828,17 @@ def test_a_whole_card_counts_as_one_under_new_limits(
     large = make_device("GPU-large", total_bytes=48 * GIB)
     serve(queue, make_offer(device=large), make_offer("GPU-small"), make_offer("GPU-other"))
     limit(queue, "ada: running_mem=50G")
-    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
     must_claim(queue, "GPU-large")
-    six = queue.submit(make_spec(mem_bytes=6 * GIB)).id
+    six = queue.requests.submit(make_spec(mem_bytes=6 * GIB)).id
     for key in missing:  # as if claimed by a version without counting
         store.delete(keys.PREFIX + key)
 
     limit(queue, "ada: running_mem=50G; bob: running_jobs=3")
 
-    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB, queued_jobs=1)} == queue.uses()
+    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB, queued_jobs=1)} == queue.rules.uses()
     assert claim(queue, "GPU-other") is None
-    assert [WaitReason.LIMIT, None] == [queue.get(each).reason for each in (six, alone)]  # type: ignore[union-attr]
+    assert [WaitReason.LIMIT, None] == [queue.jobs.get(each).reason for each in (six, alone)]  # type: ignore[union-attr]
 
 
 def test_a_card_that_is_too_large_for_its_pool_is_passed_over(queue: JobQueue, store: redis.Redis) -> None:
@@ -835,26 +850,26 @@ def test_a_card_that_is_too_large_for_its_pool_is_passed_over(queue: JobQueue, s
     small = make_offer("GPU-small", headroom_bytes=12 * GIB, pool="big")
     serve(queue, small)
     limit(queue, "", "big: max_mem=16G")
-    first = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, pool="big")).id
+    first = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, pool="big")).id
     serve(queue, make_offer("GPU-large", pool="big"))
-    second = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, pool="big")).id
+    second = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, pool="big")).id
 
     assert claim(queue, "GPU-large") is None
-    found = queue.why(first)
+    found = queue.jobs.why(first)
     assert found is not None
     obstacles = {each.device: each.obstacle for each in found.devices}
     assert {"GPU-large": Obstacle.TOO_LARGE, "GPU-small": Obstacle.FITS} == obstacles
     assert first == must_claim(queue, "GPU-small").job_id
-    assert WaitReason.MEMORY is queue.get(second).reason  # type: ignore[union-attr]
+    assert WaitReason.MEMORY is queue.jobs.get(second).reason  # type: ignore[union-attr]
     assert {second: {"GPU-small"}} == kept(queue)
-    plain = queue.submit(make_spec(account=BOB, pool="big")).id
+    plain = queue.requests.submit(make_spec(account=BOB, pool="big")).id
     assert plain == must_claim(queue, "GPU-large").job_id
 
-    queue.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
-    assert WaitReason.DRAINED is queue.get(second).reason  # type: ignore[union-attr]
+    queue.devices.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
+    assert WaitReason.DRAINED is queue.jobs.get(second).reason  # type: ignore[union-attr]
     assert {} == kept(queue)
-    queue.withdraw("nodeA", "GPU-small")
-    assert WaitReason.LIMIT is queue.get(second).reason  # type: ignore[union-attr]
+    queue.devices.withdraw("nodeA", "GPU-small")
+    assert WaitReason.LIMIT is queue.jobs.get(second).reason  # type: ignore[union-attr]
     limit(queue, "", "big: max_mem=24G")
     assert {second: {"GPU-large"}} == kept(queue)
     assert [] == faults(dump(store))
@@ -864,7 +879,7 @@ def test_of_a_gang_no_card_is_too_large_for_its_pool(queue: JobQueue) -> None:
     """In a gang each card is checked against the pool's `max_mem`. External processes do not make a card smaller."""
     serve(queue, make_offer("GPU-0", headroom_bytes=12 * GIB), make_offer("GPU-1", headroom_bytes=12 * GIB))
     limit(queue, "", "*: max_mem=16G")
-    gang = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
+    gang = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
     serve(queue, make_offer("GPU-large", external_bytes=13 * GIB))  # the fullest card, which is preferred
 
     assert claim(queue, "GPU-large", external_bytes=13 * GIB) is None
@@ -881,22 +896,22 @@ def test_nobody_makes_place_on_a_card_that_is_too_large_for_the_pool(queue: JobQ
     (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
     (on_large,) = occupied(queue, "GPU-large", level=Level.LOW)
     for run in (on_small, on_large):
-        queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+        queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
 
-    assert {on_small.job_id: alone} == queue.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+    assert {on_small.job_id: alone} == queue.maintenance.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
 
 
 def kept(queue: JobQueue) -> dict[int, set[str]]:
     """Run the reservation tick and return the reserved devices of each job."""
-    return {each.job_id: set(each.devices) for each in queue.reserve(after_s=0, most=1)}
+    return {each.job_id: set(each.devices) for each in queue.maintenance.reserve(after_s=0, most=1)}
 
 
 def occupied(queue: JobQueue, *uuids: str, **spec: object) -> list[Claim]:
     """Start a job of bob's on each of these devices."""
     runs = []
     for uuid in uuids:
-        queue.submit(make_spec(**{"account": BOB, "level": Level.URGENT, **spec}))
+        queue.requests.submit(make_spec(**{"account": BOB, "level": Level.URGENT, **spec}))
         runs.append(must_claim(queue, uuid))
     return runs
 
@@ -910,10 +925,10 @@ def test_no_card_is_kept_that_gives_more_than_a_limit_allows(queue: JobQueue) ->
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
     _, on_small = occupied(queue, "GPU-large", "GPU-small")
-    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
 
     assert {alone: {"GPU-small"}} == kept(queue), "the large one has more room"
-    found = queue.why(alone)
+    found = queue.jobs.why(alone)
     assert found is not None
     assert found.start is not None
     assert ("GPU-small",) == found.start.devices
@@ -930,12 +945,12 @@ def test_no_card_is_kept_where_each_gives_more_than_a_limit_allows(queue: JobQue
     """
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
-    queue.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
+    queue.devices.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
     occupied(queue, "GPU-large")
-    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
     assert {} == kept(queue)
 
-    theirs = queue.submit(make_spec(account=BOB, mem_bytes=MIB, placement=ALONE)).id
+    theirs = queue.requests.submit(make_spec(account=BOB, mem_bytes=MIB, placement=ALONE)).id
     assert {theirs: {"GPU-large"}} == kept(queue)
     limit(queue, "*: running_mem=20G")
     assert {} == kept(queue)
@@ -951,11 +966,11 @@ def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQue
     near = {"GPU-0": {"GPU-1": 0}, "GPU-1": {"GPU-0": 0}, "GPU-small": {}}
     for uuid, others in near.items():
         offer = make_offer(uuid, headroom_bytes=12 * GIB if uuid == "GPU-small" else 0)
-        queue.announce(offer, worker=f"worker-{uuid}", pid=1, boot_id="boot", near=others)
-        queue.heartbeat(offer, [], lease_s=300)
+        queue.devices.announce(offer, worker=f"worker-{uuid}", pid=1, boot_id="boot", near=others)
+        queue.devices.heartbeat(offer, [], lease_s=300)
     limit(queue, "ada: running_mem=30G")
     runs = occupied(queue, *near)
-    gang = queue.submit(make_spec(mem_bytes=MIB, gpus=2, placement=ALONE)).id
+    gang = queue.requests.submit(make_spec(mem_bytes=MIB, gpus=2, placement=ALONE)).id
 
     standing = kept(queue)[gang]
     assert "GPU-small" in standing
@@ -966,7 +981,7 @@ def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQue
     claimed = must_claim(queue, large)
 
     assert (gang, standing) == (claimed.job_id, set(claimed.devices))
-    assert Use(running_jobs=1, running_gpus=2, running_mem=24 * GIB) == queue.uses()["ada"]
+    assert Use(running_jobs=1, running_gpus=2, running_mem=24 * GIB) == queue.rules.uses()["ada"]
     assert [] == faults(dump(store))
 
 
@@ -975,19 +990,19 @@ def test_a_cpu_is_kept_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
     cpu = make_offer("cpu-0", device=make_device("cpu-0", kind=DeviceKind.CPU))
     serve(queue, make_offer("GPU-0"), cpu)
     limit(queue, "ada: running_gpus=1")
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue, "GPU-0")
-    queue.submit(make_spec(account=BOB, device=DeviceFilter.CPU, mem_bytes=10 * GIB))
+    queue.requests.submit(make_spec(account=BOB, device=DeviceFilter.CPU, mem_bytes=10 * GIB))
 
     def claim_cpu() -> Claim | None:
-        return queue.claim(cpu, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
+        return queue.runs.claim(cpu, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
 
     first = claim_cpu()
     assert first is not None
-    either = queue.submit(make_spec(device=DeviceFilter.ANY, mem_bytes=20 * GIB)).id
+    either = queue.requests.submit(make_spec(device=DeviceFilter.ANY, mem_bytes=20 * GIB)).id
 
     assert {either: {"cpu-0"}} == kept(queue)
-    queue.submit(make_spec(account=BOB, device=DeviceFilter.CPU, mem_bytes=10 * GIB))
+    queue.requests.submit(make_spec(account=BOB, device=DeviceFilter.CPU, mem_bytes=10 * GIB))
     assert claim_cpu() is None, "it is kept"
     finish(queue, first)
     taken = claim_cpu()
@@ -1005,10 +1020,10 @@ def test_nobody_makes_place_on_a_card_that_a_limit_keeps_the_job_from(queue: Job
     (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
     (on_large,) = occupied(queue, "GPU-large", level=Level.LOW)  # preemption would lose the least work here
     for run in (on_small, on_large):
-        queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+        queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
 
-    assert {on_small.job_id: alone} == queue.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+    assert {on_small.job_id: alone} == queue.maintenance.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
     assert {alone: {"GPU-small"}} == kept(queue)
 
 
@@ -1017,11 +1032,11 @@ def test_an_empty_card_beyond_its_limit_keeps_no_job_from_a_place(queue: JobQueu
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
     (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
-    queue.started(on_small.job_id, on_small.token, lease_s=300, log_path="/l", devices=())
-    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+    queue.runs.started(on_small.job_id, on_small.token, lease_s=300, log_path="/l", devices=())
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
 
     assert claim(queue, "GPU-large") is None
-    assert {on_small.job_id: alone} == queue.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+    assert {on_small.job_id: alone} == queue.maintenance.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
 
 
 def test_a_whole_card_counts_as_one_after_a_rebuild(
@@ -1032,16 +1047,16 @@ def test_a_whole_card_counts_as_one_after_a_rebuild(
     No worker has announced the card by then: the history has the memory that was allocated to the run.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2))
+    queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2))
     must_claim(queue)
-    before = queue.uses()
+    before = queue.rules.uses()
     recorder = Recorder(Settings.load(), queue, database)
     while recorder.record(0):
         pass
     store.flushall()
     assert open_queue(queue, database, lease_s=300.0) is not None
 
-    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB)} == before == queue.uses()
+    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB)} == before == queue.rules.uses()
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     assert [] == faults(dump(store))
 
@@ -1054,9 +1069,9 @@ def test_a_whole_card_that_is_taken_over_counts_as_one(
     Regression: a run that the store had lost counted with the megabyte in its request.
     """
     serve(queue, make_offer())
-    queue.submit(make_spec(mem_bytes=MIB, placement=ALONE))
+    queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE))
     run = must_claim(queue)
-    before = queue.uses()
+    before = queue.rules.uses()
     store.flushall()
     assert open_queue(queue, database, lease_s=300.0) is not None
     serve(queue, make_offer())
@@ -1071,9 +1086,9 @@ def test_a_whole_card_that_is_taken_over_counts_as_one(
         log_path="/l",
         payload=run.payload,
     )
-    assert JobState.RUNNING is queue.adopt(stray, lease_s=300.0)
+    assert JobState.RUNNING is queue.runs.adopt(stray, lease_s=300.0)
 
-    assert {"ada": Use(running_jobs=1, running_gpus=1, running_mem=24 * GIB)} == before == queue.uses()
+    assert {"ada": Use(running_jobs=1, running_gpus=1, running_mem=24 * GIB)} == before == queue.rules.uses()
 
 
 def test_a_worker_tells_its_sites_limits(queue: JobQueue, store: redis.Redis) -> None:
@@ -1092,21 +1107,21 @@ def test_a_worker_tells_its_sites_limits(queue: JobQueue, store: redis.Redis) ->
     )
     reaper = Reaper(settings, queue, SystemClock())
     reaper.keep_to_policy()
-    assert settings.site_limits() == queue.limits()
-    assert not queue.set_limits(settings.site_limits())
+    assert settings.site_limits() == queue.rules.limits()
+    assert not queue.rules.set_limits(settings.site_limits())
 
     store.flushall()
-    queue.open(0)
-    assert Limits() == queue.limits()
+    queue.recovery.open(0)
+    assert Limits() == queue.rules.limits()
     reaper.keep_to_policy()
 
-    assert settings.site_limits() == queue.limits()
+    assert settings.site_limits() == queue.rules.limits()
 
 
 def test_a_store_without_limits_pays_for_one_look(queue: JobQueue, store: redis.Redis) -> None:
     """A claim in a store without limits pays one check for them."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     store.config_resetstat()
 
     must_claim(queue)

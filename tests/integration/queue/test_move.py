@@ -29,7 +29,7 @@ EVE = Account(name="eve", uid=1002, host="laptop")
 
 def put(queue: JobQueue, count: int, **changes: object) -> list[int]:
     """Queue *count* jobs and return their ids."""
-    return [queue.submit(make_spec(**changes)).id for _ in range(count)]
+    return [queue.requests.submit(make_spec(**changes)).id for _ in range(count)]
 
 
 def order(queue: JobQueue) -> list[int]:
@@ -37,8 +37,8 @@ def order(queue: JobQueue) -> list[int]:
     found = []
     while (claimed := claim(queue)) is not None:
         found.append(claimed.job_id)
-        queue.release_claim(claimed.job_id, claimed.token, detail="only looked")
-        queue.hold(claimed.job_id)
+        queue.runs.release_claim(claimed.job_id, claimed.token, detail="only looked")
+        queue.jobs.hold(claimed.job_id)
     return found
 
 
@@ -54,8 +54,8 @@ def test_a_moved_job_is_claimed_first(served: JobQueue) -> None:
     first, second, third = put(served, 3)
     other = put(served, 1, mem_bytes=2 * GIB)[0]
 
-    assert JobState.QUEUED is served.move(third, front=True)
-    served.move(other, front=True)
+    assert JobState.QUEUED is served.jobs.move(third, front=True)
+    served.jobs.move(other, front=True)
 
     store = connect(served.url)
     assert [] == faults(dump(store))
@@ -67,9 +67,9 @@ def test_a_moved_job_is_claimed_first(served: JobQueue) -> None:
 def test_undone_it_is_where_it_was(served: JobQueue) -> None:
     """An undone move puts the job back at its old place."""
     jobs = put(served, 3)
-    served.move(jobs[2], front=True)
+    served.jobs.move(jobs[2], front=True)
 
-    served.move(jobs[2], front=False)
+    served.jobs.move(jobs[2], front=False)
 
     assert jobs == order(served)
 
@@ -84,9 +84,9 @@ def test_among_users_nothing_changes(served: JobQueue) -> None:
     mine, theirs = put(served, 2), put(served, 2, account=BOB)
     high = put(served, 1, level=Level.HIGH, account=EVE)[0]
 
-    served.move(mine[1], front=True)
+    served.jobs.move(mine[1], front=True)
 
-    moved, other = served.why(mine[1]), served.why(mine[0])
+    moved, other = served.jobs.why(mine[1]), served.jobs.why(mine[0])
     assert moved is not None
     assert other is not None
     assert (1, 1, 0) == (moved.higher, moved.users_before, moved.own_before)
@@ -97,20 +97,20 @@ def test_among_users_nothing_changes(served: JobQueue) -> None:
 def test_it_stays_in_front_through_all_that_may_happen(served: JobQueue) -> None:
     """A moved job stays in front after a hold and release, a released claim, a dependency and a promotion."""
     first, second, third = put(served, 3)
-    served.move(third, front=True)
+    served.jobs.move(third, front=True)
 
-    served.hold(third)
-    served.release(third)
+    served.jobs.hold(third)
+    served.jobs.release(third)
     assert third == must_claim(served, nonce="n1").job_id
-    served.release_claim(third, f"1.{'n1'}", detail="not now")
+    served.runs.release_claim(third, f"1.{'n1'}", detail="not now")
     waiting = put(served, 1, waits=Waits(after=(Dependency(second),)))[0]
-    served.move(waiting, front=True)
-    served.cancel(first)
+    served.jobs.move(waiting, front=True)
+    served.jobs.cancel(first)
 
     assert third == must_claim(served, nonce="n2").job_id
     low = put(served, 2, level=Level.LOW, account=BOB)
-    served.move(low[1], front=True)
-    assert served.age(after_s=0) > 0
+    served.jobs.move(low[1], front=True)
+    assert served.maintenance.promote(after_s=0) > 0
     assert [low[1], low[0]] == [each for each in order(served) if each in low]
     store = connect(served.url)
     assert [] == faults(dump(store))
@@ -122,7 +122,7 @@ def test_an_array_is_moved_as_a_whole(served: JobQueue) -> None:
     single = put(served, 1)[0]
     array = put(served, 1, array=Array.parse("0-2"))[0]
 
-    served.move(array, front=True)
+    served.jobs.move(array, front=True)
 
     taken = [must_claim(served, nonce=f"n{n}").job_id for n in range(4)]
     assert [array + 1, array + 2, array + 3, single] == taken
@@ -135,10 +135,10 @@ def test_only_what_waits_is_moved(served: JobQueue) -> None:
     waiting = put(served, 1)[0]
 
     with pytest.raises(Refused, match=f"job {running} is starting: only a job that waits can be moved"):
-        served.move(running, front=True)
+        served.jobs.move(running, front=True)
     with pytest.raises(Refused, match=f"job {waiting} is ada's"):
-        served.move(waiting, front=True, by="bob")
-    assert served.move(99, front=True) is None
+        served.jobs.move(waiting, front=True, by="bob")
+    assert served.jobs.move(99, front=True) is None
 
 
 @pytest.mark.full
@@ -155,13 +155,13 @@ def test_any_moves_lead_to_the_order_that_was_asked_for(
     Each moved job becomes the first, and each undone move puts a job back by arrival.
     """
     store = connect(served.url)
-    for job in served.live():
-        served.cancel(job.id)
+    for job in served.jobs.live():
+        served.jobs.cancel(job.id)
     jobs = [put(served, 1, mem_bytes=size * GIB)[0] for size in shapes]
     front: list[int] = []
 
     for place, to_front in moves:
-        served.move(jobs[place], front=to_front)
+        served.jobs.move(jobs[place], front=to_front)
         front = [jobs[place]] * to_front + [each for each in front if each != jobs[place]]
 
     assert [] == faults(dump(store))
@@ -188,8 +188,8 @@ def test_a_rebuilt_store_keeps_the_order(
     first, second, third, fourth = put(served, 4)
     array = put(served, 1, array=Array.parse("0-1"))[0]
     for each in (third, array, second):
-        served.move(each, front=True)
-    served.move(second, front=False)
+        served.jobs.move(each, front=True)
+    served.jobs.move(second, front=False)
     record()
     store = connect(served.url)
     store.flushall()
@@ -199,7 +199,7 @@ def test_a_rebuilt_store_keeps_the_order(
     store.hset(keys.META, "claims", 0)
     serve(served)
     assert [] == faults(dump(store))
-    served.move(fourth, front=True)
+    served.jobs.move(fourth, front=True)
     taken = [must_claim(served, nonce=f"n{n}").job_id for n in range(6)]
     assert [fourth, array + 1, array + 2, third, first, second] == taken
     store.close()
@@ -210,7 +210,7 @@ def test_a_book_that_lost_it_hears_of_it_again(
 ) -> None:
     """A history that lost its data gets the moves back from the store."""
     jobs = put(served, 2)
-    served.move(jobs[1], front=True)
+    served.jobs.move(jobs[1], front=True)
     record()
     assert (None, 1) == tuple(found.job.front for each in jobs if (found := database.get(each)) is not None)
     with database._engine.begin() as connection:  # as if the file had been deleted

@@ -122,7 +122,7 @@ def test_what_cannot_be_taken_apart_is_told_with_its_place() -> None:
         with pytest.raises(
             Unreadable, match=r"is no store of this gpuqueue: .*\(TypeError in \w+\.py, line \d+"
         ) as met:
-            queue.devices()
+            queue.devices.all()
         queue.close()
 
     assert isinstance(met.value.__cause__, TypeError)
@@ -133,7 +133,7 @@ def test_a_worker_keeps_its_traceback(queue: JobQueue, monkeypatch: pytest.Monke
 
     Its log is for developers, and a bug of ours is no store error.
     """
-    monkeypatch.setattr(queue._scripts, "run", lambda *_: 1)
+    monkeypatch.setattr(queue.store.scripts, "run", lambda *_: 1)
 
     with pytest.raises(AttributeError):
-        queue.cancel(1)
+        queue.jobs.cancel(1)

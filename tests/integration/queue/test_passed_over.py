@@ -28,7 +28,7 @@ def passed_over(queue: JobQueue, large: int = 8, small: int = 16) -> list[int]:
     """Submit *large* jobs that exceed 8 GiB and *small* jobs that fit, each of its own shape; return their ids."""
     serve(queue)
     sizes = [9 * GIB + step * MIB for step in range(large)] + [GIB + step * MIB for step in range(small)]
-    return [queue.submit(make_spec(mem_bytes=size)).id for size in sizes]
+    return [queue.requests.submit(make_spec(mem_bytes=size)).id for size in sizes]
 
 
 def note(store_url: str) -> dict[str, str]:
@@ -69,24 +69,24 @@ def test_an_earlier_job_that_comes_into_the_line_comes_first(queue: JobQueue, st
     """An earlier small job that returns among the passed-over jobs comes first."""
     serve(queue)
     for step in range(6):
-        queue.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
-    first = queue.submit(make_spec(mem_bytes=GIB // 2)).id
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
+    first = queue.requests.submit(make_spec(mem_bytes=GIB // 2)).id
     if way == "given back":
         token = must_claim(queue, external_bytes=16 * GIB).token
     else:
-        queue.hold(first)
+        queue.jobs.hold(first)
     jobs = passed_over(queue)
     must_claim(queue, external_bytes=16 * GIB)
     assert note(store_url)
 
     if way == "given back":
-        assert queue.release_claim(first, token, "")
+        assert queue.runs.release_claim(first, token, "")
     else:
-        queue.release(first)
+        queue.jobs.release(first)
     expected = first
     if way == "moved":
         for job in (jobs[-1], *jobs[:5]):
-            queue.move(job, front=True)
+            queue.jobs.move(job, front=True)
         expected = jobs[-1]
 
     assert expected == must_claim(queue, external_bytes=15 * GIB).job_id
@@ -99,15 +99,15 @@ def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue,
     Regression: the remembered position stayed when a job returned last, and claims searched behind that job for ever.
     """
     jobs = passed_over(queue, large=8, small=1)
-    queue.hold(jobs[-1])
-    later = [queue.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(1, 9)]
+    queue.jobs.hold(jobs[-1])
+    later = [queue.requests.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(1, 9)]
     assert later[0] == must_claim(queue, external_bytes=16 * GIB).job_id
     for job_id in later[1:]:
-        queue.cancel(job_id)
+        queue.jobs.cancel(job_id)
 
-    queue.release(jobs[-1])
+    queue.jobs.release(jobs[-1])
     for step in range(9, 17):
-        queue.submit(make_spec(mem_bytes=GIB + step * MIB))
+        queue.requests.submit(make_spec(mem_bytes=GIB + step * MIB))
 
     assert jobs[-1] == must_claim(queue, external_bytes=17 * GIB).job_id
     assert not faults_of(store_url)
@@ -121,15 +121,15 @@ def test_what_is_given_back_to_the_last_line_is_found_by_the_other_devices(queue
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for step in range(4):
-        queue.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
-    sweep = [queue.submit(make_spec(mem_bytes=GIB)).id for _ in range(8)]
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
+    sweep = [queue.requests.submit(make_spec(mem_bytes=GIB)).id for _ in range(8)]
     for step in range(16):
-        queue.submit(make_spec(account=BOB, mem_bytes=GIB + step * MIB))
+        queue.requests.submit(make_spec(account=BOB, mem_bytes=GIB + step * MIB))
     let_go_last(BOB.name, store_url)
     first = must_claim(queue, "GPU-0", external_bytes=16 * GIB)
     assert (sweep[0], sweep[1]) == (first.job_id, must_claim(queue, "GPU-1", external_bytes=16 * GIB).job_id)
 
-    assert queue.release_claim(first.job_id, first.token, "")
+    assert queue.runs.release_claim(first.job_id, first.token, "")
 
     assert sweep[0] == must_claim(queue, "GPU-1", external_bytes=17 * GIB).job_id
     assert not faults_of(store_url)
@@ -140,11 +140,11 @@ def test_what_is_edited_to_fit_is_found(queue: JobQueue, store_url: str) -> None
     jobs = passed_over(queue, large=8, small=9)
     assert jobs[8] == must_claim(queue, external_bytes=16 * GIB).job_id
     for job_id in jobs[8:]:
-        queue.cancel(job_id)
+        queue.jobs.cancel(job_id)
 
-    queue.edit(jobs[7], lambda spec: replace(spec, mem_bytes=GIB))
+    queue.requests.edit(jobs[7], lambda spec: replace(spec, mem_bytes=GIB))
     for step in range(8):
-        queue.submit(make_spec(mem_bytes=GIB + step * MIB))
+        queue.requests.submit(make_spec(mem_bytes=GIB + step * MIB))
 
     assert jobs[7] == must_claim(queue, external_bytes=17 * GIB).job_id
     assert not faults_of(store_url)
@@ -156,7 +156,7 @@ def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: s
     must_claim(queue, external_bytes=16 * GIB)
     assert note(store_url)
     for job_id in jobs:
-        queue.cancel(job_id)
+        queue.jobs.cancel(job_id)
 
     assert not note(store_url)
 
@@ -169,9 +169,9 @@ def test_what_may_not_go_before_the_job_that_a_device_is_kept_for_is_looked_at_o
     Jobs without a time limit gather there. Once the reservation is gone, they come first again.
     """
     serve(queue)
-    kept = queue.submit(make_spec(mem_bytes=24 * GIB)).id
-    jobs = [queue.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(8)]
-    jobs += [queue.submit(make_spec(mem_bytes=GIB + step * MIB, time_limit_s=60)).id for step in range(16)]
+    kept = queue.requests.submit(make_spec(mem_bytes=24 * GIB)).id
+    jobs = [queue.requests.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(8)]
+    jobs += [queue.requests.submit(make_spec(mem_bytes=GIB + step * MIB, time_limit_s=60)).id for step in range(16)]
     client = connect(store_url)
     start_ms = queue.now_ms() + 3600_000
     client.hset(keys.KEPT, "GPU-0", f"{kept}:{24 * GIB}:{start_ms}:")
@@ -211,7 +211,7 @@ class Line:
     def submit_each(self, count: int, sizes: Sequence[int]) -> None:
         """Add *count* jobs, each of one of these sizes."""
         for size in self.chance.choices(sizes, k=count):
-            self.waiting[self.queue.submit(make_spec(mem_bytes=size)).id] = size
+            self.waiting[self.queue.requests.submit(make_spec(mem_bytes=size)).id] = size
 
     def claim(self) -> None:
         """Claim for a random device and free memory, and expect the first job that fits. Release some of the claims."""
@@ -221,36 +221,36 @@ class Line:
         claimed = claim(self.queue, uuid, external_bytes=taken)
         assert first == (claimed and claimed.job_id), f"{taken // GIB} GiB taken of {uuid}"
         if claimed is not None and self.chance.random() < 1 / 3:
-            assert self.queue.release_claim(claimed.job_id, claimed.token, "")
+            assert self.queue.runs.release_claim(claimed.job_id, claimed.token, "")
         elif claimed is not None:
             del self.waiting[claimed.job_id]
             ending = Ending.from_status(0)
-            self.queue.finish(
+            self.queue.runs.finish(
                 claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=()
             )
 
     def hold(self) -> None:
         """Hold a waiting job."""
         job = self.chance.choice(list(self.waiting))
-        self.queue.hold(job)
+        self.queue.jobs.hold(job)
         self.held[job] = self.waiting.pop(job)
 
     def release(self) -> None:
         """Release a held job, if there is one."""
         for job in self.chance.sample(list(self.held), min(1, len(self.held))):
-            self.queue.release(job)
+            self.queue.jobs.release(job)
             self.waiting[job] = self.held.pop(job)
 
     def move(self) -> None:
         """Move a waiting job to the front."""
         job = self.chance.choice(list(self.waiting))
-        self.queue.move(job, front=True)
+        self.queue.jobs.move(job, front=True)
         self.moved[job] = max(self.moved.values(), default=0) + 1
 
     def cancel(self) -> None:
         """Cancel a waiting job."""
         job = self.chance.choice(list(self.waiting))
-        self.queue.cancel(job)
+        self.queue.jobs.cancel(job)
         del self.waiting[job]
 
 

@@ -25,17 +25,17 @@ A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
 def end(queue: JobQueue, run: Claim) -> None:
     """End a run successfully."""
     done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
-    assert queue.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+    assert queue.runs.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
 
 
 def submitted(queue: JobQueue, **changes: Any) -> int:
     """Submit a job and return its id."""
-    return queue.submit(make_spec(**changes)).id
+    return queue.requests.submit(make_spec(**changes)).id
 
 
 def obstacles(queue: JobQueue, job_id: int) -> dict[str, Obstacle]:
     """Return the obstacle on each device for a job."""
-    found = queue.why(job_id)
+    found = queue.jobs.why(job_id)
     assert found is not None
     return {each.device: each.obstacle for each in found.devices}
 
@@ -74,14 +74,14 @@ def test_nobody_joins_who_is_alone(queue: JobQueue) -> None:
     alone = submitted(queue, mem_bytes=4 * GIB, placement=ALONE)
     small = submitted(queue, mem_bytes=MIB)
     run = must_claim(queue, external_bytes=10 * GIB)
-    queue.heartbeat(
+    queue.devices.heartbeat(
         make_offer(external_bytes=0), [Alive(job_id=alone, token=run.token, observed={"GPU-0": GIB})], lease_s=300
     )
 
     assert (alone, 14 * GIB) == (run.job_id, run.lease_bytes)
     assert claim(queue, external_bytes=0, observed={alone: GIB}) is None
     assert {"GPU-0": Obstacle.EXCLUSIVE} == obstacles(queue, small)
-    (status,) = queue.devices()
+    (status,) = queue.devices.all()
     assert (True, 0, 14 * GIB) == (status.exclusive, status.free_bytes, status.allocated_bytes)
     end(queue, run)
     assert small == must_claim(queue).job_id
@@ -101,7 +101,7 @@ def test_strangers_may_be_where_a_size_was_said(queue: JobQueue) -> None:
 
     sized = submitted(queue, mem_bytes=4 * GIB, placement=ALONE)
     assert sized == must_claim(queue, external_bytes=8 * GIB).job_id
-    queue.cancel(sized)
+    queue.jobs.cancel(sized)
     serve(queue, make_offer("GPU-1", external_bytes=GIB))
     assert (whole, 23 * GIB) == _reported(must_claim(queue, "GPU-1", external_bytes=GIB))
 
@@ -148,7 +148,7 @@ def test_a_gang_is_alone_on_each_of_its_cards(queue: JobQueue) -> None:
 
     run = must_claim(queue, "GPU-2")
     assert (pair, 24 * GIB, {"GPU-0", "GPU-2"}) == (run.job_id, run.lease_bytes, set(run.devices))
-    assert {24 * GIB, 48 * GIB, GIB} == {each.allocated_bytes for each in queue.devices()}
+    assert {24 * GIB, 48 * GIB, GIB} == {each.allocated_bytes for each in queue.devices.all()}
     end(queue, small)
     assert [None, None, None] == [claim(queue, uuid) for uuid in sizes]
     end(queue, run)
@@ -178,7 +178,7 @@ def test_a_card_in_a_stream_of_small_jobs_is_emptied_for_one(queue: JobQueue) ->
     first = must_claim(queue)
     assert small[0] == first.job_id
 
-    (kept,) = queue.reserve(after_s=0, most=1)
+    (kept,) = queue.maintenance.reserve(after_s=0, most=1)
     assert (alone, ("GPU-0",)) == (kept.job_id, kept.devices)
     assert claim(queue) is None
     assert {"GPU-0": Obstacle.KEPT} == obstacles(queue, small[1])
@@ -195,7 +195,7 @@ def test_who_waits_for_one_who_is_alone_waits_for_its_end(queue: JobQueue) -> No
     run = must_claim(queue)
     small = submitted(queue)
 
-    found = queue.why(small)
+    found = queue.jobs.why(small)
     assert found is not None
     assert found.start is not None
     assert ((run.job_id,), run.claimed_ms + 300_000) == (found.start.blockers, found.start.at_ms)
@@ -210,7 +210,7 @@ def test_one_that_is_alone_and_ends_in_time_goes_before_a_reserved_one(queue: Jo
     submitted(queue, time_limit_s=7200.0)
     must_claim(queue)
     pair = submitted(queue, gpus=2, mem_bytes=24 * GIB)
-    assert [pair] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert [pair] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     submitted(queue, placement=ALONE)
     assert claim(queue, "GPU-1") is None
 
@@ -235,15 +235,15 @@ def test_a_job_runs_on_the_type_that_it_asked_for(queue: JobQueue, pattern: str)
     spec = make_spec(placement=Placement(models=(pattern,)))
     if not fitting:
         with pytest.raises(Impossible, match=f"no device of type {pattern}: there are 1 of {A100}, 1 of {H100}"):
-            queue.submit(spec)
+            queue.requests.submit(spec)
         return
 
     for uuid in names:
-        job = queue.submit(spec)
+        job = queue.requests.submit(spec)
         assert (claim(queue, uuid) is not None) == (uuid in fitting)
         if uuid not in fitting:
             assert Obstacle.MODEL is obstacles(queue, job.id)[uuid]
-            queue.cancel(job.id)
+            queue.jobs.cancel(job.id)
 
 
 def test_several_types_are_any_of_these(queue: JobQueue) -> None:
@@ -260,16 +260,16 @@ def test_a_type_that_is_not_in_the_pool_is_refused(queue: JobQueue) -> None:
     serve(queue, of_model("GPU-0", A100, pool="lab"), of_model("GPU-1", H100, pool="fast"))
 
     with pytest.raises(Impossible, match=f"no device of type A100 in pool fast: there are 1 of {H100}"):
-        queue.submit(make_spec(pool="fast", placement=Placement(models=("A100",))))
+        queue.requests.submit(make_spec(pool="fast", placement=Placement(models=("A100",))))
     with pytest.raises(Impossible, match="2 devices asked for, but no host has more than 1 of type A100"):
-        queue.submit(make_spec(gpus=2, placement=Placement(models=("A100",))))
+        queue.requests.submit(make_spec(gpus=2, placement=Placement(models=("A100",))))
     with pytest.raises(Impossible, match="80G asked for, but the largest device of type A100 can give 24G"):
-        queue.submit(make_spec(mem_bytes=80 * GIB, placement=Placement(models=("A100",))))
+        queue.requests.submit(make_spec(mem_bytes=80 * GIB, placement=Placement(models=("A100",))))
 
 
 def test_a_type_is_waited_for_where_nothing_is_known(queue: JobQueue) -> None:
     """A model is waited for while no device is known: the site may be down for an hour."""
-    job = queue.submit(make_spec(placement=Placement(models=("A100",))))
+    job = queue.requests.submit(make_spec(placement=Placement(models=("A100",))))
 
     assert WaitReason.DEVICE is job.reason
     serve(queue, of_model("GPU-0", A100))
@@ -303,20 +303,20 @@ def test_a_named_device_that_could_never_do_is_said_at_once(queue: JobQueue) -> 
     serve(queue, make_offer("GPU-0", pool="lab"), make_offer("GPU-1", host="nodeB"))
 
     with pytest.raises(Impossible, match="no device that was named in pool lab fits the rest of what was asked"):
-        queue.submit(make_spec(placement=Placement(devices=("GPU-1",), models=("Test",)), pool="lab"))
+        queue.requests.submit(make_spec(placement=Placement(devices=("GPU-1",), models=("Test",)), pool="lab"))
     with pytest.raises(Impossible, match="the largest device of those that were named can give 24G"):
-        queue.submit(make_spec(mem_bytes=30 * GIB, placement=Placement(devices=("GPU-0",))))
+        queue.requests.submit(make_spec(mem_bytes=30 * GIB, placement=Placement(devices=("GPU-0",))))
     with pytest.raises(Impossible, match="no host has more than 1 of those that were named"):
-        queue.submit(make_spec(gpus=2, placement=Placement(devices=("GPU-0", "GPU-1"))))
+        queue.requests.submit(make_spec(gpus=2, placement=Placement(devices=("GPU-0", "GPU-1"))))
 
 
 def test_a_named_device_that_was_withdrawn_is_waited_for(queue: JobQueue) -> None:
     """A named device that was withdrawn is waited for, with reason "device"."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     job_id = submitted(queue, placement=Placement(devices=("GPU-1",)))
-    queue.withdraw("nodeA", "GPU-1")
+    queue.devices.withdraw("nodeA", "GPU-1")
 
-    assert [WaitReason.DEVICE] == [job.reason for job in queue.live()]
+    assert [WaitReason.DEVICE] == [job.reason for job in queue.jobs.live()]
     assert claim(queue) is None
     serve(queue, make_offer("GPU-1"))
     assert job_id == must_claim(queue, "GPU-1").job_id

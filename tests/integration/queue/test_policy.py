@@ -14,6 +14,7 @@ from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused, Unreadable
 from gpuqueue.model.job import Account, JobState, Level
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -40,9 +41,9 @@ def one_run(queue: JobQueue, duration_s: float = 3600.0) -> str:
 
 def ended(queue: JobQueue, run: Claim, duration_s: float) -> str:
     """End a run after *duration_s* and return its user."""
-    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     ending = Ending.from_status(0)
-    queue.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=duration_s, devices=())
+    queue.runs.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=duration_s, devices=())
     return run.spec.account.name
 
 
@@ -58,10 +59,10 @@ def test_shares_converge(queue: JobQueue) -> None:
     With three times Bob's share, Ada gets thirty of forty runs of equal length.
     """
     serve(queue, make_offer(slots=1))
-    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={"ada": 3.0})
+    queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={"ada": 3.0})
     for account in (BOB, make_spec().account):
         for _ in range(40):
-            queue.submit(make_spec(account=account))
+            queue.requests.submit(make_spec(account=account))
 
     runs = Counter(one_run(queue) for _ in range(40))
 
@@ -77,7 +78,7 @@ def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueu
     serve(queue, make_offer(slots=1))
     for name, count in (("alice", 500), ("bea", 60), ("cleo", 60), ("dora", 60)):
         for _ in range(count):
-            queue.submit(make_spec(account=Account(name=name, uid=1, host="h")))
+            queue.requests.submit(make_spec(account=Account(name=name, uid=1, host="h")))
 
     runs = Counter(one_run(queue) for _ in range(100))
 
@@ -95,7 +96,9 @@ def test_who_gives_no_time_limit_has_as_many_starts_as_who_does(queue: JobQueue)
     serve(queue, make_offer(slots=20))
     for name, limit_s in (("games", 10.0), ("irc", 10.0), ("uucp", None)):
         for _ in range(100):
-            queue.submit(make_spec(account=Account(name=name, uid=1, host="h"), mem_bytes=MIB, time_limit_s=limit_s))
+            queue.requests.submit(
+                make_spec(account=Account(name=name, uid=1, host="h"), mem_bytes=MIB, time_limit_s=limit_s)
+            )
     running: deque[Claim] = deque()
     starts = []
     while len(starts) < 200:
@@ -117,14 +120,16 @@ def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis
     Regression: until its end, a run of days counted as if it had cost ten minutes.
     """
     serve(queue, make_offer(slots=1))
-    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
-    queue.submit(make_spec())
+    queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
+    queue.requests.submit(make_spec())
     run = must_claim(queue)
     assert usage(store)["ada"] == pytest.approx(600, rel=0.01), "in advance, while nobody knows"
 
-    store.hincrby(keys.job(run.job_id), "tc", -3600_000)
+    store.hincrby(keys.job(run.job_id), stored.CLAIMED_MS, -3600_000)
     for _ in range(3):
-        queue.heartbeat(make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300)
+        queue.devices.heartbeat(
+            make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300
+        )
 
     assert usage(store)["ada"] == pytest.approx(3600 + 600, rel=0.01), "once for these ten minutes, not with each beat"
     ended(queue, run, 3700.0)
@@ -142,10 +147,12 @@ def test_what_is_usual_goes_by_how_long_runs_took_and_not_by_what_was_charged(
     serve(queue, make_offer(slots=1))
 
     def usual_after(took_s: float, **asked: float) -> int:
-        queue.submit(make_spec(**asked))
+        queue.requests.submit(make_spec(**asked))
         run = must_claim(queue)
-        store.hincrby(keys.job(run.job_id), "tc", -round(took_s * 1000))
-        queue.heartbeat(make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300)
+        store.hincrby(keys.job(run.job_id), stored.CLAIMED_MS, -round(took_s * 1000))
+        queue.devices.heartbeat(
+            make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300
+        )
         ended(queue, run, took_s)
         return int(store.hget(keys.PREFIX + "usual", "ada") or 0)
 
@@ -162,9 +169,9 @@ def test_a_run_that_no_claim_of_today_began_counts_half_as_well(queue: JobQueue,
     Such a run was adopted by a store that had lost it, or claimed by an older version.
     """
     serve(queue, make_offer(slots=1))
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     run = must_claim(queue)
-    store.hdel(keys.job(run.job_id), "usu")
+    store.hdel(keys.job(run.job_id), stored.USUAL_S)
     store.hset(keys.PREFIX + "usual", "ada", "10")
 
     ended(queue, run, 40.0)
@@ -175,13 +182,13 @@ def test_a_run_that_no_claim_of_today_began_counts_half_as_well(queue: JobQueue,
 def test_what_was_used_stays_when_the_half_life_changes(queue: JobQueue, store: redis.Redis) -> None:
     """A change of the half-life keeps the usage and only changes how fast it decays from now on."""
     serve(queue, make_offer(slots=1))
-    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
+    queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
     for account, hours in ((BOB, 3), (make_spec().account, 1)):
-        queue.submit(make_spec(account=account))
+        queue.requests.submit(make_spec(account=account))
         one_run(queue, hours * 3600.0)
     before = usage(store)
 
-    assert queue.set_policy(half_life_s=WEEK_S / 7, urgent=None, shares={})
+    assert queue.rules.set_policy(half_life_s=WEEK_S / 7, urgent=None, shares={})
 
     after = usage(store)
     assert after["bob"] / after["ada"] == pytest.approx(before["bob"] / before["ada"])
@@ -192,15 +199,15 @@ def test_a_new_share_holds_for_what_was_used_before(queue: JobQueue, store: redi
     """A new share applies at once to earlier usage. Setting the same policy again changes nothing."""
     serve(queue, make_offer(slots=1))
     for account in (BOB, make_spec().account):
-        queue.submit(make_spec(account=account))
+        queue.requests.submit(make_spec(account=account))
         one_run(queue)
-    assert queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={"bob": 4.0})
+    assert queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={"bob": 4.0})
     reported = usage(store)
 
-    assert not queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={"bob": 4.0})
+    assert not queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={"bob": 4.0})
     assert reported["ada"] / reported["bob"] == pytest.approx(4.0, rel=0.01)
     assert reported == usage(store)
-    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
+    queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
     back = usage(store)
     assert back["ada"] / back["bob"] == pytest.approx(1.0, rel=0.01)
 
@@ -211,10 +218,10 @@ def test_a_short_half_life_never_outgrows_a_number(queue: JobQueue, store: redis
     At a half-life of one hour the weight would pass 2^1023 after six weeks, and the order would be lost.
     """
     serve(queue, make_offer(slots=1))
-    queue.set_policy(half_life_s=3600, urgent=None, shares={})
+    queue.rules.set_policy(half_life_s=3600, urgent=None, shares={})
     store.hset(keys.META, "t0", (queue.now_ms() - 60 * 86400 * 1000) / 1000)
-    queue.submit(make_spec())
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.requests.submit(make_spec())
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     one_run(queue)
 
@@ -230,13 +237,13 @@ def test_scores_come_through_any_leap_of_the_clock(queue: JobQueue, store: redis
     serve(queue, make_offer(slots=1))
     store.hset(keys.META, "t0", queue.now_ms() / 1000 - leap * WEEK_S)
     store.zadd(keys.PREFIX + "fair", {"cid": "inf", "bob": 100})
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     one_run(queue)
 
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     assert {"ada", "bob", "cid"} == set(usage(store))
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     before = usage(store)["ada"]
     one_run(queue)
     assert before + 1000 < usage(store)["ada"] < before + 10000, "what is used from then on counts as ever"
@@ -255,11 +262,11 @@ def test_a_damaged_order_of_users_changes_no_usage(queue: JobQueue, store: redis
     store.set(keys.PREFIX + "ul:0", "junk")
     for _ in range(3):
         with pytest.raises(Unreadable):
-            queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+            queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
     assert {user: score * 2**90 for user, score in users.items()} == usage(store)
 
     store.delete(keys.PREFIX + "ul:0")
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     assert users == {user: pytest.approx(score, rel=0.01) for user, score in usage(store).items()}
 
@@ -274,8 +281,8 @@ def test_usage_is_whole_numbers_for_years(queue: JobQueue, store: redis.Redis, b
     serve(queue, make_offer(slots=1))
     store.hset(keys.META, "t0", queue.now_ms() / 1000 - begun_s)
     store.zadd(keys.PREFIX + "fair", {"cid": 100.5 * 2 ** (begun_s / WEEK_S)})
-    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
-    queue.submit(make_spec())
+    queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.requests.submit(make_spec())
 
     one_run(queue)
 
@@ -292,17 +299,17 @@ def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> Non
     One line names the alternative. The error is a refusal, not a bad request.
     """
     serve(queue)
-    queue.set_policy(half_life_s=WEEK_S, urgent=["bob"], shares={})
+    queue.rules.set_policy(half_life_s=WEEK_S, urgent=["bob"], shares={})
 
-    queue.submit(make_spec(level=Level.URGENT, account=BOB))
-    queue.submit(make_spec(level=Level.HIGH))
+    queue.requests.submit(make_spec(level=Level.URGENT, account=BOB))
+    queue.requests.submit(make_spec(level=Level.HIGH))
     with pytest.raises(Refused, match="ada may not use the priority urgent here: use --priority high"):
-        queue.submit(make_spec(level=Level.URGENT))
+        queue.requests.submit(make_spec(level=Level.URGENT))
     with pytest.raises(Refused, match="ada may not use the priority urgent here"):
-        queue.edit(2, lambda spec: replace(spec, level=Level.URGENT), level=True)
+        queue.requests.edit(2, lambda spec: replace(spec, level=Level.URGENT), level=True)
     assert 2 == store.zcard(keys.LIVE)
-    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
-    queue.submit(make_spec(level=Level.URGENT))
+    queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
+    queue.requests.submit(make_spec(level=Level.URGENT))
 
 
 def test_a_worker_tells_its_sites_policy(queue: JobQueue, store: redis.Redis) -> None:
@@ -325,6 +332,6 @@ def test_a_worker_tells_its_sites_policy(queue: JobQueue, store: redis.Redis) ->
     store.flushall()
     reaper.keep_to_policy()
     assert {} == store.hgetall(keys.PREFIX + "shares"), "it is not open yet"
-    queue.open(0)
+    queue.recovery.open(0)
     reaper.keep_to_policy()
     assert {"ann": "2000", "bob": "2000"} == store.hgetall(keys.PREFIX + "shares")

@@ -15,6 +15,7 @@ from gpuqueue.model.job import JobState, Level, WaitReason
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -38,35 +39,35 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 def running(queue: JobQueue, store: redis.Redis, *, uuid: str = "GPU-0", for_s: float = 3600, **spec: Any) -> Claim:
     """Let a new job run on a device, started *for_s* seconds ago."""
-    job_id = queue.submit(make_spec(**{"level": Level.LOW, **spec})).id
+    job_id = queue.requests.submit(make_spec(**{"level": Level.LOW, **spec})).id
     run = must_claim(queue, uuid)
     assert job_id == run.job_id
-    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    store.hset(keys.job(job_id), "tr", queue.now_ms() - round(for_s * 1000))
+    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    store.hset(keys.job(job_id), stored.STARTED_MS, queue.now_ms() - round(for_s * 1000))
     return run
 
 
 def urgent(queue: JobQueue, **spec: Any) -> int:
     """Submit a job that may preempt others."""
-    return queue.submit(make_spec(**{"level": Level.URGENT, "account": BOB, **spec})).id
+    return queue.requests.submit(make_spec(**{"level": Level.URGENT, "account": BOB, **spec})).id
 
 
 def preempt(queue: JobQueue, **changes: Any) -> dict[int, int]:
     """Run the preemption tick."""
-    return queue.preempt(MAY, **{"after_s": 600.0, "grace_s": 60.0, **changes})
+    return queue.maintenance.preempt(MAY, **{"after_s": 600.0, "grace_s": 60.0, **changes})
 
 
 def heartbeat(queue: JobQueue, run: Claim) -> Verdicts:
     """Send a heartbeat for one run."""
     alive = Alive(job_id=run.job_id, token=run.token, observed=dict.fromkeys(run.devices, 0))
-    return queue.heartbeat(make_offer(run.devices[0]), [alive], lease_s=300)
+    return queue.devices.heartbeat(make_offer(run.devices[0]), [alive], lease_s=300)
 
 
 def leave(queue: JobQueue, run: Claim) -> JobState | None:
     """Report the end of a preempted run as its worker does."""
     ending = Ending.stopped(EndingKind.PREEMPTED, -15, "made place")
     again = Again(reason=WaitReason.RETRY)
-    return queue.finish(
+    return queue.runs.finish(
         run.job_id, run.token, state=JobState.QUEUED, ending=ending, duration_s=1.0, devices=(), again=again
     )
 
@@ -90,10 +91,10 @@ def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, sto
     assert JobState.QUEUED is leave(queue, run)
     other = urgent(queue, mem_bytes=20 * GIB, account=BOB)  # bob has used nothing yet, so his job would be first
     assert job_id == must_claim(queue).job_id
-    victim = queue.get(run.job_id)
+    victim = queue.jobs.get(run.job_id)
     assert victim is not None
     assert (JobState.QUEUED, 1, 0) == (victim.state, victim.attempt, victim.losses)
-    queue.cancel(other), queue.cancel(job_id)
+    queue.jobs.cancel(other), queue.jobs.cancel(job_id)
     assert "preempt" in [fields["act"] for _, fields in store.xrange(keys.OUTBOX)]
 
 
@@ -108,15 +109,15 @@ def test_only_lower_levels_that_ran_for_a_while_and_may_run_again(queue: JobQueu
         run = running(queue, store, **{**job, **changes})
         waiting = urgent(queue, mem_bytes=10 * GIB)
         assert {} == preempt(queue), changes
-        queue.cancel(waiting)
-        queue.finish(
+        queue.jobs.cancel(waiting)
+        queue.runs.finish(
             run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
         )
-    queue.submit(make_spec(level=Level.LOW, **job))
+    queue.requests.submit(make_spec(level=Level.LOW, **job))
     starting = must_claim(queue)
     urgent(queue, mem_bytes=10 * GIB)
     assert {} == preempt(queue, after_s=0.0)
-    queue.started(starting.job_id, starting.token, lease_s=300, log_path="/l", devices=())
+    queue.runs.started(starting.job_id, starting.token, lease_s=300, log_path="/l", devices=())
     assert starting.job_id in preempt(queue, after_s=0.0)
 
 
@@ -128,13 +129,13 @@ def test_nobody_makes_place_for_a_job_that_fits_or_waits_for_something_else(
     running(queue, store, mem_bytes=20 * GIB)
     job_id = urgent(queue, mem_bytes=10 * GIB)
     assert {} == preempt(queue), "there is room on the other card"
-    queue.hold(job_id)
+    queue.jobs.hold(job_id)
     running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
-    queue.release(job_id)
-    queue.set_limits(Limits.parse("bob: running_jobs=0", "", {}))
+    queue.jobs.release(job_id)
+    queue.rules.set_limits(Limits.parse("bob: running_jobs=0", "", {}))
     assert {} == preempt(queue)
 
-    queue.set_limits(Limits())
+    queue.rules.set_limits(Limits())
 
     assert [job_id] == list(preempt(queue).values())
 
@@ -151,7 +152,7 @@ def test_the_least_work_is_lost_and_no_run_goes_in_vain(queue: JobQueue, store: 
 
     leave(queue, large)
     assert first == must_claim(queue, "GPU-1").job_id
-    assert JobState.RUNNING is queue.get(old.job_id).state is queue.get(small.job_id).state  # type: ignore[union-attr]
+    assert JobState.RUNNING is queue.jobs.get(old.job_id).state is queue.jobs.get(small.job_id).state  # type: ignore[union-attr]
 
 
 def test_a_run_that_has_a_card_for_itself_counts_with_all_of_it(queue: JobQueue, store: redis.Redis) -> None:
@@ -181,7 +182,7 @@ def test_a_gang_takes_several_cards_and_a_gang_makes_place_once(queue: JobQueue,
     assert set(gang.devices) == set(store.hkeys(keys.PREFIX + "rsv"))
     leave(queue, gang)
     assert set(gang.devices) == set(must_claim(queue, gang.devices[0]).devices)
-    assert JobState.RUNNING is queue.get(alone.job_id).state  # type: ignore[union-attr]
+    assert JobState.RUNNING is queue.jobs.get(alone.job_id).state  # type: ignore[union-attr]
 
 
 def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redis) -> None:
@@ -194,13 +195,13 @@ def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redi
         leave(queue, run)
         taken = must_claim(queue)
         assert job_id == taken.job_id
-        queue.finish(
+        queue.runs.finish(
             job_id, taken.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
         )
         run = must_claim(queue)
-        queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+        queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
         assert heartbeat(queue, run).places == {}, "what was said of its last run holds no more"
-        store.hset(keys.job(run.job_id), "tr", 1)
+        store.hset(keys.job(run.job_id), stored.STARTED_MS, 1)
     urgent(queue, mem_bytes=20 * GIB)
 
     assert {} == preempt(queue)
@@ -213,7 +214,7 @@ def test_a_cancel_wins(queue: JobQueue, store: redis.Redis) -> None:
     job_id = urgent(queue, mem_bytes=10 * GIB)
     preempt(queue)
 
-    queue.cancel(run.job_id)
+    queue.jobs.cancel(run.job_id)
 
     verdicts = heartbeat(queue, run)
     assert run.token in verdicts.cancelled
@@ -229,10 +230,10 @@ def test_the_place_is_kept_where_no_job_waits_long_enough_for_one(queue: JobQueu
     job_id = urgent(queue, mem_bytes=10 * GIB, account=ADA)
     preempt(queue)
 
-    queue.reserve(after_s=0, most=0)
+    queue.maintenance.reserve(after_s=0, most=0)
     leave(queue, run)
     urgent(queue, mem_bytes=20 * GIB, account=BOB)  # bob has used nothing yet, so his job would be first
-    queue.reserve(after_s=0, most=0)
+    queue.maintenance.reserve(after_s=0, most=0)
 
     assert job_id == must_claim(queue).job_id
 
@@ -241,11 +242,11 @@ def test_who_was_lifted_by_waiting_takes_nobodys_place(queue: JobQueue, store: r
     """A job that aging promoted preempts no run. Only the submitted priority allows that."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
-    waiting = queue.submit(make_spec(account=BOB, mem_bytes=20 * GIB)).id
+    waiting = queue.requests.submit(make_spec(account=BOB, mem_bytes=20 * GIB)).id
     for job_id in (run.job_id, waiting):
-        store.hset(keys.job(job_id), "ts", 1)
-    assert 1 == queue.age(after_s=1.0)
-    assert "2" == store.hget(keys.job(waiting), "lv")
+        store.hset(keys.job(job_id), stored.SUBMITTED_MS, 1)
+    assert 1 == queue.maintenance.promote(after_s=1.0)
+    assert "2" == store.hget(keys.job(waiting), stored.PRIORITY)
 
     assert {} == preempt(queue)
 
@@ -317,7 +318,7 @@ def test_nobody_joins_where_others_make_place_for_who_wants_it_alone(queue: JobQ
     serve(queue)
     low = running(queue, store, mem_bytes=GIB)
     alone = urgent(queue, mem_bytes=GIB, placement=Placement(exclusive=True))
-    queue.submit(make_spec(level=Level.URGENT))
+    queue.requests.submit(make_spec(level=Level.URGENT))
     assert {low.job_id: alone} == preempt(queue)
 
     assert claim(queue) is None
@@ -338,7 +339,7 @@ def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
 
     leave(queue, low)
 
-    assert before_ms <= int(store.hget(keys.job(low.job_id), "since") or 0)  # type: ignore[arg-type]
+    assert before_ms <= int(store.hget(keys.job(low.job_id), stored.READY_SINCE_MS) or 0)  # type: ignore[arg-type]
 
 
 def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQueue, store: redis.Redis) -> None:
@@ -360,7 +361,7 @@ def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQ
 
 def kept(queue: JobQueue) -> dict[int, set[str]]:
     """Run the reservation tick and return the reserved devices of each job."""
-    return {each.job_id: set(each.devices) for each in queue.reserve(after_s=0, most=4)}
+    return {each.job_id: set(each.devices) for each in queue.maintenance.reserve(after_s=0, most=4)}
 
 
 def test_what_is_kept_for_a_lower_level_is_no_shelter(queue: JobQueue, store: redis.Redis) -> None:
@@ -371,7 +372,7 @@ def test_what_is_kept_for_a_lower_level_is_no_shelter(queue: JobQueue, store: re
     """
     serve(queue)
     low = running(queue, store, mem_bytes=20 * GIB)
-    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert {normal: {"GPU-0"}} == kept(queue)
     job_id = urgent(queue, mem_bytes=20 * GIB)
 
@@ -392,7 +393,7 @@ def test_what_is_kept_for_a_level_that_it_may_not_take_from_stays(
     """A reservation for an equal priority, or for one that is not named for preemption, stays."""
     serve(queue)
     running(queue, store, mem_bytes=20 * GIB)
-    other = queue.submit(make_spec(level=level, mem_bytes=20 * GIB)).id
+    other = queue.requests.submit(make_spec(level=level, mem_bytes=20 * GIB)).id
     assert {other: {"GPU-0"}} == kept(queue)
     urgent(queue, mem_bytes=10 * GIB)
 
@@ -409,17 +410,17 @@ def test_place_that_others_make_already_may_be_taken_from_a_lower_level(queue: J
     serve(queue)
     may = {Level.URGENT: (Level.LOW, Level.NORMAL), Level.NORMAL: (Level.LOW,)}
     low = running(queue, store, mem_bytes=20 * GIB)
-    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
-    assert {low.job_id: normal} == queue.preempt(may, after_s=600, grace_s=60)
+    normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert {low.job_id: normal} == queue.maintenance.preempt(may, after_s=600, grace_s=60)
     first, second = urgent(queue, mem_bytes=20 * GIB), urgent(queue, mem_bytes=10 * GIB)
 
-    assert {} == queue.preempt(may, after_s=600, grace_s=60)
+    assert {} == queue.maintenance.preempt(may, after_s=600, grace_s=60)
 
     assert {first: {"GPU-0"}} == kept(queue)
-    assert {} == queue.preempt(may, after_s=600, grace_s=60)
+    assert {} == queue.maintenance.preempt(may, after_s=600, grace_s=60)
     leave(queue, low)
     assert first == must_claim(queue).job_id
-    assert {JobState.QUEUED} == {queue.get(each).state for each in (normal, second)}  # type: ignore[union-attr]
+    assert {JobState.QUEUED} == {queue.jobs.get(each).state for each in (normal, second)}  # type: ignore[union-attr]
 
 
 def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.Redis) -> None:
@@ -430,14 +431,14 @@ def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.R
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
     running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
-    gang = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    gang = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
     assert {gang: {"GPU-0", "GPU-1"}} == kept(queue)
     job_id = urgent(queue, mem_bytes=20 * GIB)
 
     assert {low.job_id: job_id} == preempt(queue)
 
     assert ["GPU-0"] == store.hkeys(keys.PREFIX + "rsv")
-    assert store.hget(keys.job(gang), "rv") is store.hget(keys.job(gang), "rs") is None
+    assert store.hget(keys.job(gang), stored.RESERVED) is store.hget(keys.job(gang), stored.RESERVED_SINCE_MS) is None
 
 
 def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQueue, store: redis.Redis) -> None:
@@ -447,7 +448,7 @@ def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQ
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
-    gang = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    gang = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
     assert {gang: {"GPU-0", "GPU-1"}} == kept(queue)
     job_id = urgent(queue, mem_bytes=20 * GIB)
     assert claim(queue, "GPU-1") is None
@@ -455,14 +456,14 @@ def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQ
     assert {} == preempt(queue)
 
     assert job_id == must_claim(queue, "GPU-1").job_id
-    assert JobState.RUNNING is queue.get(low.job_id).state  # type: ignore[union-attr]
+    assert JobState.RUNNING is queue.jobs.get(low.job_id).state  # type: ignore[union-attr]
 
 
 def test_nothing_is_taken_from_whom_the_job_may_start_beside(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation stays if the urgent job fits beside it: the job starts in a moment."""
     serve(queue)
     running(queue, store, mem_bytes=16 * GIB)
-    normal = queue.submit(make_spec(mem_bytes=18 * GIB)).id
+    normal = queue.requests.submit(make_spec(mem_bytes=18 * GIB)).id
     assert {normal: {"GPU-0"}} == kept(queue)
     beside = urgent(queue, mem_bytes=6 * GIB)
 
@@ -477,8 +478,8 @@ def test_of_two_cards_the_one_that_is_kept_for_nobody(queue: JobQueue, store: re
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     runs = {uuid: running(queue, store, uuid=uuid, mem_bytes=20 * GIB) for uuid in ("GPU-0", "GPU-1")}
     for run in runs.values():
-        store.hset(keys.job(run.job_id), "tr", 1)
-    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+        store.hset(keys.job(run.job_id), stored.STARTED_MS, 1)
+    normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     ((card,),) = kept(queue).values()
     (other,) = {"GPU-0", "GPU-1"} - {card}
     job_id = urgent(queue, mem_bytes=20 * GIB)
@@ -496,7 +497,7 @@ def test_nobody_is_asked_to_go_from_a_kept_card_in_vain(queue: JobQueue, store: 
     serve(queue)
     running(queue, store, mem_bytes=12 * GIB, level=Level.URGENT)
     running(queue, store, mem_bytes=12 * GIB)
-    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert {normal: {"GPU-0"}} == kept(queue)
     urgent(queue, mem_bytes=20 * GIB)
 
@@ -525,11 +526,11 @@ def test_room_is_kept_also_behind_a_run_that_was_waited_for_in_vain(queue: JobQu
     """
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
-    store.hset(keys.job(run.job_id), "iw", str(store.hget(keys.job(run.job_id), "tc")))
+    store.hset(keys.job(run.job_id), stored.IN_VAIN_MS, str(store.hget(keys.job(run.job_id), stored.CLAIMED_MS)))
     job_id = urgent(queue, mem_bytes=22 * GIB)
     assert {run.job_id: job_id} == preempt(queue)
 
-    queue.reserve(after_s=0, most=1)
+    queue.maintenance.reserve(after_s=0, most=1)
 
     assert str(job_id) == reservation(store)[0]
 
@@ -547,10 +548,10 @@ def test_the_room_that_a_run_makes_stays_where_it_is(queue: JobQueue, store: red
     end_by(queue, store, other, 40)
     job_id = urgent(queue, mem_bytes=20 * GIB)
     low = {Level.URGENT: (Level.LOW,)}
-    assert {run.job_id: job_id} == queue.preempt(low, after_s=600, grace_s=60)
+    assert {run.job_id: job_id} == queue.maintenance.preempt(low, after_s=600, grace_s=60)
 
     for _ in range(2):
-        queue.reserve(after_s=0, most=most)
+        queue.maintenance.reserve(after_s=0, most=most)
 
     assert str(job_id) == reservation(store)[0]
 
@@ -566,11 +567,11 @@ def test_a_run_that_does_not_end_at_its_limit_is_no_room_soon(queue: JobQueue, s
     job_id = urgent(queue, mem_bytes=20 * GIB)
     end_by(queue, store, hung, -5)
     assert {} == preempt(queue), "it is about to go"
-    assert [] == queue.reserve(after_s=0, most=1)
+    assert [] == queue.maintenance.reserve(after_s=0, most=1)
 
     end_by(queue, store, hung, -120)
 
-    assert [job_id] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert [job_id] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     assert {run.job_id: job_id} == preempt(queue)
 
 
@@ -590,9 +591,9 @@ def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(
     assert {} == preempt(queue)
 
     end_by(queue, store, hung, -120)
-    store.hset(keys.job(hung.job_id), "pd", queue.now_ms() - 120_000)
+    store.hset(keys.job(hung.job_id), stored.PREEMPT_UNTIL_MS, queue.now_ms() - 120_000)
     if cancelled:
-        queue.cancel(hung.job_id)
+        queue.jobs.cancel(hung.job_id)
 
     assert {run.job_id: job_id} == preempt(queue)
     assert {} == preempt(queue), "and it is asked once"
@@ -611,7 +612,7 @@ def test_room_that_a_hung_run_does_not_make_is_kept_elsewhere(queue: JobQueue, s
     end_by(queue, store, hung, -120)
     end_by(queue, store, other, 2400)
 
-    queue.reserve(after_s=0, most=1)
+    queue.maintenance.reserve(after_s=0, most=1)
 
     assert [str(job_id), [""]] == [reservation(store, "GPU-1")[0], reservation(store)]
 
@@ -637,12 +638,12 @@ def test_who_no_card_could_have_takes_no_others_turn(queue: JobQueue, store: red
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-9", pool="drained"))
     run = running(queue, store, mem_bytes=20 * GIB, account=BOB)
-    queue.drain(["GPU-9"], origin=DrainOrigin.PERSON, why="", by="ada")
+    queue.devices.drain(["GPU-9"], origin=DrainOrigin.PERSON, why="", by="ada")
     for number in range(1, 71):
         urgent(queue, account=ADA, pool="drained", mem_bytes=number * 64 * MIB)
     job_id = urgent(queue, mem_bytes=20 * GIB)
 
-    assert [job_id] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert [job_id] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     assert {run.job_id: job_id} == preempt(queue)
 
 
@@ -653,14 +654,14 @@ def test_for_a_member_that_was_lifted_by_waiting_nobody_makes_place(queue: JobQu
     priority.
     """
     serve(queue)
-    array = queue.submit(make_spec(array=Array.parse("0-1"), mem_bytes=20 * GIB)).id
-    assert 1 == queue.age(after_s=0)
+    array = queue.requests.submit(make_spec(array=Array.parse("0-1"), mem_bytes=20 * GIB)).id
+    assert 1 == queue.maintenance.promote(after_s=0)
     member = must_claim(queue)
-    queue.release_claim(member.job_id, member.token, "its host has no room")
-    queue.hold(member.job_id)
-    queue.hold(array)
+    queue.runs.release_claim(member.job_id, member.token, "its host has no room")
+    queue.jobs.hold(member.job_id)
+    queue.jobs.hold(array)
     running(queue, store, mem_bytes=20 * GIB)
 
-    queue.release(member.job_id)
+    queue.jobs.release(member.job_id)
 
     assert {} == preempt(queue)

@@ -11,6 +11,7 @@ from factories import BOB, make_offer, make_spec, must_claim, serve
 from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
 from gpuqueue.model.job import Level
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -29,8 +30,8 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 def submit_days_ago(queue: JobQueue, store: redis.Redis, days: float, **changes: object) -> int:
     """Queue a job that has waited for *days* days."""
-    job_id = queue.submit(make_spec(**changes)).id
-    store.hset(keys.job(job_id), "ts", queue.now_ms() - round(days * DAY_S * 1000))
+    job_id = queue.requests.submit(make_spec(**changes)).id
+    store.hset(keys.job(job_id), stored.SUBMITTED_MS, queue.now_ms() - round(days * DAY_S * 1000))
     return job_id
 
 
@@ -41,9 +42,9 @@ def test_a_low_job_goes_before_high_ones_after_two_days(queue: JobQueue, store: 
     """
     serve(queue)
     low = submit_days_ago(queue, store, 2.5, level=Level.LOW)
-    high = queue.submit(make_spec(level=Level.HIGH)).id
+    high = queue.requests.submit(make_spec(level=Level.HIGH)).id
 
-    assert [1, 1, 0] == [queue.age(after_s=DAY_S) for _ in range(3)]
+    assert [1, 1, 0] == [queue.maintenance.promote(after_s=DAY_S) for _ in range(3)]
 
     assert [low, high] == [must_claim(queue).job_id for _ in range(2)]
 
@@ -57,20 +58,20 @@ def test_nothing_is_lifted_to_urgent_or_before_its_time(queue: JobQueue, store: 
     low = submit_days_ago(queue, store, 1.5, level=Level.LOW)
     submit_days_ago(queue, store, 0.5)
 
-    assert 1 == queue.age(after_s=DAY_S)
-    assert 0 == queue.age(after_s=DAY_S)
+    assert 1 == queue.maintenance.promote(after_s=DAY_S)
+    assert 0 == queue.maintenance.promote(after_s=DAY_S)
 
-    assert "2" == store.hget(keys.job(old_high), "lv")
-    assert "1" == store.hget(keys.job(low), "lv")
+    assert "2" == store.hget(keys.job(old_high), stored.PRIORITY)
+    assert "1" == store.hget(keys.job(low), stored.PRIORITY)
 
 
 def test_a_users_jobs_keep_their_order(queue: JobQueue, store: redis.Redis) -> None:
     """A user's jobs of the same shape keep their order: no younger job is promoted past an older one."""
     serve(queue)
     ids = [submit_days_ago(queue, store, days) for days in (1.5, 1.4, 0.1)]
-    high = queue.submit(make_spec(level=Level.HIGH, account=BOB)).id
+    high = queue.requests.submit(make_spec(level=Level.HIGH, account=BOB)).id
 
-    assert 2 == queue.age(after_s=DAY_S)
+    assert 2 == queue.maintenance.promote(after_s=DAY_S)
 
     assert {*ids[:2], high} == {must_claim(queue).job_id for _ in range(3)}
     assert ids[2] == must_claim(queue).job_id
@@ -84,15 +85,15 @@ def test_only_so_many_are_lifted_at_once(queue: JobQueue, store: redis.Redis) ->
     for _ in range(5):
         submit_days_ago(queue, store, 2)
 
-    assert [3, 2, 0] == [queue.age(after_s=DAY_S, most=3) for _ in range(3)]
+    assert [3, 2, 0] == [queue.maintenance.promote(after_s=DAY_S, most=3) for _ in range(3)]
 
 
 def test_the_story_tells_of_it(queue: JobQueue, store: redis.Redis) -> None:
     """A promotion is an event in the job's history. Users can see why a normal job starts before a high one."""
     job_id = submit_days_ago(queue, store, 1.5)
-    queue.age(after_s=DAY_S)
+    queue.maintenance.promote(after_s=DAY_S)
 
-    *_, event = queue.events("0-0")
+    *_, event = queue.outbox.events("0-0")
 
     assert (Act.PROMOTE, job_id, "2") == (event.act, event.job_id, event.fields["level"])
 
@@ -102,9 +103,9 @@ def test_a_job_is_not_lifted_for_the_time_in_which_it_ran(queue: JobQueue, store
     serve(queue)
     job_id = submit_days_ago(queue, store, 1.5)
     run = must_claim(queue)
-    queue.lose(job_id, run.token, loss_limit=3, detail="gone")
+    queue.runs.lose(job_id, run.token, loss_limit=3, detail="gone")
 
-    assert 0 == queue.age(after_s=DAY_S)
+    assert 0 == queue.maintenance.promote(after_s=DAY_S)
 
 
 def test_a_member_is_not_lifted_for_the_time_in_which_it_ran_or_was_held(queue: JobQueue, store: redis.Redis) -> None:
@@ -113,13 +114,13 @@ def test_a_member_is_not_lifted_for_the_time_in_which_it_ran_or_was_held(queue: 
     Regression: a member's wait counted from its first claim, whatever happened since.
     """
     serve(queue)
-    array = queue.submit(make_spec(array=Array.parse("0-1%1"))).id
+    array = queue.requests.submit(make_spec(array=Array.parse("0-1%1"))).id
     run = must_claim(queue)
     for each in (array, run.job_id):
-        store.hset(keys.job(each), "tw", queue.now_ms() - round(1.5 * DAY_S * 1000))
-    queue.lose(run.job_id, run.token, loss_limit=3, detail="gone")
+        store.hset(keys.job(each), stored.MEMBER_CLAIMED_MS, queue.now_ms() - round(1.5 * DAY_S * 1000))
+    queue.runs.lose(run.job_id, run.token, loss_limit=3, detail="gone")
 
-    assert 0 == queue.age(after_s=DAY_S)
+    assert 0 == queue.maintenance.promote(after_s=DAY_S)
 
 
 def test_a_lifted_job_that_is_lost_waits_on_its_new_level(queue: JobQueue, store: redis.Redis) -> None:
@@ -129,9 +130,9 @@ def test_a_lifted_job_that_is_lost_waits_on_its_new_level(queue: JobQueue, store
     """
     serve(queue, make_offer())
     job_id = submit_days_ago(queue, store, 1.5, mem_bytes=GIB)
-    queue.age(after_s=DAY_S)
+    queue.maintenance.promote(after_s=DAY_S)
     run = must_claim(queue)
-    queue.lose(job_id, run.token, loss_limit=3, detail="gone")
+    queue.runs.lose(job_id, run.token, loss_limit=3, detail="gone")
 
     assert 0 == store.zcard(keys.PREFIX + "ul:1")
     assert 1 == store.zcard(keys.PREFIX + "ul:2")

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
+from template_history import empty_tables
 
 from gpuqueue.errors import Refused, StoreNotOpen
-from gpuqueue.history import migrate
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
@@ -22,6 +22,7 @@ from gpuqueue.model.job import Job, JobState, Level, WaitReason
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
@@ -67,13 +68,13 @@ def start(queue: JobQueue, job_id: int) -> str:
     """Claim and start the job that is next, which must be *job_id*; return the token."""
     claimed = must_claim(queue)
     assert job_id == claimed.job_id
-    assert queue.started(job_id, claimed.token, lease_s=LEASE_S, log_path="/l", devices=()) is JobState.RUNNING
+    assert queue.runs.started(job_id, claimed.token, lease_s=LEASE_S, log_path="/l", devices=()) is JobState.RUNNING
     return claimed.token
 
 
 def stand(queue: JobQueue, job_id: int) -> Job:
     """Return a job that must exist."""
-    job = queue.get(job_id)
+    job = queue.jobs.get(job_id)
     assert job is not None
     return job
 
@@ -88,13 +89,13 @@ def test_a_store_that_is_not_open_hears_the_rules_only_where_it_is_made_ready(st
     limits = Limits.parse("ada: queued_jobs=1", "", {})
 
     with pytest.raises(StoreNotOpen):
-        queue.set_limits(limits)
+        queue.rules.set_limits(limits)
     with pytest.raises(StoreNotOpen):
-        queue.set_policy(half_life_s=60, urgent=None, shares={})
+        queue.rules.set_policy(half_life_s=60, urgent=None, shares={})
     assert [] == client.keys("*")
-    queue.begin()
-    assert queue.set_limits(limits)
-    assert limits == queue.limits()
+    queue.recovery.begin()
+    assert queue.rules.set_limits(limits)
+    assert limits == queue.rules.limits()
 
     queue.close()
     client.close()
@@ -120,31 +121,31 @@ def test_what_a_site_allows_holds_before_anybody_is_let_in(
         }
     )
     serve(queue)
-    queue.submit(make_spec())
-    held = queue.submit(make_spec(waits=Waits(hold=True))).id
-    queue.submit(make_spec(waits=Waits(after=(Dependency(held),))))
-    array = queue.submit(make_spec(array=Array.parse("0-4"))).id
-    queue.part(array, "hold", Indexes.parse("3"))
-    queue.part(array, "cancel", Indexes.parse("4"))
+    queue.requests.submit(make_spec())
+    held = queue.requests.submit(make_spec(waits=Waits(hold=True))).id
+    queue.requests.submit(make_spec(waits=Waits(after=(Dependency(held),))))
+    array = queue.requests.submit(make_spec(array=Array.parse("0-4"))).id
+    queue.jobs.part(array, "hold", Indexes.parse("3"))
+    queue.jobs.part(array, "cancel", Indexes.parse("4"))
     must_claim(queue)
     must_claim(queue)
-    before = queue.uses()
+    before = queue.rules.uses()
     record()
     lose_data(store_url)
 
     assert open_queue(queue, database, lease_s=LEASE_S, settings=settings) is not None
 
-    assert settings.site_limits() == queue.limits()
-    assert 5 == queue.uses()["ada"].queued_jobs == before["ada"].queued_jobs
-    assert 3600.0 == queue.submit(make_spec()).spec.time_limit_s
+    assert settings.site_limits() == queue.rules.limits()
+    assert 5 == queue.rules.uses()["ada"].queued_jobs == before["ada"].queued_jobs
+    assert 3600.0 == queue.requests.submit(make_spec()).spec.time_limit_s
     for changes, why in (
         ({}, "ada has 6 jobs waiting, and at most 6 may"),
         ({"gpus": 2, "account": BOB}, "2 devices asked for"),
         ({"level": Level.URGENT}, "ada may not use the priority urgent"),
     ):
         with pytest.raises(Refused, match=why):
-            queue.submit(make_spec(**changes))
-    assert "eve" == queue.admins()
+            queue.requests.submit(make_spec(**changes))
+    assert "eve" == queue.rules.admins()
 
 
 @pytest.mark.parametrize("act", [act for act in ACTS if act not in OPENING | RULES])
@@ -156,10 +157,13 @@ def test_a_store_that_is_not_open_answers_nobody(store_url: str, act: str) -> No
     queue = JobQueue(store_url)
     client = connect(store_url)
 
-    for words, step in (("run gpuqueue up", lambda: None), ("being rebuilt: try again in a moment", queue.begin)):
+    for words, step in (
+        ("run gpuqueue up", lambda: None),
+        ("being rebuilt: try again in a moment", queue.recovery.begin),
+    ):
         step()
         with pytest.raises(StoreNotOpen, match=words):
-            queue.live()  # a list with missing jobs would be worse than none
+            queue.jobs.live()  # a list with missing jobs would be worse than none
         with pytest.raises(StoreNotOpen, match=words), translated(store_url):
             Scripts(client).run(act)  # the refusal comes before any check of the arguments
         assert client.keys("*") in ([], [keys.PREFIX + "rebuilding"])
@@ -174,14 +178,14 @@ def test_jobs_come_back_where_they_stood(
     """A rebuild restores each job's state, priority, user, attempts, losses, times, token and memory."""
     serve(queue)
     running, cancelling, starting, lost, held, queued = (
-        queue.submit(make_spec(mem_bytes=mem, time_limit_s=600.0, name=name)).id
+        queue.requests.submit(make_spec(mem_bytes=mem, time_limit_s=600.0, name=name)).id
         for name, mem in zip("rcslhq", (GIB, 2 * GIB, 3 * GIB, 4 * GIB, GIB, GIB), strict=True)
     )
     tokens = {running: start(queue, running), cancelling: start(queue, cancelling)}
-    queue.cancel(cancelling)
+    queue.jobs.cancel(cancelling)
     tokens[starting] = must_claim(queue).token
-    queue.lose(lost, must_claim(queue).token, loss_limit=3, detail="gone")
-    queue.hold(held)
+    queue.runs.lose(lost, must_claim(queue).token, loss_limit=3, detail="gone")
+    queue.jobs.hold(held)
     before = [stand(queue, each) for each in range(1, 7)]
     record()
 
@@ -193,14 +197,14 @@ def test_jobs_come_back_where_they_stood(
     end_pause(store_url)
     serve(queue)
     assert before == [stand(queue, each) for each in range(1, 7)]
-    assert list(range(1, 7)) == [job.id for job in queue.live()]
+    assert list(range(1, 7)) == [job.id for job in queue.jobs.live()]
     assert (JobState.HELD, WaitReason.HELD) == (stand(queue, held).state, stand(queue, held).reason)
     assert (JobState.QUEUED, 1, 1) == (before[lost - 1].state, before[lost - 1].attempt, before[lost - 1].losses)
-    (device,) = queue.devices()
+    (device,) = queue.devices.all()
     assert (6 * GIB, (running, cancelling, starting)) == (device.allocated_bytes, device.jobs)
     for job_id, token in tokens.items():
         state = JobState.CANCELLED if job_id == cancelling else JobState.SUCCEEDED
-        assert queue.finish(job_id, token, state=state, ending=Ending.from_status(0), duration_s=1, devices=())
+        assert queue.runs.finish(job_id, token, state=state, ending=Ending.from_status(0), duration_s=1, devices=())
     end_pause(store_url)
     assert [lost, queued] == [must_claim(queue).job_id, must_claim(queue).job_id]
     assert claim(queue) is None
@@ -218,16 +222,16 @@ def test_an_old_claim_does_not_start_beside_a_newer_run(
     store comes back with the old claim, and its worker continues. The newer run may live until the pause is over.
     """
     serve(queue)
-    job_id = queue.submit(make_spec()).id
+    job_id = queue.requests.submit(make_spec()).id
     old = must_claim(queue)
     record()
-    assert queue.lose(job_id, old.token, loss_limit=3, detail="it stalled") is JobState.QUEUED
+    assert queue.runs.lose(job_id, old.token, loss_limit=3, detail="it stalled") is JobState.QUEUED
     start(queue, job_id)
     lose_data(store_url)
     assert open_queue(queue, database, lease_s=LEASE_S) is not None
     serve(queue)
 
-    started = partial(queue.started, job_id, old.token, lease_s=LEASE_S, log_path="/l", devices=())
+    started = partial(queue.runs.started, job_id, old.token, lease_s=LEASE_S, log_path="/l", devices=())
 
     assert started() is None
     assert stand(queue, job_id).state is JobState.STARTING
@@ -242,7 +246,7 @@ def test_what_waits_keeps_its_order(
     roomy = make_offer(slots=100)
     serve(queue, roomy)
     for number in range(12):
-        queue.submit(make_spec(account=(ADA, BOB)[number % 2], level=Level(number % 3)))
+        queue.requests.submit(make_spec(account=(ADA, BOB)[number % 2], level=Level(number % 3)))
     record()
     once = [must_claim(queue).job_id for _ in range(12)]
 
@@ -250,7 +254,7 @@ def test_what_waits_keeps_its_order(
     assert open_queue(queue, database, lease_s=LEASE_S) is not None
     end_pause(store_url)
     serve(queue, roomy)
-    late = queue.submit(make_spec(level=Level.LOW)).id
+    late = queue.requests.submit(make_spec(level=Level.LOW)).id
 
     assert [*once, late] == [must_claim(queue).job_id for _ in range(13)]
 
@@ -265,13 +269,12 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     """
     on_cpu = make_offer(device=make_device("cpu-0", kind=DeviceKind.CPU))
     serve(queue)
-    queue.submit(make_spec(name="meant"))
-    queue.submit(make_spec(name="either", device=DeviceFilter.ANY))
+    queue.requests.submit(make_spec(name="meant"))
+    queue.requests.submit(make_spec(name="either", device=DeviceFilter.ANY))
     record()
     for _ in range(lost.count("twice") + 1):
         if "book" in lost or "both" in lost:
-            migrate.downgrade(history_url, "base")
-            migrate.upgrade(history_url)
+            empty_tables(history_url)
             assert 2 == catch_up(queue, database)
         lose_data(store_url)
         open_queue(queue, database, lease_s=LEASE_S)
@@ -293,20 +296,20 @@ def test_how_often_a_job_made_place_is_not_forgotten(
     Other jobs have none.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     for _ in range(2):
         token = start(queue, 1)
         ending = Ending.stopped(EndingKind.PREEMPTED, -15, "preempted for job 2")
         again = Again(reason=WaitReason.RETRY)
-        queue.finish(1, token, state=JobState.QUEUED, ending=ending, duration_s=1, devices=(), again=again)
-    queue.submit(make_spec())
+        queue.runs.finish(1, token, state=JobState.QUEUED, ending=ending, duration_s=1, devices=(), again=again)
+    queue.requests.submit(make_spec())
     record()
 
     lose_data(store_url)
     open_queue(queue, database, lease_s=LEASE_S)
 
     client = connect(store_url)
-    assert ["2", None] == [client.hget(keys.job(each), "pn") for each in (1, 2)]
+    assert ["2", None] == [client.hget(keys.job(each), stored.PREEMPTIONS) for each in (1, 2)]
     client.close()
 
 
@@ -317,7 +320,7 @@ def test_nothing_is_claimed_for_one_lease(
 
     The history may not have the last claims. Within one lease such a run is offered again or is dead.
     """
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     record()
 
     lose_data(store_url)
@@ -343,7 +346,7 @@ def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(
     The claimer repeats it with the same nonce. The history has the claim, so no other worker can get the job.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     first = must_claim(queue, nonce="abc")
     record()
 
@@ -363,7 +366,7 @@ def test_a_brand_new_site_does_not_wait(store_url: str, database: HistoryDatabas
     assert not opened.lost_data
     assert open_queue(queue, database, lease_s=LEASE_S) is None
     serve(queue)
-    assert 1 == queue.submit(make_spec()).id == must_claim(queue).job_id
+    assert 1 == queue.requests.submit(make_spec()).id == must_claim(queue).job_id
     queue.close()
 
 
@@ -371,13 +374,13 @@ def test_ids_are_never_reused_however_often_the_data_is_lost(
     queue: JobQueue, database: HistoryDatabase, store_url: str, record: Callable[[], None]
 ) -> None:
     """Ids are never reused after data losses, not even ids that were never recorded."""
-    given = [queue.submit(make_spec()).id]
+    given = [queue.requests.submit(make_spec()).id]
     record()
     for _ in range(3):
-        given += [queue.submit(make_spec()).id for _ in range(3)]
+        given += [queue.requests.submit(make_spec()).id for _ in range(3)]
         lose_data(store_url)
         assert open_queue(queue, database, lease_s=LEASE_S) is not None
-        given.append(queue.submit(make_spec()).id)
+        given.append(queue.requests.submit(make_spec()).id)
         record()
 
     assert sorted(set(given)) == given
@@ -389,7 +392,7 @@ def test_two_and_more_openers_at_once_bring_each_job_back_once(
 ) -> None:
     """Six openers at once restore each job once. One opens the store; the others help or come too late."""
     for number in range(150):
-        queue.submit(make_spec(name=f"n{number}"))
+        queue.requests.submit(make_spec(name=f"n{number}"))
     record()
     lose_data(store_url)
     opened = []
@@ -409,8 +412,8 @@ def test_two_and_more_openers_at_once_bring_each_job_back_once(
         thread.join()
 
     assert 1 == len([each for each in opened if each is not None])
-    assert [f"n{number}" for number in range(150)] == [job.spec.name for job in queue.live()]
-    assert [Act.RESTORE] * 150 == [event.act for event in queue.events("0-0", most=1000)]
+    assert [f"n{number}" for number in range(150)] == [job.spec.name for job in queue.jobs.live()]
+    assert [Act.RESTORE] * 150 == [event.act for event in queue.outbox.events("0-0", most=1000)]
     record()
     assert database.cursor() is not None
     assert database.cursor().epoch == queue.epoch()  # type: ignore[union-attr]
@@ -424,25 +427,25 @@ def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
     Restored jobs stay as they are, and the store opens only when all jobs are restored.
     """
     for _ in range(4):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     record()
     lose_data(store_url)
     known = database.cursor()
-    epoch = queue.begin()
+    epoch = queue.recovery.begin()
     assert epoch is not None
     assert database.turn_to(epoch, expected=known)
     (page,) = database.survivors()
-    assert 2 == queue.restore(epoch, page[:2], lease_s=LEASE_S)
+    assert 2 == queue.recovery.restore(epoch, page[:2], lease_s=LEASE_S)
     with pytest.raises(StoreNotOpen):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
 
     opened = open_queue(queue, database, lease_s=LEASE_S)
 
     assert opened is not None
     assert 2 == opened.jobs
-    assert [1, 2, 3, 4] == [job.id for job in queue.live()]
-    assert 4 == len(queue.events("0-0"))
-    assert queue.restore(epoch, page, lease_s=LEASE_S) is None, "a straggler must not bring an ended job back"
+    assert [1, 2, 3, 4] == [job.id for job in queue.jobs.live()]
+    assert 4 == len(queue.outbox.events("0-0"))
+    assert queue.recovery.restore(epoch, page, lease_s=LEASE_S) is None, "a straggler must not bring an ended job back"
 
 
 def test_a_store_that_is_lost_again_half_way_is_begun_anew(
@@ -452,19 +455,19 @@ def test_a_store_that_is_lost_again_half_way_is_begun_anew(
 
     A straggler of the first rebuild cannot write into it.
     """
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     record()
     lose_data(store_url)
-    first = queue.begin()
+    first = queue.recovery.begin()
     assert first is not None
     assert database.turn_to(first, expected=database.cursor())
     (page,) = database.survivors()
     lose_data(store_url)
-    second = queue.begin()
+    second = queue.recovery.begin()
 
     assert second != first
-    assert queue.restore(first, page, lease_s=LEASE_S) is None
-    assert not queue.open(0, epoch=first)
+    assert queue.recovery.restore(first, page, lease_s=LEASE_S) is None
+    assert not queue.recovery.open(0, epoch=first)
     opened = open_queue(queue, database, lease_s=LEASE_S)
     assert opened is not None
     assert 1 == opened.jobs
@@ -478,10 +481,10 @@ def test_whoever_still_holds_events_of_the_lost_store_cannot_write_them(
 
     They would make the data that the rebuild read obsolete, and an ended job would run again.
     """
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     record()
-    queue.cancel(1)
-    held_back, known, epoch = queue.events("0-0"), database.cursor(), queue.epoch()
+    queue.jobs.cancel(1)
+    held_back, known, epoch = queue.outbox.events("0-0"), database.cursor(), queue.epoch()
     assert epoch is not None
     lose_data(store_url)
     assert open_queue(queue, database, lease_s=LEASE_S) is not None
@@ -498,7 +501,7 @@ def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
     A validation rule may have become stricter since its submission, and the job must not wait in the history for ever.
     """
     for _ in range(3):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     record()
     with database._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE jobs SET spec = '{}' WHERE id = 2")
@@ -508,7 +511,7 @@ def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
 
     assert opened is not None
     assert 3 == opened.jobs
-    assert [1, 2, 3] == [job.id for job in queue.live()]
+    assert [1, 2, 3] == [job.id for job in queue.jobs.live()]
     end_pause(store_url)
     serve(queue)
     assert 1 == must_claim(queue).job_id
@@ -529,7 +532,7 @@ def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
     """
     serve(queue)
     for _ in range(3):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     start(queue, 1)
     record()
     with database._engine.begin() as connection:
@@ -540,7 +543,7 @@ def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
 
     assert opened is not None
     assert 2 == opened.jobs
-    assert [2, 3] == [job.id for job in queue.live()]
+    assert [2, 3] == [job.id for job in queue.jobs.live()]
     assert "job 1 cannot be put back: BADARGS" in caplog.text
 
 
@@ -552,7 +555,7 @@ def test_a_running_job_whose_run_the_book_does_not_know_waits_untried(
     Its worker can still offer the run.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     token = must_claim(queue).token
     record()
     with database._engine.begin() as connection:
@@ -573,10 +576,10 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
     Its machine is down for days while its shim lives. With a normal lease a second copy would start after one lease.
     """
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     token = start(queue, 1)
-    assert queue.park(1, token, lease_s=10 * 86400)
-    assert not queue.park(1, "1.other", lease_s=1)
+    assert queue.runs.park(1, token, lease_s=10 * 86400)
+    assert not queue.runs.park(1, "1.other", lease_s=1)
     record()
     client = connect(store_url)
 
@@ -589,7 +592,7 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
         stray = Stray(
             job_id=1, token=token, host="nodeA", worker="w", devices=(DEVICE,), claimed_ms=None, log_path="/l"
         )
-        assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
+        assert JobState.RUNNING is queue.runs.adopt(stray, lease_s=LEASE_S)
         record()
     client.close()
 
@@ -604,13 +607,13 @@ def test_for_what_a_job_is_run_again_comes_back(
     serve(queue)
     retries = Retries(times=2, on=(RetryOn.LOST,))
     asked, tried_and_asked, failed, lost = (
-        queue.submit(make_spec(name=name, retries=kinds)).id
+        queue.requests.submit(make_spec(name=name, retries=kinds)).id
         for name, kinds in (("a", Retries()), ("t", Retries(times=1)), ("f", Retries(times=1)), ("l", retries))
     )
     for job_id, code in ((asked, 75), (tried_and_asked, 75), (failed, 1)):
         ending = Ending.from_status(code)
-        queue.finish(job_id, start(queue, job_id), state=JobState.FAILED, ending=ending, duration_s=1, devices=())
-    queue.lose(lost, start(queue, lost), loss_limit=1, detail="its worker vanished")
+        queue.runs.finish(job_id, start(queue, job_id), state=JobState.FAILED, ending=ending, duration_s=1, devices=())
+    queue.runs.lose(lost, start(queue, lost), loss_limit=1, detail="its worker vanished")
     ids = (asked, tried_and_asked, failed, lost)
     before = [stand(queue, each) for each in ids]
     record()
@@ -623,7 +626,9 @@ def test_for_what_a_job_is_run_again_comes_back(
     assert [WaitReason.REQUEUE, WaitReason.REQUEUE, WaitReason.RETRY, WaitReason.RETRY] == [
         each.reason for each in before
     ]
-    assert [None, None, "1", "1"] == [client.hget(keys.job(each), "ra") for each in ids], "the attempt that gave it"
+    assert [None, None, "1", "1"] == [client.hget(keys.job(each), stored.RETRY_AFTER) for each in ids], (
+        "the attempt that gave it"
+    )
     client.close()
 
 
@@ -632,31 +637,31 @@ def test_what_waits_comes_back_with_what_it_waits_for(
 ) -> None:
     """A rebuild restores dependencies, begin time, dedupe key and retries, and applies ends that happened meanwhile."""
     serve(queue)
-    done, failed, parent = (queue.submit(make_spec(name=name)).id for name in "dfp")
-    begin_at = queue.submit(make_spec(waits=Waits(begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc)))).id
-    retried = queue.submit(make_spec(retries=Retries(times=3), waits=Waits(dedupe="k"), level=Level.URGENT)).id
+    done, failed, parent = (queue.requests.submit(make_spec(name=name)).id for name in "dfp")
+    begin_at = queue.requests.submit(make_spec(waits=Waits(begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc)))).id
+    retried = queue.requests.submit(make_spec(retries=Retries(times=3), waits=Waits(dedupe="k"), level=Level.URGENT)).id
     token = start(queue, retried)
     bad = Ending.from_status(75)
-    queue.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
+    queue.runs.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
     client = connect(store_url)
     client.zadd(keys.PREFIX + "timers", {str(retried): 1})
-    client.hset(keys.job(retried), "nb", 1)
+    client.hset(keys.job(retried), stored.NOT_BEFORE_MS, 1)
     token = start(queue, retried)
     bad = Ending.from_status(1)
-    queue.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
+    queue.runs.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
     waits = Waits(after=(Dependency(done), Dependency(parent)))
     child, orphan = (
-        queue.submit(make_spec(waits=waits)).id,
-        queue.submit(make_spec(waits=Waits(after=(Dependency(failed),)))).id,
+        queue.requests.submit(make_spec(waits=waits)).id,
+        queue.requests.submit(make_spec(waits=Waits(after=(Dependency(failed),)))).id,
     )
-    grandchild = queue.submit(make_spec(waits=Waits(after=(Dependency(orphan),)))).id
+    grandchild = queue.requests.submit(make_spec(waits=Waits(after=(Dependency(orphan),)))).id
     before = [stand(queue, each) for each in (parent, begin_at, retried)]
     record()
     for job_id, state in ((done, JobState.SUCCEEDED), (failed, JobState.FAILED)):
         ending = Ending.from_status(0 if state is JobState.SUCCEEDED else 1)
-        queue.finish(job_id, start(queue, job_id), state=state, ending=ending, duration_s=1, devices=())
+        queue.runs.finish(job_id, start(queue, job_id), state=state, ending=ending, duration_s=1, devices=())
     # The history records these ends, and the store is lost before the dependants are updated.
-    for event in queue.events("0-0", most=1000):
+    for event in queue.outbox.events("0-0", most=1000):
         if event.job_id in {orphan, child, grandchild}:
             continue
         assert database.apply([event], expected=database.cursor(), epoch=queue.epoch() or "")
@@ -670,8 +675,8 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     assert (1, 1, 2) == (before[2].retries, before[2].requeues, before[2].attempt)
     assert [] == faults(dump(client))
     with pytest.raises(Found):
-        queue.submit(make_spec(waits=Waits(dedupe="k")))
-    queue.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
+        queue.requests.submit(make_spec(waits=Waits(dedupe="k")))
+    queue.maintenance.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
     assert (Dependency(parent),) == stand(queue, child).awaits
     assert [f"dependency {failed} failed", f"dependency {orphan} was cancelled"] == [
         stand(queue, each).because for each in (orphan, grandchild)

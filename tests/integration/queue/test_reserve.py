@@ -17,6 +17,7 @@ from gpuqueue.model.job import JobState, Level, WaitReason
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -27,27 +28,27 @@ from gpuqueue.text.units import GIB, MIB
 
 def end(queue: JobQueue, run: Claim) -> None:
     """End a run successfully."""
-    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
-    assert queue.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+    assert queue.runs.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
 
 
 def token_of(queue: JobQueue, job_id: int) -> str:
     """Return the token of a job's run."""
     client = connect(queue.url)
-    token = client.hget(keys.job(job_id), "tok")
+    token = client.hget(keys.job(job_id), stored.TOKEN)
     client.close()
     return str(token)
 
 
 def reserve(queue: JobQueue, *, most: int = 1) -> dict[int, tuple[str, ...]]:
     """Run the reservation tick for all waiting jobs and return the reserved devices of each job."""
-    return {each.job_id: each.devices for each in queue.reserve(after_s=0, most=most)}
+    return {each.job_id: each.devices for each in queue.maintenance.reserve(after_s=0, most=most)}
 
 
 def small(queue: JobQueue, **changes: object) -> int:
     """Queue a job of 4 GiB without a time limit."""
-    return queue.submit(make_spec(mem_bytes=4 * GIB, **changes)).id
+    return queue.requests.submit(make_spec(mem_bytes=4 * GIB, **changes)).id
 
 
 @pytest.mark.promise("P7")
@@ -60,7 +61,7 @@ def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) ->
     for _ in range(6):
         small(queue)
     running = [must_claim(queue) for _ in range(6)]
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     for _ in range(6):
         small(queue)
 
@@ -80,11 +81,11 @@ def test_who_waits_for_a_reservation_is_told_so(queue: JobQueue) -> None:
     serve(queue)
     small(queue)
     must_claim(queue)
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     passed = small(queue)
 
     def reasons() -> list[WaitReason | None]:
-        return [job.reason for job in queue.live() if job.id in {large, passed}]
+        return [job.reason for job in queue.jobs.live() if job.id in {large, passed}]
 
     assert [WaitReason.MEMORY, WaitReason.MEMORY] == reasons()
     reserve(queue)
@@ -96,16 +97,16 @@ def test_who_would_have_no_room_anyway_waits_for_memory(queue: JobQueue) -> None
     serve(queue)
     small(queue)
     must_claim(queue)
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     assert {large: ("GPU-0",)} == reserve(queue)
 
     asked = {20: WaitReason.RESERVATION, 21: WaitReason.MEMORY, 23: WaitReason.MEMORY}
 
     for gib, reason in asked.items():
-        job = queue.get(queue.submit(make_spec(mem_bytes=gib * GIB)).id)
+        job = queue.jobs.get(queue.requests.submit(make_spec(mem_bytes=gib * GIB)).id)
         assert job is not None
         assert reason is job.reason, f"{gib} GiB, and 20 are free"
-    alone = queue.get(queue.submit(make_spec(placement=Placement(exclusive=True))).id)
+    alone = queue.jobs.get(queue.requests.submit(make_spec(placement=Placement(exclusive=True))).id)
     assert alone is not None
     assert WaitReason.MEMORY is alone.reason, "a run is there"
 
@@ -118,11 +119,11 @@ def test_who_waits_for_a_slot_is_told_so(queue: JobQueue) -> None:
     full = make_offer("GPU-1", slots=2, pool="fast")
     serve(queue, make_offer("GPU-0"), full)
     for nonce in ("1" * 12, "2" * 12):
-        queue.submit(make_spec(mem_bytes=GIB, pool="fast"))
-        assert queue.claim(full, worker="worker-GPU-1", lease_s=300, nonce=nonce)
+        queue.requests.submit(make_spec(mem_bytes=GIB, pool="fast"))
+        assert queue.runs.claim(full, worker="worker-GPU-1", lease_s=300, nonce=nonce)
 
     def reason(**spec: Any) -> WaitReason | None:
-        job = queue.get(queue.submit(make_spec(**spec)).id)
+        job = queue.jobs.get(queue.requests.submit(make_spec(**spec)).id)
         assert job is not None
         return job.reason
 
@@ -137,10 +138,10 @@ def test_without_a_reservation_it_is_passed_each_time(queue: JobQueue) -> None:
     serve(queue)
     small(queue)
     running = must_claim(queue)
-    queue.submit(make_spec(mem_bytes=23 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=23 * GIB))
     after = small(queue)
     end(queue, running)
-    queue.hold(2)
+    queue.jobs.hold(2)
     assert after == must_claim(queue).job_id
 
 
@@ -152,10 +153,10 @@ def test_others_start_beside_it_where_it_needs_nothing(queue: JobQueue) -> None:
     serve(queue)
     small(queue)
     must_claim(queue)
-    queue.submit(make_spec(mem_bytes=21 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=21 * GIB))
     reserve(queue)
-    beside = queue.submit(make_spec(mem_bytes=3 * GIB)).id
-    queue.submit(make_spec(mem_bytes=1 * GIB))
+    beside = queue.requests.submit(make_spec(mem_bytes=3 * GIB)).id
+    queue.requests.submit(make_spec(mem_bytes=1 * GIB))
 
     assert beside == must_claim(queue).job_id
     assert claim(queue) is None, "3 GiB are taken beside it: there is no fourth"
@@ -167,13 +168,13 @@ def test_others_start_before_it_where_they_end_in_time(queue: JobQueue) -> None:
     The run in the way has a limit of one hour, so a job of ten minutes delays no job.
     """
     serve(queue)
-    queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
+    queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
     must_claim(queue)
-    queue.submit(make_spec(mem_bytes=23 * GIB))
-    (kept,) = queue.reserve(after_s=0, most=1)
-    queue.submit(make_spec(mem_bytes=10 * GIB))
-    queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=2 * 3600.0))
-    short = queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=600.0)).id
+    queue.requests.submit(make_spec(mem_bytes=23 * GIB))
+    (kept,) = queue.maintenance.reserve(after_s=0, most=1)
+    queue.requests.submit(make_spec(mem_bytes=10 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=2 * 3600.0))
+    short = queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=600.0)).id
 
     assert short == must_claim(queue).job_id
     assert claim(queue) is None
@@ -184,12 +185,12 @@ def test_others_start_before_it_where_they_end_in_time(queue: JobQueue) -> None:
 def test_the_start_is_unknown_where_what_must_end_has_no_limit(queue: JobQueue) -> None:
     """The start is None behind a run without a time limit, and then no job is short enough to backfill."""
     serve(queue)
-    queue.submit(make_spec(mem_bytes=10 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=10 * GIB))
     must_claim(queue)
-    queue.submit(make_spec(mem_bytes=23 * GIB))
-    queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=60.0))
+    queue.requests.submit(make_spec(mem_bytes=23 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=60.0))
 
-    (kept,) = queue.reserve(after_s=0, most=1)
+    (kept,) = queue.maintenance.reserve(after_s=0, most=1)
 
     assert kept.start_ms is None
     assert claim(queue) is None
@@ -199,9 +200,9 @@ def test_the_device_that_has_room_first_is_kept(queue: JobQueue) -> None:
     """The device that is free first is reserved: after five minutes, not after one hour or at an unknown time."""
     serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
     for i, limit_s in enumerate((None, 3600.0, 300.0)):
-        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
         must_claim(queue, f"GPU-{i}")
-    large = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
 
     assert {large: ("GPU-2",)} == reserve(queue)
 
@@ -210,16 +211,16 @@ def test_a_reservation_moves_only_where_it_is_worth_it(queue: JobQueue) -> None:
     """A reservation moves only if that pays off. Otherwise two devices would run dry in turns."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for i, limit_s in enumerate((3600.0, None)):
-        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
         must_claim(queue, f"GPU-{i}")
-    large = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert {large: ("GPU-0",)} == reserve(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
 
-    queue.heartbeat(make_offer("GPU-1"), [], lease_s=300)
-    free = queue.devices()[1]
+    queue.devices.heartbeat(make_offer("GPU-1"), [], lease_s=300)
+    free = queue.devices.all()[1]
     assert 2 == free.jobs[0]
-    queue.lose(2, token_of(queue, 2), loss_limit=1, detail="gone")
+    queue.runs.lose(2, token_of(queue, 2), loss_limit=1, detail="gone")
 
     assert {large: ("GPU-1",)} == reserve(queue)
     assert large == must_claim(queue, "GPU-1").job_id
@@ -234,14 +235,14 @@ def test_a_gang_gets_its_devices_together(queue: JobQueue) -> None:
     for i in range(2):
         small(queue)
         must_claim(queue, f"GPU-{i}")
-    gang = queue.submit(make_spec(mem_bytes=22 * GIB, gpus=2)).id
+    gang = queue.requests.submit(make_spec(mem_bytes=22 * GIB, gpus=2)).id
     for _ in range(3):
         small(queue)
 
     assert {gang: ("GPU-0", "GPU-1")} == reserve(queue)
     assert [None, None] == [claim(queue, "GPU-0"), claim(queue, "GPU-1")]
     for job_id in (1, 2):
-        queue.lose(job_id, token_of(queue, job_id), loss_limit=1, detail="gone")
+        queue.runs.lose(job_id, token_of(queue, job_id), loss_limit=1, detail="gone")
 
     taken = must_claim(queue, "GPU-0")
     assert (gang, ("GPU-0", "GPU-1")) == (taken.job_id, taken.devices)
@@ -253,8 +254,8 @@ def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
     for i in range(3):
         small(queue)
         must_claim(queue, f"GPU-{i}")
-    first = queue.submit(make_spec(mem_bytes=23 * GIB)).id
-    second = queue.submit(make_spec(mem_bytes=22 * GIB)).id
+    first = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    second = queue.requests.submit(make_spec(mem_bytes=22 * GIB)).id
 
     assert {first} == reserve(queue).keys()
     kept = reserve(queue, most=2)
@@ -275,11 +276,11 @@ def test_one_that_stands_for_long_keeps_no_other_from_its_turn(queue: JobQueue) 
         small(queue)
         must_claim(queue, uuid)
     large = {uuid: make_spec(mem_bytes=23 * GIB, placement=Placement(devices=(uuid,))) for uuid in cards}
-    first, second = (queue.submit(large[uuid]).id for uuid in cards)
+    first, second = (queue.requests.submit(large[uuid]).id for uuid in cards)
 
     assert {first: ("GPU-0",)} == reserve(queue)
     store = connect(queue.url)
-    store.hincrby(keys.job(first), "rs", -61_000)
+    store.hincrby(keys.job(first), stored.RESERVED_SINCE_MS, -61_000)
     store.close()
     assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
     assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
@@ -298,16 +299,16 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 def wait_on(store: redis.Redis, job_id: int, passed_s: int = 61) -> None:
     """Let *passed_s* seconds pass since the devices were first reserved for a job behind the same runs."""
-    since, _, runs = str(store.hget(keys.job(job_id), "rk")).partition(":")
-    store.hset(keys.job(job_id), "rk", f"{int(since) - passed_s * 1000}:{runs}")
+    since, _, runs = str(store.hget(keys.job(job_id), stored.RESERVED_RUNS)).partition(":")
+    store.hset(keys.job(job_id), stored.RESERVED_RUNS, f"{int(since) - passed_s * 1000}:{runs}")
 
 
 def pair_behind_a_run(queue: JobQueue) -> tuple[Claim, int]:
     """Return a run without a time limit on one card, and a job that needs both cards."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.submit(make_spec(mem_bytes=20 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     run = must_claim(queue, "GPU-1")
-    return run, queue.submit(make_spec(mem_bytes=23 * GIB, gpus=2)).id
+    return run, queue.requests.submit(make_spec(mem_bytes=23 * GIB, gpus=2)).id
 
 
 def test_an_empty_card_is_let_go_where_the_other_has_a_run_that_stays(queue: JobQueue, store: redis.Redis) -> None:
@@ -353,9 +354,9 @@ def test_each_run_that_ends_lets_the_wait_begin_anew(queue: JobQueue, store: red
     serve(queue)
     runs = []
     for _ in range(2):
-        queue.submit(make_spec(mem_bytes=10 * GIB))
+        queue.requests.submit(make_spec(mem_bytes=10 * GIB))
         runs.append(must_claim(queue))
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     small(queue)
     reserve(queue)
     wait_on(store, large)
@@ -376,9 +377,9 @@ def test_who_has_waited_for_long_is_kept_room_for_long(queue: JobQueue, store: r
     _, pair = pair_behind_a_run(queue)
     small(queue, account=BOB)
     for waited_s, kept_s in ((30, 60), (3600, 3600), (3 * 86400, 86400), (8 * 86400, 2 * 86400)):
-        store.hset(keys.job(pair), "ts", queue.now_ms() - waited_s * 1000)
-        (kept,) = queue.reserve(after_s=0, most=1)
-        since_ms = int(str(store.hget(keys.job(pair), "rk")).partition(":")[0])
+        store.hset(keys.job(pair), stored.SUBMITTED_MS, queue.now_ms() - waited_s * 1000)
+        (kept,) = queue.maintenance.reserve(after_s=0, most=1)
+        since_ms = int(str(store.hget(keys.job(pair), stored.RESERVED_RUNS)).partition(":")[0])
         assert kept.until_ms is not None
         assert kept_s == pytest.approx((kept.until_ms - since_ms) / 1000, abs=5), waited_s
 
@@ -386,12 +387,12 @@ def test_who_has_waited_for_long_is_kept_room_for_long(queue: JobQueue, store: r
 def test_where_it_is_known_when_the_job_starts_it_is_kept_until_then(queue: JobQueue) -> None:
     """A reservation with a known start lasts until then. Jobs with time limits use the device meanwhile."""
     serve(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=5 * 86400))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=5 * 86400))
     must_claim(queue)
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     small(queue)
 
-    (kept,) = queue.reserve(after_s=0, most=1)
+    (kept,) = queue.maintenance.reserve(after_s=0, most=1)
 
     assert (large, None) == (kept.job_id, kept.until_ms)
 
@@ -403,8 +404,8 @@ def test_a_run_that_was_waited_for_in_vain_is_another_when_it_is_run_again(queue
     reserve(queue)
     wait_on(store, pair)
     assert {} == reserve(queue)
-    queue.cancel(queue.live()[-1].id)
-    assert queue.release_claim(run.job_id, run.token, "a test")
+    queue.jobs.cancel(queue.jobs.live()[-1].id)
+    assert queue.runs.release_claim(run.job_id, run.token, "a test")
 
     assert run.job_id == must_claim(queue, "GPU-1").job_id
     assert [pair] == list(reserve(queue))
@@ -418,13 +419,13 @@ def test_why_says_that_nothing_is_kept_any_more(queue: JobQueue, store: redis.Re
     wait_on(store, pair)
     reserve(queue)
 
-    found = queue.why(pair)
+    found = queue.jobs.why(pair)
 
     assert found is not None
     assert found.start is not None
     assert ((run.job_id,), (run.job_id,)) == (found.start.blockers, found.start.in_vain)
     assert found.start.at_ms is None
-    its = queue.why(other)
+    its = queue.jobs.why(other)
     assert its is not None
     assert [None, None] == [each.kept_for for each in its.devices]
 
@@ -437,12 +438,12 @@ def test_nothing_is_kept_for_what_fits_or_has_not_waited(queue: JobQueue) -> Non
     serve(queue)
     small(queue)
     must_claim(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     assert {} == reserve(queue)
-    queue.hold(2)
-    queue.submit(make_spec(mem_bytes=23 * GIB))
+    queue.jobs.hold(2)
+    queue.requests.submit(make_spec(mem_bytes=23 * GIB))
 
-    assert [] == queue.reserve(after_s=600, most=1)
+    assert [] == queue.maintenance.reserve(after_s=600, most=1)
 
 
 def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None:
@@ -451,7 +452,7 @@ def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None
     Their end is not predictable, so an empty device would help no job.
     """
     serve(queue, make_offer(external_bytes=5 * GIB))
-    queue.submit(make_spec(mem_bytes=23 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=23 * GIB))
 
     assert {} == reserve(queue)
 
@@ -465,15 +466,15 @@ def test_what_was_kept_stays_kept_where_the_job_asks_for_the_same(queue: JobQueu
     serve(queue)
     small(queue)
     must_claim(queue)
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
 
     if way == "lifted":
-        assert 2 == queue.age(after_s=0)
+        assert 2 == queue.maintenance.promote(after_s=0)
     else:
         changes = {"name": "other", "level": Level.LOW, "retries": Retries(times=2)}
-        queue.edit(large, lambda spec: replace(spec, **{way: changes[way]}), level=way == "level")
+        queue.requests.edit(large, lambda spec: replace(spec, **{way: changes[way]}), level=way == "level")
 
     assert claim(queue) is None, "it is still kept"
     client = connect(queue.url)
@@ -491,15 +492,15 @@ def test_an_edit_by_which_it_waits_for_something_else_keeps_nothing(queue: JobQu
     serve(queue)
     small(queue)
     must_claim(queue)
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     passed = small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
 
     if way == "smaller":
-        queue.edit(large, lambda spec: replace(spec, mem_bytes=22 * GIB))
+        queue.requests.edit(large, lambda spec: replace(spec, mem_bytes=22 * GIB))
     else:
         begin = Waits(begin_at=datetime(2035, 1, 1, tzinfo=timezone.utc))
-        queue.edit(large, lambda spec: replace(spec, waits=begin), begin=True)
+        queue.requests.edit(large, lambda spec: replace(spec, waits=begin), begin=True)
 
     assert passed == must_claim(queue).job_id
     client = connect(queue.url)
@@ -517,7 +518,7 @@ def test_whoever_waits_no_more_keeps_no_device(queue: JobQueue, way: str) -> Non
     for i in range(2):
         small(queue)
         must_claim(queue, f"GPU-{i}")
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     follower = small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
     assert claim(queue, "GPU-0") is None
@@ -527,10 +528,10 @@ def test_whoever_waits_no_more_keeps_no_device(queue: JobQueue, way: str) -> Non
     listener.get_message(timeout=5)
 
     if way == "start":
-        queue.lose(2, token_of(queue, 2), loss_limit=1, detail="gone")
+        queue.runs.lose(2, token_of(queue, 2), loss_limit=1, detail="gone")
         assert large == must_claim(queue, "GPU-1").job_id
     else:
-        getattr(queue, way)(large)
+        getattr(queue.jobs, way)(large)
 
     rung = listener.get_message(timeout=5)
     assert rung is not None, "else no worker looks before its next poll"
@@ -546,13 +547,13 @@ def test_a_silent_or_drained_device_is_not_waited_for(queue: JobQueue) -> None:
     for i in range(2):
         small(queue)
         must_claim(queue, f"GPU-{i}")
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     assert {large: ("GPU-0",)} == reserve(queue)
 
-    queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ada")
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ada")
 
     assert {large: ("GPU-1",)} == reserve(queue)
-    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="", by="ada")
+    queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="", by="ada")
     assert {} == reserve(queue)
 
 
@@ -563,26 +564,26 @@ def test_every_start_says_how_it_came(queue: JobQueue) -> None:
     """
     serve(queue)
     for mem_bytes in (10 * GIB, 20 * GIB, 10 * GIB):
-        queue.submit(make_spec(mem_bytes=mem_bytes))
+        queue.requests.submit(make_spec(mem_bytes=mem_bytes))
     first, third = must_claim(queue), must_claim(queue)
     reserve(queue)
     end(queue, first)
     end(queue, third)
     second = must_claim(queue)
 
-    starts = {event.job_id: event.fields["start"] for event in queue.events("0-0") if event.act.value == "claim"}
+    starts = {event.job_id: event.fields["start"] for event in queue.outbox.events("0-0") if event.act.value == "claim"}
     assert {first.job_id: "immediate", third.job_id: "backfill", second.job_id: "reserved"} == starts
 
 
 def test_a_job_for_another_pool_is_not_passed(queue: JobQueue) -> None:
     """A job of another pool does not count as passed, because it could never run on this device."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", pool="fast"))
-    queue.submit(make_spec(pool="fast"))
-    queue.submit(make_spec(account=BOB))
+    queue.requests.submit(make_spec(pool="fast"))
+    queue.requests.submit(make_spec(account=BOB))
 
     claimed = must_claim(queue, "GPU-0")
 
-    (event,) = [event for event in queue.events("0-0") if event.act.value == "claim"]
+    (event,) = [event for event in queue.outbox.events("0-0") if event.act.value == "claim"]
     assert (2, "immediate") == (claimed.job_id, event.fields["start"])
 
 
@@ -594,7 +595,7 @@ def test_what_is_kept_is_what_the_claim_will_ask_for(queue: JobQueue, store_url:
     serve(queue)
     small(queue)
     must_claim(queue)
-    queue.submit(make_spec(mem_bytes=23 * GIB - MIB // 2))
+    queue.requests.submit(make_spec(mem_bytes=23 * GIB - MIB // 2))
 
     reserve(queue)
 
@@ -611,9 +612,9 @@ def test_for_a_job_that_lost_its_figure_room_is_kept_all_the_same(queue: JobQueu
     serve(queue)
     small(queue)
     must_claim(queue)
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     client = connect(store_url)
-    client.hdel(keys.job(large), "mem")
+    client.hdel(keys.job(large), stored.MEM_BYTES)
     client.close()
 
     for _ in range(3):

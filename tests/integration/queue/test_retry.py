@@ -9,6 +9,7 @@ from factories import claim, make_offer, make_spec, must_claim, serve
 from gpuqueue.model.event import Act, Cursor
 from gpuqueue.model.job import JobState, WaitReason
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -22,20 +23,20 @@ PREEMPTED = Ending.stopped(EndingKind.PREEMPTED, -15)
 def start(queue: JobQueue, **spec: object) -> Claim:
     """Submit, claim and start one job."""
     serve(queue)
-    queue.submit(make_spec(**spec))
+    queue.requests.submit(make_spec(**spec))
     return start_again(queue)
 
 
 def start_again(queue: JobQueue) -> Claim:
     """Claim and start the waiting job."""
     claimed = must_claim(queue)
-    assert JobState.RUNNING is queue.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    assert JobState.RUNNING is queue.runs.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
     return claimed
 
 
 def end(queue: JobQueue, claimed: Claim, again: Again = AT_ONCE) -> JobState | None:
     """Report that the run has ended and that its job is queued again."""
-    return queue.finish(
+    return queue.runs.finish(
         claimed.job_id,
         claimed.token,
         state=JobState.QUEUED,
@@ -48,7 +49,7 @@ def end(queue: JobQueue, claimed: Claim, again: Again = AT_ONCE) -> JobState | N
 
 def settle(queue: JobQueue) -> int:
     """Report that the history has all events, and return how many jobs the queue dropped."""
-    return queue.settle(Cursor(epoch=queue.epoch() or "", last_id=queue.events("0-0")[-1].id))
+    return queue.outbox.settle(Cursor(epoch=queue.epoch() or "", last_id=queue.outbox.events("0-0")[-1].id))
 
 
 def store_of(queue: JobQueue) -> redis.Redis:
@@ -62,10 +63,10 @@ def test_a_job_queued_again_counts_its_attempts_on_and_no_loss(queue: JobQueue) 
 
     assert JobState.QUEUED is end(queue, first)
 
-    job = queue.get(1)
+    job = queue.jobs.get(1)
     assert job is not None
     assert (JobState.QUEUED, 1, 0, ()) == (job.state, job.attempt, job.losses, job.devices)
-    assert ((), 0) == (queue.devices()[0].jobs, queue.devices()[0].allocated_bytes)
+    assert ((), 0) == (queue.devices.all()[0].jobs, queue.devices.all()[0].allocated_bytes)
     second = must_claim(queue)
     assert (1, 2) == (second.job_id, second.attempt)
     assert end(queue, first) is None, "the word of a run that is over counted again"
@@ -77,7 +78,7 @@ def test_it_is_not_forgotten_when_the_book_has_the_end_of_its_run(queue: JobQueu
     Only ended jobs are dropped.
     """
     end(queue, start(queue))
-    last = queue.events("0-0")[-1]
+    last = queue.outbox.events("0-0")[-1]
     assert (Act.FINISH, JobState.QUEUED) == (last.act, last.state)
 
     assert 0 == settle(queue)
@@ -92,23 +93,23 @@ def test_it_waits_for_its_time_and_comes_back_with_the_next_claim_or_tick(queue:
     Until then no claim takes it.
     """
     assert JobState.QUEUED is end(queue, start(queue), LATER)
-    job = queue.get(1)
+    job = queue.jobs.get(1)
     assert job is not None
     assert WaitReason.RETRY is job.reason
     assert claim(queue) is None
 
     store = store_of(queue)
-    store.hset(keys.job(1), "nb", 1)
+    store.hset(keys.job(1), stored.NOT_BEFORE_MS, 1)
     store.zadd(keys.PREFIX + "timers", {"1": 1})
     store.close()
     if tick == "reap":
-        queue.reap(loss_limit=3, lease_s=300, tick_s=10)
-        job = queue.get(1)
+        queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=10)
+        job = queue.jobs.get(1)
         assert job is not None
         assert WaitReason.MEMORY is job.reason
 
     assert 2 == must_claim(queue).attempt
-    assert Act.READY in [event.act for event in queue.events("0-0")]
+    assert Act.READY in [event.act for event in queue.outbox.events("0-0")]
 
 
 @pytest.mark.parametrize("act", ["cancel", "hold"])
@@ -116,13 +117,13 @@ def test_somebody_changes_their_mind_while_it_waits_for_its_time(queue: JobQueue
     """A job can be cancelled or held during its delay. After a release it still waits for its time."""
     end(queue, start(queue), LATER)
 
-    getattr(queue, act)(1)
+    getattr(queue.jobs, act)(1)
 
     assert claim(queue) is None
     if act == "hold":
-        assert JobState.QUEUED is queue.release(1)
+        assert JobState.QUEUED is queue.jobs.release(1)
         assert claim(queue) is None
-        job = queue.get(1)
+        job = queue.jobs.get(1)
         assert job is not None
         assert WaitReason.RETRY is job.reason
 
@@ -130,7 +131,7 @@ def test_somebody_changes_their_mind_while_it_waits_for_its_time(queue: JobQueue
 def test_a_job_that_was_being_cancelled_is_never_queued_again(queue: JobQueue) -> None:
     """A job that is being cancelled is never queued again: the cancel wins."""
     claimed = start(queue)
-    queue.cancel(1)
+    queue.jobs.cancel(1)
 
     assert JobState.CANCELLED is end(queue, claimed)
 
@@ -156,10 +157,10 @@ def test_the_end_is_kept_by_its_worker_until_the_book_has_it(queue: JobQueue) ->
         log_path="/l",
     )
 
-    assert queue.unrecorded(epoch, runs) == {claimed.token: JobState.FAILED}
-    assert JobState.FAILED is queue.adopt(stray, lease_s=300)
+    assert queue.runs.unrecorded(epoch, runs) == {claimed.token: JobState.FAILED}
+    assert JobState.FAILED is queue.runs.adopt(stray, lease_s=300)
 
     settle(queue)
 
-    assert queue.unrecorded(epoch, runs) == {}
+    assert queue.runs.unrecorded(epoch, runs) == {}
     assert make_offer().device.uuid == must_claim(queue).devices[0]

@@ -61,15 +61,15 @@ def client(queue: JobQueue, store_url: str) -> Iterator[redis.Redis]:
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for level in (Level.URGENT, Level.URGENT, Level.URGENT):
-        queue.submit(make_spec(level=level))
+        queue.requests.submit(make_spec(level=level))
     tokens = [must_claim(queue, nonce=f"abc{n}").token for n in range(3)]
-    queue.started(1, tokens[0], lease_s=300, log_path="/l", devices=())
-    queue.started(2, tokens[1], lease_s=300, log_path="/l", devices=())
-    queue.cancel(2)
-    queue.submit(make_spec(account=BOB))
-    queue.submit(make_spec(gpus=2))
-    queue.hold(queue.submit(make_spec()).id)
-    queue.submit(make_spec(array=Array.parse("0-9")))
+    queue.runs.started(1, tokens[0], lease_s=300, log_path="/l", devices=())
+    queue.runs.started(2, tokens[1], lease_s=300, log_path="/l", devices=())
+    queue.jobs.cancel(2)
+    queue.requests.submit(make_spec(account=BOB))
+    queue.requests.submit(make_spec(gpus=2))
+    queue.jobs.hold(queue.requests.submit(make_spec()).id)
+    queue.requests.submit(make_spec(array=Array.parse("0-9")))
     connection = connect(store_url)
     assert [] == faults(dump(connection))
     yield connection
@@ -149,6 +149,7 @@ GOOD: dict[str, list[Any]] = {
     "set_limits": ["user:*", "running_gpus=2 queued_jobs=9!", "member:bob", "lab", "members:lab", "bob,eve"],
     "usage": [],
     "why": [5],
+    "listing": [5, 1, 99],
     "cancel": [4, "bob"],
     "hold": [4, ""],
     "release": [6, "root"],
@@ -157,7 +158,6 @@ GOOD: dict[str, list[Any]] = {
     "move_front": [4, 1, "bob"],
     "set_tags": [4, "a,b", "c", 1, "text", "bob", "failed", 1, 0, "bob"],
     "set_tags, of one that is forgotten": [99, "a", "", 0, "", "root", "failed", 1, 0, "bob"],
-    "notification_result": [99, "failed", 1, 0, "given_up", "text"],
     "settle": [1, 1],
     "drain": ["person", "why", "ada", "GPU-0", "GPU-1"],
     "resume": [2, "person", "deaths", "GPU-0", "GPU-1"],
@@ -172,7 +172,6 @@ ANYTHING = {
     ("edit", 5),
     ("started", 3),
     ("run_note", 2),
-    ("notification_result", 5),
     ("set_tags", 4),
     ("rebuild_marks", 5),
     ("release_claim", 2),
@@ -239,7 +238,7 @@ def test_good_arguments_are_no_error(store: redis.Redis, act: str) -> None:
     after = dump(store)
     assert [] == faults(after)
     assert (before == after) == (
-        act in {"rebuild_begin", "preempt", "rebuild_preemptions", "resume", "reserve", "usage", "why"}
+        act in {"rebuild_begin", "preempt", "rebuild_preemptions", "resume", "reserve", "usage", "why", "listing"}
     )
 
 
@@ -279,4 +278,4 @@ def test_no_sequence_of_calls_breaks_the_store(
         assert said is None or before == digest(client), (act, words)
     after = dump(client)
     assert [] == faults(after)
-    assert all(job.id for job in queue.live())
+    assert all(job.id for job in queue.jobs.live())

@@ -14,6 +14,7 @@ from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.job import JobState
 from gpuqueue.model.placement import Placement, Preference
 from gpuqueue.model.run import Ending
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -36,24 +37,24 @@ def client(store_url: str) -> Iterator[redis.Redis]:
 
 def site_of(queue: JobQueue, placement: Preference | None, *offers: Offer) -> None:
     """Serve devices in a site with this default placement."""
-    queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
+    queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
     serve(queue, *offers)
 
 
 def seek(queue: JobQueue, uuid: str, **offer: Any) -> Claim | Later | None:
     """Seek a job as the worker of a device does."""
-    return queue.seek(make_offer(uuid, **offer), worker=f"worker-{uuid}", lease_s=300, nonce=new_nonce())
+    return queue.runs.seek(make_offer(uuid, **offer), worker=f"worker-{uuid}", lease_s=300, nonce=new_nonce())
 
 
 def submitted(queue: JobQueue, **changes: Any) -> int:
     """Submit a job and return its id."""
-    return queue.submit(make_spec(**changes)).id
+    return queue.requests.submit(make_spec(**changes)).id
 
 
 def let_time_pass(client: redis.Redis, *job_ids: int) -> None:
     """Let the moment be over for which these jobs were left to a better device."""
     for job_id in job_ids:
-        assert client.hincrby(keys.job(job_id), "pl", -1000) > 0
+        assert client.hincrby(keys.job(job_id), stored.LEFT_SINCE_MS, -1000) > 0
 
 
 @pytest.mark.parametrize(("site", "said"), [(Preference.SPREAD, None), (Preference.PACK, SPREAD), (None, SPREAD)])
@@ -70,7 +71,7 @@ def test_a_job_goes_to_the_emptiest_device(queue: JobQueue, site: Preference | N
         assert Later(0.2) == seek(queue, "GPU-0", external_bytes=10 * GIB)
         assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the bell")
     assert Later(0.2) == seek(queue, "GPU-1", external_bytes=5 * GIB)
-    assert JobState.QUEUED is queue.get(job_id).state  # type: ignore[union-attr]
+    assert JobState.QUEUED is queue.jobs.get(job_id).state  # type: ignore[union-attr]
     found = must_claim(queue, "GPU-2", host="nodeB")
     assert (job_id, None) == (found.job_id, seek(queue, "GPU-0", external_bytes=10 * GIB))
 
@@ -100,7 +101,7 @@ def test_no_job_waits_for_its_place_longer_than_a_moment(queue: JobQueue, client
     let_time_pass(client, job_id)
     run = must_claim(queue, "GPU-0", external_bytes=5 * GIB)
     assert job_id == run.job_id
-    assert queue.release_claim(job_id, run.token, "full")
+    assert queue.runs.release_claim(job_id, run.token, "full")
     assert Later(0.2) == seek(queue, "GPU-0", external_bytes=5 * GIB)
 
 
@@ -108,7 +109,7 @@ def test_a_clock_that_was_set_back_keeps_no_job_waiting(queue: JobQueue, client:
     """A moment noted before the clock was set back does not keep a job waiting."""
     site_of(queue, Preference.SPREAD, make_offer("GPU-0", external_bytes=5 * GIB), make_offer("GPU-1"))
     job_id = submitted(queue)
-    client.hset(keys.job(job_id), "pl", queue.now_ms() + 10_000_000)
+    client.hset(keys.job(job_id), stored.LEFT_SINCE_MS, queue.now_ms() + 10_000_000)
 
     assert job_id == must_claim(queue, "GPU-0", external_bytes=5 * GIB).job_id
 
@@ -140,7 +141,7 @@ def test_a_device_that_would_not_be_better_is_not_waited_for(queue: JobQueue, ca
 def drained(queue: JobQueue, client: redis.Redis) -> None:
     """Drain the device as a user does."""
     del client
-    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="", by="ada")
+    queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="", by="ada")
 
 
 def silent(queue: JobQueue, client: redis.Redis) -> None:
@@ -185,7 +186,7 @@ def test_a_claim_leaves_a_few_jobs_and_then_takes_one(queue: JobQueue, client: r
 
     taken = must_claim(queue, "GPU-0", external_bytes=5 * GIB).job_id
     assert jobs[8] == taken
-    assert 8 == sum(client.hexists(keys.job(each), "pl") for each in jobs)
+    assert 8 == sum(client.hexists(keys.job(each), stored.LEFT_SINCE_MS) for each in jobs)
 
 
 def test_devices_fill_evenly(queue: JobQueue) -> None:
@@ -198,7 +199,7 @@ def test_devices_fill_evenly(queue: JobQueue) -> None:
     done = 0
     while done < 12:
         done += sum(isinstance(seek(queue, name), Claim) for name in names)
-    assert [3, 3, 3, 3] == [len(each.jobs) for each in queue.devices()]
+    assert [3, 3, 3, 3] == [len(each.jobs) for each in queue.devices.all()]
 
 
 def test_or_one_after_the_other(queue: JobQueue, client: redis.Redis) -> None:
@@ -213,7 +214,7 @@ def test_or_one_after_the_other(queue: JobQueue, client: redis.Redis) -> None:
         assert isinstance(seek(queue, "GPU-1"), Claim)
     assert seek(queue, "GPU-1") is None
     assert jobs[6] == must_claim(queue, "GPU-2").job_id
-    assert not client.hexists(keys.job(jobs[1]), "pl")
+    assert not client.hexists(keys.job(jobs[1]), stored.LEFT_SINCE_MS)
 
 
 def test_a_reserved_job_is_left_to_nobody(queue: JobQueue) -> None:
@@ -222,10 +223,10 @@ def test_a_reserved_job_is_left_to_nobody(queue: JobQueue) -> None:
     submitted(queue, mem_bytes=20 * GIB)
     run = must_claim(queue, "GPU-0")
     big = submitted(queue, mem_bytes=20 * GIB)
-    assert [big] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert [big] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     serve(queue, make_offer("GPU-1", device=make_device("GPU-1", total_bytes=48 * GIB)))
     done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
-    queue.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+    queue.runs.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
 
     assert big == must_claim(queue, "GPU-0").job_id
 
@@ -237,7 +238,7 @@ def test_what_it_costs_a_claim(queue: JobQueue, client: redis.Redis, devices: in
     claim(queue)  # the first claim may have to load the function first
     costs = {}
     for site in (None, Preference.SPREAD):
-        queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=site)
+        queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, placement=site)
         costs[site] = [calls_of(client, lambda: claim(queue))]  # no job waits
         submitted(queue)
         costs[site].append(calls_of(client, lambda: must_claim(queue)))

@@ -35,13 +35,13 @@ from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.job import ENDS, JobSpec, JobState, Level, WaitReason
 from gpuqueue.model.limits import Limits, Measure, Use
-from gpuqueue.model.placement import ANYWHERE, Placement, Preference
+from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.changes import Mark
 from gpuqueue.queue.connect import connect
-from gpuqueue.queue.device_matching import admits
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, Alive, Claim, Later, Offer, Reservation
@@ -138,8 +138,8 @@ class Site(RuleBasedStateMachine):
     @initialize(target=claims, batch=st.lists(jobs, min_size=6, max_size=12), order=orders)
     def open(self, batch: list[dict[str, Any]], order: list[str]) -> Any:
         """Open a site of two hosts with four cards, and submit and claim a first batch."""
-        self.queue.open(0)
-        self.queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=Preference.SPREAD)
+        self.queue.recovery.open(0)
+        self.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, placement=Preference.SPREAD)
         serve(self.queue, *(self.offer(uuid) for uuid in DEVICES))
         self._submit(batch)
         return multiple(*self._claims([*order, *order], again=False))
@@ -169,10 +169,10 @@ class Site(RuleBasedStateMachine):
             if not changes["requeue"]:
                 wanted["retries"] = Retries()
             with contextlib.suppress(Impossible, Refused, Found):  # no host fits, a limit, or the dedupe key is taken
-                job_id = self.queue.submit(make_spec(**wanted), ends=ends).id
+                job_id = self.queue.requests.submit(make_spec(**wanted), ends=ends).id
                 assert job_id not in self.acknowledged, "an id was given out twice"
                 self.acknowledged.add(job_id)
-                for bound in self.queue.limits().bounds(self.queue.uses()):
+                for bound in self.queue.rules.limits().bounds(self.queue.rules.uses()):
                     if bound.measure is Measure.QUEUED_JOBS and bound.used is not None:
                         assert bound.used <= bound.limit.most, "more wait than may"
 
@@ -199,18 +199,18 @@ class Site(RuleBasedStateMachine):
 
     def _claim(self, device: str, *, again: bool) -> Claim | None:
         nonce = new_nonce()
-        waiting = [job.id for job in self.queue.live() if job.reason is not WaitReason.ARRAY_LIMIT]
+        waiting = [job.id for job in self.queue.jobs.live() if job.reason is not WaitReason.ARRAY_LIMIT]
         fits = {job_id for job_id in waiting if self._fits(job_id, device)}
         claimed = self._sought(device, nonce, fits)
         if again and claimed is not None:
-            assert claimed == self.queue.claim(self.offer(device), worker=device, lease_s=300, nonce=nonce)
+            assert claimed == self.queue.runs.claim(self.offer(device), worker=device, lease_s=300, nonce=nonce)
         if claimed is None:
             assert not fits, f"nothing was claimed, and why says that {fits} fit"
             return None
         assert fits & {claimed.job_id, claimed.member and claimed.member.array_id}, (
             "it was claimed where why says that it does not fit"
         )
-        for bound in self.queue.limits().bounds(self.queue.uses()):
+        for bound in self.queue.rules.limits().bounds(self.queue.rules.uses()):
             if bound.measure is Measure.QUEUED_JOBS:
                 continue  # a later limit does not remove jobs that wait already
             if bound.whose in {claimed.spec.account.name, "@lab"} and bound.used is not None:
@@ -218,7 +218,10 @@ class Site(RuleBasedStateMachine):
         self.attempts[claimed.job_id] = self.attempts.get(claimed.job_id, 0) + 1
         assert claimed.attempt == self.attempts[claimed.job_id]
         self._remember(claimed)
-        assert all(admits(claimed.spec.placement, make_device(each, name=MODELS[each])) for each in claimed.devices)
+        wanted = claimed.spec.placement
+        assert not wanted.devices or set(claimed.devices) <= set(wanted.devices)
+        names = [MODELS[each] for each in claimed.devices]
+        assert all(any(fits_model(model, name) for model in wanted.models or (name,)) for name in names)
         return claimed
 
     def _remember(self, claimed: Claim) -> None:
@@ -229,18 +232,18 @@ class Site(RuleBasedStateMachine):
 
     def _sought(self, device: str, nonce: str, fits: set[int]) -> Claim | None:
         """Seek as a worker does. A job that is left to a better device is free for all once its moment is over."""
-        found = self.queue.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
+        found = self.queue.runs.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
         if isinstance(found, Later):
-            left = {job_id for job_id in fits if self.client.hexists(keys.job(job_id), "pl")}
+            left = {job_id for job_id in fits if self.client.hexists(keys.job(job_id), stored.LEFT_SINCE_MS)}
             assert left, "nothing was left, or something that does not fit"
             for job_id in left:
-                self.client.hincrby(keys.job(job_id), "pl", -1000)
-            found = self.queue.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
+                self.client.hincrby(keys.job(job_id), stored.LEFT_SINCE_MS, -1000)
+            found = self.queue.runs.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
             assert isinstance(found, Claim), "it waits for the sake of its place"
         return found
 
     def _fits(self, job_id: int, device: str) -> bool:
-        found = self.queue.why(job_id)
+        found = self.queue.jobs.why(job_id)
         if found is None or found.state is not JobState.QUEUED:
             return False
         return any(each.device == device and each.obstacle is Obstacle.FITS for each in found.devices)
@@ -248,14 +251,14 @@ class Site(RuleBasedStateMachine):
     @rule(claim=claims)
     def start(self, claim: Claim) -> None:
         """Report the start of a claim, possibly a stale one."""
-        self.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
+        self.queue.runs.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
 
     @rule(claim=claims)
     def heartbeat(self, claim: Claim) -> None:
         """Send a heartbeat for a claim. A stale one, whose job has another run by now, must not renew the lease."""
         alive = Alive(job_id=claim.job_id, token=claim.token, observed=dict.fromkeys(claim.devices, 0))
         before = self.client.zscore("{gq}:leases", claim.job_id)
-        verdicts = self.queue.heartbeat(self.offer(claim.devices[0]), [alive], lease_s=900)
+        verdicts = self.queue.devices.heartbeat(self.offer(claim.devices[0]), [alive], lease_s=900)
         if claim.token in verdicts.stale:
             assert before == self.client.zscore("{gq}:leases", claim.job_id)
 
@@ -264,7 +267,7 @@ class Site(RuleBasedStateMachine):
         """Finish a run, possibly more than once. Only the owner's first report counts."""
         ending = Ending.from_status(code)
         state = JobState.FAILED if code else JobState.SUCCEEDED
-        done = self.queue.finish(claim.job_id, claim.token, state=state, ending=ending, duration_s=1.0, devices=())
+        done = self.queue.runs.finish(claim.job_id, claim.token, state=state, ending=ending, duration_s=1.0, devices=())
         if done is not None and done.is_end:
             assert claim.job_id not in self.ended, "it ended twice"
         elif done is not None:
@@ -275,7 +278,7 @@ class Site(RuleBasedStateMachine):
         """End a run and queue its job again, unless the job was cancelled meanwhile or must not run twice."""
         again, ending = Again(reason=WaitReason.RETRY, later_s=later_s), Ending.from_status(1)
         queued = JobState.QUEUED
-        after = self.queue.finish(
+        after = self.queue.runs.finish(
             claim.job_id, claim.token, state=queued, ending=ending, duration_s=1.0, devices=(), again=again
         )
         assert after in {None, queued, JobState.CANCELLED, JobState.FAILED}
@@ -286,20 +289,20 @@ class Site(RuleBasedStateMachine):
         waiting = [each for each in self.client.zrange("{gq}:timers", 0, -1) if not each.startswith("d:")]
         for job_id in waiting:
             self.client.zadd("{gq}:timers", {job_id: 1})
-            self.client.hset(f"{{gq}}:j:{job_id}", "nb", 1)
-        self.queue.reap(loss_limit=3, lease_s=300, tick_s=1000)
+            self.client.hset(f"{{gq}}:j:{job_id}", stored.NOT_BEFORE_MS, 1)
+        self.queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=1000)
         left = set(self.client.zrange("{gq}:timers", 0, -1))
         assert not left & set(waiting)
 
     @rule(claim=claims)
     def lose(self, claim: Claim) -> None:
         """Report a run as lost, as a worker does that comes back and finds no process."""
-        self.queue.lose(claim.job_id, claim.token, loss_limit=3, detail="gone")
+        self.queue.runs.lose(claim.job_id, claim.token, loss_limit=3, detail="gone")
 
     @rule(claim=claims)
     def give_back(self, claim: Claim) -> None:
         """Release a claim, possibly a stale one. A released claim is no attempt."""
-        if self.queue.release_claim(claim.job_id, claim.token, "full"):
+        if self.queue.runs.release_claim(claim.job_id, claim.token, "full"):
             assert claim.token == self.tokens[claim.job_id][-1], "a claim was given back by an older one"
             self.attempts[claim.job_id] -= 1
 
@@ -307,7 +310,7 @@ class Site(RuleBasedStateMachine):
     def change(self, pick: int, act: str) -> None:
         """Cancel, hold or release a job."""
         if self.acknowledged:
-            getattr(self.queue, act)(sorted(self.acknowledged)[pick % len(self.acknowledged)])
+            getattr(self.queue.jobs, act)(sorted(self.acknowledged)[pick % len(self.acknowledged)])
 
     @rule(pick=st.integers(0, 1000), front=st.booleans(), tag=st.sampled_from(["a", "b"]))
     def move_and_mark(self, pick: int, tag: str, *, front: bool) -> None:
@@ -317,14 +320,14 @@ class Site(RuleBasedStateMachine):
         job_id = sorted(self.acknowledged)[pick % len(self.acknowledged)]
         mark = Mark(add=(tag,)) if front else Mark(remove=(tag,), note=tag)
         ended = None if (record := self.database.get(job_id)) is None or not record.job.state.is_end else record.job
-        self.queue.mark(job_id, mark, ended=ended)
+        self.queue.jobs.mark(job_id, mark, ended=ended)
         try:
-            assert self.queue.move(job_id, front=front) in {None, JobState.QUEUED, JobState.HELD}
+            assert self.queue.jobs.move(job_id, front=front) in {None, JobState.QUEUED, JobState.HELD}
         except Refused:
             assert JobState.QUEUED is not self._state_of(job_id)
 
     def _state_of(self, job_id: int) -> JobState | None:
-        job = self.queue.get(job_id)
+        job = self.queue.jobs.get(job_id)
         return None if job is None else job.state
 
     @rule(pick=st.integers(0, 1000), act=st.sampled_from(["cancel", "hold", "release"]), first=st.integers(0, 4))
@@ -332,7 +335,7 @@ class Site(RuleBasedStateMachine):
         """Cancel, hold or release some members of an array, whether they were claimed or not."""
         if self.acknowledged:
             part = Indexes.parse(f"{first}-{first + 1}")
-            self.queue.part(sorted(self.acknowledged)[pick % len(self.acknowledged)], act, part)
+            self.queue.jobs.part(sorted(self.acknowledged)[pick % len(self.acknowledged)], act, part)
 
     @rule(
         pick=st.integers(0, 1000),
@@ -356,21 +359,23 @@ class Site(RuleBasedStateMachine):
             return replace(spec, mem_bytes=mem * GIB, level=spec.level if level is None else level, waits=kept)
 
         with contextlib.suppress(BadRequest, Refused):
-            self.queue.edit(job_id, change, level=reported["level"], after=reported["after"], begin=reported["begin"])
+            self.queue.requests.edit(
+                job_id, change, level=reported["level"], after=reported["after"], begin=reported["begin"]
+            )
 
     @rule(pick=st.integers(0, 1000), times=st.sampled_from([0, 1, 3]))
     def edit_retries(self, pick: int, times: int) -> None:
         """Edit the number of retries. A pending retry cannot be removed, and a requeue by exit code 75 is no retry."""
         if not self.acknowledged:
             return
-        job = self.queue.get(sorted(self.acknowledged)[pick % len(self.acknowledged)])
+        job = self.queue.jobs.get(sorted(self.acknowledged)[pick % len(self.acknowledged)])
         if job is None or job.state not in {JobState.QUEUED, JobState.HELD} or job.tally or not job.spec.requeue:
             return
         attempt, code = self.again.get(job.id, (0, 0))
         retries = Retries(times=times, on=(RetryOn.ANY,)) if times else Retries()
         is_less = times < min(job.retries, job.spec.retries.times)
         try:
-            self.queue.edit(job.id, lambda spec: replace(spec, retries=retries))
+            self.queue.requests.edit(job.id, lambda spec: replace(spec, retries=retries))
         except (BadRequest, Refused) as error:  # may also concern the rest of the request, if it is impossible by now
             if "waits for its retry" in str(error):
                 assert is_less
@@ -381,19 +386,19 @@ class Site(RuleBasedStateMachine):
     @rule(placement=st.sampled_from([*Preference, None]))
     def place(self, placement: Preference | None) -> None:
         """Set the site's default placement."""
-        self.queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
+        self.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
 
     @rule(most=st.sampled_from([1, 2, 0]))
     def reserve(self, most: int) -> None:
         """Run the tick that reserves devices."""
-        standing = self.queue.reserve(after_s=0, most=most)
+        standing = self.queue.maintenance.reserve(after_s=0, most=most)
         held = [device for each in standing for device in each.devices]
         assert len(held) == len(set(held)), "a device is reserved for two jobs"
         assert not any(self._is_beyond(each) for each in standing), "a device is kept in vain"
 
     def _is_beyond(self, kept: Reservation) -> bool:
         """Return whether a limit stops a job from using its reservation."""
-        job, limits = self.queue.get(kept.job_id), self.queue.limits()
+        job, limits = self.queue.jobs.get(kept.job_id), self.queue.rules.limits()
         assert job is not None
         spec, count = job.spec, len(kept.devices)
         gives = [24 * GIB - HEADROOM_BYTES[each] for each in kept.devices]
@@ -401,15 +406,15 @@ class Site(RuleBasedStateMachine):
         asked = Use(running_jobs=1, running_gpus=count, running_mem=count * each_bytes)
         most = limits.of_pool(spec.pool).max_mem_bytes
         is_too_large = spec.placement.exclusive and most is not None and max(gives) > most
-        return is_too_large or limits.over(spec.account.name, asked, self.queue.uses()) is not None
+        return is_too_large or limits.over(spec.account.name, asked, self.queue.rules.uses()) is not None
 
     @rule()
     def be_kept_in_vain(self) -> None:
         """Make every reservation old enough that the next tick may drop it."""
         for job_id in self.client.zrange(keys.LIVE, 0, -1):
-            since, _, runs = (self.client.hget(keys.job(job_id), "rk") or "").partition(":")
+            since, _, runs = (self.client.hget(keys.job(job_id), stored.RESERVED_RUNS) or "").partition(":")
             if since:
-                self.client.hset(keys.job(job_id), "rk", f"1:{runs}")
+                self.client.hset(keys.job(job_id), stored.RESERVED_RUNS, f"1:{runs}")
         for whose, kept in self.client.hgetall(keys.KEPT_ROOM).items():
             *before, _, runs, shape = kept.split(":", 7)
             self.client.hset(keys.KEPT_ROOM, whose, ":".join((*before, "1", runs, shape)))
@@ -420,7 +425,7 @@ class Site(RuleBasedStateMachine):
 
         No claim may drop a reservation that the next tick would make again.
         """
-        for each in self.queue.reserve(after_s=0, most=1):
+        for each in self.queue.maintenance.reserve(after_s=0, most=1):
             for device in each.devices:
                 claimed = self._claim(device, again=False)
                 if claimed is not None:
@@ -435,16 +440,16 @@ class Site(RuleBasedStateMachine):
 
         Only lower priorities are preempted, and their devices are reserved for the waiting job.
         """
-        jobs, before = {job.id: job for job in self.queue.live()}, self._kept()
-        for victim, by in self.queue.preempt(PREEMPT, after_s=after_s, grace_s=60.0, most=2).items():
+        jobs, before = {job.id: job for job in self.queue.jobs.live()}, self._kept()
+        for victim, by in self.queue.maintenance.preempt(PREEMPT, after_s=after_s, grace_s=60.0, most=2).items():
             assert not after_s, "a fresh run was asked to go"
             assert JobState.RUNNING is jobs[victim].state
             assert jobs[victim].spec.requeue
             assert jobs[by].spec.level > jobs[victim].spec.level
-            assert self.client.hget(f"{{gq}}:j:{by}", "rv"), "nothing is reserved for the job"
+            assert self.client.hget(f"{{gq}}:j:{by}", stored.RESERVED), "nothing is reserved for the job"
         after = self._kept()
         for job_id in {*before, *after}:
-            reported = self.client.hget(keys.job(job_id), "rv") or ""
+            reported = self.client.hget(keys.job(job_id), stored.RESERVED) or ""
             assert after.get(job_id, set()) == {*filter(None, reported.split(","))}, "it lost a part of it"
 
     def _kept(self) -> dict[int, set[str]]:
@@ -459,7 +464,7 @@ class Site(RuleBasedStateMachine):
         """Report that a run was preempted, even if no preemption was requested or the claim is stale."""
         ending = Ending.stopped(EndingKind.PREEMPTED, -15)
         again = Again(reason=WaitReason.RETRY)
-        self.queue.finish(
+        self.queue.runs.finish(
             claim.job_id, claim.token, state=JobState.QUEUED, ending=ending, duration_s=1.0, devices=(), again=again
         )
 
@@ -467,12 +472,12 @@ class Site(RuleBasedStateMachine):
     def limit(self, written: str, of_pools: str) -> None:
         """Change the site's limits. Running jobs continue."""
         self.limited = written, of_pools
-        self.queue.set_limits(Limits.parse(written, of_pools, GROUPS))
+        self.queue.rules.set_limits(Limits.parse(written, of_pools, GROUPS))
 
     @rule(most=st.integers(1, 3))
     def age(self, most: int) -> None:
         """Run the aging tick."""
-        self.queue.age(after_s=0, most=most)
+        self.queue.maintenance.promote(after_s=0, most=most)
 
     @rule(claim=claims)
     def let_it_expire(self, claim: Claim) -> None:
@@ -481,15 +486,15 @@ class Site(RuleBasedStateMachine):
             return
         self.client.zadd("{gq}:leases", {str(claim.job_id): 1})
         self.client.hset("{gq}:meta", mapping={"reap": self.queue.now_ms(), "grace": 0})
-        self.queue.reap(loss_limit=3, lease_s=300, tick_s=1000)
+        self.queue.maintenance.reap(loss_limit=3, lease_s=300, tick_s=1000)
 
     @rule()
     def record(self) -> None:
         """Record the outbox in the history, after which the store drops ended jobs."""
-        self.ended.update({job.id: job.state for job in self.queue.live() if job.state in ENDS})
+        self.ended.update({job.id: job.state for job in self.queue.jobs.live() if job.state in ENDS})
         while self.recorder.record(0):
             pass
-        live = {job.id for job in self.queue.live()}
+        live = {job.id for job in self.queue.jobs.live()}
         self.recorded |= set(self.ended) - live
         assert {each: self.ended[each] for each in self.recorded} == self.database.states(self.recorded)
 
@@ -500,13 +505,13 @@ class Site(RuleBasedStateMachine):
         All jobs come back in their recorded state, and every run keeps its token.
         """
         self.record()
-        before, limits, waiting = self._standing(), self.queue.limits(), self._waiting()
+        before, limits, waiting = self._standing(), self.queue.rules.limits(), self._waiting()
         self.client.flushall()
         written, of_pools = self.limited
         site = replace(self.settings, limits=written, pool_limits=of_pools, groups="lab: ada bob")
         assert open_queue(self.queue, self.database, lease_s=300, settings=site) is not None
         after = self._standing()
-        assert (limits, waiting) == (self.queue.limits(), self._waiting())
+        assert (limits, waiting) == (self.queue.rules.limits(), self._waiting())
         wrong = [
             (each, before.get(each), after.get(each)) for each in before | after if before.get(each) != after.get(each)
         ]
@@ -516,7 +521,7 @@ class Site(RuleBasedStateMachine):
 
     def _waiting(self) -> dict[str, int]:
         """Return how many jobs of each user count towards `queued_jobs`."""
-        return {user: use.queued_jobs for user, use in self.queue.uses().items() if use.queued_jobs}
+        return {user: use.queued_jobs for user, use in self.queue.rules.uses().items() if use.queued_jobs}
 
     def _standing(self) -> dict[int, tuple[Any, ...]]:
         """Return the state of each job, as far as the old and the rebuilt store must agree on it."""
@@ -525,7 +530,7 @@ class Site(RuleBasedStateMachine):
                 *(job.state, job.attempt, job.losses, job.retries, job.requeues),
                 *(job.front, sorted(job.tags), job.note),
             )
-            for job in self.queue.live()
+            for job in self.queue.jobs.live()
         }
 
     # ---- invariants ----------------------------------------------------------------------------------------------
@@ -541,8 +546,8 @@ class Site(RuleBasedStateMachine):
 
         No older token becomes valid again, and no attempt is counted twice.
         """
-        for job in self.queue.live():
-            state, token, attempt = self.client.hmget(keys.job(job.id), "st", "tok", "at")
+        for job in self.queue.jobs.live():
+            state, token, attempt = self.client.hmget(keys.job(job.id), stored.STATE, stored.TOKEN, stored.ATTEMPTS)
             if state in {"starting", "running", "cancelling"} and not job.tally:  # an array has no run of its own
                 assert token == self.tokens[job.id][-1], "an older claim has the job again"
             assert int(attempt or 0) == self.attempts.get(job.id, 0), "its next claim would not be above its last"
@@ -550,22 +555,22 @@ class Site(RuleBasedStateMachine):
     @invariant()
     def no_device_is_promised_twice(self) -> None:
         """No device has more memory or slots allocated than it has."""
-        for device in self.queue.devices():
+        for device in self.queue.devices.all():
             assert device.allocated_bytes <= device.device.total_bytes
             assert len(device.jobs) <= SLOTS
 
     @invariant()
     def who_wants_a_device_alone_is_alone(self) -> None:
         """An exclusive job is alone on its device, and the device status says so."""
-        alone = {job.id for job in self.queue.live() if job.spec.placement.exclusive}
-        for device in self.queue.devices():
+        alone = {job.id for job in self.queue.jobs.live() if job.spec.placement.exclusive}
+        for device in self.queue.devices.all():
             assert device.exclusive == bool(alone.intersection(device.jobs))
             assert not device.exclusive or len(device.jobs) == 1
 
     @invariant()
     def nothing_that_was_acknowledged_is_gone(self) -> None:
         """No acknowledged job disappears, and an ended job keeps its final state."""
-        live = self.queue.live()
+        live = self.queue.jobs.live()
         states = {job.id: job.state for job in live}
         assert self.acknowledged - self.recorded == {job.id for job in live if job.member is None}
         for job_id, state in self.ended.items():

@@ -32,7 +32,9 @@ def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store_url: str
     """
     serve(queue, *(make_offer(uuid, host=host) for uuid, host in DEVICES.items()))
     for number in range(JOBS):
-        queue.submit(make_spec(mem_bytes=(1 + number % 23) * GIB, gpus=1 + (number % 7 == 0) + 2 * (number % 11 == 0)))
+        queue.requests.submit(
+            make_spec(mem_bytes=(1 + number % 23) * GIB, gpus=1 + (number % 7 == 0) + 2 * (number % 11 == 0))
+        )
     runs: Counter[int] = Counter()
     over: list[str] = []
     lock = threading.Lock()

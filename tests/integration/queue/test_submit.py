@@ -17,28 +17,28 @@ def test_a_submitted_job_waits_and_is_told_to_the_outbox(queue: JobQueue) -> Non
     """A submitted job waits, and the same script writes it to the outbox, so neither exists without the other."""
     spec = make_spec(env={"A": "\udc80"})
 
-    job = queue.submit(spec)
+    job = queue.requests.submit(spec)
 
     assert (1, JobState.QUEUED, WaitReason.DEVICE) == (job.id, *_standing(queue, job.id))
-    assert spec == queue.get(1).spec  # type: ignore[union-attr]
-    (event,) = queue.events("0-0")
+    assert spec == queue.jobs.get(1).spec  # type: ignore[union-attr]
+    (event,) = queue.outbox.events("0-0")
     assert (Act.SUBMIT, 1, JobState.QUEUED, 0) == (event.act, event.job_id, event.state, event.attempt)
-    assert (1, 0) == queue.counts()
+    assert (1, 0) == queue.jobs.counts()
 
 
 def _standing(queue: JobQueue, job_id: int) -> tuple[JobState, WaitReason | None]:
-    job = queue.get(job_id)
+    job = queue.jobs.get(job_id)
     assert job is not None
     return job.state, job.reason
 
 
 def test_a_submit_sent_twice_makes_one_job(queue: JobQueue) -> None:
     """A submit that is sent twice with one nonce makes one job. The first reply may get lost."""
-    first = queue.submit(make_spec(), nonce="abc")
-    again = queue.submit(make_spec(), nonce="abc")
+    first = queue.requests.submit(make_spec(), nonce="abc")
+    again = queue.requests.submit(make_spec(), nonce="abc")
 
     assert (first.id, first.submitted_at) == (again.id, again.submitted_at)
-    assert 1 == len(queue.events("0-0"))
+    assert 1 == len(queue.outbox.events("0-0"))
 
 
 def test_what_no_device_could_ever_run_is_refused_at_once(queue: JobQueue) -> None:
@@ -49,16 +49,16 @@ def test_what_no_device_could_ever_run_is_refused_at_once(queue: JobQueue) -> No
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", headroom_bytes=GIB), make_offer("GPU-2", host="nodeB"))
 
     with pytest.raises(Impossible, match=r"80G asked for, but the largest device can give 24G"):
-        queue.submit(make_spec(mem_bytes=80 * GIB))
+        queue.requests.submit(make_spec(mem_bytes=80 * GIB))
     with pytest.raises(Impossible, match="no host has more than 2"):
-        queue.submit(make_spec(gpus=3))
+        queue.requests.submit(make_spec(gpus=3))
     with pytest.raises(Impossible, match="24G on each of 2 devices"):
-        queue.submit(make_spec(gpus=2, mem_bytes=24 * GIB))
+        queue.requests.submit(make_spec(gpus=2, mem_bytes=24 * GIB))
     with pytest.raises(Impossible, match="no device is in pool fast"):
-        queue.submit(make_spec(pool="fast"))
+        queue.requests.submit(make_spec(pool="fast"))
 
-    assert [] == queue.events("0-0")
-    assert 24 * GIB == queue.submit(make_spec(mem_bytes=24 * GIB)).spec.mem_bytes
+    assert [] == queue.outbox.events("0-0")
+    assert 24 * GIB == queue.requests.submit(make_spec(mem_bytes=24 * GIB)).spec.mem_bytes
 
 
 def test_what_a_claim_would_not_give_is_not_taken_in(queue: JobQueue) -> None:
@@ -70,12 +70,12 @@ def test_what_a_claim_would_not_give_is_not_taken_in(queue: JobQueue) -> None:
     serve(queue, make_offer(device=device))
 
     with pytest.raises(Impossible, match="the largest device can give"):
-        queue.submit(make_spec(mem_bytes=device.total_bytes))
+        queue.requests.submit(make_spec(mem_bytes=device.total_bytes))
 
 
 def test_with_no_device_known_nothing_is_called_impossible(queue: JobQueue) -> None:
     """While no device is known, no job is refused as impossible: the workers may come later."""
-    assert JobState.QUEUED is queue.submit(make_spec(mem_bytes=500 * GIB)).state
+    assert JobState.QUEUED is queue.requests.submit(make_spec(mem_bytes=500 * GIB)).state
 
 
 def test_a_store_that_was_never_opened_takes_no_job(store_url: str) -> None:
@@ -86,7 +86,7 @@ def test_a_store_that_was_never_opened_takes_no_job(store_url: str) -> None:
     unopened = JobQueue(store_url)
 
     with pytest.raises(StoreNotReady, match="gpuqueue up"):
-        unopened.submit(make_spec())
+        unopened.requests.submit(make_spec())
     unopened.close()
 
 
@@ -97,9 +97,9 @@ def test_a_new_store_goes_on_above_the_books_last_id(store_url: str) -> None:
     """
     reopened = JobQueue(store_url)
 
-    assert reopened.open(41)
-    assert not reopened.open(0)
-    assert 42 == reopened.submit(make_spec()).id
+    assert reopened.recovery.open(41)
+    assert not reopened.recovery.open(0)
+    assert 42 == reopened.requests.submit(make_spec()).id
     reopened.close()
 
 
@@ -108,19 +108,22 @@ def test_a_store_that_is_not_there_is_one_clear_line() -> None:
     nowhere = JobQueue("unix:///nonexistent/store.sock")
 
     with pytest.raises(StoreUnreachable, match=r"does not answer: is it running\? Start it with gpuqueue up"):
-        nowhere.submit(make_spec())
+        nowhere.requests.submit(make_spec())
     nowhere.close()
 
 
 def test_live_jobs_are_listed_in_order_page_by_page(queue: JobQueue) -> None:
     """Live jobs are listed by id, page by page, whatever their priority or user."""
     serve(queue)
-    ids = [queue.submit(make_spec(account=BOB, level=Level.LOW)).id, queue.submit(make_spec(level=Level.URGENT)).id]
+    ids = [
+        queue.requests.submit(make_spec(account=BOB, level=Level.LOW)).id,
+        queue.requests.submit(make_spec(level=Level.URGENT)).id,
+    ]
     must_claim(queue)
 
-    assert ids == [job.id for job in queue.live()]
-    assert ids[1:] == [job.id for job in queue.live(after=ids[0])]
-    assert ids[:1] == [job.id for job in queue.live(limit=1)]
+    assert ids == [job.id for job in queue.jobs.live()]
+    assert ids[1:] == [job.id for job in queue.jobs.live(after=ids[0])]
+    assert ids[:1] == [job.id for job in queue.jobs.live(limit=1)]
 
 
 def test_a_script_given_nonsense_writes_nothing(queue: JobQueue, store_url: str) -> None:
@@ -139,5 +142,5 @@ def test_a_script_given_nonsense_writes_nothing(queue: JobQueue, store_url: str)
 
     assert before == sorted(client.keys("*"))
     serve(queue)
-    assert queue.submit(make_spec()).id == must_claim(queue).job_id
+    assert queue.requests.submit(make_spec()).id == must_claim(queue).job_id
     client.close()

@@ -12,6 +12,7 @@ import redis
 from bounded import until
 from factories import make_offer, make_spec, must_claim
 
+from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -53,14 +54,14 @@ def serve_box(queue: JobQueue, groups: Sequence[tuple[int, int]], held: dict[int
     for card in range(cards):
         near = {f"GPU-{other}": steps(groups, card, other) for other in range(cards) if other != card}
         offer = make_offer(f"GPU-{card}", external_bytes=held.get(card, 0))
-        queue.announce(offer, worker=f"worker-{card}", pid=1, boot_id="b", near=near)
-        queue.heartbeat(offer, [], lease_s=300)
+        queue.devices.announce(offer, worker=f"worker-{card}", pid=1, boot_id="b", near=near)
+        queue.devices.heartbeat(offer, [], lease_s=300)
 
 
 def seek(queue: JobQueue, card: int, held: dict[int, int]) -> Claim | Later | None:
     """Seek a job as the worker of a card does."""
     offer = make_offer(f"GPU-{card}", external_bytes=held.get(card, 0))
-    return queue.seek(offer, worker=f"worker-{card}", lease_s=300, nonce=new_nonce())
+    return queue.runs.seek(offer, worker=f"worker-{card}", lease_s=300, nonce=new_nonce())
 
 
 def spread_of(groups: Sequence[tuple[int, int]], cards: Sequence[int]) -> int:
@@ -71,7 +72,7 @@ def spread_of(groups: Sequence[tuple[int, int]], cards: Sequence[int]) -> int:
 def test_a_pair_is_linked(queue: JobQueue) -> None:
     """A gang of two gets a linked pair, even where the fullest card, which is otherwise preferred, is another one."""
     serve_box(queue, PAIRS, {5: GIB})
-    queue.submit(make_spec(gpus=2))
+    queue.requests.submit(make_spec(gpus=2))
 
     assert ("GPU-2", "GPU-3") == must_claim(queue, "GPU-2").devices
 
@@ -83,17 +84,17 @@ def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, client:
     """
     held = {1: 24 * GIB, 5: GIB, 4: 24 * GIB}
     serve_box(queue, PAIRS, held)
-    job_id = queue.submit(make_spec(gpus=2)).id
+    job_id = queue.requests.submit(make_spec(gpus=2)).id
 
     with Doorbell(queue.url) as wakeups:
         assert Later(0.2) == seek(queue, 0, held)
         assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the bell")
-    client.hincrby(keys.job(job_id), "pl", -1000)
+    client.hincrby(keys.job(job_id), stored.LEFT_SINCE_MS, -1000)
     late = seek(queue, 0, held)
     assert isinstance(late, Claim)
     assert ("GPU-0", "GPU-2") == late.devices  # GPU-2 is on the same node
 
-    queue.release_claim(job_id, late.token, "full")
+    queue.runs.release_claim(job_id, late.token, "full")
     better = seek(queue, 3, held)
     assert isinstance(better, Claim)
     assert ("GPU-3", "GPU-2") == better.devices
@@ -105,7 +106,7 @@ def test_four_stand_on_one_node(queue: JobQueue) -> None:
     The devices are listed in the order in which the set grew.
     """
     serve_box(queue, PAIRS, {})
-    queue.submit(make_spec(gpus=4))
+    queue.requests.submit(make_spec(gpus=4))
 
     assert ("GPU-6", "GPU-7", "GPU-4", "GPU-5") == must_claim(queue, "GPU-6").devices
 
@@ -122,9 +123,9 @@ def test_no_set_of_those_that_are_free_is_better(queue: JobQueue, client: redis.
         free = sorted(chance.sample(range(8), chance.randint(n, 8)))
         held = {card: 24 * GIB for card in range(8) if card not in free} | dict.fromkeys(free[:1], GIB)
         client.flushall()
-        queue.open(0)
+        queue.recovery.open(0)
         serve_box(queue, groups, held)
-        queue.submit(make_spec(gpus=n))
+        queue.requests.submit(make_spec(gpus=n))
 
         found = next(won for card in free if isinstance(won := seek(queue, card, held), Claim))
 
@@ -139,6 +140,6 @@ def test_what_an_older_or_odd_worker_told_is_no_topology(queue: JobQueue, client
     serve_box(queue, PAIRS, {2: GIB}, cards=4)
     for card in range(4):
         client.hset(keys.FACTS, f"GPU-{card}", "no JSON" if near is None else str(near).replace("'", '"'))
-    queue.submit(make_spec(gpus=2))
+    queue.requests.submit(make_spec(gpus=2))
 
     assert ("GPU-0", "GPU-2") == must_claim(queue, "GPU-0").devices

@@ -21,7 +21,7 @@ from gpuqueue.text.units import GIB
 
 def why(queue: JobQueue, job_id: int) -> Explanation:
     """Return why a job waits, which the queue must know."""
-    found = queue.why(job_id)
+    found = queue.jobs.why(job_id)
     assert found is not None
     return found
 
@@ -44,8 +44,8 @@ def test_each_obstacle_is_told(queue: JobQueue) -> None:
         make_offer("GPU-external", external_bytes=15 * GIB, pool="p"),
         make_offer("GPU-slots", slots=0, pool="p"),
     )
-    queue.drain(["GPU-drained"], origin=DrainOrigin.PERSON, why="", by="ada")
-    job_id = queue.submit(make_spec(mem_bytes=10 * GIB, pool="p")).id
+    queue.devices.drain(["GPU-drained"], origin=DrainOrigin.PERSON, why="", by="ada")
+    job_id = queue.requests.submit(make_spec(mem_bytes=10 * GIB, pool="p")).id
 
     assert {
         "GPU-fits": Obstacle.FITS,
@@ -64,11 +64,11 @@ def test_who_is_in_the_way_is_told_in_bytes(queue: JobQueue) -> None:
     It also reports what external processes and the headroom leave.
     """
     serve(queue, make_offer(headroom_bytes=GIB, external_bytes=2 * GIB))
-    queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
-    queue.submit(make_spec(mem_bytes=5 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
+    queue.requests.submit(make_spec(mem_bytes=5 * GIB))
     must_claim(queue, external_bytes=2 * GIB)
     must_claim(queue, external_bytes=2 * GIB)
-    job_id = queue.submit(make_spec(mem_bytes=12 * GIB)).id
+    job_id = queue.requests.submit(make_spec(mem_bytes=12 * GIB)).id
 
     found = why(queue, job_id)
 
@@ -88,9 +88,9 @@ def test_a_start_is_not_promised_to_who_has_others_before_it(queue: JobQueue) ->
     Regression: the last of six jobs got the start time of the first.
     """
     serve(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
-    jobs = [queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0)).id for _ in range(6)]
+    jobs = [queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0)).id for _ in range(6)]
 
     first, *_, last = (why(queue, job_id).start for job_id in jobs)
 
@@ -117,10 +117,10 @@ def test_only_who_takes_the_room_is_a_rival(queue: JobQueue, mem_bytes: int, mor
     """
     cpu = make_device("cpu-a", kind=DeviceKind.CPU)
     serve(queue, make_offer(), make_offer("cpu-a", device=cpu, slots=0))
-    queue.submit(make_spec(mem_bytes=23 * GIB, time_limit_s=3600.0))
+    queue.requests.submit(make_spec(mem_bytes=23 * GIB, time_limit_s=3600.0))
     must_claim(queue)
-    queue.submit(make_spec(mem_bytes=mem_bytes, **more))
-    start = why(queue, queue.submit(make_spec(mem_bytes=15 * GIB)).id).start
+    queue.requests.submit(make_spec(mem_bytes=mem_bytes, **more))
+    start = why(queue, queue.requests.submit(make_spec(mem_bytes=15 * GIB)).id).start
 
     assert start is not None
     assert rivals == start.rivals
@@ -133,9 +133,9 @@ def test_a_start_that_nobody_can_know_is_none(queue: JobQueue) -> None:
     The queue does not end external processes.
     """
     serve(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     must_claim(queue)
-    job_id = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    job_id = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert why(queue, job_id).start.at_ms is None  # type: ignore[union-attr]
 
     serve(queue, make_offer(external_bytes=10 * GIB))
@@ -145,16 +145,16 @@ def test_a_start_that_nobody_can_know_is_none(queue: JobQueue) -> None:
 def test_the_place_in_the_order(queue: JobQueue) -> None:
     """`why` counts jobs of higher priority, users with less usage, and earlier jobs of the same user of any shape."""
     serve(queue, make_offer(slots=1))
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)  # Ada has used something now
     for mem_bytes in (GIB, 2 * GIB):
-        queue.submit(make_spec(mem_bytes=mem_bytes))
-    job_id = queue.submit(make_spec()).id
-    queue.submit(make_spec())
+        queue.requests.submit(make_spec(mem_bytes=mem_bytes))
+    job_id = queue.requests.submit(make_spec()).id
+    queue.requests.submit(make_spec())
     for level in (Level.HIGH, Level.URGENT, Level.LOW):
-        queue.submit(make_spec(level=level))
+        queue.requests.submit(make_spec(level=level))
     for _ in range(3):
-        queue.submit(make_spec(account=BOB))
+        queue.requests.submit(make_spec(account=BOB))
 
     found = why(queue, job_id)
 
@@ -165,11 +165,11 @@ def test_the_place_in_the_order(queue: JobQueue) -> None:
 def test_a_device_that_is_kept_says_for_whom(queue: JobQueue) -> None:
     """A reserved device names the job that it is reserved for, and that job gets a start."""
     serve(queue)
-    queue.submit(make_spec(mem_bytes=4 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=4 * GIB))
     must_claim(queue)
-    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
-    queue.reserve(after_s=0, most=1)
-    small = queue.submit(make_spec(mem_bytes=4 * GIB, account=BOB)).id
+    large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
+    queue.maintenance.reserve(after_s=0, most=1)
+    small = queue.requests.submit(make_spec(mem_bytes=4 * GIB, account=BOB)).id
 
     (device,) = why(queue, small).devices
 
@@ -193,13 +193,18 @@ def test_a_run_in_the_way_is_told_though_the_device_is_kept(
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for uuid, limit_s in (("GPU-0", None), ("GPU-1", 3600.0)):
-        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
         must_claim(queue, uuid)
-    kept = queue.submit(make_spec(mem_bytes=13 * GIB)).id
-    others = [queue.submit(make_spec(mem_bytes=size, placement=Placement(devices=("GPU-1",)))).id for _ in range(count)]
+    kept = queue.requests.submit(make_spec(mem_bytes=13 * GIB)).id
+    others = [
+        queue.requests.submit(make_spec(mem_bytes=size, placement=Placement(devices=("GPU-1",)))).id
+        for _ in range(count)
+    ]
     before = why(queue, others[0]).start
 
-    assert [(kept, ("GPU-1",))] == [(each.job_id, each.devices) for each in queue.reserve(after_s=0, most=1)]
+    assert [(kept, ("GPU-1",))] == [
+        (each.job_id, each.devices) for each in queue.maintenance.reserve(after_s=0, most=1)
+    ]
     start = why(queue, others[-1]).start
 
     assert before is not None
@@ -212,12 +217,12 @@ def test_a_run_in_the_way_is_told_though_the_device_is_kept(
 def test_who_comes_later_and_passes_is_a_rival_where_a_device_is_kept_for_it(queue: JobQueue) -> None:
     """A later job with a reservation on the device is a rival, although no job is before this one in the order."""
     serve(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
-    kept = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW)).id
-    assert [kept] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    kept = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW)).id
+    assert [kept] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
-    found = why(queue, queue.submit(make_spec(mem_bytes=10 * GIB, level=Level.HIGH)).id)
+    found = why(queue, queue.requests.submit(make_spec(mem_bytes=10 * GIB, level=Level.HIGH)).id)
 
     assert (0, 0, 0) == (found.higher, found.theirs, found.own_before)
     assert found.start is not None
@@ -230,11 +235,11 @@ def test_where_only_what_is_kept_is_in_the_way_no_start_is_told(queue: JobQueue)
     The memory is free, and no end of a run changes that.
     """
     serve(queue)
-    queue.submit(make_spec(mem_bytes=8 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=8 * GIB))
     must_claim(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB))
-    queue.reserve(after_s=0, most=1)
-    beside, beyond = (queue.submit(make_spec(mem_bytes=size * GIB)).id for size in (4, 5))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
+    queue.maintenance.reserve(after_s=0, most=1)
+    beside, beyond = (queue.requests.submit(make_spec(mem_bytes=size * GIB)).id for size in (4, 5))
 
     assert why(queue, beyond).start is None
     assert {"GPU-0": Obstacle.KEPT} == verdicts(queue, beyond)
@@ -247,9 +252,9 @@ def test_where_only_what_is_kept_is_in_the_way_no_start_is_told(queue: JobQueue)
 def test_a_gang_with_room_on_too_few_devices(queue: JobQueue) -> None:
     """A gang waits where too few devices have room. A device with room for one member does not suffice."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    queue.submit(make_spec(mem_bytes=20 * GIB))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
     must_claim(queue, "GPU-0")
-    gang = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    gang = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
 
     assert {"GPU-0": Obstacle.MEMORY, "GPU-1": Obstacle.ALONE} == verdicts(queue, gang)
 
@@ -257,11 +262,11 @@ def test_a_gang_with_room_on_too_few_devices(queue: JobQueue) -> None:
 def test_what_runs_has_ended_or_never_was(queue: JobQueue) -> None:
     """`why` has no verdicts for a job that does not wait, and is None for an unknown job."""
     serve(queue)
-    queue.submit(make_spec())
+    queue.requests.submit(make_spec())
     must_claim(queue)
 
     assert (JobState.STARTING, ()) == (why(queue, 1).state, why(queue, 1).devices)
-    assert queue.why(77) is None
+    assert queue.jobs.why(77) is None
 
 
 def _random_site(queue: JobQueue, chance: random.Random) -> list[str]:
@@ -276,7 +281,7 @@ def _random_site(queue: JobQueue, chance: random.Random) -> list[str]:
         serve(queue, make_offer(uuid, **offer))
         for _ in range(chance.randrange(3)):
             limit_s = chance.choice([None, 600.0, 7200.0])
-            queue.submit(make_spec(mem_bytes=chance.randrange(1, 15) * GIB, time_limit_s=limit_s))
+            queue.requests.submit(make_spec(mem_bytes=chance.randrange(1, 15) * GIB, time_limit_s=limit_s))
             claim(queue, uuid, external_bytes=offer["external_bytes"])
         offers[uuid] = offer
     return devices
@@ -293,11 +298,11 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
     """
     chance = random.Random(seed)  # noqa: S311 - the same sites each time
     devices = _random_site(queue, chance)
-    for job in queue.live():
+    for job in queue.jobs.live():
         if job.state is JobState.QUEUED:
-            queue.cancel(job.id)
-    kept = queue.submit(make_spec(mem_bytes=chance.randrange(15, 24) * GIB, account=BOB)).id
-    queue.reserve(after_s=0, most=1)
+            queue.jobs.cancel(job.id)
+    kept = queue.requests.submit(make_spec(mem_bytes=chance.randrange(15, 24) * GIB, account=BOB)).id
+    queue.maintenance.reserve(after_s=0, most=1)
     wanted: dict[str, Any] = {
         "mem_bytes": chance.randrange(1, 20) * GIB,
         "gpus": chance.choice([1, 1, 1, 2]),
@@ -307,14 +312,14 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
         "level": Level.URGENT,
     }
     try:
-        job_id = queue.submit(make_spec(**wanted)).id
+        job_id = queue.requests.submit(make_spec(**wanted)).id
     except Impossible:  # this random site has no such device, and the submit was refused
         return
     said: dict[str, Verdict] = {each.device: each for each in why(queue, job_id).devices}
 
     for uuid in devices:
         offer = make_offer(uuid, external_bytes=offers[uuid]["external_bytes"])
-        claimed = queue.claim(offer, worker="w", lease_s=300, nonce=f"ab{devices.index(uuid)}")
+        claimed = queue.runs.claim(offer, worker="w", lease_s=300, nonce=f"ab{devices.index(uuid)}")
         if claimed is not None and claimed.job_id != job_id:  # the job with the reservation goes first
             assert claimed.job_id == kept
             return
@@ -329,20 +334,20 @@ def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
     Regression: a job on two devices, one of them drained, was earlier in the order, so no start was reported.
     """
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
-    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     run = must_claim(queue)
-    queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2))
-    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2))
+    queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
     both = Placement(devices=("GPU-0", "GPU-1"))
-    waits = queue.submit(make_spec(mem_bytes=20 * GIB, placement=both)).id
+    waits = queue.requests.submit(make_spec(mem_bytes=20 * GIB, placement=both)).id
 
     found = why(queue, waits)
 
     assert found.start is not None
     assert (1, 0, (run.job_id,)) == (found.own_before, found.start.rivals, found.start.blockers)
     assert found.start.at_ms is not None
-    queue.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
-    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT))
+    queue.devices.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT))
     must_claim(queue, "GPU-1")
     start = why(queue, waits).start
     assert start is not None
@@ -360,12 +365,12 @@ def test_who_is_gone_before_the_device_is_needed_starts_before(
     """
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
     for uuid, hours in (("GPU-0", 1), ("GPU-1", 2)):
-        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0 * hours))
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0 * hours))
         must_claim(queue, uuid)
-    both = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
-    assert [both] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    both = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    assert [both] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
-    found = why(queue, queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=time_limit_s)).id)
+    found = why(queue, queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=time_limit_s)).id)
 
     first, second = (device.runs[0].ends_ms for device in sorted(found.devices, key=lambda each: each.device))
     assert found.start is not None

@@ -24,7 +24,7 @@ HOUR_MS = 3600_000
 
 def limit(queue: JobQueue, limits: str) -> None:
     """Set these limits; ada and bob are the group @lab."""
-    queue.set_limits(Limits.parse(limits, "", {"lab": ("ada", "bob")}))
+    queue.rules.set_limits(Limits.parse(limits, "", {"lab": ("ada", "bob")}))
 
 
 def two_cards(queue: JobQueue) -> None:
@@ -34,13 +34,13 @@ def two_cards(queue: JobQueue) -> None:
 
 def run(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> int:
     """Start a job on a device and return its id."""
-    queue.submit(make_spec(**changes))
+    queue.requests.submit(make_spec(**changes))
     return must_claim(queue, uuid).job_id
 
 
 def why(queue: JobQueue, job_id: int) -> tuple[Explanation, Start]:
     """Return the explanation of a job and its earliest start."""
-    found = queue.why(job_id)
+    found = queue.jobs.why(job_id)
     assert found is not None
     assert found.start is not None
     return found, found.start
@@ -55,7 +55,7 @@ def test_who_waits_for_a_device_and_a_limit_starts_when_both_have_room(queue: Jo
     limit(queue, "ada: running_mem=24G")
     long = run(queue, "GPU-1", mem_bytes=14 * GIB, time_limit_s=7200.0)
     external_processes = run(queue, account=BOB, mem_bytes=18 * GIB, time_limit_s=3600.0)
-    waits = queue.submit(make_spec(mem_bytes=11 * GIB, placement=Placement(devices=("GPU-0",)))).id
+    waits = queue.requests.submit(make_spec(mem_bytes=11 * GIB, placement=Placement(devices=("GPU-0",)))).id
 
     found, start = why(queue, waits)
 
@@ -77,7 +77,7 @@ def test_room_under_all_limits_is_that_of_the_last(queue: JobQueue) -> None:
     limit(queue, "ada: running_jobs=1; @lab: running_jobs=2")
     run(queue, time_limit_s=3600.0)
     last = run(queue, account=BOB, time_limit_s=7200.0)
-    waits = queue.submit(make_spec()).id
+    waits = queue.requests.submit(make_spec()).id
 
     found, start = why(queue, waits)
 
@@ -86,7 +86,7 @@ def test_room_under_all_limits_is_that_of_the_last(queue: JobQueue) -> None:
     assert (found.room.at_ms, ()) == (start.at_ms, start.blockers)
     first = found.devices[0].runs
     assert found.room.at_ms == min(each.ends_ms or 0 for each in first), "either of them makes room under the group's"
-    queue.cancel(last)
+    queue.jobs.cancel(last)
 
 
 def test_no_start_is_told_where_a_run_under_the_limit_has_no_time_limit(queue: JobQueue) -> None:
@@ -95,7 +95,7 @@ def test_no_start_is_told_where_a_run_under_the_limit_has_no_time_limit(queue: J
     limit(queue, "ada: running_jobs=1")
     endless = run(queue, "GPU-1")
     run(queue, account=BOB, mem_bytes=20 * GIB, time_limit_s=3600.0)
-    waits = queue.submit(make_spec(mem_bytes=20 * GIB, placement=Placement(devices=("GPU-0",)))).id
+    waits = queue.requests.submit(make_spec(mem_bytes=20 * GIB, placement=Placement(devices=("GPU-0",)))).id
 
     found, start = why(queue, waits)
 
@@ -118,9 +118,9 @@ def test_no_start_is_told_where_the_room_under_the_limit_is_kept(
     limit(queue, "@lab: running_mem=8G")
     for lasts in (1, 4):
         run(queue, account=BOB, mem_bytes=4 * GIB, time_limit_s=3600.0 * lasts)
-    large = queue.submit(make_spec(mem_bytes=8 * GIB)).id
-    queue.reserve(after_s=0, most=1)
-    waits = queue.submit(make_spec(account=BOB, mem_bytes=2 * GIB, time_limit_s=hours and hours * 3600.0)).id
+    large = queue.requests.submit(make_spec(mem_bytes=8 * GIB)).id
+    queue.maintenance.reserve(after_s=0, most=1)
+    waits = queue.requests.submit(make_spec(account=BOB, mem_bytes=2 * GIB, time_limit_s=hours and hours * 3600.0)).id
 
     found, start = why(queue, waits)
 
@@ -136,9 +136,9 @@ def test_what_is_kept_beside_is_in_nobodys_way(queue: JobQueue) -> None:
     serve(queue)
     limit(queue, "@lab: running_mem=16G")
     run(queue, account=BOB, mem_bytes=14 * GIB, time_limit_s=3600.0)
-    queue.submit(make_spec(mem_bytes=8 * GIB))
-    queue.reserve(after_s=0, most=1)
-    waits = queue.submit(make_spec(account=BOB, mem_bytes=3 * GIB)).id
+    queue.requests.submit(make_spec(mem_bytes=8 * GIB))
+    queue.maintenance.reserve(after_s=0, most=1)
+    waits = queue.requests.submit(make_spec(account=BOB, mem_bytes=3 * GIB)).id
 
     found, start = why(queue, waits)
 
@@ -168,9 +168,9 @@ def test_who_goes_before_it_under_the_limit_is_a_rival(
     two_cards(queue)
     limit(queue, "@lab: running_mem=8G")
     run(queue, mem_bytes=8 * GIB, time_limit_s=3600.0)
-    queue.submit(make_spec(**{"mem_bytes": 5 * GIB, "account": account, **more}))
-    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
-    found, start = why(queue, queue.submit(make_spec(account=ADA, mem_bytes=4 * GIB)).id)
+    queue.requests.submit(make_spec(**{"mem_bytes": 5 * GIB, "account": account, **more}))
+    queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    found, start = why(queue, queue.requests.submit(make_spec(account=ADA, mem_bytes=4 * GIB)).id)
 
     assert found.room is not None
     assert (found.room.at_ms, rivals) == (start.room_ms, start.rivals)
@@ -182,7 +182,7 @@ def test_who_fills_a_limit_that_has_room_now_is_a_rival(queue: JobQueue) -> None
     serve(queue)
     limit(queue, "ada: running_jobs=1")
     run(queue, account=BOB, mem_bytes=23 * GIB, time_limit_s=3600.0)
-    first, second = (queue.submit(make_spec(mem_bytes=4 * GIB)).id for _ in range(2))
+    first, second = (queue.requests.submit(make_spec(mem_bytes=4 * GIB)).id for _ in range(2))
 
     assert (0, 1) == tuple(why(queue, each)[1].rivals for each in (first, second))
     assert why(queue, second)[1].at_ms is None
@@ -199,7 +199,7 @@ def test_a_device_that_will_be_beyond_the_limit_is_not_promised(queue: JobQueue)
     run(queue, account=BOB, time_limit_s=3600.0)
     alone = Placement(devices=("GPU-0",), exclusive=True)
 
-    found, start = why(queue, queue.submit(make_spec(placement=alone)).id)
+    found, start = why(queue, queue.requests.submit(make_spec(placement=alone)).id)
 
     assert found.room is not None
     assert (long,) == found.room.runs

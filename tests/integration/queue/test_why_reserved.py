@@ -32,7 +32,7 @@ class Site:
     def __init__(self, store_url: str) -> None:
         self.clock = SimulatedClock(EPOCH_MS)
         self.queue = SimulatedQueue(store_url, self.clock)
-        self.queue.open(0)
+        self.queue.recovery.open(0)
         serve(self.queue, lease_s=DAY_S)
 
     def at(self, moment_s: float) -> None:
@@ -51,8 +51,8 @@ class Site:
         )
         found = Why(
             job=waiting,
-            explanation=self.queue.why(job_id),
-            devices={each.device.uuid: each for each in self.queue.devices()},
+            explanation=self.queue.jobs.why(job_id),
+            devices={each.device.uuid: each for each in self.queue.devices.all()},
             reserve_after_s=AFTER_S,
             reservations=1,
         )
@@ -75,27 +75,27 @@ def test_the_time_before_a_job_could_start_is_no_waiting(simulated: Site, waits:
     Regression: `why` blamed the setting `reservations` as soon as a job became ready, an hour after its submission.
     """
     queue = simulated.queue
-    parent = queue.submit(make_spec()).id
+    parent = queue.requests.submit(make_spec()).id
     run = must_claim(queue, lease_s=DAY_S)
-    queue.submit(make_spec(**LARGE))
+    queue.requests.submit(make_spec(**LARGE))
     must_claim(queue, lease_s=DAY_S)
-    holder = queue.submit(make_spec(**LARGE)).id
+    holder = queue.requests.submit(make_spec(**LARGE)).id
     asked = {
         "nothing": NO_WAITS,
         "a time": Waits(begin_at=from_epoch_ms(EPOCH_MS + round(HOUR_S * 1000))),
         "a job": Waits(after=(Dependency(parent, Condition.ANY),)),
         "a person": Waits(hold=True),
     }[waits]
-    late = queue.submit(make_spec(waits=asked, **LARGE)).id
+    late = queue.requests.submit(make_spec(waits=asked, **LARGE)).id
 
     simulated.at(HOUR_S)
     ending = Ending.from_status(0)
-    queue.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=HOUR_S, devices=())
+    queue.runs.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=HOUR_S, devices=())
     if waits == "a person":
-        queue.release(late)
+        queue.jobs.release(late)
     assert claim(queue, lease_s=DAY_S) is None, "it lets in whose time has come"
     simulated.at(HOUR_S + AFTER_S / 2)
-    assert [holder] == [each.job_id for each in queue.reserve(after_s=AFTER_S, most=1)]
+    assert [holder] == [each.job_id for each in queue.maintenance.reserve(after_s=AFTER_S, most=1)]
 
     simulated.at(HOUR_S + AFTER_S - 1)
     assert simulated.kept_for(late) == ({"nodeA": [holder]} if waits == "nothing" else {})

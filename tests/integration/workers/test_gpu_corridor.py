@@ -93,7 +93,7 @@ def test_the_book_knows_what_a_run_did_on_its_card(gpu_site: Site, fake: FakeGpu
     job = submit(gpu_site, "6G", gate, 2.0, 5.5, 1.0)
 
     gpu_site.until_recorded(job)
-    run = gpu_site.client.show(job).last_run
+    run = gpu_site.client.jobs.show(job).last_run
     assert run is not None
     (device,) = run.devices
     activity, line = device.activity, device.timeline
@@ -143,7 +143,7 @@ def test_processes_of_a_run_add_up_at_every_moment(gpu_site: Site, tmp_path: Pat
     script = gate.with_suffix(".py")
     script.write_text(TWO_PROCESSES.format(tests=str(SUPPORT), gate=str(gate)))
     job = int(gpu_site.cli("submit", "--mem", "5G", "--no-cap", "--", sys.executable, str(script)).stdout)
-    until(lambda: gpu_site.client.devices()[0].allocated_bytes == 7 * GIB, what="both processes are seen")
+    until(lambda: gpu_site.client.devices.list()[0].allocated_bytes == 7 * GIB, what="both processes are seen")
 
     gate.touch()
 
@@ -208,7 +208,7 @@ def test_a_strangers_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, 
     job = submit(gpu_site, "6G", gate, 1.0)
     small = int(gpu_site.cli("submit", "--mem", "3G", "--", "true").stdout)
     assert JobState.SUCCEEDED is gpu_site.until_recorded(small).job.state
-    assert JobState.QUEUED is gpu_site.client.get(job).state
+    assert JobState.QUEUED is gpu_site.client.jobs.get(job).state
 
     fake.state.entry_count = 0  # the external process is gone
 
@@ -228,7 +228,7 @@ def test_memory_granted_and_not_yet_taken_is_not_granted_twice(gpu_site: Site, t
 
     small = int(gpu_site.cli("submit", "--mem", "1G", "--", "true").stdout)
     assert JobState.SUCCEEDED is gpu_site.until_recorded(small).job.state
-    assert JobState.QUEUED is gpu_site.client.get(second).state
+    assert JobState.QUEUED is gpu_site.client.jobs.get(second).state
     gate.touch()
     assert JobState.SUCCEEDED is gpu_site.until_recorded(second).job.state
 
@@ -247,12 +247,14 @@ def test_a_lost_gpu_takes_no_new_job_and_its_running_one_goes_on(
     running = submit(gpu_site, "2G", gate, 1.0)
     gpu_site.until_state(running, JobState.RUNNING)
     fake.state.gpus[0].error = GPU_IS_LOST
-    until(lambda: gpu_site.client.devices()[0].free_bytes == 0, what="the lost card promises nothing")
+    until(lambda: gpu_site.client.devices.list()[0].free_bytes == 0, what="the lost card promises nothing")
 
     waiting = int(gpu_site.cli("submit", "--mem", "1G", "--", "true").stdout)
 
     until(lambda: "the GPU is lost" in gpu_site.log())
-    assert (JobState.RUNNING, JobState.QUEUED) == tuple(gpu_site.client.get(each).state for each in (running, waiting))
+    assert (JobState.RUNNING, JobState.QUEUED) == tuple(
+        gpu_site.client.jobs.get(each).state for each in (running, waiting)
+    )
     fake.state.gpus[0].error = 0
     assert JobState.SUCCEEDED is gpu_site.until_recorded(waiting).job.state
     gate.touch()
@@ -294,7 +296,7 @@ def test_no_cap_lets_a_job_take_what_it_likes(gpu_site: Site, tmp_path: Path) ->
     script = gate.with_suffix(".py")
     script.write_text(JOB.format(tests=str(SUPPORT), steps=(9.0,), gate=str(gate)))
     free = int(gpu_site.cli("submit", "--mem", "3G", "--no-cap", "--", sys.executable, str(script)).stdout)
-    until(lambda: gpu_site.client.devices()[0].allocated_bytes == 9 * GIB, what="what it holds is counted")
+    until(lambda: gpu_site.client.devices.list()[0].allocated_bytes == 9 * GIB, what="what it holds is counted")
 
     gate.touch()
 

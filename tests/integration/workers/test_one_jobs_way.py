@@ -81,12 +81,12 @@ def test_one_job_walks_down_the_whole_corridor(either_book: Site) -> None:
     assert (job_id, "succeeded", device.peak.bytes) == (shown["id"], shown["state"], shown["runs"][0]["peak_bytes"])
     assert "walk" in site.cli("history").stdout
     assert "exit 0" in site.cli("show", str(job_id)).stdout
-    story = [str(event.act) for event in site.client.story(job_id)]
+    story = [str(event.act) for event in site.client.jobs.events(job_id)]
     assert ["submit", "claim", "started", "finish"] == story
 
-    until(lambda: site.queue.get(job_id) is None, what="the queue forgets what the history has")
-    assert [] == site.queue.live()
-    assert 0 == site.queue.devices()[0].allocated_bytes
+    until(lambda: site.queue.jobs.get(job_id) is None, what="the queue forgets what the history has")
+    assert [] == site.queue.jobs.live()
+    assert 0 == site.queue.devices.all()[0].allocated_bytes
 
 
 @pytest.mark.full
@@ -206,8 +206,8 @@ def test_a_stranger_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Pa
         large = int(site.cli("submit", "--mem", "400M", "--", "true").stdout)
 
         assert JobState.SUCCEEDED is site.until_recorded(small).job.state
-        assert JobState.QUEUED is site.client.get(large).state
-        (device,) = site.client.devices()
+        assert JobState.QUEUED is site.client.jobs.get(large).state
+        (device,) = site.client.devices.list()
         assert 300 * MIB <= device.external_bytes < 400 * MIB
         external.communicate(b"\n")
         assert JobState.SUCCEEDED is site.until_recorded(large).job.state
@@ -223,16 +223,16 @@ def test_a_python_program_gets_the_same_objects(site: Site) -> None:
     site.start_recorder()
     site.start_worker()
     with Client(site.settings) as client:
-        job = client.submit(["sh", "-c", "exit 3"], mem="1M", name="api", time_limit="1m")
-        record = client.wait(job.id, timeout_s=60)
+        job = client.jobs.submit(["sh", "-c", "exit 3"], mem="1M", name="api", time_limit="1m")
+        record = client.jobs.wait(job.id, timeout_s=60)
 
         assert (JobState.FAILED, 3) == (record.job.state, record.last_run.ending.exit_code)  # type: ignore[union-attr]
-        assert [record] == client.history(name="api", states=[JobState.FAILED])
-        assert [] == client.jobs()
+        assert [record] == client.history.search(name="api", states=[JobState.FAILED])
+        assert [] == client.jobs.list()
         with pytest.raises(Refused, match="has failed already"):
-            client.cancel(job.id)
+            client.jobs.cancel(job.id)
         with pytest.raises(JobNotFound):
-            client.wait(99)
+            client.jobs.wait(99)
 
 
 @pytest.mark.full

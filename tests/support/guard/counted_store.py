@@ -52,10 +52,10 @@ def life(claims: int, *, under: Sequence[str] = (), environ: Mapping[str, str] |
 
 def _claim(url: str, claims: int) -> None:
     queue, client = JobQueue(url), connect(url, wait_s=60)
-    queue.open(0)
+    queue.recovery.open(0)
     serve(queue)
     for _ in range(WAITING):
-        queue.submit(make_spec())
+        queue.requests.submit(make_spec())
     for _ in range(claims):
         must_claim(queue)
         client.delete(keys.device_leases("GPU-0"))

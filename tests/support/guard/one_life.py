@@ -64,12 +64,12 @@ class OneLife:
             claimed.append(found)
 
         return {
-            "submit": lambda: self.queue.submit(make_spec()),
+            "submit": lambda: self.queue.requests.submit(make_spec()),
             "claim": take,
-            "started": lambda: self.queue.started(
+            "started": lambda: self.queue.runs.started(
                 claimed[0].job_id, claimed[0].token, lease_s=300, log_path="/log", devices=(device,)
             ),
-            "finish": lambda: self.queue.finish(
+            "finish": lambda: self.queue.runs.finish(
                 claimed[0].job_id,
                 claimed[0].token,
                 state=JobState.SUCCEEDED,

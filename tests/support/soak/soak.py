@@ -44,7 +44,7 @@ _SETTINGS = {
     "GPUQUEUE_DEVICES": "gpu",
     "GPUQUEUE_HEADROOM": "512M",
     "GPUQUEUE_BEAT": "10s",
-    "GPUQUEUE_LEASE": "300s",
+    "GPUQUEUE_HOST_LOST_AFTER": "300s",
     "GPUQUEUE_POLL": "2s",
 }
 _USERS = (ADA, BOB, Account(name="eve", uid=1002, host="laptop"))
@@ -128,7 +128,7 @@ class Soak:
         """Read new events, feed the queue and move external processes; return whether there was an event."""
         self.changes += self.fake.changes()
         after = self.events[-1].id if self.events else "0-0"
-        heard = self.site.queue.events(after, wait_s=TURN_S)
+        heard = self.site.queue.outbox.events(after, wait_s=TURN_S)
         self.events += heard
         acts = Counter(event.act for event in heard)
         self._claimed += acts[Act.CLAIM] - acts[Act.RELEASE_CLAIM] - acts[Act.LOSE]
@@ -151,7 +151,7 @@ class Soak:
             name=job.kind.value,
             account=self._rng.choice(_USERS),
         )
-        self.jobs[self.site.queue.submit(spec).id] = job
+        self.jobs[self.site.queue.requests.submit(spec).id] = job
 
 
 def compile_job(program: Path) -> None:

@@ -15,8 +15,8 @@ import threading
 import time
 from typing import Any
 
-from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
+from gpuqueue.queue.runs import Runs
 from workers.measure.admission import AdmissionCheck
 from workers.takeover import Takeover
 
@@ -30,13 +30,13 @@ def note_looks(path: str) -> None:
     """Make the admission check and the claim log when they read the device."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     began = threading.local()
-    offer, seek, still_fits = AdmissionCheck.offer, JobQueue.seek, AdmissionCheck.still_fits
+    offer, seek, still_fits = AdmissionCheck.offer, Runs.seek, AdmissionCheck.still_fits
 
     def noted_offer(self: AdmissionCheck) -> Any:
         began.ns = time.time_ns()
         return offer(self)
 
-    def noted_seek(self: JobQueue, *args: Any, nonce: str, **kwargs: Any) -> Any:
+    def noted_seek(self: Runs, *args: Any, nonce: str, **kwargs: Any) -> Any:
         found = seek(self, *args, nonce=nonce, **kwargs)
         if isinstance(found, Claim):
             os.write(file, f"claim {nonce} {began.ns}\n".encode())
@@ -52,7 +52,7 @@ def note_looks(path: str) -> None:
 
     patched: Any = AdmissionCheck
     patched.offer, patched.still_fits = noted_offer, noted_still_fits
-    patched = JobQueue
+    patched = Runs
     patched.seek = noted_seek
 
 

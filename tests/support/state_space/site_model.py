@@ -17,9 +17,9 @@ OPEN, DOWN, LOST = "open", "down", "lost"
 
 #: Each rule that can be removed, with its place in the code.
 RULES = {
-    "token": "owns() in lua/state.lua: a write about a run counts only with the token of the job's current run",
+    "token": "owns() in lua/shared/state.lua: a write about a run counts only with the token of the job's current run",
     "fence": "workers/shim/supervisor.py: nobody vouched for the run for its grace, so its processes are ended",
-    "promises are counted": "promise() in lua/state.lua: what is available is derived from the live leases",
+    "promises are counted": "room_of() in lua/shared/leases.lua: what is available is derived from the live leases",
     "grace after an absence": "reap.lua: whoever was away grants one more lease before anything is taken back",
     "pause after a loss": "claim.lua: nothing is claimed for one lease after a rebuild",
     "pause while the store is there": "reap.lua: the pause is longer by the time that the store was away",
@@ -30,7 +30,7 @@ RULES = {
     "attempts count on": "lose() and queue_again() leave the attempt as it is: the next claim's is above it",
     "who is cancelled is not queued again": "finish.lua, lose(), release_claim.lua: cancelling comes to cancelled",
     "who waits no more leaves the line": "leave() in cancel.lua, hold.lua; leave_line() in claim.lua, promote.lua",
-    "what waits no more is kept nothing": "unreserve() in lua/state.lua, by the claim and whoever leaves the line",
+    "what waits no more is kept nothing": "unreserve() in lua/shared/state.lua, by the claim and leave()",
     "what is kept is nobody else's": "fits() in claim.lua: a reservation lets others in only beside it",
     "one device is reserved for one": "holder in reserve.lua and preempt.lua: another's is passed over, or given up",
     "what asked for less is not taken back": "is_spec_of() in adopt.lua: the history missed an edit, it is another job",

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-import pytest
 from factories import make_spec
 
-from gpuqueue.cli.output.render import _notification_lines, _pause, memory_line, table
+from gpuqueue.cli.output.render import _notification_lines, _pause, memory_line, table, when
 from gpuqueue.model.device import Timeline
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.model.notification import Notification, When
-from gpuqueue.model.run import Record, Run, RunDevice
+from gpuqueue.model.notification import Delivery, Notification, Outcome, When
+from gpuqueue.model.run import Record, RunDevice
 from gpuqueue.text.sanitize import plain, short
 
 
@@ -61,30 +60,29 @@ def test_samples_in_quick_succession_have_a_time_between_them() -> None:
 
 
 NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
-RUN = Run(job_id=1, attempt=1, token="1.a", host="h", worker="w", devices=(), claimed_at=NOW)
 
 
-@pytest.mark.parametrize(
-    ("state", "runs", "words"),
-    [
-        (JobState.RUNNING, (RUN,), ["", ""]),
-        (
-            JobState.SUCCEEDED,
-            (RUN,),
-            [": not known to have run: it still does, or no worker was there to tell", ": not needed"],
-        ),
-        (JobState.CANCELLED, (), 2 * [": not run, as the job never did"]),
-    ],
-)
-def test_a_command_of_which_nobody_told_is_told_so(state: JobState, runs: tuple[Run, ...], words: list[str]) -> None:
-    """`show` says that an end command has no reported result.
+def test_each_notification_is_shown_with_its_outcome() -> None:
+    """`show` lists the outcome of each notification; one that is pending and was never tried has none."""
+    job = Job(
+        id=1,
+        spec=make_spec(notifications=tuple(Notification(to, When.FAIL) for to in ("a", "b", "c", "d", "json://h/x"))),
+        state=JobState.SUCCEEDED,
+        submitted_at=NOW,
+    )
+    reported = (
+        Delivery(number=0, tries=1, outcome=Outcome.SENT, at=NOW),
+        Delivery(number=1, outcome=Outcome.NOT_NEEDED, at=NOW),
+        Delivery(number=2, tries=1, trouble="HTTP 500"),
+        Delivery(number=3, tries=5, outcome=Outcome.GIVEN_UP, at=NOW, trouble="no route"),
+    )
 
-    Regression: when a worker was killed during the command, `show` named it as the command of a job that had not ended.
-    """
-    notifications = (Notification("command:./a.sh"), Notification("command:./b.sh", When.FAIL), Notification("team"))
-    job = Job(id=1, spec=make_spec(notifications=notifications), state=state, submitted_at=NOW)
+    said = _notification_lines(Record(job=job, runs=(), reported=reported))
 
-    said = _notification_lines(Record(job=job, runs=runs))
-
-    shown = [f"  on end     command:./a.sh{words[0]}", f"  on fail    command:./b.sh{words[1]}", "  on end     team"]
-    assert shown == said
+    assert [
+        f"  on fail    a: sent {when(NOW)}",
+        "  on fail    b: not needed",
+        "  on fail    c: not sent yet after 1 try: HTTP 500",
+        "  on fail    d: given up after 5 tries: no route",
+        "  on fail    json://…",
+    ] == said

@@ -155,7 +155,7 @@ def test_who_finds_the_room_under_a_limit_kept_reads_for_whom() -> None:
     limit = LimitReached(
         whose="@lab", measure=Measure.RUNNING_MEM, used=6 * GIB, most=8 * GIB, asked=2 * GIB, runs=(4,), kept_for=3
     )
-    found = Why(job=WAITS, explanation=replace(EXPLANATION, limit=limit), others=OTHERS)
+    found = Why(job=WAITS, explanation=replace(EXPLANATION, limits=(limit,)), others=OTHERS)
 
     assert (
         "limit  the room under it is reserved for job 3 (bob), which has waited too long: @lab has 6G of 8G in use "
@@ -170,7 +170,7 @@ LATER_MS = 1_800_003_600_000
 def starts(start: Start, room: RoomUnderLimits, *more_limits: LimitReached, **limit: int) -> list[str]:
     """Return the lines about the start of a job that is at a limit."""
     reached = replace(LIMIT, **limit)
-    explanation = replace(EXPLANATION, limit=reached, more_limits=more_limits, start=start, room=room)
+    explanation = replace(EXPLANATION, limits=(reached, *more_limits), start=start, room=room)
     said = story(replace(FOUND, explanation=explanation))
     return [line.removeprefix("start  ") for line in said.splitlines() if line.startswith("start")]
 
@@ -294,7 +294,7 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
 )
 def test_who_waits_at_a_terminal_reads_the_same_in_brief(start: Start, room: RoomUnderLimits, brief: str) -> None:
     """The short form agrees with `why`. Regression: `run` said that there was room for a job that a limit held back."""
-    said = in_brief(replace(FOUND, explanation=replace(EXPLANATION, limit=LIMIT, start=start, room=room)))
+    said = in_brief(replace(FOUND, explanation=replace(EXPLANATION, limits=(LIMIT,), start=start, room=room)))
 
     assert re.fullmatch(f"{brief}; 12 jobs before it", said), said
 

@@ -28,6 +28,7 @@ from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
 from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.git import Checkout
 from gpuqueue.model.job import Level
+from gpuqueue.model.notification import Notification, When
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference
 from gpuqueue.model.retries import NO_RETRIES, Retries, RetryOn
 from gpuqueue.model.run import Ended, Ending, EndingKind, RunDevice
@@ -83,15 +84,6 @@ def test_what_a_run_brings_comes_out_as_it_went_in() -> None:
     assert ended == decode_ended(text)
 
 
-def test_the_report_of_an_older_worker_loads_for_ever() -> None:
-    """The report of an older worker loads. Fields that it does not have are unknown."""
-    ended = decode_ended((GOLDEN / "ended-v1.json").read_text(encoding="utf-8"))
-
-    (device,) = ended.devices
-    assert (5, PeakSource.NVML_SAMPLED, 3) == (device.peak.bytes, device.peak.source, device.peak.samples)
-    assert (Activity(), None, None) == (device.activity, device.timeline, ended.peak_at_once_bytes)
-
-
 def test_a_spec_that_is_too_large_is_refused() -> None:
     """A spec that is too large is refused, because the store's memory is not for data sets."""
     with pytest.raises(BadRequest, match="put large inputs into a file"):
@@ -100,59 +92,53 @@ def test_a_spec_that_is_too_large_is_refused() -> None:
         encode_spec(make_spec(env={f"V{n}": "x" for n in range(100_000)}))
 
 
-@pytest.mark.parametrize("path", sorted(GOLDEN.glob("spec-*.json")), ids=lambda path: path.name)
-def test_payloads_of_older_versions_load_for_ever(path: Path) -> None:
-    """A job that was queued by any released version can be claimed by this version."""
-    spec = decode_spec(path.read_text())
+def test_a_request_of_version_1_loads_for_ever() -> None:
+    """A request that any version wrote in format 1 can be read, with only the fields that are always there."""
+    spec = decode_spec((GOLDEN / "spec-v1.json").read_text())
 
     assert ("train.py", "ada", 6 * GIB) == (spec.script, spec.account.name, spec.mem_bytes)
     assert ("/venv/bin/python", "train.py", "--lr", "1e-3") == spec.argv
+    assert (None, ANYWHERE, None, None, None) == (spec.device, spec.placement, spec.pty, spec.signal, spec.git)
+    assert (True, True, False, 0o022) == (spec.requeue, spec.cap, spec.warm, spec.umask)
+    assert (NO_WAITS, NO_RETRIES, (), ()) == (spec.waits, spec.retries, spec.notifications, spec.tags)
 
 
-def test_a_job_of_before_there_were_caps_is_capped() -> None:
-    """A job from before memory caps is capped, as a job without the option is today."""
-    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).cap
-    assert not decode_spec((GOLDEN / "spec-v1-cap.json").read_text()).cap
-    assert not decode_spec(encode_spec(make_spec(cap=False))).cap
+def test_every_field_of_version_1_loads_for_ever() -> None:
+    """Every field that a request of format 1 can have is read."""
+    spec = decode_spec((GOLDEN / "spec-v1-full.json").read_text())
 
-
-def test_a_job_of_before_there_were_kinds_does_not_say() -> None:
-    """A job from before device kinds has none, as a job without the option today.
-
-    The field's name in the payload never changes.
-    """
-    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).device is None
-    assert DeviceFilter.CPU is decode_spec((GOLDEN / "spec-v1-device.json").read_text()).device
-    assert [None, *DeviceFilter] == [
-        decode_spec(encode_spec(make_spec(device=device_filter))).device for device_filter in (None, *DeviceFilter)
-    ]
-
-
-def test_a_job_of_before_there_was_a_placement_says_nothing_of_it() -> None:
-    """A job from before placements has the default placement. A placement survives encoding and decoding."""
     wanted = Placement(exclusive=True, models=("A100", "H100"), devices=("GPU-1", "GPU-2"), preference=Preference.PACK)
-    assert ANYWHERE == decode_spec((GOLDEN / "spec-v1.json").read_text()).placement
-    assert wanted == decode_spec((GOLDEN / "spec-v1-placement.json").read_text()).placement
-    for placement in (wanted, ANYWHERE, Placement(exclusive=True, whole=True)):
-        assert placement == decode_spec(encode_spec(make_spec(placement=placement))).placement
+    assert (DeviceFilter.ANY, wanted, "big", Level.HIGH) == (spec.device, spec.placement, spec.pool, spec.level)
+    assert (False, True, 0o007, Window(columns=132, rows=50)) == (spec.cap, spec.warm, spec.umask, spec.pty)
+    assert ("USR1@120", ("sweep",), 12) == (str(spec.signal), spec.tags, spec.retry_of)
+    after = (Dependency(12), Dependency(13, Condition.ANY))
+    begin_at = datetime(2026, 11, 1, 9, tzinfo=timezone.utc)
+    assert Waits(after=after, begin_at=begin_at, dedupe="nightly") == spec.waits
+    assert Retries(times=3, on=(RetryOn.FAILED, RetryOn.OUT_OF_MEMORY)) == spec.retries
+    assert (Notification("ada@example.org", When.FAIL),) == spec.notifications
+    assert Checkout(commit="3442fefc16a178d9247594f0e8aff2656bbd2ad1", branch="main", dirty=True) == spec.git
 
 
-def test_a_job_of_before_there_were_terminals_wants_none() -> None:
-    """A job from before terminals has none. A job with a terminal keeps its size."""
-    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).pty is None
-    assert Window(columns=132, rows=50) == decode_spec((GOLDEN / "spec-v1-pty.json").read_text()).pty
-    for window in (Window(columns=7, rows=3), Window(columns=7, rows=3, typed=True)):
-        assert window == decode_spec(encode_spec(make_spec(pty=window))).pty
-
-
-def test_a_job_of_before_there_were_checkouts_has_none() -> None:
-    """A job from before checkouts has none. A checkout is kept, also if git did not say whether files were changed."""
-    commit = "3442fefc16a178d9247594f0e8aff2656bbd2ad1"
-    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).git is None
-    noted = decode_spec((GOLDEN / "spec-v1-git.json").read_text()).git
-    assert Checkout(commit=commit, branch="main", dirty=True) == noted
-    for git in (Checkout(commit=commit), Checkout(commit=commit, branch="a/b", dirty=False)):
-        assert git == decode_spec(encode_spec(make_spec(git=git))).git
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"device": each} for each in (None, *DeviceFilter)),
+        {"cap": False},
+        {"placement": Placement(exclusive=True, whole=True)},
+        {"pty": Window(columns=7, rows=3)},
+        {"pty": Window(columns=7, rows=3, typed=True)},
+        {"git": Checkout(commit="3442fefc16a178d9247594f0e8aff2656bbd2ad1")},
+        {"git": Checkout(commit="3442fefc16a178d9247594f0e8aff2656bbd2ad1", branch="a/b", dirty=False)},
+        {"umask": 0o077},
+        {"warm": True},
+        {"separate_stderr": True},
+    ],
+    ids=str,
+)
+def test_a_field_comes_out_as_it_went_in(fields: dict[str, Any]) -> None:
+    """A field of a request survives encoding and decoding."""
+    spec = make_spec(**fields)
+    assert spec == decode_spec(encode_spec(spec))
 
 
 @pytest.mark.parametrize("size", [0, -1, 65536, True, 80.0, "80", None])
@@ -164,20 +150,6 @@ def test_a_terminal_of_no_size_is_refused(size: Any) -> None:
         Window(typed=1)  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match="pty must be the size of a terminal"):
         make_spec(pty=(80, 24))
-
-
-def test_a_job_of_before_its_umask_travelled_has_the_usual_one() -> None:
-    """A job from before umasks has the umask that every job got at that time."""
-    assert 0o022 == decode_spec((GOLDEN / "spec-v1.json").read_text()).umask
-    assert 0o007 == decode_spec((GOLDEN / "spec-v1-umask.json").read_text()).umask
-    assert 0o077 == decode_spec(encode_spec(make_spec(umask=0o077))).umask
-
-
-def test_a_job_of_before_there_were_spares_starts_cold() -> None:
-    """A job from before warm interpreters starts cold, as a job without the option does today."""
-    assert not decode_spec((GOLDEN / "spec-v1.json").read_text()).warm
-    assert decode_spec((GOLDEN / "spec-v1-warm.json").read_text()).warm
-    assert [True, False] == [decode_spec(encode_spec(make_spec(warm=warm))).warm for warm in (True, False)]
 
 
 def test_an_array_and_its_member_load_for_ever() -> None:
@@ -251,28 +223,3 @@ def test_an_array_survives_the_round_trip(array: str) -> None:
     assert of_member(text, member) == of_member(of_member(text, member), member)
     assert of_member(text, member) == whole_payload(member_note(member), text)
     assert text == whole_payload(text, None)
-
-
-def test_a_job_of_before_there_were_early_signals_has_none() -> None:
-    """A job from before warning signals has none, as a job without the option today.
-
-    The field's names in the payload never change.
-    """
-    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).signal is None
-    assert "USR1@120" == str(decode_spec((GOLDEN / "spec-v1-signal.json").read_text()).signal)
-
-
-def test_there_are_golden_payloads() -> None:
-    """Golden payloads exist for the tests above."""
-    assert list(GOLDEN.glob("spec-*.json"))
-
-
-def test_a_spec_of_an_older_version_waits_for_nothing() -> None:
-    """A spec of an older version has no waits and no retries. Those of a newer spec are read."""
-    old = decode_spec((GOLDEN / "spec-v1.json").read_text())
-    assert (NO_WAITS, NO_RETRIES) == (old.waits, old.retries)
-    new = decode_spec((GOLDEN / "spec-v1-waits.json").read_text())
-    after = (Dependency(12), Dependency(13, Condition.ANY))
-    begin_at = datetime(2026, 11, 1, 9, tzinfo=timezone.utc)
-    assert Waits(after=after, begin_at=begin_at, dedupe="nightly") == new.waits
-    assert Retries(times=3, on=(RetryOn.FAILED, RetryOn.OUT_OF_MEMORY)) == new.retries

@@ -180,7 +180,7 @@ def test_what_no_process_could_be_given_is_refused_at_the_door() -> None:
             codec.encode_spec(make_spec(**changes))  # type: ignore[arg-type]
 
 
-def test_what_older_versions_let_in_still_comes_out() -> None:
+def test_what_no_process_could_be_given_can_be_read() -> None:
     """The kernel's limits are checked at submit only, so that a history with such a job stays readable."""
     plain = json.loads(SPEC)
 

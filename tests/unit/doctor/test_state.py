@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.doctor import state
-from gpuqueue.doctor.state import StateFacts, checks_of, filesystem_of, state_facts
+from gpuqueue.doctor.state import CHECKS, StateFacts, filesystem_of, state_facts
 from gpuqueue.model.finding import Finding, Grade, examined
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
@@ -22,7 +22,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def found(facts: StateFacts, check: str) -> Finding:
     """Return the finding of one check."""
-    return next(each for each in examined("state", facts, checks_of(facts)) if each.check == check)
+    return next(each for each in examined("state", facts, CHECKS) if each.check == check)
 
 
 def test_a_directory_that_is_well_needs_nothing(settings: Settings) -> None:
@@ -40,7 +40,7 @@ def test_a_directory_that_is_not_there_is_worth_a_note(tmp_path: Path) -> None:
     """
     settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": str(tmp_path / "none")})
 
-    (finding,) = examined("state", state_facts(settings), checks_of(state_facts(settings)))
+    (finding,) = examined("state", state_facts(settings), CHECKS)
 
     assert (Grade.NOTE, "directory") == (finding.grade, finding.check)
     assert not (tmp_path / "none").exists()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from factories import make_spec
 
-from gpuqueue.doctor.values import CHECKS, IN_A_JOB, OF_COMPOSE, facts_of
+from gpuqueue.doctor.values import CHECKS, IN_A_JOB, facts_of
 from gpuqueue.model.finding import Finding, Grade, examined
 from gpuqueue.settings.parsers import READERS
-from gpuqueue.settings.settings import PREFIX, key_of
+from gpuqueue.settings.settings import OF_COMPOSE, PREFIX, key_of
 from workers.run.environment import environment
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -23,10 +23,10 @@ def found(environ: dict[str, str]) -> list[Finding]:
 
 def test_every_value_is_told_with_its_origin() -> None:
     """Each setting is shown as a user would type it, with its origin."""
-    reported = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LEASE": "90m"}) if each.about}
+    reported = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_HOST_LOST_AFTER": "90m"}) if each.about}
 
     assert {key_of(name) for name in READERS} == set(reported)
-    assert "1:30:00 (environment GPUQUEUE_LEASE)" == reported["lease"]
+    assert "1:30:00 (environment GPUQUEUE_HOST_LOST_AFTER)" == reported["host_lost_after"]
     assert "512M (default)" == reported["headroom"]
     assert "none (default)" == reported["default_mem"]
     assert "true (default)" == reported["cap"]
@@ -76,8 +76,9 @@ def test_what_is_no_setting_but_ours_is_not_taken_for_a_misspelling() -> None:
     settings = {PREFIX + key_of(name).upper() for name in READERS}
 
     assert in_a_job | {"GPUQUEUE_CHANGED"} == IN_A_JOB
-    assert of_compose - settings == OF_COMPOSE
-    environ = {**HERE, **dict.fromkeys((IN_A_JOB | OF_COMPOSE) - settings, "x")}
+    from_shell = {PREFIX + key.upper() for key in OF_COMPOSE}
+    assert of_compose - settings == from_shell
+    environ = {**HERE, **dict.fromkeys((IN_A_JOB | from_shell) - settings, "x")}
     assert {Grade.OK, Grade.NOTE} == {each.grade for each in found(environ)}
 
 

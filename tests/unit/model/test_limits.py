@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from datetime import datetime, timezone
-
 import pytest
-from factories import make_spec
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.limits import Bound, Limit, Limits, Measure, PoolLimits, Use
-from gpuqueue.queue.limit_matching import GONE_MS, kept_from
-from gpuqueue.queue.scripts import whole
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB
 
@@ -119,59 +112,6 @@ def test_the_first_limit_in_the_way_is_told() -> None:
     assert Bound(whose="@vision", measure=GPUS, limit=Limit(4), used=3) == over
     assert limits.over("eve", Use(running_jobs=1, running_gpus=64), uses) is None
     assert limits.over("ann", Use(running_jobs=1), {}) is None
-
-
-def test_what_is_kept_for_others_leaves_no_room_under_that_limit() -> None:
-    """A reservation takes room only under its own limit, and only of the measures that the run needs."""
-    limits = Limits.parse("*: running_jobs=2; @vision: running_gpus=4", "", MEMBERS)
-    one, kept = Use(running_jobs=1, running_gpus=1), Use(running_jobs=1, running_gpus=4)
-
-    assert Bound(whose="@vision", measure=GPUS, limit=Limit(4), used=0) == limits.over(
-        "ann", one, {}, {"@vision": kept}
-    )
-    assert limits.over("ann", one, {}, {"@others": kept, "ann": kept}) is None
-    assert limits.over("ann", Use(running_jobs=1), {}, {"@vision": kept}) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "time_limit_s", "is_kept"),
-    [
-        ("7:2:8:bob:0:1:3,4:1:0:1:", None, True),
-        (f"7:2:8:ada:0:1:3:{2 * GIB}:0:1:", None, True),
-        (f"7:2:8:bob:0:1:3:{GIB}:0:1:", None, True),
-        (f"12:2:8:ada:0:1:3:{GIB}:0:1:", None, False),
-        (f"7:2:8:ada:0:1:3:{GIB}:0:1:", None, False),
-        (f"7:2:8:ada:0:1:3:{GIB}:0:1::gpu", None, False),
-        ("7:2:8:bob:400000:1:3:1:0:1:", 300.0, False),
-        ("7:2:8:bob:300000:1:3:1:0:1:", 300.0, True),
-        ("7:2:8:bob:400000:1:3:1:0:1:", None, True),
-        ("7:x:8:bob:0:1:3:1:0:1:", None, False),
-        ("7:2:8:bob:0:1:3", None, False),
-        ("", None, False),
-    ],
-    ids=[
-        *("for another", "for one of another shape", "for one of another user"),
-        *("for itself", "for one that is like it", "for one that is like it and meant for a GPU"),
-        *("gone before", "not gone", "without end", "damaged", "without a shape", "empty"),
-    ],
-)
-def test_what_is_kept_under_a_limit_is_kept_from_others(
-    text: str, time_limit_s: float | None, *, is_kept: bool
-) -> None:
-    """A reservation under a limit is judged as the claim script judges it, so that `queue` and `why` agree."""
-    spec = make_spec(time_limit_s=time_limit_s)
-    job = Job(id=12, spec=spec, state=JobState.QUEUED, submitted_at=datetime(2026, 11, 22, tzinfo=timezone.utc))
-
-    kept = Use(running_jobs=1, running_gpus=2, running_mem=8) if is_kept else Use()
-    assert kept == kept_from(job, text, now_ms=0)
-
-
-def test_a_run_needs_as_long_to_go_as_the_scripts_say() -> None:
-    """The scripts define `GONE_MS` once, with the same value as Python.
-
-    `whole` returns the script with all its parts.
-    """
-    assert [str(GONE_MS)] == re.findall(r"\bGONE_MS = (\d+)", whole("why"))
 
 
 def test_everybody_is_shown_with_what_is_used() -> None:

@@ -14,7 +14,6 @@ from gpuqueue.model.notification import Notification, NotificationKind, When, ta
         ("slack://T1/B2/secret", NotificationKind.URL, "slack://…"),
         ("mailto://ann:secret@example.org?to=b@c.org", NotificationKind.URL, "mailto://…"),
         ("json://host:8080/path?x=a://b", NotificationKind.URL, "json://…"),
-        ("command:curl http://localhost/done", NotificationKind.COMMAND, "command:curl http://localhost/done"),
     ],
 )
 def test_what_somebody_is_told_by_and_what_is_shown_of_it(to: str, kind: NotificationKind, shown: str) -> None:
@@ -25,13 +24,19 @@ def test_what_somebody_is_told_by_and_what_is_shown_of_it(to: str, kind: Notific
     assert "secret" not in repr(notification)
 
 
-@pytest.mark.parametrize(
-    "to", ["", " ", "command:", "command:  ", "a b", "slack://", "1team", "x@", "a\x1b[2J", "é://x", "x" * 2001]
-)
+@pytest.mark.parametrize("to", ["", " ", "a b", "slack://", "1team", "x@", "a\x1b[2J", "é://x", "x" * 2001])
 def test_what_is_no_target_is_refused(to: str) -> None:
     """An invalid target is refused with a list of the valid forms."""
-    with pytest.raises(BadRequest, match="a target of the site by its name, a mail address, a URL"):
+    with pytest.raises(BadRequest, match="a target of the site by its name, a mail address, or a URL"):
         Notification(to)
+
+
+def test_a_command_is_refused_with_the_job_that_replaces_it() -> None:
+    """The error for a command names `--after ID:any`, and does not repeat the command."""
+    with pytest.raises(BadRequest, match="gpuqueue submit --after ID:any") as refused:
+        Notification("command:curl https://host/secret")
+
+    assert "secret" not in str(refused.value)
 
 
 def test_a_half_url_is_refused_without_its_secret() -> None:

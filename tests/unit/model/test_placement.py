@@ -3,16 +3,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from factories import make_device, make_spec
+from factories import make_spec
 
 from gpuqueue.cli.output.render import put_of, wants_of
-from gpuqueue.client.placing import placed
+from gpuqueue.client.placement import placed
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import JobSpec
+from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model
-from gpuqueue.queue.device_matching import takers
-from gpuqueue.text.units import GIB, MIB
+from gpuqueue.text.units import GIB
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def look_up(names: Any) -> list[str]:
 
 def put(device: Any = None, device_type: Any = None, preference: Any = None, **more: Any) -> Any:
     """Return the device kind and the placement for these options."""
-    defaults = {"exclusive": False, "sized": True, "uuids_of": look_up}
-    return placed(device, device_type, preference, **{**defaults, **more})
+    asked = {"device": device, "device_type": device_type, "preference": preference, "mem": "1G", **more}
+    return placed(JobRequest(["true"], **asked), look_up)
 
 
 def test_what_a_person_says_of_devices() -> None:
@@ -111,7 +111,7 @@ def test_what_a_person_says_of_devices() -> None:
     assert (None, Placement(models=("RTX 4090",))) == put(None, "RTX 4090")
     assert (None, Placement(preference=Preference.PACK)) == put(preference="pack")
     assert (None, Placement(exclusive=True)) == put(exclusive=True)
-    assert (None, Placement(exclusive=True, whole=True)) == put(exclusive=True, sized=False)
+    assert (None, Placement(exclusive=True, whole=True)) == put(exclusive=True, mem=None)
 
 
 @pytest.mark.parametrize("said", [{"device": ["gpu", "0"]}, {"preference": "best"}, {"device": [1]}])
@@ -119,19 +119,6 @@ def test_what_makes_no_sense_of_devices_is_refused(said: dict[str, Any]) -> None
     """Contradictory or invalid device options raise `BadRequest`."""
     with pytest.raises(BadRequest):
         put(**said)
-
-
-def test_who_may_take_a_job_by_name_and_type() -> None:
-    """Device names and types match as in the claim script."""
-    devices = [(make_device(f"GPU-{model}", name=f"NVIDIA {model}"), "") for model in ("A100", "H100")]
-
-    def found(**placement: Any) -> list[str]:
-        return takers(make_spec(mem_bytes=MIB, placement=Placement(**placement)), devices)
-
-    assert ["GPU-A100", "GPU-H100"] == found()
-    assert ["GPU-H100"] == found(models=("h100", "L4"))
-    assert ["GPU-A100"] == found(devices=("GPU-A100",))
-    assert [] == found(models=("H100",), devices=("GPU-A100",))
 
 
 @pytest.mark.parametrize(

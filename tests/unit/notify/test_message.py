@@ -79,7 +79,7 @@ def test_why_it_never_ran_is_told() -> None:
     record = a_record(JobState.CANCELLED)
     record = replace(record, job=replace(record.job, reason=WaitReason.DEPENDENCY, because="job 3 failed"))
 
-    assert "job 17 (train) cancelled before it ever ran: what it was to come after ended otherwise" == title_of(record)
+    assert "job 17 (train) cancelled before it ever ran: its dependency can no longer be met" == title_of(record)
     assert "\nwhy      job 3 failed\n" in message_of(record, host="node1").body
 
 

@@ -150,10 +150,10 @@ def test_the_door_has_every_command_that_the_queue_asks_for() -> None:
     """
     rooms = (ROOT / "gpuqueue" / "queue").glob("*.py")
     texts = [room.read_text() for room in rooms if room.name not in {"redis_py.py", "diagnostics.py", "server_info.py"}]
-    asked = {(whose, name) for text in texts for whose, name in re.findall(r"\b(_redis|pipe)\.([a-z_]+)\(", text)}
+    asked = {(whose, name) for text in texts for whose, name in re.findall(r"\b(client|pipe)\.([a-z_]+)\(", text)}
 
-    assert ("_redis", "hgetall") in asked
+    assert ("client", "hgetall") in asked
     assert ("pipe", "execute") in asked
     assert [] == sorted(
-        (whose, name) for whose, name in asked if not hasattr(RespClient if whose == "_redis" else Pipeline, name)
+        (whose, name) for whose, name in asked if not hasattr(RespClient if whose == "client" else Pipeline, name)
     )

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from pathlib import Path
 
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.queue.wait_reasons import SEEN_MS
-from gpuqueue.settings.settings import LONGEST_HEARTBEAT_S, Settings, embedded_socket
+from gpuqueue.queue.scripts import source
+from gpuqueue.settings.settings import LONGEST_HEARTBEAT_S, Settings, embedded_socket, unknown_variables
 from gpuqueue.text.units import GIB
 
 HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}
@@ -27,12 +28,12 @@ def test_defaults_are_one_private_machine() -> None:
 def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
     """The environment has precedence over the file, and each value names its origin."""
     file = tmp_path / "config.toml"
-    file.write_text('lease = "1m"\nslots = 2\nheadroom = "1G"\n')
+    file.write_text('host_lost_after = "1m"\nslots = 2\nheadroom = "1G"\n')
 
-    settings = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_LEASE": "90s"})
+    settings = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_HOST_LOST_AFTER": "90s"})
 
     assert (90.0, 2, GIB) == (settings.lease_s, settings.slots, settings.headroom_bytes)
-    assert "environment GPUQUEUE_LEASE" == settings.origins["lease_s"]
+    assert "environment GPUQUEUE_HOST_LOST_AFTER" == settings.origins["host_lost_after_s"]
     assert f"file {file}" == settings.origins["slots"]
     assert "default" == settings.origins["beat_s"]
 
@@ -40,7 +41,7 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value"),
     [
-        ("GPUQUEUE_LEASE", "soon"),
+        ("GPUQUEUE_HOST_LOST_AFTER", "soon"),
         ("GPUQUEUE_SLOTS", "0"),
         ("GPUQUEUE_HEADROOM", "-1G"),
         ("GPUQUEUE_HOST", "a b"),
@@ -121,13 +122,30 @@ def test_a_state_directory_that_no_address_can_hold_is_refused(path: str) -> Non
         Settings.load({**HERE, "GPUQUEUE_STATE_DIR": path})
 
 
+@pytest.mark.parametrize("url", ["redis://h:6379/0", "rediss://h/0"])
+def test_a_store_across_a_network_may_be_away_for_an_hour(url: str) -> None:
+    """By default an outage of an hour ends no run. Regression: after 3.5 minutes all runs of all hosts were ended."""
+    settings = Settings.load({**HERE, "GPUQUEUE_REDIS_URL": url})
+
+    assert 3600 <= settings.shim_grace_s < settings.lease_s
+    assert settings.shim_grace_s + settings.fence_grace_s < settings.lease_s
+
+
+@pytest.mark.parametrize("environ", [{}, {"GPUQUEUE_REDIS_URL": "unix:///run/store.sock"}])
+def test_on_one_machine_a_lease_is_five_minutes(environ: dict[str, str]) -> None:
+    """Without a network, a host without heartbeats has no workers."""
+    settings = Settings.load({**HERE, **environ})
+
+    assert (300, 210, 10) == (settings.lease_s, settings.shim_grace_s, settings.fence_grace_s)
+
+
 def test_a_lease_must_hold_several_beats() -> None:
     """A lease must span several heartbeats.
 
     With a lease of 5 s and a heartbeat of 10 s, every job was lost three times without an error.
     """
     with pytest.raises(BadRequest, match="too short for a beat"):
-        Settings.load({**HERE, "GPUQUEUE_LEASE": "5s"})
+        Settings.load({**HERE, "GPUQUEUE_HOST_LOST_AFTER": "5s"})
 
 
 def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
@@ -136,10 +154,11 @@ def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
     With 40 s, `queue` and `why` called healthy devices silent, and `gpus` called them ready.
     """
     with pytest.raises(BadRequest, match=r"beat \(environment GPUQUEUE_BEAT\): 11 s are.*silent.*at most 10 s"):
-        Settings.load({**HERE, "GPUQUEUE_BEAT": "11s", "GPUQUEUE_LEASE": "10m"})
+        Settings.load({**HERE, "GPUQUEUE_BEAT": "11s", "GPUQUEUE_HOST_LOST_AFTER": "10m"})
 
     assert LONGEST_HEARTBEAT_S == Settings.load({**HERE, "GPUQUEUE_BEAT": "10s"}).beat_s
-    assert SEEN_MS >= 1.5 * LONGEST_HEARTBEAT_S * 1000
+    (seen_ms,) = re.findall(r"^SEEN_MS = (\d+)", source("capacity"), re.MULTILINE)
+    assert int(seen_ms) >= 1.5 * LONGEST_HEARTBEAT_S * 1000
 
 
 def test_all_that_is_wrong_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
@@ -157,7 +176,7 @@ def test_all_that_is_wrong_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     assert "default" == settings.origins["beat_s"]
 
 
-@pytest.mark.parametrize("content", [b"lease = ", b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"poll = ", b"\xff\xfe"])
 def test_a_file_that_is_no_toml_says_so(tmp_path: Path, content: bytes) -> None:
     """A file that is not TOML gives one line. Regression: bytes that are not text gave a traceback."""
     file = tmp_path / "config.toml"
@@ -192,3 +211,17 @@ def test_a_target_that_makes_no_sense_is_refused_without_its_secret(tmp_path: Pa
         Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
 
     assert "secret" not in str(refused.value)
+
+
+def test_a_misspelled_variable_is_reported_with_what_was_meant() -> None:
+    """``GPUQUEUE_HOST_LOST_AFTR=1h`` had no effect and no message."""
+    found = unknown_variables(
+        {**HERE, "GPUQUEUE_HOST_LOST_AFTR": "1h", "GPUQUEUE_CONFIG": "/dev/null", "HOME": "/root"}
+    )
+
+    assert {"GPUQUEUE_HOST_LOST_AFTR": "did you mean GPUQUEUE_HOST_LOST_AFTER?"} == found
+
+
+def test_a_job_that_submits_jobs_hears_nothing_of_its_own_variables() -> None:
+    """A job has GPUQUEUE_JOB_ID, GPUQUEUE_RUN_DIR and more, which are no settings."""
+    assert {} == unknown_variables({**HERE, "GPUQUEUE_JOB_ID": "7", "GPUQUEUE_RUN_DIR": "/r"})

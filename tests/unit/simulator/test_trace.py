@@ -31,7 +31,7 @@ def test_a_line_says_all_of_a_job() -> None:
     Sizes and durations are plain or have units, columns have any order, and unknown columns are ignored.
     """
     (job,) = read(
-        "name,group,level,time_limit,gpus,duration,mem,user,arrival_s,colour",
+        "name,group,priority,time_limit,gpus,duration,mem,user,arrival_s,colour",
         "sweep,vision,high,1h30m,2,90s,6G,ann,7,red",
     ).requests
 
@@ -51,7 +51,7 @@ def test_a_line_says_all_of_a_job() -> None:
 
 def test_what_is_left_empty_has_a_default() -> None:
     """An empty cell has a default: one GPU, no limit, the normal priority."""
-    (job,) = read(f"{HEAD},gpus,time_limit_s,level", "0,ann,1073741825,5,,,").requests
+    (job,) = read(f"{HEAD},gpus,time_limit_s,priority", "0,ann,1073741825,5,,,").requests
 
     assert (job.gpus, job.time_limit_s, job.level) == (1, None, Level.NORMAL)
     assert job.mem_bytes == GIB + 2**20, "memory is matched by the MiB, rounded up"
@@ -106,7 +106,7 @@ def test_a_limit_ends_a_run() -> None:
         ([HEAD, "1,ann,1G,nan"], "line 2, column duration_s: 'nan' is not a duration"),
         ([HEAD, "1,ann,1G,9999999999"], "line 2, column duration_s: '9999999999' is longer than ten years"),
         ([f"{HEAD},gpus", "1,ann,1G,5,65"], "line 2, column gpus: '65' is no number of GPUs"),
-        ([f"{HEAD},level", "1,ann,1G,5,top"], "line 2, column level: 'top' is no priority: say low, normal"),
+        ([f"{HEAD},priority", "1,ann,1G,5,top"], "line 2, column priority: 'top' is no priority: say low, normal"),
         (["submitted_at,user,mem,duration", "soon,ann,1G,5"], "line 2, column submitted_at: 'soon' is no time"),
         ([HEAD, '1,"ann,1G,5'], "is no CSV"),
         ([f"{HEAD},time_limit_s", "1,ann,1G,5,0"], "line 2, column time_limit_s: a time limit must be above 0"),

@@ -16,8 +16,10 @@ from factories import make_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.client import Client, validation
+from gpuqueue.client import Client
+from gpuqueue.client.history import History
 from gpuqueue.errors import BadRequest, GpuQueueError, HistoryUnreachable, JobNotFound, StoreUnreachable
+from gpuqueue.model import times, validation
 from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobSpec, JobState
 from gpuqueue.queue.connect import connect
@@ -104,7 +106,7 @@ def test_a_submit_says_which_argument_is_wrong(argument: str, value: Any) -> Non
     client = Client(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "unix:///nonexistent/store.sock"}))
     words: dict[str, Any] = {"command": ["true"], "mem": "1G", "cwd": "/", argument: value}
     with pytest.raises((BadRequest, StoreUnreachable)):
-        client.submit(words.pop("command"), **words)
+        client.jobs.submit(words.pop("command"), **words)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_what_raised_a_type_error_is_a_bad_request(words: dict[str, Any], said: 
     client = Client(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "unix:///nonexistent/store.sock"}))
     given = {"command": ["true"], "mem": "1G", "cwd": "/", **words}
     with pytest.raises(BadRequest, match=said):
-        client.submit(given.pop("command"), **given)
+        client.jobs.submit(given.pop("command"), **given)
 
 
 @odd.gate
@@ -148,19 +150,27 @@ def test_what_raised_a_type_error_is_a_bad_request(words: dict[str, Any], said: 
 def test_an_id_is_a_number_or_a_bad_request(value: Any) -> None:
     """An id is a number or `BadRequest`. Regression: `get("1")` found job 1 and then failed in a comparison."""
     client = Client(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "unix:///nonexistent/store.sock"}))
-    for method in (client.get, client.show, client.cancel, client.hold, client.release, client.log_path, client.story):
+    for method in (
+        client.jobs.get,
+        client.jobs.show,
+        client.jobs.cancel,
+        client.jobs.hold,
+        client.jobs.release,
+        client.logs.path,
+        client.jobs.events,
+    ):
         with pytest.raises((BadRequest, JobNotFound, StoreUnreachable, HistoryUnreachable)):
             method(value)
-    for generator in (client.watch, client.follow):
+    for generator in (client.jobs.watch, client.logs.follow):
         with pytest.raises((BadRequest, JobNotFound, StoreUnreachable)):
             next(generator(value))
     for timeout_s in ("5", float("nan"), [1], True):
         with pytest.raises(BadRequest, match="timeout_s must be a number of seconds"):
-            client.wait(1, timeout_s=timeout_s)  # type: ignore[arg-type]
+            client.jobs.wait(1, timeout_s=timeout_s)  # type: ignore[arg-type]
 
 
 #: The filters of a history query.
-QUESTIONS = sorted(inspect.signature(Client.history).parameters.keys() - {"self", "reverse"})
+QUESTIONS = sorted(inspect.signature(History.search).parameters.keys() - {"self", "reverse"})
 
 
 @odd.gate
@@ -175,7 +185,7 @@ def test_a_question_to_the_history_is_asked_or_refused(argument: str, value: Any
     """
     settings = Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": "sqlite:////dev/null/history.db"})
     with Client(settings) as client, pytest.raises((BadRequest, JobNotFound, HistoryUnreachable)):
-        client.history(**{argument: value})
+        client.history.search(**{argument: value})
 
 
 def test_what_is_usable_passes_the_checks() -> None:
@@ -191,7 +201,7 @@ def test_what_is_usable_passes_the_checks() -> None:
     assert (Sort.PEAK, Sort.PEAK) == (validation.word("sort", "peak", Sort), validation.word("sort", Sort.PEAK, Sort))
     assert (2**30, 5, None) == tuple(validation.size_or_none("min_peak", each) for each in ("1G", 5, None))
     assert (60.0, 5.0, None) == tuple(validation.duration_or_none("min_duration", each) for each in ("1m", 5.0, None))
-    assert (now, None) == (validation.moment_or_none("since", now), validation.moment_or_none("since", None))
+    assert (now, None) == (times.moment("since", now), times.moment("since", None))
     assert (5.0, 7200.0, None) == (validation.time_limit(5.0), validation.time_limit("2h"), validation.time_limit(None))
     assert (("a", "b"), {}, {"A": "1"}) == (
         validation.words("args", ["a", "b"]),
@@ -280,11 +290,11 @@ def test_a_setting_is_taken_or_named_with_its_origin(name: str, text: str) -> No
         (b"slots = " + b"9" * 5000, "is not TOML"),
         (b"slots = 0x" + b"f" * 5000, r"setting slots \(file"),
         (b"lease = " + b"[" * 100_000, "is not TOML"),
-        (b"lease = [1]", r"setting lease \(file"),
-        (b"[lease]\na = 1", r"setting lease \(file"),
-        (b"lease = 2026-11-01", r"setting lease \(file"),
+        (b"poll = [1]", r"setting poll \(file"),
+        (b"[poll]\na = 1", r"setting poll \(file"),
+        (b"poll = 2026-11-01", r"setting poll \(file"),
         (b"'\\u001b]0;x' = 1", "is no setting"),
-        (b"leese = '3s'", "'leese' is no setting: did you mean lease?"),
+        (b"headrom = '3G'", "'headrom' is no setting: did you mean headroom?"),
         (b"#" * 2_000_000, "is larger than 1048576 bytes"),
     ],
 )

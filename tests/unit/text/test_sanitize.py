@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import fields
-
 import pytest
 
-from gpuqueue.client import Client
-from gpuqueue.client.editing import Edit
 from gpuqueue.text.sanitize import cells, in_words, short, wrapped
 
 LINE = "job 12 waits for memory, 30s so far; 2 jobs before it"
@@ -65,14 +60,3 @@ def test_a_wide_name_is_cut_to_the_columns_that_there_are(width: int) -> None:
 def test_a_text_is_broken_between_words(text: str, width: int, lines: list[str]) -> None:
     """A text is wrapped between words, and within a word only if the word is longer than the line."""
     assert lines == wrapped(text, width)
-
-
-def test_edit_says_all_that_can_be_changed() -> None:
-    """`Client.edit` has a named, typed parameter for each field of `Edit`, for editors and mypy.
-
-    Regression: it had ``**changes: Any``.
-    """
-    named = inspect.signature(Client.edit).parameters
-    reported = {each.name: each.type for each in fields(Edit)}
-
-    assert reported == {name: each.annotation for name, each in named.items() if name not in {"self", "job"}}

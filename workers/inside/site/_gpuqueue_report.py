@@ -16,7 +16,7 @@ def write(torch: Any, run_dir: str, began_s: float) -> None:
     """Write the report of this process atomically, if CUDA was initialised in it."""
     if not torch.cuda.is_initialized():  # also false in a fork of a process that initialised CUDA
         return
-    said = {
+    report = {
         "v": 1,
         "pid": os.getpid(),
         "torch": str(getattr(torch, "__version__", "")),
@@ -29,7 +29,7 @@ def write(torch: Any, run_dir: str, began_s: float) -> None:
     os.makedirs(directory, mode=0o700, exist_ok=True)
     name = os.path.join(directory, "%d.json" % os.getpid())  # noqa: UP031 - valid in every Python
     with open(name + ".part", "w", encoding="ascii") as file:
-        json.dump(said, file)
+        json.dump(report, file)
     os.replace(name + ".part", name)
 
 

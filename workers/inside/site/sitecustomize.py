@@ -64,7 +64,7 @@ def install() -> None:
 
 
 def take_over() -> None:
-    """Start the historykeeping when a warm interpreter becomes a job."""
+    """Register the report when a warm interpreter becomes a job."""
     global began_s, RUN_DIR
     began_s, RUN_DIR = time.monotonic(), os.environ.get("GPUQUEUE_RUN_DIR")
     try:
@@ -91,6 +91,6 @@ if RUN_DIR:
         install()
     except Exception:  # noqa: BLE001, S110 - as in report
         pass
-elif os.environ.get("GPUQUEUE_SPARE"):  # a warm interpreter: workers.inside.warm_start calls take_over
+elif os.environ.get("GPUQUEUE_WARM_ROOM"):  # a warm interpreter: workers.inside.warm_start calls take_over
     sys.modules["_gpuqueue_hook"] = sys.modules[__name__]
 step_aside()

@@ -12,20 +12,20 @@ local wrong = expect {'id', 'by'}
 if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
-if not job.st then return '' end
-local owner = theirs(ARGV[2], job.u)
+if not job.state then return '' end
+local owner = theirs(ARGV[2], job.user)
 if owner then return 'of ' .. owner end
-if job.rm then return 'array' end
+if job.left then return 'array' end
 local now = now_ms()
-if job.st == 'queued' or job.st == 'held' then
+if job.state == 'queued' or job.state == 'held' then
   leave(id, job, true)
-  close(id, 'cancelled', now, tell('cancel', id, 'cancelled', now, job.at, job.ls, ''))
-  let_in_if_due(now)
+  close(id, 'cancelled', now, record_event('cancel', id, 'cancelled', now, job.attempts, job.losses, ''))
+  queue_due_if_any(now)
   return 'cancelled'
-elseif job.st == 'starting' or job.st == 'running' then
-  call('HSET', job_key(id), 'st', 'cancelling')
-  tell('cancel', id, 'cancelling', now, job.at, job.ls, '')
-  call('PUBLISH', P .. 'ctl', 'cancel:' .. id .. ':' .. job.tok)
+elseif job.state == 'starting' or job.state == 'running' then
+  call('HSET', job_key(id), F.state, 'cancelling')
+  record_event('cancel', id, 'cancelling', now, job.attempts, job.losses, '')
+  call('PUBLISH', P .. 'ctl', 'cancel:' .. id .. ':' .. job.token)
   return 'cancelling'
 end
-return (job.st == 'cancelled' and 'stands ' or '') .. job.st
+return (job.state == 'cancelled' and 'stands ' or '') .. job.state

@@ -5,7 +5,7 @@
 -- ahead did not, `reserved` the device was reserved for it.
 -- A job may be left to a better device for a moment (see better_device.lua).
 -- arrow: queued -> starting
--- ARGV: host  device  worker  lease_ms  foreign (bytes of external processes)  nonce  1 if the host serves GPUs, then
+-- ARGV: host  device  worker  lease_ms  external (bytes of external processes)  nonce  1 if the host serves GPUs, then
 --   for each of the worker's runs: id  observed bytes here
 -- returns {} | {ms until the next claim, because a job was left} | {id, token, spec, attempt, mem, devices
 --   (comma-separated), claimed ms, and of a member of an array: its array, whose spec that is, and its index}
@@ -13,8 +13,8 @@
 -- The act stays loaded in the server between calls (see ../functions.py). The arguments and the state of the device are
 -- in these variables: each call sets all of them before it reads any. Other data that a call reads is in `learned`
 -- (core.lua). Only `parsed` survives a call.
-local host, device, worker, lease_ms, foreign, nonce, now, stamp
-local available, pool, slots, total, all_slots, kind, capacity, strangers, runs -- results of promise()
+local host, device, worker, lease_ms, external, nonce, now, stamp
+local available, pool, slots, total, all_slots, kind, capacity, external_bytes, runs -- results of room_of()
 local r_job, r_need, r_start, blockers, room_beside -- the reservation of the device; bytes others may use beside it
 local levels, choosy
 
@@ -24,22 +24,16 @@ local parsed, many_parsed, MOST_PARSED = {}, 0, 1000
 local function asked_by(shape)
   local asks = parsed[shape]
   if asks then return asks end
-  local mem, limit_s, n, wanted_pool, wish, more = parse_shape(shape)
-  asks = {mem = mem or math.huge, limit_s = limit_s, n = n, pool = wanted_pool, wish = wish, want = mem and constraints(more),
+  local mem, limit_s, n, wanted_pool, wanted_kind, more = parse_shape(shape)
+  asks = {mem = mem or math.huge, limit_s = limit_s, n = n, pool = wanted_pool, wanted_kind = wanted_kind, want = mem and constraints(more),
     rest = string.match(shape, ':.*')} -- everything but the memory
   if many_parsed == MOST_PARSED then parsed, many_parsed = {}, 0 end
   parsed[shape], many_parsed = asks, many_parsed + 1
   return asks
 end
 
-local function load_arrays() -- and the parts that queue jobs
-  load_dependencies()
-  load_array_index()
-  load_array()
-end
 local function spec_for(id, array)
   if not array then return call('GET', key2('s', id)) end
-  load_arrays()
   return spec_of(id, array)
 end
 
@@ -51,10 +45,11 @@ local function answer_again(leases)
     if string.sub(leases[i], -#mark) == mark then id = leases[i - 1] end
   end
   if not id then return nil end
-  local j = call('HMGET', job_key(id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
+  local j = call('HMGET', job_key(id), F.state, F.token, F.attempts, F.mem_bytes, F.devices, F.claimed_ms, F.array,
+    F.index, F.shape)
   if j[1] ~= 'starting' or j[2] ~= (j[3] or '') .. '.' .. nonce then return {} end
   local mem = j[4]
-  if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', promised_to(id, j[5]) or 0) end
+  if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', allocated_to(id, j[5]) or 0) end
   return {id, j[2], spec_for(id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
 end
 
@@ -79,11 +74,11 @@ local function look_at_device(leases)
   local record = call('HGET', key2('dev', host), device)
   local before, after = string.match(record or '', '^(%d+:%d+):%d+:%d+:(.*)$')
   if not before then return false end
-  record = before .. ':' .. foreign .. ':' .. stamp .. ':' .. after
+  record = before .. ':' .. external .. ':' .. stamp .. ':' .. after
   call('HSET', key2('dev', host), device, record)
   if #ARGV > 7 then note_observed(leases) end
   local _
-  available, pool, _, slots, total, all_slots, kind, capacity, strangers, runs = promise(host, device, record, leases)
+  available, pool, _, slots, total, all_slots, kind, capacity, external_bytes, runs = room_of(host, device, record, leases)
   return available ~= nil and available > 0 and slots > 0
 end
 
@@ -94,16 +89,15 @@ end
 
 local function neighbours() -- the host's other devices of this kind, fullest first, in a fixed order
   if learned.peers then return learned.peers end
-  load_capacity()
   local peers, free_there = learned_of('peers'), learned_of('free_on')
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
-      local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_strangers, its_runs = promise(host, names[i])
+      local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_external, its_runs = room_of(host, names[i])
       if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
         local reserved = parse_reservation(call('HGET', P .. 'rsv', names[i]))
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved, total = its_total,
-          gives = gives + its_strangers, strangers = its_strangers, runs = its_runs}
+          gives = gives + its_external, external_bytes = its_external, runs = its_runs}
         free_there[names[i]] = free
       end
     end
@@ -122,8 +116,8 @@ local function gang(asks, for_job, kept)
   if asks.n == 1 then return names end
   if kind == 'mig' then return nil end -- a CUDA process can use only one part of a GPU
   for _, peer in ipairs(neighbours()) do
-    if peer.free >= asks.mem and belongs(asks.pool, asks.wish, want, peer.name, peer.pool, kind)
-      and alone_there(want, peer.runs, peer.strangers, peer.total) and peer.gives <= most
+    if peer.free >= asks.mem and belongs(asks.pool, asks.wanted_kind, want, peer.name, peer.pool, kind)
+      and alone_there(want, peer.runs, peer.external_bytes, peer.total) and peer.gives <= most
       and (peer.reserved == for_job or not (peer.reserved or kept)) then
       names[#names + 1] = peer.name
     end
@@ -135,8 +129,7 @@ local function gang(asks, for_job, kept)
 end
 
 local function are_limited() -- most sites have no limits; read once a job is found that fits
-  if learned.limits_set == nil then learned.limits_set, learned.any_shares = there(P .. 'limits', P .. 'shares') end
-  if learned.limits_set then load_limits() end
+  if learned.limits_set == nil then learned.limits_set, learned.any_shares = exist(P .. 'limits', P .. 'shares') end
   return learned.limits_set
 end
 
@@ -144,7 +137,6 @@ end
 local function look_at_reservation(kept_for, leases)
   r_job, r_need, r_start, blockers, room_beside = nil, nil, nil, nil, 0
   if not kept_for then return end
-  load_capacity()
   r_job, r_need, r_start, blockers = parse_reservation(kept_for)
   if r_job and are_limited() and reserved_in_vain(r_job, kind) then
     unreserve(r_job)
@@ -162,9 +154,9 @@ local function most_here(asks)
   local kinds = learned.kinds
   local most = kinds[asks.rest]
   if most == nil then
-    most = belongs(asks.pool, asks.wish, asks.want, device, pool, kind) and alone_there(asks.want, runs, strangers, total)
+    most = belongs(asks.pool, asks.wanted_kind, asks.want, device, pool, kind) and alone_there(asks.want, runs, external_bytes, total)
       and (asks.want.alone and are_limited() and most_alone(asks.pool) or math.huge) -- most_alone: limits.lua
-    if not most or capacity + strangers > most then most = false end
+    if not most or capacity + external_bytes > most then most = false end
     kinds[asks.rest] = most
   end
   return most
@@ -194,24 +186,24 @@ local function over_a_limit(user, shape) -- only for a shape that fits
 end
 
 local function take(id, lv, user, shape, devices, how)
-  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix', 'pl', 'rv')
+  local j = call('HMGET', job_key(id), F.state, F.mem_bytes, F.attempts, F.losses, F.started_ms, F.left, F.array,
+    F.index, F.left_since_ms, F.reserved)
   local array, index, left = j[7] or nil, j[8] or nil, nil
   if j[10] then unreserve(id) end
   if j[1] == 'queued' and j[6] then -- the rest of the array stays in the queue
-    if j[9] then call('HDEL', job_key(id), 'pl') end
+    if j[9] then call('HDEL', job_key(id), F.left_since_ms) end
     array = id
-    load_arrays()
     id, index, left = split(array, j[6], now)
     if not id then return nil end
   else
-    leave_line(id, lv, user, shape)
+    leave_queue(id, lv, user, shape)
     if j[1] ~= 'queued' then return nil end -- a stale entry, removed above
   end
   local asks = asked_by(shape)
   local limit_s, n, alone = asks.limit_s, asks.n, asks.want.alone
   -- Fields lost from a damaged entry come from the shape, or start over: nothing below may fail half-way.
   local mem = string.match(j[2] or '', '^%d+$') or string.match(shape, '^%d+')
-  local attempt, losses = counted(j[3]) + 1, counted(j[4])
+  local attempt, losses = to_count(j[3]) + 1, to_count(j[4])
   local token = attempt .. '.' .. nonce
   local names = table.concat(devices, ',')
   local spec = spec_for(id, array)
@@ -226,11 +218,13 @@ local function take(id, lv, user, shape, devices, how)
   if alone then -- exclusive: everything each device can allocate; reported is the smallest
     rate, mem = n, string.format('%.0f', charged_on(devices, asks.want))
   end
-  if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
-  if learned.limits_set then room_is_taken(user, shape) end
-  call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
-    'tc', stamp, 'tf', fair_ms(now), 'dep', deposit_s, 'usu', usual_s,
-    'rate', rate, 'how', how, 'why', '')
+  if j[5] or j[9] then call('HDEL', job_key(id), F.started_ms, F.start_report, F.left_since_ms, F.preempted_by,
+    F.preempt_until_ms) end
+  if learned.limits_set then drop_reserved_room(user, shape) end
+  call('HSET', job_key(id), F.state, 'starting', F.attempts, attempt, F.token, token, F.worker, worker,
+    F.host, host, F.devices, names,
+    F.claimed_ms, stamp, F.claimed_fair_ms, fair_ms(now), F.deposit_s, deposit_s, F.usual_s, usual_s,
+    F.rate, rate, F.start_kind, how, F.reason, '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do
     if alone then held = string.format('%.0f', free_on(devices[i])) end
@@ -239,14 +233,14 @@ local function take(id, lv, user, shape, devices, how)
   call('ZADD', P .. 'leases', now + lease_ms, id)
   count_run(id, user, mem, names)
   charge(user, deposit_s * rate * weight(fair_ms(now)), learned.any_shares == false and 1000 or share_of(user), levels)
-  tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
+  record_event('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
     'worker', worker, 'devices', names, 'lease', mem, 'start', how, unpack(left and {'of', array, 'index', index, 'left', left} or {}))
   return {id, token, spec, tostring(attempt), mem, names, stamp, array, index and tostring(index)}
 end
 
 -- Claim the job that this device is reserved for, before all others. -> the claim | nil
 local function take_reserved()
-  local j = call('HMGET', job_key(r_job), 'st', 'lv', 'u', 'sh')
+  local j = call('HMGET', job_key(r_job), F.state, F.priority, F.user, F.shape)
   if j[1] ~= 'queued' then
     call('HDEL', P .. 'rsv', device)
     r_job = nil
@@ -275,7 +269,7 @@ local function might_run(shape) -- ever on this device
   local here = learned.here
   if here[shape] == nil then
     local asks = asked_by(shape)
-    here[shape] = asks.mem <= total and belongs(asks.pool, asks.wish, asks.want, device, pool, kind)
+    here[shape] = asks.mem <= total and belongs(asks.pool, asks.wanted_kind, asks.want, device, pool, kind)
   end
   return here[shape]
 end
@@ -313,13 +307,10 @@ local function leave_elsewhere(id, shape) -- to a better device
   if asks.n > 1 then
     local elsewhere = fits(shape).elsewhere
     if not elsewhere then return false end
-    load_better_device()
     return leave_to(elsewhere, id, now)
   end
   local order = asks.want.order or meta().order
   if asks.want.alone or order == '' then return false end
-  load_capacity()
-  load_better_device()
   local this = {host = host, device = device, kind = kind, available = available, total = total}
   local better = better_device(this, asks.mem, asks, order, now)
   return better ~= nil and leave_to(better, id, now)
@@ -489,7 +480,7 @@ local function look_at_site()
   if found <= rest then return nil, refusal() end
   local due, drained, kept, more = false, false, false, found - (rest + 1)
   if more > 0 then
-    due, drained, kept = there(P .. 'timers', P .. 'drained', P .. 'rsv')
+    due, drained, kept = exist(P .. 'timers', P .. 'drained', P .. 'rsv')
     more = more - (due and 1 or 0) - (drained and 1 or 0) - (kept and 1 or 0)
   end
   if more == 0 then learned.limits_set, learned.any_shares = false, false end
@@ -505,7 +496,7 @@ return function()
   for i = 8, #ARGV, 2 do wrong = wrong or misfit({'id', 'bytes'}, i) end
   if wrong then return wrong end
   local gpus_here
-  host, device, worker, lease_ms, foreign, nonce, gpus_here = unpack(ARGV, 1, 7)
+  host, device, worker, lease_ms, external, nonce, gpus_here = unpack(ARGV, 1, 7)
   if gpus_here == '1' then learned.gpus_known = true end -- even before the workers of these GPUs are up
   now = now_ms()
   stamp = string.format('%.0f', now)
@@ -515,15 +506,14 @@ return function()
   if again then return again end
   local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
   if first_due and tonumber(first_due) <= now then -- a begin time has come, or a dependency has ended
-    load_arrays()
-    let_in(now)
+    queue_due(now)
   end
   if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end
   if pausing(now) or not look_at_device(leases) then return {} end
   look_at_reservation(any_kept and call('HGET', P .. 'rsv', device), leases)
 
   -- Mostly no waiting job is small enough.
-  levels = levels_waited_at()
+  levels = priorities_waited_at()
   local first_level, so_many = 1, small_enough(levels[1])
   while so_many == 0 and first_level < #levels do
     first_level = first_level + 1

@@ -9,18 +9,18 @@
 --       | {'granted', n}: it was granted n retries and the last is still to come; fewer cannot be set
 --       | {'circle', id}: that job waits for this one | {'tangled'}: too many jobs wait for each other
 --       | as submit.lua; 'default' if the job moves to another pool
-local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'flag', 'text', 'by'}
+local wrong = expect {'id', 'nonce', 'priority?', 'size', 'shape', 'text', 'flag', 'flag', 'flag', 'text', 'by'}
 local waits
 if not wrong then waits, wrong = waits_of(10) end
 if wrong then return wrong end
 local id, digest, lv, mem, shape, spec, new_after, new_begin, new_time = unpack(ARGV, 1, 9)
-local need, _, _, pool, wish = parse_shape(shape)
-if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 5 is not the shape of the job') end
+local need, _, _, pool, wanted_kind = parse_shape(shape)
+if not WANTED_KINDS[wanted_kind] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 5 is not the shape of the job') end
 local job = read_job(id)
-if not job.st then return {} end
-local owner = theirs(ARGV[11], job.u)
+if not job.state then return {} end
+local owner = theirs(ARGV[11], job.user)
 if owner then return {'of', owner} end
-local of = call('HMGET', job_key(id), 'ar', 'tw', 'ra')
+local of = call('HMGET', job_key(id), F.array, F.member_claimed_ms, F.retry_after)
 local known = call('GET', key2('s', id)) or ''
 local function but_for_at_once(text) return (string.gsub(text, '("array":{"indexes":"[%d,:-]+","at_once":)%w+,', '%1,', 1)) end
 local begun = of[2] and not of[1]
@@ -29,22 +29,22 @@ local other = new_after == '1' or new_begin == '1' or lv ~= '' or but_for_at_onc
 if of[1] or (begun and other) then -- the request belongs to the array, or to its members
   return {'begun'}
 end
-local waits_yet = (job.st == 'queued' or job.st == 'held') and queueable(job)
-if not waits_yet and not (begun and ACTIVE[job.st]) then return {'stands', job.st} end
+local waits_yet = (job.state == 'queued' or job.state == 'held') and queueable(job)
+if not waits_yet and not (begun and ACTIVE[job.state]) then return {'stands', job.state} end
 if redis.sha1hex(known) ~= digest then return {'changed'} end
-local retry_to_come = of[3] and counted(of[3]) == job.at -- not a requeue by exit code 75
-if retry_to_come and counted(waits.times) < math.min(counted(job.rt), counted(job.rn)) then return {'granted', job.rn} end
+local retry_to_come = of[3] and to_count(of[3]) == job.attempts -- not a requeue by exit code 75
+if retry_to_come and to_count(waits.times) < math.min(to_count(job.retries_allowed), to_count(job.retries)) then return {'granted', job.retries} end
 
 local function keep_spec() -- and the concurrency limit of an array
   call('SET', key2('s', id), spec)
   local text, _, cap = array_of(spec)
-  if text then call('HDEL', job_key(id), 'cap') end
-  if cap then call('HSET', job_key(id), 'cap', cap) end
+  if text then call('HDEL', job_key(id), F.at_once) end
+  if cap then call('HSET', job_key(id), F.at_once, cap) end
 end
 if begun then
   keep_spec()
-  local state = reckon(id, now_ms(), 'edit', 'spec', spec, 'begin', job.nb or '')
-  ring('work')
+  local state = update_array(id, now_ms(), 'edit', 'spec', spec, 'begin', job.not_before_ms or '')
+  wake('work')
   return {state}
 end
 
@@ -58,22 +58,22 @@ local function circle(wanted)
     if not seen[each] then
       seen[each], count = true, count + 1
       if count > MOST then return {'tangled'} end
-      for _, next_one in ipairs(dependencies(call('HGET', job_key(each), 'af'))) do
+      for _, next_one in ipairs(dependencies(call('HGET', job_key(each), F.after))) do
         open[#open + 1] = {next_one.id, first}
       end
     end
   end
 end
 
-local verdict, why, figure = judge(job.u, lv == '' and job.lv or lv, shape)
+local verdict, why, figure = judge(job.user, lv == '' and job.priority or lv, shape)
 -- The user did not ask for a priority that comes from aging.
 if verdict == 'impossible' and not (why == 'urgent' and lv == '') then return {verdict, why, figure} end
-local time_ms, _, _, _, old_pool = time_of(spec), parse_shape(job.sh)
+local time_ms, _, _, _, old_pool = time_of(spec), parse_shape(job.shape)
 local moves = pool ~= old_pool -- the limits of the new pool apply in full
 local default_ms = moves and new_time == '0' and not time_ms and default_time_ms(pool)
 if default_ms then return {'default', default_ms} end
 if not moves and new_time == '0' and time_ms == time_of(known) then time_ms = 0 end -- an unchanged time limit is not checked
-local beyond = beyond_a_limit(job.u, shape, mem, time_ms, true)
+local beyond = beyond_a_limit(job.user, shape, mem, time_ms, true)
 if beyond then return beyond end
 local wanted, trouble
 if new_after == '1' then
@@ -82,37 +82,37 @@ if new_after == '1' then
   if trouble then return trouble end
 end
 
-local for_the_book
-shape, for_the_book = meant(shape, wish)
+local meant_fields
+shape, meant_fields = meant(shape, wanted_kind)
 local now = now_ms()
-local same = shape == job.sh
+local same = shape == job.shape
 leave(id, job, false, same)
-job.sh = shape
-call('HSET', job_key(id), 'sh', shape, 'mem', mem)
+job.shape = shape
+call('HSET', job_key(id), F.shape, shape, F.mem_bytes, mem)
 if lv ~= '' then
-  job.lv = lv
-  call('HSET', job_key(id), 'lv', lv, 'lf', 0)
+  job.priority = lv
+  call('HSET', job_key(id), F.priority, lv, F.promotions, 0)
 end
 keep_spec()
-local nb, nw = job.nb, job.nw
-waits.key = job.dk
-waits.retries, waits.requeues = counted(job.rn) > 0 and job.rn or nil, counted(job.qn) > 0 and job.qn or nil
+local nb, nw = job.not_before_ms, job.not_before_reason
+waits.key = job.dedupe_key
+waits.retries, waits.requeues = to_count(job.retries) > 0 and job.retries or nil, to_count(job.requeues) > 0 and job.requeues or nil
 if new_begin == '0' then waits.begin = nb end
-keep_waits(id, job, waits)
-if job.nb then
-  job.nw = new_begin == '0' and nw or 'begin'
-  call('HSET', job_key(id), 'nw', job.nw or 'begin')
+store_waits(id, job, waits)
+if job.not_before_ms then
+  job.not_before_reason = new_begin == '0' and nw or 'begin'
+  call('HSET', job_key(id), F.not_before_reason, job.not_before_reason or 'begin')
 end
 if wanted then
-  depend_no_more(id, job)
-  depend(id, job, wanted)
+  drop_dependencies(id, job)
+  set_dependencies(id, job, wanted)
 end
-local reason = job.why or ''
-if job.st == 'queued' then
-  reason = stand(id, job, now)
-  call('HSET', job_key(id), 'why', reason)
+local reason = job.reason or ''
+if job.state == 'queued' then
+  reason = queue_if_ready(id, job, now)
+  call('HSET', job_key(id), F.reason, reason)
 end
 if same and reason ~= '' then unreserve(id) end -- not in a queue now: it cannot use the device
-tell('edit', id, job.st, now, job.at, job.ls, reason, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))
-ring('work')
-return {job.st}
+record_event('edit', id, job.state, now, job.attempts, job.losses, reason, 'spec', spec, 'begin', job.not_before_ms or '', unpack(meant_fields))
+wake('work')
+return {job.state}

@@ -10,41 +10,41 @@ if not wrong and not VERBS[ARGV[2]] then wrong = redis.error_reply('BADARGS argu
 if wrong then return wrong end
 local id, verb, part, by = unpack(ARGV)
 local array = read_array(id)
-if not array.st then return {} end
-local owner = theirs(by, array.u)
+if not array.state then return {} end
+local owner = theirs(by, array.user)
 if owner then return {'of', owner} end
-if not array.rm or COUNTERS[array.st] then return {array.st, ''} end
+if not array.left or COUNTERS[array.state] then return {array.state, ''} end
 -- Return how many members to count as cancelled when an array of unknown progress is cancelled: those that are neither
 -- jobs nor counted as ended.
 local function nowhere_else(id, array)
-  call('HDEL', job_key(id), 'un')
+  call('HDEL', job_key(id), F.progress_unknown)
   local counted_so_far = call('SCARD', key2('am', id))
-  for _, counter in pairs(COUNTERS) do counted_so_far = counted_so_far + counted(array[counter]) end
-  return counted(call('HGET', job_key(id), 'n')) - counted_so_far
+  for state in pairs(COUNTERS) do counted_so_far = counted_so_far + to_count(array[state]) end
+  return to_count(call('HGET', job_key(id), F.members)) - counted_so_far
 end
 
 local now = now_ms()
 local parts = part == '' and {{0, MOST_INDEX, 1}} or parse_ranges(part)
 local moved
 if verb == 'release' then
-  array.hd, moved = cut(array.hd, parts)
-  array.rm = join(array.rm, moved)
+  array.held, moved = cut(array.held, parts)
+  array.left = join(array.left, moved)
 else
-  array.rm, moved = cut(array.rm, parts)
+  array.left, moved = cut(array.left, parts)
   if verb == 'hold' then
-    array.hd = join(array.hd, moved)
+    array.held = join(array.held, moved)
   else
     local waited
-    array.hd, waited = cut(array.hd, parts)
+    array.held, waited = cut(array.held, parts)
     for _, range in ipairs(waited) do moved[#moved + 1] = range end
-    call('HINCRBY', job_key(id), 'ec', array.un and part == '' and nowhere_else(id, array) or count_of(moved))
-    if part == '' then call('HSET', job_key(id), 'cx', 1) end
+    call('HINCRBY', job_key(id), F.cancelled, array.progress_unknown and part == '' and nowhere_else(id, array) or count_of(moved))
+    if part == '' then call('HSET', job_key(id), F.all_cancelled, 1) end
   end
 end
-call('HSET', job_key(id), 'rm', array.rm, 'hd', array.hd)
+call('HSET', job_key(id), F.left, array.left, F.held, array.held)
 local others = {}
 for _, member in ipairs(call('SMEMBERS', key2('am', id))) do
-  local index = tonumber(call('HGET', job_key(member), 'ix') or '')
+  local index = tonumber(call('HGET', job_key(member), F.index) or '')
   for _, range in ipairs(parts) do
     if index and index >= range[1] and index <= range[2] then
       others[#others + 1] = member
@@ -53,8 +53,8 @@ for _, member in ipairs(call('SMEMBERS', key2('am', id))) do
   end
 end
 local told = (#moved > 0 or (verb == 'cancel' and part == '')) and verb or nil
-local state = reckon(id, now, told, 'part', part, 'left', array.rm, 'held', array.hd)
-ring('work')
+local state = update_array(id, now, told, 'part', part, 'left', array.left, 'held', array.held)
+wake('work')
 local reply = {state, join('', moved)}
 for i = 1, #others do reply[i + 2] = others[i] end -- unpack() passes some thousand values at most
 return reply

@@ -31,17 +31,17 @@ local took_s = ok and type(report) == 'table' and tonumber(report.duration_s) or
 free_devices(id, job, now, took_s and took_s >= 0 and took_s < 1e9 and took_s or nil)
 later_ms = tonumber(later_ms or 0)
 if state == 'queued' then
-  if job.st == 'cancelling' then state = 'cancelled'
-  elseif job.rq ~= '1' or not queueable(job) then state = 'failed' end
-elseif state == 'failed' and job.st ~= 'cancelling' and ok and type(report) == 'table' and type(report.ending) == 'table' then
+  if job.state == 'cancelling' then state = 'cancelled'
+  elseif job.requeue ~= '1' or not queueable(job) then state = 'failed' end
+elseif state == 'failed' and job.state ~= 'cancelling' and ok and type(report) == 'table' and type(report.ending) == 'table' then
   state, reason, later_ms = after_failure(job, report.ending)
 end
 if state == 'queued' or state == 'held' then
   queue_again(id, job, now, state, reason, later_ms, ended)
 else
-  local event = tell('finish', id, state, now, job.at, job.ls, '', 'token', token, 'ended', ended)
+  local event = record_event('finish', id, state, now, job.attempts, job.losses, '', 'token', token, 'ended', ended)
   close(id, state, now, event)
-  let_in_if_due(now)
+  queue_due_if_any(now)
 end
-ring('room')
+wake('room')
 return state

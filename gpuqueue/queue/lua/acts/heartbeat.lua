@@ -1,12 +1,13 @@
 -- Heartbeat of a worker for one device and its runs: renews the leases of the runs.
--- ARGV: host  device  total  headroom  foreign (bytes of external processes)  slots  pool  kind  lease_ms, then for
+-- ARGV: host  device  total  headroom  external (bytes of external processes)  slots  pool  kind  lease_ms, then for
 --   each run: id  token  n, and n times: device  observed bytes
--- returns {verdicts, others, drained, epoch, places}
---   verdicts: for each run 1 continue | 0 not owned any more | -1 cancelled
---   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device is the run's
---     first
---   places:   for each preempted run: token, the job it is preempted for, ms that it has left (negative if overdue)
---   drained:  the drains of the device (JSON), '' if there are none
+-- returns JSON
+--   epoch:    of the store
+--   verdicts: token -> 1 continue | 0 not owned any more | -1 cancelled
+--   others:   leases on this device that were not named: job_id, token, lease_bytes, observed_bytes, leads (whether this
+--     device is the run's first)
+--   preempted: token -> {by: the job it is preempted for, left_ms: the time that it has left, negative if overdue}
+--   drained:  the drains of the device (JSON), if any
 local wrong = misfit {'host', 'device', 'bytes', 'bytes', 'bytes', 'count', 'pool', 'word', 'ms'}
 local at = 10
 while not wrong and at <= #ARGV do
@@ -17,32 +18,32 @@ while not wrong and at <= #ARGV do
   at = at + 3 + 2 * (tonumber(ARGV[at + 2] or '') or 0)
 end
 if wrong then return wrong end
-local host, device, total, headroom, foreign, slots, pool, kind, lease_ms = unpack(ARGV, 1, 9)
+local host, device, total, headroom, external, slots, pool, kind, lease_ms = unpack(ARGV, 1, 9)
 local now = now_ms()
 call('SADD', P .. 'hosts', host)
 call('HSET', key2('dev', host), device,
-  table.concat({total, headroom, foreign, string.format('%.0f', now), slots, pool, kind}, ':'))
+  table.concat({total, headroom, external, whole(now), slots, pool, kind}, ':'))
 
 -- Charge a run that lasts longer than its deposit. Otherwise a user with runs of days would be charged for ten minutes
--- until they end. The time really taken is settled at the end (state.lua).
+-- until they end. The time really taken is settled at the end (leases.lua).
 local function charge_on(id, job)
-  local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
-  if not (job.u and claimed and deposit_s and rate) then return end
+  local claimed, deposit_s, rate = tonumber(job.claimed_ms), tonumber(job.deposit_s), tonumber(job.rate)
+  if not (job.user and claimed and deposit_s and rate) then return end
   local lasted_s = (now - claimed) / 1000
   if lasted_s <= deposit_s then return end
   local ahead_s = math.ceil(lasted_s + math.min(lasted_s, DEPOSIT_S))
-  call('HSET', job_key(id), 'dep', ahead_s)
-  local more = (ahead_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed)
-  charge(job.u, more, share_of(job.u), levels_waited_at())
+  call('HSET', job_key(id), F.deposit_s, ahead_s)
+  local more = (ahead_s - deposit_s) * rate * weight(tonumber(job.claimed_fair_ms) or claimed)
+  charge(job.user, more, share_of(job.user), priorities_waited_at())
 end
 
-local verdicts, named, places = {}, {}, {}
+local verdicts, named, preempted = {}, {}, {}
 local i = 10
 while i <= #ARGV do
   local id, token, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local job = read_job(id)
   if owns(job, token) then
-    call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+    call('ZADD', P .. 'leases', whole(now + lease_ms), id)
     for k = 0, n - 1 do
       local name, observed = ARGV[i + 3 + 2 * k], ARGV[i + 4 + 2 * k]
       local lease = call('HGET', key2('dl', name), id)
@@ -51,15 +52,14 @@ while i <= #ARGV do
         if bytes then call('HSET', key2('dl', name), id, bytes .. ':' .. observed .. ':' .. ends) end
       end
     end
-    verdicts[#verdicts + 1] = job.st == 'cancelling' and -1 or 1
+    verdicts[token] = job.state == 'cancelling' and -1 or 1
     named[id] = true
     charge_on(id, job)
-    if job.pre and job.st == 'running' then
-      local left_ms = string.format('%.0f', (tonumber(job.pd or '') or now) - now)
-      for _, value in ipairs({token, job.pre, left_ms}) do places[#places + 1] = value end
+    if job.preempted_by and job.state == 'running' then
+      preempted[token] = {by = job.preempted_by, left_ms = (tonumber(job.preempt_until_ms or '') or now) - now}
     end
   else
-    verdicts[#verdicts + 1] = 0
+    verdicts[token] = 0
   end
   i = i + 3 + 2 * n
 end
@@ -71,8 +71,9 @@ for k = 1, #leases, 2 do
   if not named[id] then
     local job = read_job(id)
     local bytes, observed = string.match(leases[k + 1], '^(%d+):(%d+)')
-    local leads = string.match(job.devs or '', '^[^,]+') == device and '1' or '0'
-    for _, value in ipairs({id, job.tok or '', bytes or '0', observed or '0', leads}) do others[#others + 1] = value end
+    others[#others + 1] = {job_id = id, token = job.token or '', lease_bytes = bytes or '0', observed_bytes = observed or '0',
+      leads = string.match(job.devices or '', '^[^,]+') == device}
   end
 end
-return {verdicts, others, call('HGET', P .. 'drained', device) or '', call('GET', P .. 'epoch'), places}
+return cjson.encode({epoch = call('GET', P .. 'epoch'), verdicts = verdicts, others = others, preempted = preempted,
+  drained = call('HGET', P .. 'drained', device) or nil})

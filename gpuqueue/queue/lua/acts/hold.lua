@@ -8,13 +8,13 @@ local wrong = expect {'id', 'by'}
 if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
-if not job.st then return '' end
-local owner = theirs(ARGV[2], job.u)
+if not job.state then return '' end
+local owner = theirs(ARGV[2], job.user)
 if owner then return 'of ' .. owner end
-if job.rm then return 'array' end
-if job.st ~= 'queued' then return job.st end
+if job.left then return 'array' end
+if job.state ~= 'queued' then return job.state end
 leave(id, job)
-out_of_sight(id, job)
-call('HSET', job_key(id), 'st', 'held', 'why', 'held')
-tell('hold', id, 'held', now_ms(), job.at, job.ls, 'held')
+record_unqueued(id, job)
+call('HSET', job_key(id), F.state, 'held', F.reason, 'held')
+record_event('hold', id, 'held', now_ms(), job.attempts, job.losses, 'held')
 return 'held'

@@ -7,12 +7,12 @@ local wrong = expect {'id', 'flag', 'by'}
 if wrong then return wrong end
 local id, to_front, by = unpack(ARGV)
 local job = read_job(id)
-if not job.st then return {} end
-local owner = theirs(by, job.u)
+if not job.state then return {} end
+local owner = theirs(by, job.user)
 if owner then return {'of', owner} end
-if (job.st ~= 'queued' and job.st ~= 'held') or not queueable(job) then return {'stands', job.st} end
-local front = to_front == '1' and string.format('%.0f', call('HINCRBY', P .. 'meta', 'front', 1)) or nil
+if (job.state ~= 'queued' and job.state ~= 'held') or not queueable(job) then return {'stands', job.state} end
+local front = to_front == '1' and whole(call('HINCRBY', P .. 'meta', 'front', 1)) or nil
 move_to(id, job, front)
-tell('move', id, job.st, now_ms(), job.at, job.ls, job.why or '', 'front', front or '')
-ring('work')
-return {job.st}
+record_event('move', id, job.state, now_ms(), job.attempts, job.losses, job.reason or '', 'front', front or '')
+wake('work')
+return {job.state}

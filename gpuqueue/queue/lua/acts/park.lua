@@ -6,9 +6,9 @@ local wrong = expect {'id', 'token', 'ms'}
 if wrong then return wrong end
 local id, token, lease_ms = unpack(ARGV)
 local job = read_job(id)
-if not owns(job, token) or job.st == 'cancelling' then return 0 end
+if not owns(job, token) or job.state == 'cancelling' then return 0 end
 local now = now_ms()
-local expires = string.format('%.0f', now + lease_ms)
+local expires = whole(now + lease_ms)
 call('ZADD', P .. 'leases', expires, id)
-tell('park', id, job.st, now, job.at, job.ls, '', 'token', token, 'until', expires)
+record_event('park', id, job.state, now, job.attempts, job.losses, '', 'token', token, 'until', expires)
 return 1

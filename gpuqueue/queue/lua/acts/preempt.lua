@@ -8,19 +8,19 @@
 --   priority that may preempt: priority  the priorities that it may preempt, as digits
 -- returns for each preempted run: its job  the job that it is preempted for
 local wrong = misfit {'ms', 'ms', 'count'}
-for i = 4, #ARGV, 2 do wrong = wrong or misfit({'level', 'levels'}, i) end
+for i = 4, #ARGV, 2 do wrong = wrong or misfit({'priority', 'priorities'}, i) end
 if wrong then return wrong end
 local after_ms, grace_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, out, MOST_SHAPES, MOST_LOOKS = now_ms(), {}, 16, 32000
 if pausing(now) then return out end
-local deadline = string.format('%.0f', now + grace_ms)
+local deadline = whole(now + grace_ms)
 local rsv = P .. 'rsv'
 
 local hosts, names = {}, call('SMEMBERS', P .. 'hosts')
 table.sort(names)
 for _, name in ipairs(names) do
   local devices, records = {}, call('HGETALL', key2('dev', name))
-  for i = 1, #records, 2 do devices[#devices + 1] = picture(name, records[i], records[i + 1], now) end
+  for i = 1, #records, 2 do devices[#devices + 1] = planning_record(name, records[i], records[i + 1], now) end
   hosts[#hosts + 1] = devices
 end
 local holder, texts = {}, call('HGETALL', rsv) -- device -> job
@@ -37,19 +37,20 @@ end
 local function is_others(device, id) return holder[device.name] ~= nil and holder[device.name] ~= id end
 local function may_take(device, id, lower)
   if not is_others(device, id) then return true end
-  local level = call('HGET', job_key(holder[device.name]), 'lv')
+  local level = call('HGET', job_key(holder[device.name]), F.priority)
   return level and #level == 1 and string.find(lower, level, 1, true) ~= nil
 end
 
 local known = {} -- run -> level (priority), going (it ends in any case), may (it may be preempted), began, work
 local function run_of(id)
   if known[id] then return known[id] end
-  local j = call('HMGET', job_key(id), 'st', 'lv', 'rq', 'tr', 'pn', 'pre', 'mem', 'devs', 'sh', 'pd')
+  local j = call('HMGET', job_key(id), F.state, F.priority, F.requeue, F.started_ms, F.preemptions, F.preempted_by,
+    F.mem_bytes, F.devices, F.shape, F.preempt_until_ms)
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
-  if mem and wants_alone(j[9] or '') then mem = promised_to(id, j[8] or '') or mem end -- whole devices, whatever it asked for
+  if mem and wants_alone(j[9] or '') then mem = allocated_to(id, j[8] or '') or mem end -- whole devices, whatever it asked for
   local run = {level = j[2], going = is_leaving(j[1], j[6], j[10], now), began = began}
   run.may = j[1] == 'running' and not j[6] and j[3] == '1' and began and mem and now - began >= after_ms
-    and j[2] and counted(j[5]) < most
+    and j[2] and to_count(j[5]) < most
   if run.may then run.work = mem * (gang + 1) * (now - began) end
   known[id] = run
   return run
@@ -118,7 +119,7 @@ local function cheapest(devices, id, user, shape, lower)
       if a.work ~= b.work or a.kept ~= b.kept then return costs_less(a, b) end
       return a.device.name < b.device.name
     end)
-    local chosen = let_have(row, n, user, shape)
+    local chosen = allowed_by_limits(row, n, user, shape)
     if chosen then
       local found = {devices = {}, victims = {}, work = 0, kept = 0, alone = want.alone}
       local without = {}
@@ -143,16 +144,16 @@ end
 
 local function ask_to_go(id, by)
   local job = read_job(id)
-  call('HSET', job_key(id), 'pre', by, 'pd', deadline)
-  call('HINCRBY', job_key(id), 'pn', 1)
-  for device in string.gmatch(job.devs or '', '[^,]+') do -- other scripts see by this when the run will be gone
+  call('HSET', job_key(id), F.preempted_by, by, F.preempt_until_ms, deadline)
+  call('HINCRBY', job_key(id), F.preemptions, 1)
+  for device in string.gmatch(job.devices or '', '[^,]+') do -- other scripts see by this when the run will be gone
     local lease, ends, rest = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)(.*)$')
     if lease and (ends == '0' or tonumber(ends) > now + grace_ms) then
       call('HSET', key2('dl', device), id, lease .. ':' .. deadline .. rest)
     end
   end
-  tell('preempt', id, job.st, now, job.at, job.ls, '', 'token', job.tok, 'by', by, 'deadline', deadline)
-  call('PUBLISH', P .. 'ctl', table.concat({'preempt', id, job.tok, by, string.format('%.0f', grace_ms)}, ':'))
+  record_event('preempt', id, job.state, now, job.attempts, job.losses, '', 'token', job.token, 'by', by, 'deadline', deadline)
+  call('PUBLISH', P .. 'ctl', table.concat({'preempt', id, job.token, by, whole(grace_ms)}, ':'))
   known[id].going, known[id].may = true, false
   out[#out + 1], out[#out + 2] = id, by
 end
@@ -173,16 +174,16 @@ local function take_place(id, shape, found)
       if run_of(run.id).going then blockers[#blockers + 1] = run.id end
     end
     -- An exclusive job gets all of the device reserved, so that no other job starts there meanwhile.
-    local need = string.format('%.0f', found.alone and device.total or (parse_shape(shape)))
+    local need = whole(found.alone and device.total or (parse_shape(shape)))
     call('HSET', rsv, device.name, table.concat({id, need, deadline, table.concat(blockers, ',')}, ':'))
     holder[device.name] = id
     chosen[#chosen + 1] = device.name
   end
-  call('HSET', job_key(id), 'rv', table.concat(chosen, ','), 'pb', '1')
+  call('HSET', job_key(id), F.reserved, table.concat(chosen, ','), F.by_preemption, '1')
 end
 
 local function under_way(id) -- whether runs were preempted for the job and are still ending
-  for device in string.gmatch(call('HGET', job_key(id), 'rv') or '', '[^,]+') do
+  for device in string.gmatch(call('HGET', job_key(id), F.reserved) or '', '[^,]+') do
     local by, _, _, blockers = parse_reservation(call('HGET', rsv, device))
     for run in string.gmatch(by == id and blockers or '', '%d+') do
       if run_of(run).going and call('ZSCORE', P .. 'leases', run) then return true end
@@ -203,8 +204,8 @@ local function starts_beside(device, user, shape)
 end
 
 local function waits_for_room(id, user, shape) -- promoted jobs do not preempt
-  local j = call('HMGET', job_key(id), 'st', 'lf')
-  if j[1] ~= 'queued' or counted(j[2]) > 0 or under_way(id) then return false end
+  local j = call('HMGET', job_key(id), F.state, F.promotions)
+  if j[1] ~= 'queued' or to_count(j[2]) > 0 or under_way(id) then return false end
   if limit_in_the_way(user, shape, least_kind(shape)) then return false end
   for _, devices in ipairs(hosts) do
     local free = {}
@@ -223,19 +224,19 @@ for _, devices in ipairs(hosts) do
   for _, device in ipairs(devices) do served[#served + 1] = device end
 end
 local function look(lv, lower)
-  local tried, looks, judged = 0, 0, {}
+  local tried, looks, checked = 0, 0, {}
   for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
     local heads = call('ZRANGE', key3('us', lv, user), 0, MOST_SHAPES - 1, 'WITHSCORES')
     for i = 1, #heads, 2 do
       local shape = heads[i]
       local id = first_at(heads[i + 1], lv, user, shape)
       local like = limits_set() and user .. ' ' .. shape or shape -- as in reserve.lua
-      local is_new = not judged[like] and parse_shape(shape)
+      local is_new = not checked[like] and parse_shape(shape)
       if is_new and not could_be_hosted(served, shape) then -- costs no try
-        judged[like], looks = true, looks + #served
+        checked[like], looks = true, looks + #served
         if looks > MOST_LOOKS then return end
       elseif is_new and waits_for_room(id, user, shape) then
-        judged[like], tried = true, tried + 1
+        checked[like], tried = true, tried + 1
         local best
         for _, devices in ipairs(hosts) do
           local found = cheapest(devices, id, user, shape, lower)
@@ -248,10 +249,10 @@ local function look(lv, lower)
   end
 end
 
-for _, lv in ipairs(LEVELS) do
+for _, lv in ipairs(PRIORITIES) do
   for i = 4, #ARGV, 2 do
     if ARGV[i] == lv then look(lv, ARGV[i + 1]) end
   end
 end
-if #out > 0 or given_up then ring('room') end
+if #out > 0 or given_up then wake('room') end
 return out

@@ -24,23 +24,23 @@ local passed = tonumber(passed_ms or '') or now - last -- at least the time sinc
 local was_away = now - last > 3 * tick_ms
 local was_set = last > 0 and (now < last - tick_ms or now - last > passed + 3 * tick_ms)
 if was_set then
-  local by = string.format('%.0f', now < last and now - last or now - last - passed)
+  local by = whole(now < last and now - last or now - last - passed)
   for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do call('ZINCRBY', P .. 'leases', by, id) end
 end
-if was_away or was_set then call('HSET', P .. 'meta', 'grace', string.format('%.0f', now + lease_ms)) end
+if was_away or was_set then call('HSET', P .. 'meta', 'grace', whole(now + lease_ms)) end
 local seen = math.max(last, tonumber(call('HGET', P .. 'meta', 'opened') or 0)) -- last time at which the store was surely up
 if meta().claims > seen and math.abs(now - seen) > 3 * tick_ms then
-  set_meta('claims', string.format('%.0f', meta().claims + now - seen))
+  set_meta('claims', whole(meta().claims + now - seen))
 end
 local went_by = (was_away or was_set) and 0 or math.max(0, now - last)
-set_meta('reap', string.format('%.0f', now), 'fair', string.format('%.0f', fair_ms(now) + went_by))
-keep_in_reach(fair_ms(now))
-let_in(now)
+set_meta('reap', whole(now), 'fair', whole(fair_ms(now) + went_by))
+limit_exponents(fair_ms(now))
+queue_due(now)
 if now < tonumber(call('HGET', P .. 'meta', 'grace') or 0) then return {} end
 local out = {}
-for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', string.format('%.0f', now), 'LIMIT', 0, most)) do
+for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', whole(now), 'LIMIT', 0, most)) do
   local job = read_job(id)
-  if ACTIVE[job.st] then
+  if ACTIVE[job.state] then
     out[#out + 1] = id
     out[#out + 1] = lose(id, job, now, tonumber(loss_limit), 'no worker vouched for it in time')
   else

@@ -16,22 +16,23 @@ end
 if wrong then return wrong end
 local epoch, id, _, _, cancelled, es, ef, el, began = unpack(ARGV)
 if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return -1 end
-local total = call('HGET', job_key(id), 'n')
+local total = call('HGET', job_key(id), F.members)
 if not total then return 0 end
 local now = now_ms()
 if nobody_knows then -- counts as begun: its request is fixed now
-  call('HSET', job_key(id), 'rm', '', 'hd', '', 'un', 1, 'tw', whole(now), 'bc', UNKNOWN)
-  reckon(id, now, 'array', 'because', UNKNOWN) -- the history keeps its state, so that a user can inspect it
+  call('HSET', job_key(id), F.left, '', F.held, '', F.progress_unknown, 1, F.member_claimed_ms, whole(now),
+    F.because, UNKNOWN)
+  update_array(id, now, 'array', 'because', UNKNOWN) -- the history keeps its state, so that a user can inspect it
   return 1
 end
 local begun = es + ef + el + call('SCARD', key2('am', id))
 local ec = total - begun - left - held
 if ec < 0 then return redis.error_reply('BADARGS the array has fewer members') end
-call('HSET', job_key(id), 'rm', ARGV[3], 'hd', ARGV[4], 'es', es, 'ef', ef, 'ec', ec, 'el', el)
-call('HDEL', job_key(id), 'un', 'tw', 'bc')
-if cancelled == '1' then call('HSET', job_key(id), 'cx', 1) end
+call('HSET', job_key(id), F.left, ARGV[3], F.held, ARGV[4], F.succeeded, es, F.failed, ef, F.cancelled, ec, F.lost, el)
+call('HDEL', job_key(id), F.progress_unknown, F.member_claimed_ms, F.because)
+if cancelled == '1' then call('HSET', job_key(id), F.all_cancelled, 1) end
 if begun > 0 then
-  call('HSET', job_key(id), 'tw', whole(now), 'tr', began ~= '0' and began or call('HGET', job_key(id), 'ts') or '0')
+  call('HSET', job_key(id), F.member_claimed_ms, whole(now), F.started_ms, began ~= '0' and began or call('HGET', job_key(id), F.submitted_ms) or '0')
 end
-reckon(id, now, 'array', 'left', ARGV[3], 'held', ARGV[4])
+update_array(id, now, 'array', 'left', ARGV[3], 'held', ARGV[4])
 return 1

@@ -7,13 +7,13 @@ local wrong = expect {'nonce', 'count', 'count', 'ms'}
 if wrong then return wrong end
 local epoch, floor, last, pause_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return 0 end
-call('HSET', P .. 'meta', 'layout', '1', 'floor', string.format('%.0f', floor), 'book', last,
-  'opened', string.format('%.0f', now_ms()), 'claims', string.format('%.0f', pause_ms > 0 and now_ms() + pause_ms or 0))
+call('HSET', P .. 'meta', 'layout', '1', 'floor', whole(floor), 'book', last,
+  'opened', whole(now_ms()), 'claims', whole(pause_ms > 0 and now_ms() + pause_ms or 0))
 if tonumber(last) > 0 then call('HSET', P .. 'meta', 'recorded', '0-0') end -- the history has jobs without events
-if tonumber(call('GET', P .. 'seq') or 0) < floor then call('SET', P .. 'seq', string.format('%.0f', floor)) end
-call('HSETNX', P .. 'meta', 'fair', string.format('%.0f', now_ms())) -- from the first claim on: the clock may jump before a tick
-keep_in_reach(fair_ms(now_ms()))
+if tonumber(call('GET', P .. 'seq') or 0) < floor then call('SET', P .. 'seq', whole(floor)) end
+call('HSETNX', P .. 'meta', 'fair', whole(now_ms())) -- from the first claim on: the clock may jump before a tick
+limit_exponents(fair_ms(now_ms()))
 call('SET', P .. 'epoch', epoch)
 call('DEL', P .. 'rebuilding')
-ring('work')
+wake('work')
 return 1

@@ -8,7 +8,7 @@
 --   losses  how it waits (see dependencies.lua), and of a run: token  host  worker  devices (comma-separated)  claimed
 --   began  rate  said  parked until
 -- returns 1 restored | 0 it was there already | -1 this rebuild is over
-local wanted = {'nonce', 'ms', 'id', 'word', 'reason', 'user', 'level', 'size', 'shape', 'flag', 'text', 'ms', 'count',
+local wanted = {'nonce', 'ms', 'id', 'word', 'reason', 'user', 'priority', 'size', 'shape', 'flag', 'text', 'ms', 'count',
   'count', 'text'}
 if #ARGV > #wanted then
   for _, kind in ipairs({'token', 'host', 'worker', 'gang', 'ms', 'ms', 'rate', 'text', 'ms'}) do wanted[#wanted + 1] = kind end
@@ -23,29 +23,31 @@ local epoch, lease_ms, id, state, reason, user, lv, mem, shape, requeue, spec, s
 if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return -1 end
 if call('EXISTS', job_key(id)) == 1 then return 0 end
 local now = now_ms()
-call('HSET', job_key(id), 'st', state, 'u', user, 'lv', lv, 'sh', shape, 'mem', mem, 'rq', requeue, 'at', at, 'ls', ls,
-  'ts', submitted, 'why', reason)
+call('HSET', job_key(id), F.state, state, F.user, user, F.priority, lv, F.shape, shape, F.mem_bytes, mem,
+  F.requeue, requeue, F.attempts, at, F.losses, ls,
+  F.submitted_ms, submitted, F.reason, reason)
 call('SET', key2('s', id), spec)
 call('ZADD', P .. 'live', id, id)
-local job = {u = user, lv = lv, sh = shape}
-keep_waits(id, job, waits)
-bring_back(id, spec, now, job)
+local job = {user = user, priority = lv, shape = shape}
+store_waits(id, job, waits)
+restore(id, spec, now, job)
 if #ARGV == 15 then
-  depend(id, job, dependencies(waits.after))
+  set_dependencies(id, job, dependencies(waits.after))
   if state == 'queued' then
-    reason = stand(id, job, now)
-    call('HSET', job_key(id), 'why', reason)
+    reason = queue_if_ready(id, job, now)
+    call('HSET', job_key(id), F.reason, reason)
   else
-    out_of_sight(id, job)
+    record_unqueued(id, job)
   end
-  tell('restore', id, state, now, at, ls, reason)
+  record_event('restore', id, state, now, at, ls, reason)
   return 1
 end
 local token, host, worker, devices, claimed, began, rate, said, parked = unpack(ARGV, 16, 24)
 local held = wants_alone(shape) and string.match(said, '"lease_bytes":([1-9]%d*)') -- no worker has announced a device yet
 if held and #held > 15 then held = nil end
-hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, held or mem, shape, now,
+hold_devices(id, {token = token, host = host, worker = worker, devices = devices, claimed_ms = claimed, rate = rate},
+  held or mem, shape, now,
   math.max(now + lease_ms, tonumber(parked)))
-if state ~= 'starting' then call('HSET', job_key(id), 'tr', began, 'said', said) end
-tell('restore', id, state, now, at, ls, reason, 'token', token)
+if state ~= 'starting' then call('HSET', job_key(id), F.started_ms, began, F.start_report, said) end
+record_event('restore', id, state, now, at, ls, reason, 'token', token)
 return 1

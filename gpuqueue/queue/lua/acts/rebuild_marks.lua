@@ -9,11 +9,11 @@ if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= ARGV[1
 for i = 2, #ARGV, 5 do
   local id, front, tagged, tags, note = unpack(ARGV, i, i + 4)
   local job = read_job(id)
-  if job.st then
-    if tagged == '1' then call('HSET', job_key(id), 'tg', tags) end
-    if note ~= '' then call('HSET', job_key(id), 'nt', note) end
+  if job.state then
+    if tagged == '1' then call('HSET', job_key(id), F.tags, tags) end
+    if note ~= '' then call('HSET', job_key(id), F.note, note) end
   end
-  if job.st and queueable(job) and front ~= '' then
+  if job.state and queueable(job) and front ~= '' then
     move_to(id, job, front)
     local last = tonumber(call('HGET', P .. 'meta', 'front') or '') or 0
     if last < tonumber(front) then call('HSET', P .. 'meta', 'front', front) end

@@ -9,14 +9,15 @@ local wrong = expect {'id', 'by'}
 if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
-if not job.st then return '' end
-local owner = theirs(ARGV[2], job.u)
+if not job.state then return '' end
+local owner = theirs(ARGV[2], job.user)
 if owner then return 'of ' .. owner end
-if job.rm then return 'array' end
-if job.st ~= 'held' or not queueable(job) then return 'stands ' .. job.st end
+if job.left then return 'array' end
+if job.state ~= 'held' or not queueable(job) then return 'stands ' .. job.state end
 local now = now_ms()
-local reason = stand(id, job, now)
-call('HSET', job_key(id), 'st', 'queued', 'why', reason, 'ls', 0, 'qn', 0, 'since', string.format('%.0f', now))
-tell('release', id, 'queued', now, job.at, 0, reason, 'requeues', 0)
-ring('work')
+local reason = queue_if_ready(id, job, now)
+call('HSET', job_key(id), F.state, 'queued', F.reason, reason, F.losses, 0, F.requeues, 0,
+  F.ready_since_ms, whole(now))
+record_event('release', id, 'queued', now, job.attempts, 0, reason, 'requeues', 0)
+wake('work')
 return 'queued'

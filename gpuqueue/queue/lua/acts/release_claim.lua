@@ -12,10 +12,10 @@ local job = read_job(id)
 if not owns(job, token) or not queueable(job) then return 0 end
 local now = now_ms()
 free_devices(id, job, now)
-local attempt = job.at - 1
-local state = job.st == 'cancelling' and 'cancelled' or 'queued'
-local event = tell('release_claim', id, state, now, attempt, job.ls, '', 'token', token, 'detail', detail)
-call('HSET', job_key(id), 'st', state, 'at', attempt, 'tok', '', 'devs', '', 'host', '', 'w', '')
-if state == 'queued' then enqueue(id, job.lv, job.u, job.sh) else close(id, state, now, event) end
-ring('room')
+local attempt = job.attempts - 1
+local state = job.state == 'cancelling' and 'cancelled' or 'queued'
+local event = record_event('release_claim', id, state, now, attempt, job.losses, '', 'token', token, 'detail', detail)
+call('HSET', job_key(id), F.state, state, F.attempts, attempt, F.token, '', F.devices, '', F.host, '', F.worker, '')
+if state == 'queued' then enqueue(id, job.priority, job.user, job.shape) else close(id, state, now, event) end
+wake('room')
 return 1

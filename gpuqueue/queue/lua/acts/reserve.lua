@@ -2,13 +2,13 @@
 -- Any process may call this, as often as it likes. A reservation moves only if the job would start sooner by more than
 -- MOMENT_MS.
 -- ARGV: after_ms  most (reservations on one host)
--- returns for each reservation: job, devices (comma-separated), start in ms (0: unknown), and if the start is unknown,
---   until when the reservation lasts if no run in its way ends before: in ms, else 0
+-- returns JSON, for each reservation: job_id, devices (comma-separated), start_ms ('0': unknown), and if the start is
+--   unknown, until_ms: until when the reservation lasts if no run in its way ends before, else '0'
 --
 -- If the start of the job is unknown, its devices could be empty for days. So they are reserved for as long as the job
 -- had waited when the reservation began, or when a run in its way last ended (rk). Then they are dropped, and the runs
 -- in the way are recorded as waited for in vain (iw): nothing is reserved behind them again. Each time the wait is
--- longer, so that it outlasts any run in the end; see docs/internals/adr/0012-kept-for-as-long-as-it-waited.md.
+-- longer, so that it outlasts any run in the end; see docs/internals/adr/0012-length-of-a-reservation.md.
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
@@ -22,7 +22,7 @@ table.sort(names)
 for _, name in ipairs(names) do
   local host, records = {name = name, devices = {}, held = 0}, call('HGETALL', key2('dev', name))
   for i = 1, #records, 2 do
-    local device = picture(name, records[i], records[i + 1], now)
+    local device = planning_record(name, records[i], records[i + 1], now)
     if device then
       host.devices[#host.devices + 1] = device
       host_of[device.name] = host
@@ -73,13 +73,13 @@ end
 -- reservation does not count: it ends soon, and otherwise jobs that wait for other devices of the host would wait for
 -- days as well.
 local function counts(id)
-  local since = tonumber(call('HGET', job_key(id), 'rs') or '') or now
+  local since = tonumber(call('HGET', job_key(id), F.reserved_since_ms) or '') or now
   return now - since <= math.max(after_ms, AT_LEAST_MS) and 1 or 0
 end
 
 -- Read rk. -> since when the reservation waits for the same runs of unknown end, and their ids; nil, {} for none
 local function hold_of(id)
-  local since, names = string.match(call('HGET', job_key(id), 'rk') or '', '^(%d+):([%d,]+)$')
+  local since, names = string.match(call('HGET', job_key(id), F.reserved_runs) or '', '^(%d+):([%d,]+)$')
   local ids = {}
   for run in string.gmatch(names or '', '%d+') do ids[run] = true end
   return tonumber(since), ids
@@ -93,7 +93,7 @@ end
 
 local function keep_holding(id, found) -- -> until when; 0 if the start of the job is known
   if found.start ~= 0 then
-    call('HDEL', job_key(id), 'rk')
+    call('HDEL', job_key(id), F.reserved_runs)
     return 0
   end
   local names = {}
@@ -102,7 +102,7 @@ local function keep_holding(id, found) -- -> until when; 0 if the start of the j
       if runs[run].ends == 0 then names[#names + 1] = run end
     end
   end
-  call('HSETNX', job_key(id), 'rk', string.format('%.0f:', now) .. table.concat(names, ','))
+  call('HSETNX', job_key(id), F.reserved_runs, string.format('%.0f:', now) .. table.concat(names, ','))
   return patient_until(id, hold_of(id) or now)
 end
 
@@ -112,10 +112,10 @@ local function is_missed(host, found, own_shape)
   for _, device in ipairs(host.devices) do free[device.name] = device end
   for _, kept in ipairs(found.devices) do
     local device = free[kept.name]
-    for _, lv in ipairs(#device.runs < device.slots and not device.alone and LEVELS or {}) do
+    for _, lv in ipairs(#device.runs < device.slots and not device.alone and PRIORITIES or {}) do
       for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', device.free, 'LIMIT', 0, MOST_ASKED)) do
-        local mem, _, _, pool, wish, more = parse_shape(shape)
-        if mem and shape ~= own_shape and belongs(pool, wish, constraints(more), device.name, device.pool, device.kind) then
+        local mem, _, _, pool, wanted_kind, more = parse_shape(shape)
+        if mem and shape ~= own_shape and belongs(pool, wanted_kind, constraints(more), device.name, device.pool, device.kind) then
           return true
         end
       end
@@ -130,7 +130,7 @@ local function is_in_vain(id, shape, found, since, waits_for)
   if found.start ~= 0 or not since then return false end
   for run in pairs(waits_for) do
     if not runs[run] then
-      call('HDEL', job_key(id), 'rk') -- starts again when the job is reserved for again
+      call('HDEL', job_key(id), F.reserved_runs) -- starts again when the job is reserved for again
       return false
     end
   end
@@ -144,7 +144,8 @@ local function note_lasting(host, since, waits_for, n)
     for _, run in ipairs(device.runs) do
       if waits_for[run.id] or (n > 1 and run.ends == 0 and run.since <= since) then
         run.lasts = true
-        if run.claimed ~= '' then call('HSET', job_key(run.id), 'iw', run.claimed) end -- a damaged entry has no claim time
+        -- a damaged entry has no claim time
+        if run.claimed ~= '' then call('HSET', job_key(run.id), F.in_vain_ms, run.claimed) end
       end
     end
   end
@@ -152,17 +153,17 @@ end
 
 local out, changed = {}, false
 local function reserve(id, shape, found)
-  local chosen, mem = {}, string.format('%.0f', (parse_shape(shape)))
+  local chosen, mem = {}, whole((parse_shape(shape)))
   for _, device in ipairs(found.devices) do
-    call('HSET', rsv, device.name, table.concat({id, device.all and string.format('%.0f', device.all) or mem, string.format('%.0f', found.start), device.blockers}, ':'))
+    call('HSET', rsv, device.name, table.concat({id, device.all and whole(device.all) or mem, whole(found.start), device.blockers}, ':'))
     holder[device.name] = id
     chosen[#chosen + 1] = device.name
   end
-  call('HSET', job_key(id), 'rv', table.concat(chosen, ','))
-  call('HSETNX', job_key(id), 'rs', string.format('%.0f', now))
+  call('HSET', job_key(id), F.reserved, table.concat(chosen, ','))
+  call('HSETNX', job_key(id), F.reserved_since_ms, whole(now))
   found.host.held = found.host.held + counts(id)
-  local ends = string.format('%.0f', keep_holding(id, found))
-  for _, value in ipairs({id, table.concat(chosen, ','), string.format('%.0f', found.start), ends}) do out[#out + 1] = value end
+  local ends = whole(keep_holding(id, found))
+  out[#out + 1] = {job_id = id, devices = table.concat(chosen, ','), start_ms = whole(found.start), until_ms = ends}
 end
 
 local function forget(id, devices)
@@ -170,7 +171,7 @@ local function forget(id, devices)
     call('HDEL', rsv, device)
     holder[device] = nil
   end
-  call('HDEL', job_key(id), 'rv', 'rs', 'rk', 'pb')
+  call('HDEL', job_key(id), F.reserved, F.reserved_since_ms, F.reserved_runs, F.by_preemption)
   changed = true
 end
 
@@ -178,14 +179,14 @@ local moment = now - after_ms
 local last_waiting -- a bound on the ids of jobs that have waited this long; read once
 local function heads_of(lv, user)
   last_waiting = last_waiting or last_id_before(moment)
-  return call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last_waiting), 'BYSCORE', 'WITHSCORES')
+  return call('ZRANGE', key3('us', lv, user), '-inf', whole(last_waiting), 'BYSCORE', 'WITHSCORES')
 end
 
 -- Find where a job could have its devices first, ignoring its limits. Of several devices, some may give more than the
 -- limits allow: each is charged as the one that gives the least.
 local plans, planned = {}, 0 -- of jobs without reservations: many are alike; one tick plans at most MOST_SHAPES
 local function plan_for(kept, most_bytes, keeping)
-  local like = kept.shape .. ' ' .. string.format('%.0f', most_bytes)
+  local like = kept.shape .. ' ' .. whole(most_bytes)
   local is_new = kept.since == now and not next(keeping)
   if is_new and (plans[like] ~= nil or planned == MOST_SHAPES) then return plans[like] end
   local _, _, n = parse_shape(kept.shape)
@@ -238,22 +239,22 @@ for _, id in ipairs(ids) do
   if host then host.held = host.held - counts(id) end -- added again below
   local here, best
   local since, waits_for = hold_of(id)
-  local is_made = call('HEXISTS', job_key(id), 'pb') == 1 -- runs were preempted for it: see preempt.lua
-  if (most > 0 or is_made) and job.st == 'queued' and queueable(job) then
-    here = host and plan(free_for(id, host, devices), job.sh, now, job.u, waits_for)
+  local is_made = call('HEXISTS', job_key(id), F.by_preemption) == 1 -- runs were preempted for it: see preempt.lua
+  if (most > 0 or is_made) and job.state == 'queued' and queueable(job) then
+    here = host and plan(free_for(id, host, devices), job.shape, now, job.user, waits_for)
     if here then here.host = host end
-    best = best_for(id, job.u, job.sh, host, waits_for)
+    best = best_for(id, job.user, job.shape, host, waits_for)
   end
   local is_sooner = here and best and sooner(best.start == 0 and 0 or best.start + MOMENT_MS, here.start)
   local is_coming = is_made and here and here.start ~= 0 -- a preempted run that does end must not end in vain
   if here and best and (is_coming or not is_sooner) then best = here end
-  if here and best == here and is_in_vain(id, job.sh, here, since, waits_for) then
-    local _, _, n = parse_shape(job.sh)
+  if here and best == here and is_in_vain(id, job.shape, here, since, waits_for) then
+    local _, _, n = parse_shape(job.shape)
     note_lasting(host, since, waits_for, n)
     best = nil
   end
   if best ~= here or not best then forget(id, devices) end
-  if best then reserve(id, job.sh, best) end
+  if best then reserve(id, job.shape, best) end
 end
 
 -- Return whether the limits of a user leave no room for a run of this shape, whichever device it gets.
@@ -264,17 +265,17 @@ for _, host in ipairs(hosts) do
   for _, device in ipairs(host.devices) do served[#served + 1] = device end
 end
 local function fill() -- in the order in which jobs are claimed
-  local judged, tried, looks = {}, 0, 0
-  for _, lv in ipairs(LEVELS) do
+  local checked, tried, looks = {}, 0, 0
+  for _, lv in ipairs(PRIORITIES) do
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
       local heads = heads_of(lv, user)
       for i = 1, #heads, 2 do
         local shape = heads[i]
         local id = first_at(heads[i + 1], lv, user, shape)
         local like = limits_set() and user .. ' ' .. shape or shape -- jobs that are alike here have the same room
-        if not standing[id] and not judged[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
+        if not standing[id] and not checked[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
           if (waits_since(id, now) or now + 1) <= moment then
-            judged[like], looks = true, looks + #served
+            checked[like], looks = true, looks + #served
             if could_be_hosted(served, shape) then -- else it costs no try
               tried = tried + 1
               local found = best_for(id, user, shape, nil, {})
@@ -293,5 +294,5 @@ end
 local room = false
 for _, host in ipairs(hosts) do room = room or host.held < most end
 if room then fill() end
-if changed then ring('room') end
-return out
+if changed then wake('room') end
+return cjson.encode(out)

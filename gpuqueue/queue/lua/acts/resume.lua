@@ -10,7 +10,7 @@ for i = n + 2, #ARGV do
     drains[ARGV[k]] = nil
     if ARGV[k] == 'deaths' then call('HDEL', P .. 'deaths', ARGV[i]) end -- earlier deaths do not count again
   end
-  keep_drains(ARGV[i], drains)
+  write_drains(ARGV[i], drains)
 end
-ring('room')
+wake('room')
 return 1

@@ -6,5 +6,5 @@ if wrong then return wrong end
 local id, token, detail = unpack(ARGV)
 local job = read_job(id)
 if not owns(job, token) then return 0 end
-tell('note', id, job.st, now_ms(), job.at, job.ls, '', 'token', token, 'detail', detail)
+record_event('note', id, job.state, now_ms(), job.attempts, job.losses, '', 'token', token, 'detail', detail)
 return 1

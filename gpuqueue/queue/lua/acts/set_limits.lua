@@ -17,9 +17,9 @@ if not changed then return 0 end
 call('DEL', P .. 'limits', P .. 'lk')
 for field, text in pairs(limits) do call('HSET', P .. 'limits', field, text) end
 for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do -- claimed by a version without limits
-  local j = call('HMGET', job_key(id), 'st', 'u', 'mem', 'devs')
-  local mem = j[4] and promised_to(id, j[4]) or tonumber(j[3] or '') -- may exceed the request; see claim.lua
+  local j = call('HMGET', job_key(id), F.state, F.user, F.mem_bytes, F.devices)
+  local mem = j[4] and allocated_to(id, j[4]) or tonumber(j[3] or '') -- may exceed the request; see claim.lua
   if ACTIVE[j[1]] and j[2] and mem and j[4] then count_run(id, j[2], mem, j[4]) end
 end
-ring('room')
+wake('room')
 return 1

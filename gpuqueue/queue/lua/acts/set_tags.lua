@@ -1,6 +1,5 @@
 -- Set the tags and the note of a job. Its state does not change. If the store has forgotten the job, only the history
 -- gets the change, and the caller passes the job's state.
--- Fields of j:<id>: tg its tags, comma-separated, where they differ from its spec's    nt the note
 -- ARGV: id  tags to add  tags to remove (comma-separated)  1 if the note changes  note ('': none)  caller, and of a job
 --   that may be forgotten: state  attempt  losses  owner (all '' if the caller does not know)
 -- returns {'done'} | {} unknown | {'many'}: it would have too many tags
@@ -17,20 +16,20 @@ if remove ~= '' then told[#told + 1], told[#told + 2] = 'remove', remove end
 if noted == '1' then told[#told + 1], told[#told + 2] = 'note', note end
 
 local job = read_job(id)
-if not job.st then
+if not job.state then
   if not ENDED[state] then return {} end
   local whose = theirs(by, owner)
   if whose then return {'of', whose} end
-  tell('mark', id, state, now_ms(), counted(attempt), counted(losses), '', unpack(told))
+  record_event('mark', id, state, now_ms(), to_count(attempt), to_count(losses), '', unpack(told))
   return {'done'}
 end
-local whose = theirs(by, job.u)
+local whose = theirs(by, job.user)
 if whose then return {'of', whose} end
 
 local function tags_now()
-  local kept = call('HGET', job_key(id), 'tg')
+  local kept = call('HGET', job_key(id), F.tags)
   if kept then return kept end
-  local array = call('HGET', job_key(id), 'ar')
+  local array = call('HGET', job_key(id), F.array)
   local spec = call('GET', key2('s', id)) or (array and call('GET', key2('s', array))) or ''
   return string.match(spec, '"tags":%[([^%]]*)%]') or '' -- quotes in strings are escaped
 end
@@ -41,9 +40,9 @@ if add ~= '' or remove ~= '' then
     if not there[tag] and not gone[tag] then tags[#tags + 1], there[tag] = tag, true end
   end
   if #tags > MOST_TAGS then return {'many'} end
-  call('HSET', job_key(id), 'tg', table.concat(tags, ','))
+  call('HSET', job_key(id), F.tags, table.concat(tags, ','))
 end
-if noted == '1' and note ~= '' then call('HSET', job_key(id), 'nt', note)
-elseif noted == '1' then call('HDEL', job_key(id), 'nt') end
-tell('mark', id, job.st, now_ms(), job.at, job.ls, job.why or '', unpack(told))
+if noted == '1' and note ~= '' then call('HSET', job_key(id), F.note, note)
+elseif noted == '1' then call('HDEL', job_key(id), F.note) end
+record_event('mark', id, job.state, now_ms(), job.attempts, job.losses, job.reason or '', unpack(told))
 return {'done'}

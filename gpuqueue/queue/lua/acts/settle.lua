@@ -7,7 +7,7 @@ local ms, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local forgotten = 0
 call('HSET', P .. 'meta', 'recorded', ARGV[1] .. '-' .. ARGV[2]) -- a history with less than this lost data
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'ended', '-inf', ARGV[1])) do
-  local j = call('HMGET', job_key(id), 'ev', 'dk', 'u')
+  local j = call('HMGET', job_key(id), F.end_event, F.dedupe_key, F.user)
   local ev_ms, ev_n = string.match(j[1] or '0-0', '^(%d+)-(%d+)$')
   ev_ms, ev_n = tonumber(ev_ms) or 0, tonumber(ev_n) or 0 -- a damaged entry is forgotten too
   if ev_ms < ms or (ev_ms == ms and ev_n <= n) then

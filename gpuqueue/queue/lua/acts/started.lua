@@ -7,16 +7,16 @@ if wrong then return wrong end
 local id, token, lease_ms, started = unpack(ARGV)
 local job = read_job(id)
 if not owns(job, token) then return 0 end
-if job.st == 'cancelling' then return -1 end
+if job.state == 'cancelling' then return -1 end
 local now = now_ms()
-if job.st == 'running' then -- the request was sent twice
-  call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+if job.state == 'running' then -- the request was sent twice
+  call('ZADD', P .. 'leases', whole(now + lease_ms), id)
   return 1
 end
 -- The history may have missed that this claim was released and that a newer run exists. As with claims: see
 -- rebuild_finish.lua.
 if pausing(now) then return 0 end
-call('HSET', job_key(id), 'st', 'running', 'tr', string.format('%.0f', now), 'said', started)
-call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
-tell('started', id, 'running', now, job.at, job.ls, '', 'token', token, 'started', started)
+call('HSET', job_key(id), F.state, 'running', F.started_ms, whole(now), F.start_report, started)
+call('ZADD', P .. 'leases', whole(now + lease_ms), id)
+record_event('started', id, 'running', now, job.attempts, job.losses, '', 'token', token, 'started', started)
 return 1

@@ -2,8 +2,8 @@
 -- arrow: none -> queued
 -- arrow: none -> held
 -- ARGV: user  priority  mem  shape  requeue (0|1)  spec  nonce  how it waits (see dependencies.lua)
--- returns {'queued', id, ms, 'device' if no known device may run it, 'limit' if a limit leaves no room now, else '',
---   why it is not in a queue or ''}
+-- returns {'queued', id, ms, why it is not in a queue, else 'device' if no known device may run it, 'limit' if a limit
+--   leaves no room now, else ''}
 --       | {'found', id}: a waiting or running job of this user has this dedupe key
 --       | {'unknown', ids of dependencies that the store does not know, ...}
 --       | {'member', id of a dependency that is a member of an array, id of its array}
@@ -11,16 +11,16 @@
 --       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
 --       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0} | {'impossible', 'urgent', 0}
 --       | {'impossible', 'model', 0} | {'impossible', 'named', 0}
---       | {'limited', 'pool' or a user or @ and a group, which limit, used, most, asked}
+--       | {'limited', JSON: whose ('pool', a user, or @ and a group), measure, and as strings used, most, asked}
 --       | {'default', ms}: it has no time limit and must be submitted again with this one
-local wrong = expect {'user', 'level', 'size', 'shape', 'flag', 'text', 'nonce', 'text'}
+local wrong = expect {'user', 'priority', 'size', 'shape', 'flag', 'text', 'nonce', 'text'}
 local waits
 if not wrong then waits, wrong = waits_of(8) end
 if wrong then return wrong end
 local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV, 1, 7)
 if array_of(spec) == false then return redis.error_reply('BADARGS argument 6 tells of no array') end
-local need, _, _, pool, wish = parse_shape(shape)
-if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
+local need, _, _, pool, wanted_kind = parse_shape(shape)
+if not WANTED_KINDS[wanted_kind] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
 
 local verdict, why, figure = judge(user, lv, shape)
 
@@ -29,8 +29,11 @@ local default_ms = not time_ms and default_time_ms(pool)
 if default_ms then return {'default', default_ms} end
 
 local known_id, known_ts = string.match(call('GET', key2('idem', nonce)) or '', '^(%d+):(%d+)$')
-if known_id then return {'queued', known_id, known_ts, verdict == 'queued' and why or '', call('HGET', job_key(known_id), 'why') or ''} end
-local twin = waits.key and same_key(user, waits.key)
+if known_id then
+  local aside = call('HGET', job_key(known_id), F.reason) or ''
+  return {'queued', known_id, known_ts, aside ~= '' and aside or verdict == 'queued' and why or ''}
+end
+local twin = waits.key and job_with_key(user, waits.key)
 if twin then return {'found', twin} end
 if verdict == 'impossible' then return {verdict, why, figure} end
 local _, members = array_of(spec)
@@ -40,25 +43,25 @@ local wanted, trouble = ends_of(waits.after)
 if trouble then return trouble end
 if why == '' and limit_in_the_way(user, shape, least_kind(shape)) then why = 'limit' end
 
-local for_the_book
-shape, for_the_book = meant(shape, wish)
+local meant_fields
+shape, meant_fields = meant(shape, wanted_kind)
 
-local id = string.format('%.0f', call('INCR', P .. 'seq'))
+local id = whole(call('INCR', P .. 'seq'))
 local now = now_ms()
-local stamp = string.format('%.0f', now)
+local stamp = whole(now)
 call('SET', key2('idem', nonce), id .. ':' .. stamp, 'EX', 600)
 local state = waits.hold and 'held' or 'queued'
-call('HSET', job_key(id), 'st', state, 'u', user, 'lv', lv, 'sh', shape, 'mem', mem, 'rq', requeue,
-  'at', 0, 'ls', 0, 'ts', stamp)
+call('HSET', job_key(id), F.state, state, F.user, user, F.priority, lv, F.shape, shape, F.mem_bytes, mem, F.requeue, requeue,
+  F.attempts, 0, F.losses, 0, F.submitted_ms, stamp)
 call('SET', key2('s', id), spec)
-local job = {u = user, lv = lv, sh = shape}
+local job = {user = user, priority = lv, shape = shape}
 begin_array(id, spec, waits.hold, job)
 call('ZADD', P .. 'live', id, id)
-keep_waits(id, job, waits)
-depend(id, job, wanted)
-if waits.hold then out_of_sight(id, job) end
-local aside = waits.hold and 'held' or stand(id, job, now)
-if aside ~= '' then call('HSET', job_key(id), 'why', aside) end
-tell('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))
-if aside == '' then ring('work') end
-return {verdict, id, stamp, why, aside}
+store_waits(id, job, waits)
+set_dependencies(id, job, wanted)
+if waits.hold then record_unqueued(id, job) end
+local aside = waits.hold and 'held' or queue_if_ready(id, job, now)
+if aside ~= '' then call('HSET', job_key(id), F.reason, aside) end
+record_event('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.not_before_ms or '', unpack(meant_fields))
+if aside == '' then wake('work') end
+return {verdict, id, stamp, aside ~= '' and aside or why}

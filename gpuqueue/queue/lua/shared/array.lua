@@ -1,18 +1,8 @@
 -- Arrays: one entry for all members that no device has claimed yet. Goes after array_index.lua, before every script
 -- that may move a job.
 --
--- Fields of j:<array> beside those of a job (see core.lua):
---   rm   indexes that wait to be claimed, as ranges: 3-99,105-110:5
---   hd   held indexes, as ranges
---   n    members in all
---   cap  the most members that may be jobs of their own at once
---   tw   when the last member was claimed (ms); of a member, when it was claimed. Time before that does not count as
---     waiting
---   es, ef, ec, el  members that succeeded, failed, were cancelled, were lost
---   cx   1 once the whole array was cancelled
---   un   1 while the progress of the array is unknown, in a store that lost its data: no index is in `rm` or `hd`
--- A claimed member is a job of its own, with the id array + 1 + index. Its fields: ar its array, ix its index. Its spec
--- is the array's. am:<array> holds the claimed members that have not ended.
+-- A claimed member is a job of its own, with the id array + 1 + index and the spec of its array. am:<array> holds the
+-- claimed members that have not ended.
 --
 -- An array's state follows from its members, whichever script moved them:
 -- arrow: queued -> running
@@ -31,12 +21,13 @@
 -- arrow: cancelling -> succeeded
 -- arrow: cancelling -> failed
 -- arrow: cancelling -> cancelled
-local MOST_INDEX, COUNTERS, judged, count_in, cut, join, array_of, begin_array, read_array, reckon, split, spec_of, is_spec_of,
-  still_left, rejoin, bring_back
+local MOST_INDEX, COUNTERS, parse_canonical, count_in, cut, join, array_of, begin_array, read_array, update_array, split,
+  spec_of, is_spec_of, still_waits, restore_member, restore
 do
 MOST_INDEX = 999999
-local OURS = {array_limit = true, dependency = true, begin = true, retry = true, requeue = true} -- computed again each time
-COUNTERS = {succeeded = 'es', failed = 'ef', cancelled = 'ec', lost = 'el'}
+-- Wait reasons that update_array sets itself, and so may replace.
+local RECOMPUTED = {array_limit = true, dependency = true, begin = true, retry = true, requeue = true}
+COUNTERS = {succeeded = F.succeeded, failed = F.failed, cancelled = F.cancelled, lost = F.lost}
 
 local function member_id(array, index) return whole(tonumber(array) + 1 + index) end
 
@@ -52,7 +43,7 @@ local function write_ranges(ranges)
 end
 
 -- Parse ranges that are written in canonical form. -> ranges, or nil
-function judged(text)
+function parse_canonical(text)
   local ranges = parse_ranges(text)
   for _, range in ipairs(ranges) do
     if range[1] > range[2] or range[2] > MOST_INDEX or range[3] < 1 then return nil end
@@ -148,7 +139,7 @@ function array_of(spec)
   if not string.find(spec, '"array":{', 1, true) then return nil end
   local text, cap = string.match(spec, '"array":{"indexes":"([%d,:-]+)","at_once":(%w+),')
   if not text or #text > 4096 then return false end
-  local ranges = judged(text)
+  local ranges = parse_canonical(text)
   if not ranges or #ranges == 0 then return false end
   for i = 2, #ranges do
     if ranges[i][1] <= ranges[i - 1][2] then return false end -- an index is named twice
@@ -161,17 +152,18 @@ function begin_array(id, spec, held, job)
   local text, ranges, cap = array_of(spec)
   if not text then return end
   call('INCRBY', P .. 'seq', ranges[#ranges][2] + 1)
-  call('HSET', job_key(id), 'rm', held and '' or text, 'hd', held and text or '', 'n', count_of(ranges))
-  if cap then call('HSET', job_key(id), 'cap', cap) end
-  job.rm = text
-  out_of_sight(id, job)
+  call('HSET', job_key(id), F.left, held and '' or text, F.held, held and text or '', F.members, count_of(ranges))
+  if cap then call('HSET', job_key(id), F.at_once, cap) end
+  job.left = text
+  record_unqueued(id, job)
 end
 
-local ARRAY = {'st', 'u', 'lv', 'sh', 'rm', 'hd', 'cap', 'cx', 'why', 'es', 'ef', 'ec', 'el', 'af', 'nb', 'nw', 'un'}
+local STORED, NAMES = F{state, user, priority, shape, left, held, at_once, all_cancelled, reason, succeeded, failed, cancelled,
+  lost, after, not_before_ms, not_before_reason, progress_unknown}
 function read_array(id)
-  local values, array = call('HMGET', job_key(id), unpack(ARRAY)), {}
-  for i = 1, #ARRAY do array[ARRAY[i]] = values[i] or nil end
-  array.cap, array.hd = tonumber(array.cap or ''), array.hd or ''
+  local values, array = call('HMGET', job_key(id), unpack(STORED)), {}
+  for i = 1, #NAMES do array[NAMES[i]] = values[i] or nil end
+  array.at_once, array.held = tonumber(array.at_once or ''), array.held or ''
   return array
 end
 
@@ -179,31 +171,31 @@ end
 -- wait again makes no difference here: each claim would have to move the array back and forth. Clients show their
 -- states (client/array_state.py).
 local function state_of(array, open)
-  if open > 0 and array.cx then return 'cancelling' end
-  if array.rm ~= '' then return 'queued' end
+  if open > 0 and array.all_cancelled then return 'cancelling' end
+  if array.left ~= '' then return 'queued' end
   if open > 0 then return 'running' end
-  if array.hd ~= '' or array.un then return 'held' end
-  if counted(array.ec) > 0 then return 'cancelled' end
-  return counted(array.ef) + counted(array.el) > 0 and 'failed' or 'succeeded'
+  if array.held ~= '' or array.progress_unknown then return 'held' end
+  if to_count(array.cancelled) > 0 then return 'cancelled' end
+  return to_count(array.failed) + to_count(array.lost) > 0 and 'failed' or 'succeeded'
 end
 
 -- Update an array from its members: queued while a member may be claimed, ended once all have ended. The outbox gets an
 -- event where the state changes, or with the act that caused this. -> state
-function reckon(id, now, act, ...)
+function update_array(id, now, act, ...)
   local array = read_array(id)
-  if not array.rm or not array.st or COUNTERS[array.st] then return array.st end
+  if not array.left or not array.state or COUNTERS[array.state] then return array.state end
   local open = call('SCARD', key2('am', id))
-  local state, full = state_of(array, open), array.cap and open >= array.cap
+  local state, full = state_of(array, open), array.at_once and open >= array.at_once
   local why = state == 'held' and 'held' or (state == 'queued' and full and 'array_limit') or ''
-  local others = array.st == 'queued' and state == 'queued' and (array.why or '') ~= '' and not OURS[array.why]
-  if others then why = array.why -- another act set this reason, and that act clears it
-  elseif state == 'queued' and not full and queueable(array) then why = stand(id, array, now)
+  local others = array.state == 'queued' and state == 'queued' and (array.reason or '') ~= '' and not RECOMPUTED[array.reason]
+  if others then why = array.reason -- another act set this reason, and that act clears it
+  elseif state == 'queued' and not full and queueable(array) then why = queue_if_ready(id, array, now)
   else leave(id, array, COUNTERS[state]) end
-  if state ~= array.st or why ~= array.why then call('HSET', job_key(id), 'st', state, 'why', why) end
-  if act or state ~= array.st then
-    local event = tell(act or 'array', id, state, now, 0, 0, state == 'held' and why or '', ...)
+  if state ~= array.state or why ~= array.reason then call('HSET', job_key(id), F.state, state, F.reason, why) end
+  if act or state ~= array.state then
+    local event = record_event(act or 'array', id, state, now, 0, 0, state == 'held' and why or '', ...)
     if COUNTERS[state] then
-      into_sight(id, array)
+      forget_unqueued(id, array)
       close(id, state, now, event)
     end
   end
@@ -215,7 +207,8 @@ end
 function split(id, rm, now)
   local key = job_key(id)
   local u, lv, sh, mem, rq, ts, cap, tw, rt, ro, lf =
-    unpack(call('HMGET', key, 'u', 'lv', 'sh', 'mem', 'rq', 'ts', 'cap', 'tw', 'rt', 'ro', 'lf'))
+    unpack(call('HMGET', key, F.user, F.priority, F.shape, F.mem_bytes, F.requeue, F.submitted_ms, F.at_once,
+      F.member_claimed_ms, F.retries_allowed, F.retry_on, F.promotions))
   local index, left = nil, rm
   if not cap or call('SCARD', key2('am', id)) < tonumber(cap) then
     repeat index, left = take_first(left)
@@ -223,28 +216,30 @@ function split(id, rm, now)
   end
   local member = index and member_id(id, index)
   if member then
-    call('HSET', job_key(member), 'st', 'queued', 'u', u, 'lv', lv, 'sh', sh, 'mem', mem or '', 'rq', rq or '0', 'at', 0,
-      'ls', 0, 'ts', ts or whole(now), 'tw', whole(now), 'ar', id, 'ix', index)
-    if rt then call('HSET', job_key(member), 'rt', rt, 'ro', ro or '') end -- each member has the requested retries
-    if lf then call('HSET', job_key(member), 'lf', lf) end -- a promoted job preempts none when it waits again
+    call('HSET', job_key(member), F.state, 'queued', F.user, u, F.priority, lv, F.shape, sh,
+      F.mem_bytes, mem or '', F.requeue, rq or '0', F.attempts, 0,
+      F.losses, 0, F.submitted_ms, ts or whole(now), F.member_claimed_ms, whole(now), F.array, id, F.index, index)
+    -- each member has the requested retries
+    if rt then call('HSET', job_key(member), F.retries_allowed, rt, F.retry_on, ro or '') end
+    if lf then call('HSET', job_key(member), F.promotions, lf) end -- a promoted job preempts none when it waits again
     call('ZADD', P .. 'live', member, member)
     call('SADD', key2('am', id), member)
   end
-  call('HSET', key, 'rm', left or '', 'tw', whole(now))
+  call('HSET', key, F.left, left or '', F.member_claimed_ms, whole(now))
   if not tw then
-    call('HSET', key, 'tr', whole(now))
-    tell('array', id, 'queued', now, 0, 0, '', 'began', whole(now))
+    call('HSET', key, F.started_ms, whole(now))
+    record_event('array', id, 'queued', now, 0, 0, '', 'began', whole(now))
   end
-  if cap or not left or left == '' then reckon(id, now) end
+  if cap or not left or left == '' then update_array(id, now) end
   return member, index, left
 end
 
 -- Count an ended member in its array.
 after_close = function(id, state, now)
-  local array = call('HGET', job_key(id), 'ar')
+  local array = call('HGET', job_key(id), F.array)
   if not array or call('SREM', key2('am', array), id) == 0 then return end
   call('HINCRBY', job_key(array), COUNTERS[state], 1)
-  reckon(array, now)
+  update_array(array, now)
 end
 
 -- Return the spec of a job; of a member the spec of its array, unless that was lost.
@@ -263,14 +258,14 @@ end
 function is_spec_of(spec, id)
   local array, index = owner_in(spec)
   if not array then return spec == call('GET', key2('s', id)) end
-  local j = call('HMGET', job_key(id), 'ar', 'ix')
+  local j = call('HMGET', job_key(id), F.array, F.index)
   return j[1] == array and tonumber(j[2] or '') == index
 end
 
 -- Return whether an array of this store still waits to hand out this member; nil if the store has no such array.
-function still_left(spec)
+function still_waits(spec)
   local array, index = owner_in(spec)
-  local waiting = array and call('HMGET', job_key(array), 'rm', 'hd')
+  local waiting = array and call('HMGET', job_key(array), F.left, F.held)
   if not waiting or not waiting[1] then return nil end
   for i = 1, 2 do
     local _, taken = cut(waiting[i] or '', {{index, index, 1}})
@@ -280,30 +275,30 @@ function still_left(spec)
 end
 
 -- Connect a restored job with its array, if it is a member: the array then hands out this index no more.
-function rejoin(id, spec, now)
+function restore_member(id, spec, now)
   local array, index = owner_in(spec)
   if not array then return end
-  call('HSET', job_key(id), 'ar', array, 'ix', index)
-  local waiting = call('HMGET', job_key(array), 'rm', 'hd')
+  call('HSET', job_key(id), F.array, array, F.index, index)
+  local waiting = call('HMGET', job_key(array), F.left, F.held)
   if not waiting[1] then return end
   call('SADD', key2('am', array), id)
   call('DEL', key2('s', id))
   local alone = {{index, index, 1}}
   local left, held = cut(waiting[1], alone), cut(waiting[2] or '', alone)
   if left == waiting[1] and held == waiting[2] then return end
-  call('HSET', job_key(array), 'rm', left, 'hd', held)
-  reckon(array, now, 'array', 'left', left, 'held', held)
+  call('HSET', job_key(array), F.left, left, F.held, held)
+  update_array(array, now, 'array', 'left', left, 'held', held)
 end
 
 -- Restore a job of the history: a member, an array or a single job.
-function bring_back(id, spec, now, job)
-  if owner_in(spec) then return rejoin(id, spec, now) end
+function restore(id, spec, now, job)
+  if owner_in(spec) then return restore_member(id, spec, now) end
   local text, ranges, cap = array_of(spec)
   if not text then return end
   -- Until rebuild_array.lua reports the progress there is nothing to claim or release: what has run must not run again.
-  call('HSET', job_key(id), 'rm', '', 'hd', '', 'un', 1, 'n', count_of(ranges))
-  if cap then call('HSET', job_key(id), 'cap', cap) end
-  job.rm = ''
-  out_of_sight(id, job)
+  call('HSET', job_key(id), F.left, '', F.held, '', F.progress_unknown, 1, F.members, count_of(ranges))
+  if cap then call('HSET', job_key(id), F.at_once, cap) end
+  job.left = ''
+  record_unqueued(id, job)
 end
 end

@@ -22,10 +22,10 @@ function better_device(here, mem, asks, order, now)
     for h = 1, #hosts do
       local records, here = call('HGETALL', key2('dev', hosts[h])), {}
       for i = 1, #records, 2 do
-        local total, headroom, foreign, seen, slots, pool, its = parse_record(records[i + 1], records[i])
+        local total, headroom, external, seen, slots, pool, its = parse_record(records[i + 1])
         if total and records[i] ~= device and its == kind and tonumber(slots) > 0 and math.abs(now - seen) < SEEN_MS then
           here[#here + 1] = {name = records[i], host = hosts[h], pool = pool, record = records[i + 1],
-            room = total - headroom - foreign}
+            room = total - headroom - external}
         end
       end
       table.sort(here, function(a, b) return a.name < b.name end)
@@ -48,7 +48,7 @@ function better_device(here, mem, asks, order, now)
       local read = learned.leases_read or 0
       if read < MOST_LEASES then
         learned.leases_read = read + 1
-        local free, _, _, slots = promise(other.host, other.name, other.record)
+        local free, _, _, slots = room_of(other.host, other.name, other.record)
         if slots > 0 then other.available = free end
       end
     end
@@ -58,7 +58,7 @@ function better_device(here, mem, asks, order, now)
   local tie, best, most = here.total * TIE, nil, nil
   for _, other in ipairs(others(here.host, here.device, here.kind, now)) do
     local worth = order == 'p' or other.room > here.available + tie -- upper bound, before its leases are read
-    if worth and other.room >= mem and belongs(asks.pool, asks.wish, asks.want, other.name, other.pool, here.kind) then
+    if worth and other.room >= mem and belongs(asks.pool, asks.wanted_kind, asks.want, other.name, other.pool, here.kind) then
       local bytes = available_on(other)
       local gain = order == 'p' and here.available - bytes or bytes - here.available
       if bytes >= mem and gain > tie and (not most or gain > most) then best, most = other.name, gain end
@@ -71,10 +71,10 @@ end
 function leave_to(device, id, now)
   local left = learned.left or 0 -- jobs left so far in this claim
   if left == MOST_LEFT then return false end
-  local since = tonumber(call('HGET', job_key(id), 'pl') or '')
+  local since = tonumber(call('HGET', job_key(id), F.left_since_ms) or '')
   if since and (now - since >= LEAVE_MS or now < since) then return false end -- the latter: the clock was set
-  if not since then call('HSET', job_key(id), 'pl', string.format('%.0f', now)) end
-  ring('for:' .. device)
+  if not since then call('HSET', job_key(id), F.left_since_ms, whole(now)) end
+  wake('for:' .. device)
   learned.left = left + 1
   return true
 end

@@ -4,14 +4,14 @@
 -- A reservation (rsv) is job:need:start:blockers. `need` is the bytes reserved for the job. `blockers` are the runs
 -- that must end before the job fits, comma-separated. `start` is when the last of these must have ended, 0 if one has
 -- no time limit.
-local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, picture, is_leaving,
-  asks_of, could_host, could_be_hosted, sooner, let_have, plan, last_id_before, waits_since
+local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, planning_record, is_leaving,
+  asks_of, could_host, could_be_hosted, sooner, allowed_by_limits, plan, last_id_before, waits_since
 do
 SEEN_MS = 15000 -- a device that was silent for longer (or the clock was set) is not used
 local OVERDUE_MS = 60000 -- a run this long past its end ignores its limit: its end is unknown
 
 -- Return when a run must have ended by its lease; 0 if unknown. `now` nil: also for an overdue run.
-local function end_told(text, now)
+local function end_of_lease(text, now)
   local ends = tonumber(text) or 0
   return now and ends + OVERDUE_MS < now and 0 or ends
 end
@@ -29,7 +29,7 @@ function runs_on(device, total, now, leases)
   for i = 1, #leases, 2 do
     local lease, observed, ends, alone = string.match(leases[i + 1], '^(%d+):(%d+):?(%d*):?(x?)')
     local bytes = math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unreadable lease: the whole device
-    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = end_told(ends, now), alone = alone == 'x'}
+    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = end_of_lease(ends, now), alone = alone == 'x'}
   end
   return runs
 end
@@ -48,7 +48,7 @@ end
 -- Return whether a device of this kind is reserved for a job that cannot start there because of a limit of its user.
 function reserved_in_vain(id, kind)
   if not limits_set() then return false end
-  local j = call('HMGET', job_key(id), 'u', 'sh')
+  local j = call('HMGET', job_key(id), F.user, F.shape)
   return j[1] and j[2] and parse_shape(j[2]) and limit_in_the_way(j[1], j[2], kind) ~= nil
 end
 
@@ -63,22 +63,22 @@ local function ends_sooner(a, b)
   return tonumber(a.id) < tonumber(b.id)
 end
 
--- Return a device as a planning record; nil if no worker serves it now.
-function picture(host, device, record, now)
-  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
+-- Return a device as a record for planning; nil if no worker serves it now.
+function planning_record(host, device, record, now)
+  local total, headroom, external, seen, slots, pool, kind = parse_record(record)
   if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
-  local seen_so = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots),
-    total = tonumber(total), foreign = tonumber(foreign), capacity = total - headroom - foreign, runs = runs_on(device, tonumber(total), now)}
-  seen_so.free = seen_so.capacity
-  for _, run in ipairs(seen_so.runs) do
-    seen_so.alone = seen_so.alone or run.alone
-    local claimed, in_vain = unpack(call('HMGET', job_key(run.id), 'tc', 'iw'))
+  local capacity = total - headroom - external
+  local found = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots), total = tonumber(total),
+    external = tonumber(external), capacity = capacity, free = capacity, runs = runs_on(device, tonumber(total), now)}
+  for _, run in ipairs(found.runs) do
+    found.alone = found.alone or run.alone
+    local claimed, in_vain = unpack(call('HMGET', job_key(run.id), F.claimed_ms, F.in_vain_ms))
     run.since, run.claimed = tonumber(claimed or '') or 0, claimed or ''
     run.lasts = run.ends == 0 and in_vain and in_vain == claimed -- see reserve.lua; a preempted run has an end
-    seen_so.free = seen_so.free - run.bytes
+    found.free = found.free - run.bytes
   end
-  table.sort(seen_so.runs, ends_sooner)
-  return seen_so
+  table.sort(found.runs, ends_sooner)
+  return found
 end
 
 -- Return the runs of these users that have a lease, in the order of ends_sooner: {id, when it must have ended (0:
@@ -90,10 +90,10 @@ function runs_under(users, now)
     for i = 1, #runs, 2 do
       local gpus, bytes = string.match(runs[i + 1], '^(%d+):(%d+)$')
       if gpus and call('ZSCORE', P .. 'leases', runs[i]) then
-        local claimed, devices, in_vain = unpack(call('HMGET', job_key(runs[i]), 'tc', 'devs', 'iw'))
+        local claimed, devices, in_vain = unpack(call('HMGET', job_key(runs[i]), F.claimed_ms, F.devices, F.in_vain_ms))
         local device = string.match(devices or '', '^[^,]+')
         local lease = device and call('HGET', key2('dl', device), runs[i]) or ''
-        local ends = end_told(string.match(lease, '^%d+:%d+:(%d+)') or '', now)
+        local ends = end_of_lease(string.match(lease, '^%d+:%d+:(%d+)') or '', now)
         found[#found + 1] = {id = runs[i], since = tonumber(claimed or '') or 0, claimed = claimed or '',
           ends = ends, lasts = ends == 0 and in_vain and in_vain == claimed,
           running_jobs = 1, running_gpus = tonumber(gpus), running_mem = tonumber(bytes)}
@@ -112,17 +112,18 @@ end
 
 -- Return what a job of this shape asks for on each device; nil for a damaged shape. `most`: see most_alone.
 function asks_of(shape)
-  local mem, _, n, pool, wish, more = parse_shape(shape)
+  local mem, limit_s, n, pool, wanted_kind, more = parse_shape(shape)
   if not mem then return nil end
   local want = constraints(more)
-  return {mem = mem, n = n, pool = pool, wish = wish, want = want, most = want.alone and most_alone(pool) or math.huge}
+  return {mem = mem, limit_s = limit_s, n = n, pool = pool, wanted_kind = wanted_kind, want = want,
+    most = want.alone and most_alone(pool) or math.huge}
 end
 
 -- Return whether the job may use this device, and would fit if none of our runs were there.
 function could_host(device, asks)
   return asks.mem <= device.capacity and (asks.n == 1 or device.kind ~= 'mig') -- a process can use only one part of a GPU
-    and belongs(asks.pool, asks.wish, asks.want, device.name, device.pool, device.kind)
-    and undisturbed(asks.want, device.foreign, device.total) and device.capacity + device.foreign <= asks.most
+    and belongs(asks.pool, asks.wanted_kind, asks.want, device.name, device.pool, device.kind)
+    and undisturbed(asks.want, device.external, device.total) and device.capacity + device.external <= asks.most
 end
 
 function could_be_hosted(devices, shape) -- on any of these
@@ -135,16 +136,16 @@ end
 
 -- Find when a device has room. -> the time (now; later; 0: unknown) and the ids of the runs that must end first; nil:
 -- never, as things are. An exclusive job waits for all runs, and every job waits for an exclusive run.
--- `keeping`: {run id -> true}, the runs that the job already waits for. If given, no other run that was waited for in
+-- `awaited`: {run id -> true}, the runs that the job already waits for. If given, no other run that was waited for in
 -- vain is waited for.
-local function room_on(device, mem, now, want, keeping)
+local function room_on(device, mem, now, want, awaited)
   local free, places, start, blockers, at = device.free, device.slots - #device.runs, now, {}, 0
   local first = (want.alone or device.alone) and #device.runs or 0
   while free < mem or places < 1 or #blockers < first do
     at = at + 1
     local run = device.runs[at]
     if not run then return nil end
-    if not (keeping and run.lasts and not keeping[run.id]) then
+    if not (awaited and run.lasts and not awaited[run.id]) then
       free, places = free + run.bytes, places + 1
       blockers[#blockers + 1] = run.id
       if run.ends == 0 or start == 0 then start = 0 else start = math.max(start, run.ends) end
@@ -159,7 +160,7 @@ function sooner(a, b) return a ~= b and a ~= 0 and (b == 0 or a < b) end
 -- Choose n devices of one kind, best first in `row`, that the limits of the user allow for this shape, by the same rule
 -- as the claim; nil if there are none. An exclusive job is charged, on each device, what the smallest of them can
 -- allocate (`gives`), so one small enough device is enough. user nil: the first n, without limits.
-function let_have(row, n, user, shape)
+function allowed_by_limits(row, n, user, shape)
   if #row < n then return nil end
   local chosen, alone = {unpack(row, 1, n)}, wants_alone(shape)
   if not user or not limits_set() then return chosen end
@@ -173,13 +174,13 @@ function let_have(row, n, user, shape)
 end
 
 -- Find where on these devices of one host a job of this shape starts first. All its devices are of one kind and allowed
--- by the limits of its user; user nil: without limits. `keeping` as in room_on.
+-- by the limits of its user; user nil: without limits. `awaited` as in room_on.
 -- -> {start, free, {{name, start, blockers, all: the device's bytes if the job is exclusive}, ...}} | nil
-function plan(devices, shape, now, user, keeping)
+function plan(devices, shape, now, user, awaited)
   local asks, by_kind, best = asks_of(shape), {}, nil
   for _, device in ipairs(devices) do
     if could_host(device, asks) then
-      local start, blockers = room_on(device, asks.mem, now, asks.want, keeping)
+      local start, blockers = room_on(device, asks.mem, now, asks.want, awaited)
       if start then
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row
@@ -194,7 +195,7 @@ function plan(devices, shape, now, user, keeping)
       if a.free ~= b.free then return a.free > b.free end
       return a.name < b.name
     end)
-    local chosen = let_have(row, asks.n, user, shape)
+    local chosen = allowed_by_limits(row, asks.n, user, shape)
     local last = chosen and chosen[asks.n]
     if last and (not best or sooner(last.start, best.start) or (last.start == best.start and last.free > best.free)) then
       best = {start = last.start, free = last.free, devices = chosen}
@@ -211,7 +212,7 @@ function last_id_before(moment)
   while low <= high do
     local middle = math.floor((low + high) / 2)
     local id = call('ZRANGE', P .. 'live', middle, middle)[1]
-    local submitted = tonumber(call('HGET', job_key(id), 'ts') or '') or 0
+    local submitted = tonumber(call('HGET', job_key(id), F.submitted_ms) or '') or 0
     if submitted <= moment then found, low = tonumber(id), middle + 1 else high = middle - 1 end
   end
   return found
@@ -221,7 +222,8 @@ end
 -- the job could start (held, waiting for a job or a begin time) does not count, nor time in which it ran. An array
 -- whose members are being claimed counts from the last claim, or from when it could next be claimed.
 function waits_since(id, now)
-  local state, taken, since, submitted = unpack(call('HMGET', job_key(id), 'st', 'tw', 'since', 'ts'))
+  local state, taken, since, submitted = unpack(call('HMGET', job_key(id), F.state, F.member_claimed_ms,
+    F.ready_since_ms, F.submitted_ms))
   if state ~= 'queued' then return nil end
   local last = math.max(tonumber(taken or '') or 0, tonumber(since or '') or 0)
   return last > 0 and last or tonumber(submitted or '') or now

@@ -1,27 +1,14 @@
 -- Jobs that may not start yet. Such a job is queued, has a wait reason and is in no queue, so no claim ever reads it,
 -- however many there are. A begin time is in `timers`; a dependency is in `dep:<id>` of each job it waits for. Goes
 -- before every act that queues a job, removes one or ends one.
---
--- Fields of j:<id>:
---   nb   not before (ms)
---   nw   why: begin, retry, requeue
---   since  since when the job may start (ms), if it had to wait before
---   af   the jobs it still waits for: job:ok|any|fail, comma-separated
---   dk   dedupe key
---   bc   why it was cancelled, or why an array is held (rebuild_array.lua)
---   rt, ro, rn  retries it may have, the endings that allow one, retries so far
---   qn   how often its runs asked to be requeued
---   ra   the attempt whose end granted the last retry; while that is the last attempt, the retry is still to come
---   pt, pe  token of the last run that ended with the job queued again, and the outbox id of that event
-local whole, waits_of, dependencies, keep_waits, same_key, ends_of, depend, depend_no_more, stand, leave, let_in,
-  let_in_if_due, queue_again, after_failure, lose, moment, out_of_sight, into_sight
+local waits_of, dependencies, store_waits, job_with_key, ends_of, set_dependencies, drop_dependencies, queue_if_ready, leave, queue_due,
+  queue_due_if_any, queue_again, after_failure, lose, moment, record_unqueued, forget_unqueued
 do
 local LET_IN = 25 -- jobs that one script queues or ends; the rest is for the next script
 local REQUEUES, REQUEUE_MS, EX_TEMPFAIL = 5, 5000, 75 -- sysexits.h
 local RETRY_MS, LONGEST_MS = 10000, 3600000 -- pause before the first retry (it doubles), and the longest pause
 
 function moment(text) return tonumber(string.match(text or '', '^%d+$') and #text < 16 and text or 0) end
-function whole(number) return string.format('%.0f', number) end
 
 -- Parse how a request waits: one argument of words such as after=12:ok begin=1700000000000 (see ../dependency_args.py).
 -- -> a table, or nil and the error
@@ -59,25 +46,26 @@ function dependencies(text) -- -> {{id, condition, how it ended if the caller kn
   return found
 end
 
-local function met(condition, how) return condition == 'any' or condition == how end
+local function is_met(condition, how) return condition == 'any' or condition == how end
 
 -- Store how a request waits, in the job's entry and in `job`.
-function keep_waits(id, job, waits)
-  local why = waits.begin and (waits.why or 'begin')
-  local kept = {nb = waits.begin, nw = why, dk = waits.key, rt = waits.times, ro = waits.on, rn = waits.retries,
-    qn = waits.requeues, ra = waits.granted}
-  for _, name in ipairs({'nb', 'nw', 'dk', 'rt', 'ro', 'rn', 'qn', 'ra'}) do -- mostly none is set: must be cheap
-    if kept[name] then call('HSET', job_key(id), name, kept[name])
-    elseif job[name] then call('HDEL', job_key(id), name) end
+local STORED, NAMES = F{not_before_ms, not_before_reason, dedupe_key, retries_allowed, retry_on, retries, requeues, retry_after}
+function store_waits(id, job, waits)
+  local kept = {not_before_ms = waits.begin, not_before_reason = waits.begin and (waits.why or 'begin'), dedupe_key = waits.key,
+    retries_allowed = waits.times, retry_on = waits.on, retries = waits.retries, requeues = waits.requeues,
+    retry_after = waits.granted}
+  for i, name in ipairs(NAMES) do -- mostly none is set: must be cheap
+    if kept[name] then call('HSET', job_key(id), STORED[i], kept[name])
+    elseif job[name] then call('HDEL', job_key(id), STORED[i]) end
     job[name] = kept[name]
   end
-  if job.dk and job.u then call('HSET', P .. 'keys', job.u .. ' ' .. job.dk, id) end
+  if job.dedupe_key and job.user then call('HSET', P .. 'keys', job.user .. ' ' .. job.dedupe_key, id) end
 end
 
 -- Return the waiting or running job of this user with this dedupe key, or nil.
-function same_key(user, key)
+function job_with_key(user, key)
   local id = call('HGET', P .. 'keys', user .. ' ' .. key)
-  local state = id and call('HGET', job_key(id), 'st')
+  local state = id and call('HGET', job_key(id), F.state)
   return state and not ENDED[state] and id or nil
 end
 
@@ -85,120 +73,122 @@ end
 function ends_of(text)
   local wanted, unknown = {}, {'unknown'}
   for _, each in ipairs(dependencies(text)) do
-    local state, array = unpack(call('HMGET', job_key(each.id), 'st', 'ar'))
+    local state, array = unpack(call('HMGET', job_key(each.id), F.state, F.array))
     local how = each.how
     if array then return nil, {'member', each.id, array} end
     if state then how = ENDED[state] or '' end
     if how == '' and not state then unknown[#unknown + 1] = each.id
     elseif how == '' then wanted[#wanted + 1] = {id = each.id, condition = each.condition, how = ''}
-    elseif not met(each.condition, how) then return nil, {'never', each.id, how} end
+    elseif not is_met(each.condition, how) then return nil, {'never', each.id, how} end
   end
   if #unknown > 1 then return nil, unknown end
   return wanted
 end
 
 -- Make the job wait for these dependencies.
-function depend(id, job, wanted)
+function set_dependencies(id, job, wanted)
   local left = {}
   for _, each in ipairs(wanted) do
     left[#left + 1] = each.id .. ':' .. each.condition
     call('ZADD', key2('dep', each.id), id, id)
     if each.how ~= '' then call('ZADD', P .. 'timers', 0, 'd:' .. each.id .. ':' .. each.how) end
   end
-  local before = job.af
-  job.af = #left > 0 and table.concat(left, ',') or nil
-  if job.af then call('HSET', job_key(id), 'af', job.af)
-  elseif before then call('HDEL', job_key(id), 'af') end
+  local before = job.after
+  job.after = #left > 0 and table.concat(left, ',') or nil
+  if job.after then call('HSET', job_key(id), F.after, job.after)
+  elseif before then call('HDEL', job_key(id), F.after) end
 end
 
 -- Drop all dependencies of the job.
-function depend_no_more(id, job)
-  for _, each in ipairs(dependencies(job.af)) do call('ZREM', key2('dep', each.id), id) end
-  if job.af then call('HDEL', job_key(id), 'af') end
-  job.af = nil
+function drop_dependencies(id, job)
+  for _, each in ipairs(dependencies(job.after)) do call('ZREM', key2('dep', each.id), id) end
+  if job.after then call('HDEL', job_key(id), F.after) end
+  job.after = nil
 end
 
 -- Record a waiting job that no queue lists: it is held, waits for a time or another job, or is an array (a queue lists
 -- that as one job, however many members wait). Limits count these jobs as well (waiting_of in limits.lua).
-function out_of_sight(id, job)
-  if not job.u then return end
-  call('ZADD', key2('aside', job.u), job.rm and 1 or 0, id)
-  call('SADD', P .. 'asiders', job.u)
+function record_unqueued(id, job)
+  if not job.user then return end
+  call('ZADD', key2('aside', job.user), job.left and 1 or 0, id)
+  call('SADD', P .. 'asiders', job.user)
 end
 
--- Undo out_of_sight: the job waits no longer, or a queue lists it again. An array keeps its record until it ends.
-function into_sight(id, job)
-  if not job.u or call('ZREM', key2('aside', job.u), id) == 0 then return end
-  if call('EXISTS', key2('aside', job.u)) == 0 then call('SREM', P .. 'asiders', job.u) end
+-- Undo record_unqueued: the job waits no longer, or a queue lists it again. An array keeps its record until it ends.
+function forget_unqueued(id, job)
+  if not job.user or call('ZREM', key2('aside', job.user), id) == 0 then return end
+  if call('EXISTS', key2('aside', job.user)) == 0 then call('SREM', P .. 'asiders', job.user) end
 end
 
 -- Queue a job if it may start. -> its wait reason: '' if it is in the queue
-function stand(id, job, now)
-  local must_wait = moment(job.nb) > now
-  if (job.af or '') ~= '' or must_wait then out_of_sight(id, job) end
-  if (job.af or '') ~= '' then return 'dependency' end
+function queue_if_ready(id, job, now)
+  local must_wait = moment(job.not_before_ms) > now
+  if (job.after or '') ~= '' or must_wait then record_unqueued(id, job) end
+  if (job.after or '') ~= '' then return 'dependency' end
   if must_wait then
-    call('ZADD', P .. 'timers', job.nb, id)
-    return string.match(job.nw or '', '^[%l_]+$') or 'begin'
+    call('ZADD', P .. 'timers', job.not_before_ms, id)
+    return string.match(job.not_before_reason or '', '^[%l_]+$') or 'begin'
   end
-  if job.nb then call('HDEL', job_key(id), 'nb', 'nw') end
-  if job.nb or (job.why or '') ~= '' or job.st == 'held' then -- keeps its position, but has waited for a device only from now on
-    call('HSET', job_key(id), 'since', whole(now))
-    if not job.rm then into_sight(id, job) end
+  if job.not_before_ms then call('HDEL', job_key(id), F.not_before_ms, F.not_before_reason) end
+  if job.not_before_ms or (job.reason or '') ~= '' or job.state == 'held' then -- keeps its position, but has waited for a device only from now on
+    call('HSET', job_key(id), F.ready_since_ms, whole(now))
+    if not job.left then forget_unqueued(id, job) end
   end
-  enqueue(id, job.lv, job.u, job.sh)
+  enqueue(id, job.priority, job.user, job.shape)
   return ''
 end
 
 -- Remove a waiting job from its queue. `for_good`: it also drops its begin time and dependencies. `stays`: it is queued
 -- again at once, so it keeps its reservation.
 function leave(id, job, for_good, stays)
-  if job.nb then call('ZREM', P .. 'timers', id) end
-  if not stays and unreserve(id) then ring('room') end -- other jobs may start there
-  leave_line(id, job.lv, job.u, job.sh)
+  if job.not_before_ms then call('ZREM', P .. 'timers', id) end
+  if not stays and unreserve(id) then wake('room') end -- other jobs may start there
+  leave_queue(id, job.priority, job.user, job.shape)
   if not for_good then return end
-  into_sight(id, job)
-  depend_no_more(id, job)
-  call('HDEL', job_key(id), 'nb', 'nw')
+  forget_unqueued(id, job)
+  drop_dependencies(id, job)
+  call('HDEL', job_key(id), F.not_before_ms, F.not_before_reason)
 end
 
-local function end_for(id, job, parent, now) -- cancels a job whose dependency cannot be met any more
+-- Cancel a job whose dependency cannot be met any more.
+local function cancel_dependent(id, job, parent, now)
   leave(id, job, true)
   local because = 'dependency ' .. parent
   local emptied = {} -- an array has no waiting or held member left; the history needs that too
-  if job.rm then
-    call('HSET', job_key(id), 'rm', '', 'hd', '', 'ec', call('HGET', job_key(id), 'n') or 0)
+  if job.left then
+    call('HSET', job_key(id), F.left, '', F.held, '', F.cancelled, call('HGET', job_key(id), F.members) or 0)
     emptied = {'left', '', 'held', ''}
   end
-  local event = tell('cancel', id, 'cancelled', now, job.at, job.ls, 'dependency', 'because', because, unpack(emptied))
+  local event = record_event('cancel', id, 'cancelled', now, job.attempts, job.losses, 'dependency', 'because', because, unpack(emptied))
   close(id, 'cancelled', now, event)
-  call('HSET', job_key(id), 'why', 'dependency', 'bc', because)
+  call('HSET', job_key(id), F.reason, 'dependency', F.because, because)
 end
 
 local function end_of(parent, how) -- in words; a forgotten job has no state to name
   if how == 'ok' then return ' succeeded' end
-  local state = call('HGET', job_key(parent), 'st')
+  local state = call('HGET', job_key(parent), F.state)
   return (state == 'cancelled' or state == 'lost') and ' was ' .. state or ' failed'
 end
 
-local function parent_ended(id, parent, how, now) -- updates one job when a job it depends on has ended
+-- Update one job when a job that it depends on has ended.
+local function parent_ended(id, parent, how, now)
   local job = read_job(id)
-  if job.st ~= 'queued' and job.st ~= 'held' then return end
+  if job.state ~= 'queued' and job.state ~= 'held' then return end
   local left = {}
-  for _, each in ipairs(dependencies(job.af)) do
+  for _, each in ipairs(dependencies(job.after)) do
     if each.id ~= parent then left[#left + 1] = each
-    elseif not met(each.condition, how) then return end_for(id, job, parent .. end_of(parent, how), now) end
+    elseif not is_met(each.condition, how) then return cancel_dependent(id, job, parent .. end_of(parent, how), now) end
   end
-  depend(id, job, left)
-  if job.st ~= 'queued' or job.af or not queueable(job) then return end
-  local reason = stand(id, job, now)
-  call('HSET', job_key(id), 'why', reason)
-  tell('ready', id, 'queued', now, job.at, job.ls, reason)
+  set_dependencies(id, job, left)
+  if job.state ~= 'queued' or job.after or not queueable(job) then return end
+  local reason = queue_if_ready(id, job, now)
+  call('HSET', job_key(id), F.reason, reason)
+  record_event('ready', id, 'queued', now, job.attempts, job.losses, reason)
 end
 
 -- Queue what is due: jobs whose time has come, or whose dependencies ended. Handles a bounded number: thousands may
 -- depend on one job, and a running script blocks all clients.
-function let_in(now)
+function queue_due(now)
   local left = LET_IN
   while left > 0 do
     local due = call('ZRANGE', P .. 'timers', '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, 1)[1]
@@ -215,62 +205,63 @@ function let_in(now)
     else
       call('ZREM', P .. 'timers', due)
       local job = read_job(due)
-      if job.st == 'queued' and queueable(job) then
-        local reason = stand(due, job, now)
-        call('HSET', job_key(due), 'why', reason)
-        if reason == '' then tell('ready', due, 'queued', now, job.at, job.ls, '', 'begin', '') end
+      if job.state == 'queued' and queueable(job) then
+        local reason = queue_if_ready(due, job, now)
+        call('HSET', job_key(due), F.reason, reason)
+        if reason == '' then record_event('ready', due, 'queued', now, job.attempts, job.losses, '', 'begin', '') end
       end
       left = left - 1
     end
   end
-  if left < LET_IN then ring('work') end
+  if left < LET_IN then wake('work') end
 end
 
--- Run let_in if anything is due, when a job ends. (claim.lua checks that itself, before it loads this part.)
-function let_in_if_due(now)
+-- Run queue_due if anything is due, when a job ends. (claim.lua checks that itself, before it loads this part.)
+function queue_due_if_any(now)
   local first = call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')
-  if first[2] and tonumber(first[2]) <= now then let_in(now) end
+  if first[2] and tonumber(first[2]) <= now then queue_due(now) end
 end
 
 -- Queue or hold a job again after its run ended. It keeps its attempts, and this counts as no loss. The job waits at
 -- least `later_ms`, for that reason; a held one waits for a user. The history must have the run's end before the worker
--- forgets the run: hence pt and pe.
+-- forgets the run: hence previous_token and previous_event.
 function queue_again(id, job, now, state, reason, later_ms, ended)
-  job.nb, job.nw, job.why = nil, nil, nil
+  job.not_before_ms, job.not_before_reason, job.reason = nil, nil, nil
   if later_ms > 0 then
-    job.nb, job.nw = whole(now + later_ms), reason
-    call('HSET', job_key(id), 'nb', job.nb, 'nw', reason)
+    job.not_before_ms, job.not_before_reason = whole(now + later_ms), reason
+    call('HSET', job_key(id), F.not_before_ms, job.not_before_ms, F.not_before_reason, reason)
   end
   local why = reason
   if state == 'queued' then
-    call('HSET', job_key(id), 'since', whole(now)) -- time in which it ran is no waiting time
-    why = stand(id, job, now)
+    call('HSET', job_key(id), F.ready_since_ms, whole(now)) -- time in which it ran is no waiting time
+    why = queue_if_ready(id, job, now)
   else
-    out_of_sight(id, job)
+    record_unqueued(id, job)
   end
-  local event = tell('finish', id, state, now, job.at, job.ls, why, 'token', job.tok, 'ended', ended, 'again', reason,
-    'begin', job.nb or '', 'retries', counted(job.rn), 'requeues', counted(job.qn))
-  call('HSET', job_key(id), 'st', state, 'why', why, 'pt', job.tok, 'pe', event, 'tok', '', 'devs', '', 'host', '',
-    'w', '', 'rn', counted(job.rn), 'qn', counted(job.qn))
-  if job.ra then call('HSET', job_key(id), 'ra', job.ra) end
+  local event = record_event('finish', id, state, now, job.attempts, job.losses, why, 'token', job.token, 'ended', ended, 'again', reason,
+    'begin', job.not_before_ms or '', 'retries', to_count(job.retries), 'requeues', to_count(job.requeues))
+  call('HSET', job_key(id), F.state, state, F.reason, why, F.previous_token, job.token, F.previous_event, event,
+    F.token, '', F.devices, '', F.host, '',
+    F.worker, '', F.retries, to_count(job.retries), F.requeues, to_count(job.requeues))
+  if job.retry_after then call('HSET', job_key(id), F.retry_after, job.retry_after) end
 end
 
 -- Grant a retry to a job whose run ended this way, and count it. -> delay in ms, or nil
 local function retry_after(job, ending)
-  local retries = counted(job.rn)
-  if retries >= counted(job.rt) or job.rq ~= '1' or not queueable(job) then return nil end
-  local on = ',' .. (job.ro or '') .. ','
+  local retries = to_count(job.retries)
+  if retries >= to_count(job.retries_allowed) or job.requeue ~= '1' or not queueable(job) then return nil end
+  local on = ',' .. (job.retry_on or '') .. ','
   if not string.find(on, ',any,', 1, true) and not string.find(on, ',' .. ending .. ',', 1, true) then return nil end
-  job.rn, job.ra = tostring(retries + 1), tostring(job.at)
+  job.retries, job.retry_after = tostring(retries + 1), tostring(job.attempts)
   return math.min(RETRY_MS * 2 ^ math.min(retries, 20), LONGEST_MS)
 end
 
 -- Decide what follows a failed run, by its ending. -> queued, why, delay in ms | held, why, 0 | failed
 function after_failure(job, ending)
   local kind, code = ending.kind, ending.exit_code
-  if kind == 'exited' and code == EX_TEMPFAIL and job.rq == '1' and queueable(job) then
-    if counted(job.qn) >= REQUEUES then return 'held', 'requeued_too_often', 0 end
-    job.qn = tostring(counted(job.qn) + 1)
+  if kind == 'exited' and code == EX_TEMPFAIL and job.requeue == '1' and queueable(job) then
+    if to_count(job.requeues) >= REQUEUES then return 'held', 'requeued_too_often', 0 end
+    job.requeues = tostring(to_count(job.requeues) + 1)
     return 'queued', 'requeue', REQUEUE_MS
   end
   local later_ms = retry_after(job, kind == 'exited' and 'failed' or tostring(kind))
@@ -280,27 +271,29 @@ end
 
 -- Handle a run whose ending is unknown: queue the job again, hold it, or end it. Used by lose.lua and reap.lua.
 function lose(id, job, now, loss_limit, detail)
-  local losses = job.ls + 1
+  local losses = job.losses + 1
   free_devices(id, job, now)
   local state, reason, later_ms = 'queued', '', nil
-  if job.st == 'cancelling' then state = 'cancelled'
-  elseif job.rq ~= '1' or not queueable(job) then state = 'lost'
+  if job.state == 'cancelling' then state = 'cancelled'
+  elseif job.requeue ~= '1' or not queueable(job) then state = 'lost'
   elseif losses >= loss_limit then
     later_ms = retry_after(job, 'lost')
     if not later_ms then state, reason = 'held', 'lost_too_often' end
   end
-  job.nb, job.nw, job.why = nil, nil, nil
+  job.not_before_ms, job.not_before_reason, job.reason = nil, nil, nil
   if later_ms then
-    job.nb, job.nw = whole(now + later_ms), 'retry'
-    call('HSET', job_key(id), 'nb', job.nb, 'nw', job.nw, 'rn', job.rn, 'ra', job.ra)
+    job.not_before_ms, job.not_before_reason = whole(now + later_ms), 'retry'
+    call('HSET', job_key(id), F.not_before_ms, job.not_before_ms, F.not_before_reason, job.not_before_reason,
+      F.retries, job.retries, F.retry_after, job.retry_after)
   end
-  if state == 'queued' then reason = stand(id, job, now) elseif state == 'held' then out_of_sight(id, job) end
-  local event = tell('lose', id, state, now, job.at, losses, reason, 'token', job.tok, 'detail', detail,
-    'begin', job.nb or '', 'retries', counted(job.rn))
-  call('HSET', job_key(id), 'st', state, 'ls', losses, 'why', reason, 'tok', '', 'devs', '', 'host', '', 'w', '',
-    'since', whole(now)) -- time in which it ran is no waiting time
+  if state == 'queued' then reason = queue_if_ready(id, job, now) elseif state == 'held' then record_unqueued(id, job) end
+  local event = record_event('lose', id, state, now, job.attempts, losses, reason, 'token', job.token, 'detail', detail,
+    'begin', job.not_before_ms or '', 'retries', to_count(job.retries))
+  call('HSET', job_key(id), F.state, state, F.losses, losses, F.reason, reason, F.token, '', F.devices, '',
+    F.host, '', F.worker, '',
+    F.ready_since_ms, whole(now)) -- time in which it ran is no waiting time
   if state == 'cancelled' or state == 'lost' then close(id, state, now, event) end
-  ring('room')
+  wake('room')
   return state
 end
 end

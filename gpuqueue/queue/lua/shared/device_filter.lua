@@ -7,7 +7,7 @@
 --   devices  UUIDs, separated by commas
 local within, constraints, facts_of, of_model, is_named, belongs, undisturbed, alone_there
 do
-local STRANGERS_SHARE = 16 -- external processes may hold 1/16 of a whole device: a screen, the driver
+local EXTERNAL_SHARE = 16 -- external processes may hold 1/16 of a whole device: a screen, the driver
 
 function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
 
@@ -72,17 +72,17 @@ end
 function is_named(devices, device) return not devices or within(devices, device) end
 
 -- Return whether a job with this pool, device kind and filter may ever run on the device.
-function belongs(wanted_pool, wish, want, device, pool, kind)
-  if wanted_pool ~= '' and wanted_pool ~= pool or not suits(wish, kind) then return false end
+function belongs(wanted_pool, wanted_kind, want, device, pool, kind)
+  if wanted_pool ~= '' and wanted_pool ~= pool or not suits(wanted_kind, kind) then return false end
   return want == NOTHING or (is_named(want.devices, device) and of_model(want.models, device))
 end
 
 -- Return whether the device could be exclusive for the job if none of our runs were there. External processes do not
 -- leave on request.
-function undisturbed(want, foreign, total) return not want.whole or foreign * STRANGERS_SHARE <= total end
+function undisturbed(want, external, total) return not want.whole or external * EXTERNAL_SHARE <= total end
 
 -- Return whether the job would be alone there, or does not ask to be.
-function alone_there(want, runs, foreign, total)
-  return not want.alone or (runs == 0 and undisturbed(want, foreign, total))
+function alone_there(want, runs, external, total)
+  return not want.alone or (runs == 0 and undisturbed(want, external, total))
 end
 end

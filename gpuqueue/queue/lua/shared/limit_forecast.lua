@@ -11,14 +11,14 @@ end
 
 -- Return the other job whose reserved room leaves this job no room, where `left` is what remains without it; nil if
 -- none.
-local function kept_for_another(limit, user, shape, left)
-  local kept = rooms_kept()[limit.whose]
-  if not kept or (kept.user == user and kept.shape == shape) then return nil end
-  return left < kept[limit.measure] and kept or nil
+local function room_reserved_for_another(limit, user, shape, left)
+  local room = reserved_rooms()[limit.whose]
+  if not room or (room.user == user and room.shape == shape) then return nil end
+  return left < room[limit.measure] and room or nil
 end
 
 -- Find when there is room under all these limits for a job that has a device from `start` on (0: unknown).
--- -> {at (0: unknown), ids: the runs whose ends make the room, kept: the job with reserved room that must start or
+-- -> {at (0: unknown), ids: the runs whose ends make the room, reserved_for: the job with reserved room that must start or
 -- leave first, or nil, gone_before: the jobs with reserved room that this job can start before}
 function room_under_limits(limits, user, shape, start, now)
   local _, limit_s = parse_shape(shape)
@@ -34,15 +34,15 @@ function room_under_limits(limits, user, shape, start, now)
       end
     end
     if left < 0 then at = 0 end
-    others[#others + 1] = kept_for_another(limit, user, shape, left)
+    others[#others + 1] = room_reserved_for_another(limit, user, shape, left)
   end
   local begins = (at == 0 or start == 0) and 0 or math.max(at, start)
   local gone_before = {}
-  for _, kept in ipairs(others) do -- a job that ends before the reserved room is needed may use it
-    if begins == 0 or not ends_before(limit_s, kept.start, begins) then
-      return {at = 0, ids = ids, kept = kept.id, gone_before = {}}
+  for _, room in ipairs(others) do -- a job that ends before the reserved room is needed may use it
+    if begins == 0 or not ends_before(limit_s, room.start, begins) then
+      return {at = 0, ids = ids, reserved_for = room.id, gone_before = {}}
     end
-    gone_before[#gone_before + 1] = kept.id
+    gone_before[#gone_before + 1] = room.id
   end
   return {at = at, ids = ids, gone_before = gone_before}
 end

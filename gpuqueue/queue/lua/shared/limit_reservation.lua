@@ -42,7 +42,7 @@ end
 -- Return whether another job under the limit would take the reserved room, as far as limits tell.
 local function is_missed_under(bound, kept)
   for _, user in ipairs(bound.users) do
-    for _, lv in ipairs(LEVELS) do
+    for _, lv in ipairs(PRIORITIES) do
       for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, MOST_ASKED - 1)) do
         local is_own = user == kept.user and shape == kept.shape
         if not is_own and parse_shape(shape) and not limit_in_the_way(user, shape, nil, nil, true) then return true end
@@ -81,7 +81,7 @@ end
 
 -- Keep or drop a reservation of room.
 local function look_again(whose, kept, now, at)
-  local j = call('HMGET', job_key(kept.id), 'st', 'u', 'sh', 'lv', 'rs')
+  local j = call('HMGET', job_key(kept.id), F.state, F.user, F.shape, F.priority, F.reserved_since_ms)
   local bound = j[1] == 'queued' and j[2] == kept.user and j[3] == kept.shape and j[4]
     and call('ZSCORE', queue_key(j[4], kept.user, kept.shape), kept.id) and bound_of(kept.user, whose)
   local reserved, keeping = at.hold_of(kept.id)
@@ -89,7 +89,7 @@ local function look_again(whose, kept, now, at)
   local start, latest, without, on_devices = nil, nil, nil, nil
   if bound then start, latest, without, on_devices = start_of(kept.id, bound, kept, now, at, keeping) end
   if not start then
-    keep_room(whose, nil)
+    reserve_room(whose, nil)
     return
   end
   for id in pairs(kept.waits_for) do
@@ -102,18 +102,18 @@ local function look_again(whose, kept, now, at)
   if is_over and is_missed_under(bound, kept) then
     for id, run in pairs(next(without) and without or on_devices) do
       local is_endless = run.ends == 0 and run.claimed ~= '' -- a damaged entry has no claim time
-      if is_endless then call('HSET', job_key(id), 'iw', run.claimed) end
+      if is_endless then call('HSET', job_key(id), F.in_vain_ms, run.claimed) end
     end
     kept = nil
   end
-  keep_room(whose, kept)
+  reserve_room(whose, kept)
 end
 
 -- Return whether room is reserved for another job under another limit of this user. Two jobs that each have room under
 -- one of two limits, and need it under both, would never start.
 local function is_behind(user, shape, whose)
   for _, bound in ipairs(bounds_of(user)) do
-    local kept = bound.whose ~= whose and rooms_kept()[bound.whose]
+    local kept = bound.whose ~= whose and reserved_rooms()[bound.whose]
     if kept and not (kept.user == user and kept.shape == shape) then return true end
   end
   return false
@@ -123,7 +123,7 @@ end
 local function left_to(user)
   local left
   for _, bound in ipairs(bounds_of(user)) do
-    if not rooms_kept()[bound.whose] then
+    if not reserved_rooms()[bound.whose] then
       if not bound.held then bound.held = held_by(bound.users, false) end
       left = left or {running_jobs = math.huge, running_gpus = math.huge, running_mem = math.huge}
       for measure, held in pairs(bound.held) do
@@ -149,7 +149,7 @@ end
 local function keep_for(id, user, shape, now, at)
   local kind = least_kind(shape)
   local beyond = limit_in_the_way(user, shape, kind, nil, true)
-  if not beyond or beyond.asked > beyond.most or rooms_kept()[beyond.whose] or is_behind(user, shape, beyond.whose) then
+  if not beyond or beyond.asked > beyond.most or reserved_rooms()[beyond.whose] or is_behind(user, shape, beyond.whose) then
     return false
   end
   local kept = asked_for(shape, kind)
@@ -157,7 +157,7 @@ local function keep_for(id, user, shape, now, at)
   local start, latest, without = start_of(id, bound_of(user, beyond.whose), kept, now, at, {})
   if start then
     kept.start, kept.waits_for = latest == now and 0 or latest, without
-    keep_room(beyond.whose, kept)
+    reserve_room(beyond.whose, kept)
   end
   return true
 end
@@ -170,8 +170,8 @@ end
 --   devices_of(kept, most_bytes, keeping): when the job could have devices that give at most so much, ignoring its
 --     limits; the latest start; the runs with unknown end that it waits for
 function keep_rooms(now, at)
-  for whose, kept in pairs(rooms_kept()) do look_again(whose, kept, now, at) end
-  for _, lv in ipairs(LEVELS) do
+  for whose, kept in pairs(reserved_rooms()) do look_again(whose, kept, now, at) end
+  for _, lv in ipairs(PRIORITIES) do
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
       local left, tried = left_to(user), 0
       local heads = left and at.heads_of(lv, user) or {}

@@ -9,10 +9,10 @@
 -- limits for a job that has waited too long, and what its run will hold. `start` is when the job has the room and its
 -- devices, 0 if unknown. `since` is when the reservation began, or when a run it waits for last ended. `runs` are the
 -- runs without a time limit that it waits for. See limit_reservation.lua.
-local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, time_of, beyond_a_limit,
-  default_time_ms, bounds_of, asked_for, least_kind, rooms_kept, keep_room, room_is_taken
+local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, bounds_of, asked_for, least_kind,
+  charge_of, figures_of_pool, beyond, passed_alone, reserved_rooms, reserve_room, drop_reserved_room, RUNNING
 do
-local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order of the reports
+RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order of the reports
 
 function limits_set() -- most sites have none and pay for one read
   if learned.limits_set == nil then learned.limits_set = call('EXISTS', P .. 'limits') == 1 end
@@ -56,14 +56,14 @@ end
 -- call for each shape. A queue lists an array as one job while members may be claimed.
 function waiting_of(user)
   local count, aside = 0, key2('aside', user)
-  for _, lv in ipairs(LEVELS) do
+  for _, lv in ipairs(PRIORITIES) do
     for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
       count = count + call('ZCARD', queue_key(lv, user, shape))
     end
   end
   count = count + call('ZCOUNT', aside, 0, 0)
   for _, array in ipairs(call('ZRANGE', aside, 1, 1, 'BYSCORE')) do
-    local left, held, lv, shape = unpack(call('HMGET', job_key(array), 'rm', 'hd', 'lv', 'sh'))
+    local left, held, lv, shape = unpack(call('HMGET', job_key(array), F.left, F.held, F.priority, F.shape))
     count = count + count_of(parse_ranges(left)) + count_of(parse_ranges(held))
     if lv and shape and call('ZSCORE', queue_key(lv, user, shape), array) then count = count - 1 end
   end
@@ -73,31 +73,29 @@ end
 -- Return the least that a run of this shape is charged on each device, and the least that the largest of its devices
 -- gives. For a job without exclusive devices both are its memory. For an exclusive job they come from the smallest
 -- devices that it could get together; its memory if none are known.
-local function charge_of(shape)
-  local mem, _, n, pool, wish, more = parse_shape(shape)
+function charge_of(shape)
+  local mem, _, n, pool, wanted_kind, more = parse_shape(shape)
   if not wants_alone(shape) then return mem, mem end
   local charges = learned_of('charges')
-  local known, want = charges[shape], constraints(more)
-  for _, host in ipairs(known and {} or call('SMEMBERS', P .. 'hosts')) do
-    local records, by_kind = call('HGETALL', key2('dev', host)), {}
-    for i = 1, #records, 2 do
-      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
-      local gives = total and total - headroom
-      if gives and gives >= mem and belongs(pool, wish, want, records[i], its_pool, kind) and (n == 1 or kind ~= 'mig') then
-        by_kind[kind] = by_kind[kind] or {}
-        table.insert(by_kind[kind], gives)
-      end
-    end
-    for _, each in pairs(by_kind) do -- all devices of a job are on one host and of one kind
+  if not charges[shape] then
+    local want, together, least, most = constraints(more), {}, math.huge, math.huge
+    any_device(function(device, host, total, headroom, _, _, _, its_pool, kind)
+      local gives = total - headroom
+      if gives < mem or (n > 1 and kind == 'mig') or not belongs(pool, wanted_kind, want, device, its_pool, kind) then return end
+      local on_host = host .. ' ' .. kind -- all devices of a job are on one host and of one kind
+      together[on_host] = together[on_host] or {}
+      table.insert(together[on_host], gives)
+    end)
+    for _, each in pairs(together) do
       table.sort(each)
-      if each[n] then known = {math.min(known and known[1] or each[1], each[1]), math.min(known and known[2] or each[n], each[n])} end
+      if each[n] then least, most = math.min(least, each[1]), math.min(most, each[n]) end
     end
+    charges[shape] = least < math.huge and {least, most} or {mem, mem}
   end
-  charges[shape] = known or {mem, mem}
   return unpack(charges[shape])
 end
 
-local function figures_of_pool(pool)
+function figures_of_pool(pool)
   local pools = learned_of('pools')
   if not pools[pool] then
     local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
@@ -130,7 +128,7 @@ function bounds_of(user)
 end
 
 -- Return the reserved rooms: whose -> {id, ...}.
-function rooms_kept()
+function reserved_rooms()
   if learned.rooms then return learned.rooms end
   local rooms = learned_of('rooms')
   local texts = call('HGETALL', P .. 'lk')
@@ -147,69 +145,66 @@ function rooms_kept()
   return rooms
 end
 
-function keep_room(whose, kept)
-  rooms_kept()[whose] = kept
-  if not kept then
+-- Reserve room under the limits of a user or group; nil drops the reservation.
+function reserve_room(whose, room)
+  reserved_rooms()[whose] = room
+  if not room then
     call('HDEL', P .. 'lk', whose)
     return
   end
   local runs = {}
-  for id in pairs(kept.waits_for) do runs[#runs + 1] = id end
+  for id in pairs(room.waits_for) do runs[#runs + 1] = id end
   table.sort(runs)
-  call('HSET', P .. 'lk', whose, string.format('%s:%.0f:%.0f:%s:%.0f:%.0f:%s:%s', kept.id, kept.running_gpus,
-    kept.running_mem, kept.user, kept.start, kept.since, table.concat(runs, ','), kept.shape))
+  call('HSET', P .. 'lk', whose, string.format('%s:%.0f:%.0f:%s:%.0f:%.0f:%s:%s', room.id, room.running_gpus,
+    room.running_mem, room.user, room.start, room.since, table.concat(runs, ','), room.shape))
 end
 
 -- Drop the rooms reserved for a user's jobs of this shape when one has started.
-function room_is_taken(user, shape)
-  for whose, kept in pairs(learned.rooms or {}) do -- if no room was read, these jobs are under no limit
-    if kept.user == user and kept.shape == shape then keep_room(whose, nil) end
+function drop_reserved_room(user, shape)
+  for whose, room in pairs(learned.rooms or {}) do -- if no room was read, these jobs are under no limit
+    if room.user == user and room.shape == shape then reserve_room(whose, nil) end
   end
 end
 
 -- Return the reserved room that a job of this shape may not use under a limit; nil if there is none, or the job ends
 -- before the room is needed. Jobs that are alike share a reservation: the first of them may use it.
-local function kept_from(user, shape, whose)
-  local kept = rooms_kept()[whose]
-  if not kept or (kept.user == user and kept.shape == shape) then return nil end
+local function room_reserved_from(user, shape, whose)
+  local room = reserved_rooms()[whose]
+  if not room or (room.user == user and room.shape == shape) then return nil end
   local _, limit_s = parse_shape(shape)
-  if limit_s > 0 and kept.start > 0 and now_ms() + limit_s * 1000 + GONE_MS <= kept.start then return nil end
-  return kept
+  if limit_s > 0 and room.start > 0 and now_ms() + limit_s * 1000 + GONE_MS <= room.start then return nil end
+  return room
 end
 
 -- Return what a run of this shape will hold, by measure. `kind` is the device's kind, nil if unknown: a CPU counts no
 -- GPU. `charged` is the bytes charged on each device, nil if unknown: then it is the least possible.
 function asked_for(shape, kind, charged)
-  local _, _, n, _, wish = parse_shape(shape)
-  return {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n,
+  local _, _, n, _, wanted_kind = parse_shape(shape)
+  return {running_jobs = 1, running_gpus = (kind == 'cpu' or wanted_kind == 'cpu') and 0 or n,
     running_mem = n * (charged or (charge_of(shape)))}
 end
 
 -- Return the device kind on which a run of this shape holds least: a limit that blocks it there blocks it everywhere.
 -- 'cpu' if a CPU may run a job that also runs on GPUs, else nil: all kinds count the same.
 function least_kind(shape)
-  local mem, _, n, pool, wish, more = parse_shape(shape)
-  if wish ~= 'any' or n > 1 then return nil end
+  local mem, _, n, pool, wanted_kind, more = parse_shape(shape)
+  if wanted_kind ~= 'any' or n > 1 then return nil end
   local on_cpus = learned_of('on_cpus') -- shape -> whether there is such a CPU
-  for _, host in ipairs(on_cpus[shape] == nil and call('SMEMBERS', P .. 'hosts') or {}) do
-    local records = call('HGETALL', key2('dev', host))
-    for i = 1, #records, 2 do
-      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
-      local is_enough = total and kind == 'cpu' and total - headroom >= mem
-      if is_enough and belongs(pool, wish, constraints(more), records[i], its_pool, kind) then on_cpus[shape] = true end
-    end
+  if on_cpus[shape] == nil then
+    on_cpus[shape] = any_device(function(device, _, total, headroom, _, _, _, its_pool, kind)
+      return kind == 'cpu' and total - headroom >= mem and belongs(pool, wanted_kind, constraints(more), device, its_pool, kind)
+    end)
   end
-  on_cpus[shape] = on_cpus[shape] or false
   return on_cpus[shape] and 'cpu' or nil
 end
 
 -- Return a limit that leaves no room for a run that holds so much, beside the reserved room: {whose, measure, used,
--- most, asked, kept: the job that the room is reserved for, if that is what blocks it}; nil if there is room.
-local function beyond(bound, measure, asked, kept)
+-- most, asked, reserved_for: the job that has the room reserved, if that is what blocks it}; nil if there is room.
+function beyond(bound, measure, asked, room)
   local limit = bound.figures[measure]
   if not limit or asked <= 0 then return nil end
   if not bound.held then bound.held = held_by(bound.users, false) end
-  local least = limit.most - asked - (kept and kept[measure] or 0)
+  local least = limit.most - asked - (room and room[measure] or 0)
   if bound.held[measure] > least and not bound.sure then
     bound.held = held_by(bound.users, true)
     bound.sure = true
@@ -217,11 +212,11 @@ local function beyond(bound, measure, asked, kept)
   if bound.held[measure] <= least then return nil end
   local is_there = bound.held[measure] + asked <= limit.most
   return {whose = bound.whose, measure = measure, used = bound.held[measure], most = limit.most, asked = asked,
-    kept = is_there and kept.id or nil}
+    reserved_for = is_there and room.id or nil}
 end
 
 -- Return a limit that a run of this user exceeds on its own, so that the end of another run does not help; nil if none.
-local function passed_alone(user, asked)
+function passed_alone(user, asked)
   for _, bound in ipairs(bounds_of(user)) do
     for _, measure in ipairs(RUNNING) do
       local limit = bound.figures[measure]
@@ -238,9 +233,9 @@ function limit_in_the_way(user, shape, kind, charged, bare)
   local asked = asked_for(shape, kind, charged)
   local found = passed_alone(user, asked)
   for _, bound in ipairs(found and {} or bounds_of(user)) do
-    local kept = not bare and kept_from(user, shape, bound.whose)
+    local room = not bare and room_reserved_from(user, shape, bound.whose)
     for _, measure in ipairs(RUNNING) do
-      found = found or beyond(bound, measure, asked[measure], kept)
+      found = found or beyond(bound, measure, asked[measure], room)
     end
   end
   return found
@@ -263,9 +258,9 @@ function limits_in_the_way(user, shape, kind, charged)
   local found, first = {}, limit_in_the_way(user, shape, kind, charged)
   local asked = first and asked_for(shape, kind, charged)
   for _, bound in ipairs(first and bounds_of(user) or {}) do
-    local kept, ids = kept_from(user, shape, bound.whose), ids_by_measure(bound.users)
+    local room, ids = room_reserved_from(user, shape, bound.whose), ids_by_measure(bound.users)
     for _, measure in ipairs(RUNNING) do
-      local limit = beyond(bound, measure, asked[measure], kept)
+      local limit = beyond(bound, measure, asked[measure], room)
       if limit then
         limit.ids = ids[measure]
         local is_first = limit.whose == first.whose and measure == first.measure
@@ -274,64 +269,5 @@ function limits_in_the_way(user, shape, kind, charged)
     end
   end
   return found
-end
-
--- Return the first limit that refuses a job it has no room for, or that a run of this shape exceeds on its own: such a
--- job would wait in vain, whatever else blocks it.
-local function refusing(user, shape)
-  local asked = asked_for(shape, least_kind(shape))
-  local found = passed_alone(user, asked)
-  for _, bound in ipairs(found and {} or bounds_of(user)) do
-    for _, measure in ipairs(RUNNING) do
-      local limit = bound.figures[measure]
-      if limit and limit.refuses then found = found or beyond(bound, measure, asked[measure]) end
-    end
-  end
-  return found
-end
-
--- Return a job's exact time limit in ms (the shape's is rounded up, see claim.lua); nil without one.
-function time_of(spec)
-  local seconds = tonumber(string.match(spec, '"time_limit_s":([%d.]+)') or '')
-  return seconds and seconds * 1000
-end
-
--- Return the limit that refuses a job, or nil. -> {whose, measure or figure, used, most, asked}. A job that `waits`
--- already takes no further slot; an array takes one for each of its `members`.
-local function refused_by_limit(user, shape, mem, time_ms, waits, members)
-  if not limits_set() then return nil end
-  local _, _, n, pool = parse_shape(shape)
-  local figures = figures_of_pool(pool)
-  local asked = {max_mem = wants_alone(shape) and select(2, charge_of(shape)) or tonumber(mem), max_time = time_ms, max_gpus = n}
-  for _, name in ipairs({'max_mem', 'max_time', 'max_gpus'}) do
-    local limit = figures[name]
-    if limit and asked[name] > limit.most then
-      return {whose = 'pool', measure = name, used = 0, most = limit.most, asked = asked[name]}
-    end
-  end
-  for _, bound in ipairs(bounds_of(user)) do
-    local limit, waiting = not waits and bound.figures.queued_jobs, 0
-    for _, name in ipairs(limit and bound.users or {}) do waiting = waiting + waiting_of(name) end
-    if limit and waiting + members > limit.most then
-      return {whose = bound.whose, measure = 'queued_jobs', used = waiting, most = limit.most, asked = members}
-    end
-  end
-  return refusing(user, shape)
-end
-
--- Return the reply to a request that a limit refuses, or nil.
-function beyond_a_limit(user, shape, mem, time_ms, waits, members)
-  local beyond = refused_by_limit(user, shape, mem, time_ms or math.huge, waits, members or 1)
-  if not beyond then return nil end
-  local figures = {beyond.used, beyond.most, beyond.asked == math.huge and 0 or beyond.asked}
-  for i = 1, 3 do figures[i] = string.format('%.0f', figures[i]) end
-  return {'limited', beyond.whose, beyond.measure, unpack(figures)}
-end
-
--- Return the time limit in ms that a job of this pool gets if it has none; nil without a default.
-function default_time_ms(pool)
-  if not limits_set() then return nil end
-  local figure = figures_of_pool(pool).default_time
-  return figure and figure.most
 end
 end

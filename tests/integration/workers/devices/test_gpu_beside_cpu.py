@@ -72,7 +72,7 @@ def test_each_job_lands_where_it_should(both: Site, fake: FakeGpus) -> None:
         (on[job],) = run.devices
     assert [DeviceKind.CPU, DeviceKind.GPU, DeviceKind.GPU] == [on[job].kind for job in (cpu, gpu, unsaid)]
     assert [f"cpu-{both.settings.host}", fake.uuid(0), fake.uuid(0)] == [on[job].uuid for job in (cpu, gpu, unsaid)]
-    assert ["''\n", f"'{fake.uuid(0)}'\n"] == [both.client.log_path(job).read_text() for job in (cpu, unsaid)]
+    assert ["''\n", f"'{fake.uuid(0)}'\n"] == [both.client.logs.path(job).read_text() for job in (cpu, unsaid)]
     assert PeakSource.HOST_RSS is on[cpu].peak.source
     assert 100 * MIB <= (on[cpu].peak.bytes or 0) < GIB
     assert not on[gpu].peak.bytes  # the job used no card memory, and its 100 MiB of host memory do not count
@@ -87,7 +87,7 @@ def test_with_the_gpu_lost_its_jobs_wait_and_the_cpus_run(both: Site, fake: Fake
     Once the GPU is back, it runs them.
     """
     fake.state.gpus[0].error = GPU_IS_LOST
-    until(lambda: both.client.devices()[0].trouble, what="the lost card is closed")
+    until(lambda: both.client.devices.list()[0].trouble, what="the lost card is closed")
 
     waiting = [submit(both, "--device", "gpu"), submit(both)]
     ran = [submit(both, "--device", "cpu"), submit(both, "--device", "any")]
@@ -96,7 +96,7 @@ def test_with_the_gpu_lost_its_jobs_wait_and_the_cpus_run(both: Site, fake: Fake
         record = both.until_recorded(job)
         assert JobState.SUCCEEDED is record.job.state
         assert [f"cpu-{both.settings.host}"] == [device.uuid for run in record.runs for device in run.devices]
-    assert [JobState.QUEUED] * 2 == [both.client.get(job).state for job in waiting]
+    assert [JobState.QUEUED] * 2 == [both.client.jobs.get(job).state for job in waiting]
     fake.state.gpus[0].error = 0
     for job in waiting:
         assert (fake.uuid(0),) == both.until_recorded(job).job.devices
@@ -111,7 +111,7 @@ def test_while_the_gpus_worker_comes_up_the_cpu_leaves_it_its_jobs(host: Site, f
     host.start_worker("cpu")
     unsaid = submit(host)
     assert JobState.SUCCEEDED is host.until_recorded(submit(host, "--device", "cpu")).job.state
-    assert JobState.QUEUED is host.client.get(unsaid).state
+    assert JobState.QUEUED is host.client.jobs.get(unsaid).state
 
     host.start_worker("0")
 

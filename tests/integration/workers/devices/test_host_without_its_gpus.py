@@ -33,4 +33,4 @@ def test_a_host_that_comes_back_without_its_gpus_does_not_forget_them(
 
     Host(site.settings, CpuBackend(name), spec, record=False)._take_over()
 
-    assert (["GPU-0"] if known else []) == [each.device.uuid for each in site.queue.devices()]
+    assert (["GPU-0"] if known else []) == [each.device.uuid for each in site.queue.devices.all()]

@@ -121,18 +121,20 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
     ]
     for each in heartbeats:
         each.heartbeat()
-    job = queue.submit(make_spec(mem_bytes=10 * GIB, gpus=2))
-    claim = queue.claim(host.checks[0].offer(), worker="w0", lease_s=300, nonce="aa")
+    job = queue.requests.submit(make_spec(mem_bytes=10 * GIB, gpus=2))
+    claim = queue.runs.claim(host.checks[0].offer(), worker="w0", lease_s=300, nonce="aa")
     assert claim is not None
     pair = host.run(job.id, 10, 0, 1, token=claim.token)
     process = shim(pair)
     host.fake.hold(1, process, 10 * GIB)
     observed = {device.uuid: 10 * GIB for device in host.devices}
-    queue.heartbeat(host.checks[0].offer(), [Alive(job_id=job.id, token=claim.token, observed=observed)], lease_s=300)
+    queue.devices.heartbeat(
+        host.checks[0].offer(), [Alive(job_id=job.id, token=claim.token, observed=observed)], lease_s=300
+    )
     heartbeats[1].heartbeat()
 
     os.kill(process, 9)
-    queue.finish(
+    queue.runs.finish(
         job.id,
         claim.token,
         state=JobState.SUCCEEDED,
@@ -145,8 +147,8 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
 
     offer = host.checks[1].offer()
     assert RESERVED + 20 * GIB == offer.external_bytes
-    queue.submit(make_spec(mem_bytes=6 * GIB))
-    assert queue.claim(offer, worker="w1", lease_s=300, nonce="bb") is None
+    queue.requests.submit(make_spec(mem_bytes=6 * GIB))
+    assert queue.runs.claim(offer, worker="w1", lease_s=300, nonce="bb") is None
 
 
 def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_beat(host: Host) -> None:

@@ -17,7 +17,7 @@ COMPILER = shutil.which("gcc") or shutil.which("cc")
 HARMLESS = {
     "PATH": "to find the interpreter itself, which must be the same file",
     "__PYVENV_LAUNCHER__": "means something on macOS alone",
-    "PYTORCH_ALLOC_CONF": "of which only the allocator is taken; a job that names one, or sets it itself, starts cold",
+    "PYTORCH_ALLOC_CONF": "of which only the allocator is taken; a job that names one starts cold",
     "PYTORCH_CUDA_ALLOC_CONF": "as above",
     "ENVIRONMENT_SPY": "ours",
     "* of tqdm.utils": "looks for those that begin with TQDM_, which must be the same",

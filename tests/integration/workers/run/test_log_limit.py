@@ -21,7 +21,7 @@ from workers.run.verdict import tail
 from workers.shim.log import LogLimit
 
 LIMIT = 4 * MIB
-NOTIFICATION = "are left out here: the log passed its limit of 4194304 bytes"
+MARKER = "are left out here: the log passed its limit of 4194304 bytes"
 
 #: Writes 210 MB of numbered lines in five rounds, each of which waits for a file, and then a last line.
 RUNAWAY = """
@@ -82,7 +82,7 @@ def test_a_runaway_log_keeps_its_beginning_and_its_end_and_the_disk_its_room(shi
     """
     shim, seen = run_away(shims, tmp_path / "said")
     text = read(shim.directory.log)
-    beginning, _, end = text.partition(NOTIFICATION)
+    beginning, _, end = text.partition(MARKER)
 
     assert on_disk(shim.directory.log) <= LIMIT
     assert 210_000_014 == shim.directory.log.stat().st_size, "offsets stay as they are: nothing was moved"
@@ -106,7 +106,7 @@ def test_a_file_system_without_holes_is_not_filled_either(shims: Any, tmp_path: 
     with own_disk(tmp_path / "disk", "ramfs") as disk:
         shim, seen = run_away(shims, tmp_path / "said", runs=disk / "runs")
         text = read(shim.directory.log)
-    beginning, _, end = text.partition(NOTIFICATION)
+    beginning, _, end = text.partition(MARKER)
 
     assert len(text) <= LIMIT
     assert text.startswith("line 000000000000000\n")
@@ -124,7 +124,7 @@ def test_a_whole_site_keeps_to_the_limit_and_shows_no_nul(site: Site) -> None:
     site.start_recorder()
     site.start_worker()
     script = "import os\nfor n in range(200_000): os.write(1, b'line %015d\\n' % n)\n"
-    job = site.queue.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
     run = site.until_recorded(job.id).runs[-1]
     assert run.log_path is not None
 
@@ -156,7 +156,7 @@ def test_whatever_is_written_the_end_is_kept_and_no_nul_is_read(
     since_emptied = b""
     for step in steps:
         if step == "look":
-            limit.look()
+            limit.check()
         elif step == "read":
             assert "\0" not in read(log, follower)
         elif step == "empty":
@@ -169,7 +169,7 @@ def test_whatever_is_written_the_end_is_kept_and_no_nul_is_read(
             since_emptied += words
             with log.open("ab") as file:
                 file.write(words)
-    limit.look()
+    limit.check()
     text = read(log).encode()
 
     assert b"\0" not in text
@@ -186,11 +186,11 @@ def test_a_log_that_its_job_has_emptied_begins_anew(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"old\n" * MIB)
     limit = LogLimit(str(log), MIB)
-    limit.look()
+    limit.check()
     assert on_disk(log) <= MIB
 
     log.write_bytes(b"new\n" * MIB)
-    assert limit.look() < 1.0, "such a log is looked at again soon"
+    assert limit.check() < 1.0, "such a log is looked at again soon"
 
     assert on_disk(log) <= MIB
     text = read(log)
@@ -202,6 +202,6 @@ def test_no_limit_is_no_limit(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * 5 * MIB)
 
-    LogLimit(str(log), None).look()
+    LogLimit(str(log), None).check()
 
     assert on_disk(log) >= 5 * MIB

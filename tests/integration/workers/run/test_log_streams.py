@@ -39,21 +39,21 @@ def test_notes_become_seldom_and_stop_nobody(tmp_path: Path, monkeypatch: pytest
     """
     monkeypatch.chdir(tmp_path)
     log, times = tmp_path / "log", LogTimes("log")
-    times.look(0.0)
+    times.check(0.0)
     for second, size in ((0.0, 1), (0.5, 2), (1.0, 3)):
         log.write_bytes(b"x" * size)
-        times.look(second)
+        times.check(second)
     assert ["1", "3"] == [line.split()[1] for line in (tmp_path / "log.times").read_text().splitlines()]
 
     (tmp_path / "log.times").unlink()
     (tmp_path / "log.times").symlink_to(tmp_path / "elsewhere")
     log.write_bytes(b"x" * 9)
-    times.look(10.0)
+    times.check(10.0)
     assert not (tmp_path / "elsewhere").exists()
     (tmp_path / "log.times").unlink()
     os.mkfifo(tmp_path / "log.times")
     log.write_bytes(b"x" * 10)
-    times.look(20.0)
+    times.check(20.0)
 
 
 @pytest.mark.full

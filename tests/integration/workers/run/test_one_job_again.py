@@ -31,10 +31,12 @@ def test_a_job_runs_again_and_each_run_has_its_ending(site: Site, tmp_path: Path
     """
     site.start_recorder()
     site.start_worker()
-    job = site.queue.submit(make_spec(argv=first_then(tmp_path / "effects", code), mem_bytes=MIB, retries=retries))
+    job = site.queue.requests.submit(
+        make_spec(argv=first_then(tmp_path / "effects", code), mem_bytes=MIB, retries=retries)
+    )
 
     def waits_again() -> bool:
-        found = site.queue.get(job.id)
+        found = site.queue.jobs.get(job.id)
         return found is not None and found.reason is (WaitReason.REQUEUE if code == 75 else WaitReason.RETRY)
 
     until(waits_again, what="the first run's end")
@@ -62,7 +64,7 @@ def test_jobs_run_one_after_the_other(site: Site, tmp_path: Path) -> None:
     for word in "abcd":
         waits = Waits(after=(Dependency(ids[-1]),) if ids else ())
         argv = ("sh", "-c", f"echo {word} >> {effects}")
-        ids.append(site.queue.submit(make_spec(argv=argv, mem_bytes=MIB, waits=waits)).id)
+        ids.append(site.queue.requests.submit(make_spec(argv=argv, mem_bytes=MIB, waits=waits)).id)
 
     site.start_worker()
 
@@ -76,7 +78,7 @@ def test_a_job_starts_soon_after_its_time(site: Site) -> None:
     site.start_recorder()
     site.start_worker()
     begin_at = datetime.now(timezone.utc) + timedelta(seconds=1.5)
-    job = site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB, waits=Waits(begin_at=begin_at)))
+    job = site.queue.requests.submit(make_spec(argv=("true",), mem_bytes=MIB, waits=Waits(begin_at=begin_at)))
     asked_s = time.monotonic()
 
     record = site.until_recorded(job.id)

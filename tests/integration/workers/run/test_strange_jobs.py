@@ -127,9 +127,9 @@ def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, repor
     The limit for all strings together is a quarter of the stack limit, which only the job's host knows.
     """
     site.start_recorder()
-    before = {each.worker for each in site.queue.devices()}
+    before = {each.worker for each in site.queue.devices.all()}
     site.spawn_command(["/bin/sh", "-c", f"ulimit -s 1024; exec {BIN / 'gpuqueue-worker'} run --plain"])
-    until(lambda: {each.worker for each in site.queue.devices()} - before, what="a worker")
+    until(lambda: {each.worker for each in site.queue.devices.all()} - before, what="a worker")
     job_id = int(say(site, "submit", "--mem", "1M", "--", sys.executable, report, *["x" * 100_000] * 6).stdout)
 
     record = site.until_recorded(job_id)
@@ -172,20 +172,20 @@ def test_whoever_waits_hears_that_the_job_is_held(site: Site, words: list[str]) 
     if words == ["run"]:
         command = ["run", "--mem", "1M", "--", "true"]
     else:
-        command = [*words, str(site.queue.submit(make_spec()).id)]
+        command = [*words, str(site.queue.requests.submit(make_spec()).id)]
     waiter = subprocess.Popen(
         [str(BIN / "gpuqueue"), *command], env=site.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     try:
-        until(lambda: site.queue.get(1), what="the job")
+        until(lambda: site.queue.jobs.get(1), what="the job")
         assert waiter.stderr is not None
-        site.queue.hold(1)
+        site.queue.jobs.hold(1)
         line = b"queued"
         while b"held" not in line:
             assert line, "it said nothing of the hold"
             line = waiter.stderr.readline()
         assert b"gpuqueue: job 1 is held and will wait for: gpuqueue release 1\n" == line
-        site.queue.cancel(1)
+        site.queue.jobs.cancel(1)
         assert b"held" not in waiter.communicate(timeout=60)[1]
     finally:
         if waiter.poll() is None:
@@ -196,9 +196,9 @@ def test_whoever_waits_hears_that_the_job_is_held(site: Site, words: list[str]) 
 def test_a_job_that_was_lost_too_often_says_so_to_whoever_waits(site: Site) -> None:
     """A command that waits for a job held after too many losses reports that reason."""
     serve(site.queue)
-    site.queue.submit(make_spec())
+    site.queue.requests.submit(make_spec())
     claimed = must_claim(site.queue)
-    site.queue.lose(1, claimed.token, loss_limit=1, detail="gone")
+    site.queue.runs.lose(1, claimed.token, loss_limit=1, detail="gone")
 
     said = say(site, "wait", "--timeout", "0.1s", "1")
 

@@ -175,7 +175,7 @@ def test_a_worker_prunes_and_logs_says_so_in_one_line(site: Site) -> None:
     site.environ["GPUQUEUE_KEEP_LOGS"] = "1s"
     site.start_recorder()
     worker = site.start_worker()
-    job = site.queue.submit(make_spec(argv=("echo", "hello"), mem_bytes=MIB))
+    job = site.queue.requests.submit(make_spec(argv=("echo", "hello"), mem_bytes=MIB))
     path = site.until_recorded(job.id).runs[-1].log_path
     assert path is not None
     assert "hello\n" == site.cli("logs", str(job.id)).stdout

@@ -226,7 +226,7 @@ def test_a_shim_in_waiting_that_came_to_no_run_says_so(forkserver: Shims) -> Non
     ours.close()
 
 
-def test_a_host_without_descriptors_makes_a_job_start_without_its_spare(
+def test_a_host_without_descriptors_makes_a_job_start_without_its_interpreter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without file descriptors a job starts without its warm interpreter.

@@ -63,17 +63,6 @@ def test_a_spec_that_a_job_has_given_another_name_is_not_written_over(shims: Any
     assert "mine" == kept.read_text()
 
 
-def test_a_worker_of_an_older_version_starts_it_by_itself(shims: Any) -> None:
-    """A worker of an older version, which has no fork server, can start the shim directly.
-
-    This happens in an upgrade under a running worker. Such a worker names the lock's descriptor in the spec.
-    """
-    shim = shims("sh", "-c", "ls -l /proc/self/fd; exit 3", old=True)
-
-    assert "exit 3" == str(shim.ended().ending)
-    assert 5 == len(shim.log().splitlines()), shim.log()  # the header, the three streams, and the listing itself
-
-
 def test_output_and_errors_are_in_one_log_in_order(shims: Any) -> None:
     """Both streams are in one log, in the order of writing."""
     shim = shims("sh", "-c", "echo one; echo two >&2; echo three; echo four >&2")

@@ -44,7 +44,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., WarmRuns]]:
 
 def pid_of(runs: WarmRuns) -> int:
     """Return the pid of the warm interpreter."""
-    (warm_interpreter,) = runs.warm_interpreters._warm_pool
+    (warm_interpreter,) = runs.warm_interpreters._interpreters
     (pid,) = process_tree._children(warm_interpreter._shim.pid)
     return pid
 
@@ -52,7 +52,7 @@ def pid_of(runs: WarmRuns) -> int:
 # ---- which job a warm interpreter becomes ----------------------------------------------------------------------------
 
 
-def test_the_first_job_makes_the_spare_for_the_next(make: Callable[..., WarmRuns]) -> None:
+def test_the_first_job_makes_the_interpreter_for_the_next(make: Callable[..., WarmRuns]) -> None:
     """The first job starts a warm interpreter for the next one, and each used interpreter is replaced."""
     runs = make()
     spec = runs.spec(SCRIPT)
@@ -61,14 +61,14 @@ def test_the_first_job_makes_the_spare_for_the_next(make: Callable[..., WarmRuns
     assert [("ran []\n", "warm")] * 3 == [(each.log, each.start) for each in (runs.warm(spec) for _ in range(3))]
 
 
-def test_a_job_unlike_it_is_told_what_differs_and_gets_its_own(make: Callable[..., WarmRuns]) -> None:
+def test_a_job_unlike_it_learns_what_differs_and_gets_its_own(make: Callable[..., WarmRuns]) -> None:
     """A job that the warm interpreter does not match is refused with the difference, and gets a new one.
 
     There is room for one warm interpreter, so the one of the latest job stays.
     """
     runs = make()
     spec = runs.spec(SCRIPT)
-    runs.spare_for(spec)
+    runs.prepare(spec)
     other = replace(spec, env={**spec.env, "OMP_NUM_THREADS": "1"})
 
     assert "OMP_NUM_THREADS differs" == runs.refusal(other)
@@ -76,7 +76,7 @@ def test_a_job_unlike_it_is_told_what_differs_and_gets_its_own(make: Callable[..
     assert "OMP_NUM_THREADS differs" == runs.refusal(spec)
 
 
-def test_modules_that_are_not_there_are_told_of(make: Callable[..., WarmRuns]) -> None:
+def test_modules_that_are_not_there_are_reported(make: Callable[..., WarmRuns]) -> None:
     """A module that cannot be imported is reported, and its import is not tried again.
 
     Each try would cost the time of an import.
@@ -88,7 +88,7 @@ def test_modules_that_are_not_there_are_told_of(make: Callable[..., WarmRuns]) -
 
     words = "no_such_module cannot be imported: No module named 'no_such_module'"
     assert [words, words] == [runs.refusal(spec), runs.refusal(spec)]
-    assert [] == runs.warm_interpreters._warm_pool
+    assert [] == runs.warm_interpreters._interpreters
 
 
 @pytest.mark.parametrize("last", ['exec {} "$@"', '{} "$@"'], ids=["replaced", "beside it"])
@@ -108,8 +108,8 @@ def test_a_python_that_is_a_wrapper_is_no_interpreter(make: Callable[..., WarmRu
     runs.refusal(spec)
     until(lambda: runs.warm_interpreters.tidy() or runs.warm_interpreters._unfit, what="it has said so")
 
-    assert f"{wrapper} is a wrapper: which Python it starts only it knows" == runs.refusal(spec)
-    assert [] == runs.warm_interpreters._warm_pool
+    assert f"{wrapper} is a wrapper, which may start another Python for the next job" == runs.refusal(spec)
+    assert [] == runs.warm_interpreters._interpreters
     cold = runs.cold(spec)
     assert ("ran in 3.x\n", "exit 0") == (cold.log, cold.ending)
 
@@ -124,13 +124,13 @@ def test_an_interpreter_behind_links_is_no_wrapper(make: Callable[..., WarmRuns]
     assert "warm" == runs.warm(spec).start
 
 
-def test_a_site_may_keep_none(make: Callable[..., WarmRuns]) -> None:
-    """With GPUQUEUE_WARM_SPARES=0 a site keeps no warm interpreters."""
-    assert "this site keeps no warm interpreters" == make(GPUQUEUE_WARM_SPARES="0").refusal(make().spec(SCRIPT))
+def test_a_site_may_have_none(make: Callable[..., WarmRuns]) -> None:
+    """With GPUQUEUE_WARM_INTERPRETERS=0 a site has no warm interpreters."""
+    assert "the setting warm_interpreters is 0" == make(GPUQUEUE_WARM_INTERPRETERS="0").refusal(make().spec(SCRIPT))
 
 
-def test_a_host_without_memory_keeps_none(make: Callable[..., WarmRuns], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host short of memory keeps no warm interpreters: the memory is for jobs."""
+def test_a_host_without_memory_has_none(make: Callable[..., WarmRuns], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host short of memory has no warm interpreters: the memory is for jobs."""
     monkeypatch.setattr("workers.warm.pool._available_bytes", lambda: 0)
     runs = make()
 
@@ -138,13 +138,13 @@ def test_a_host_without_memory_keeps_none(make: Callable[..., WarmRuns], monkeyp
 
 
 @pytest.mark.full
-def test_a_spare_that_nobody_wants_is_let_go(make: Callable[..., WarmRuns]) -> None:
+def test_an_idle_interpreter_is_ended(make: Callable[..., WarmRuns]) -> None:
     """An idle warm interpreter is ended, because it holds memory."""
     runs = make(GPUQUEUE_WARM_IDLE="1s")
-    runs.spare_for(runs.spec(SCRIPT))
+    runs.prepare(runs.spec(SCRIPT))
     pid = pid_of(runs)
 
-    until(lambda: runs.warm_interpreters.tidy() or not runs.warm_interpreters._warm_pool, what="it is let go")
+    until(lambda: runs.warm_interpreters.tidy() or not runs.warm_interpreters._interpreters, what="it is dropped")
 
     until(lambda: not Path(f"/proc/{pid}").exists(), what="it is gone")
 
@@ -173,7 +173,7 @@ def test_a_job_without_a_locale_has_what_python_makes_of_that(make: Callable[...
     assert (cold.log, "warm") == (warm.log, warm.start)
 
 
-def test_what_an_import_changes_is_changed_in_a_spare(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
+def test_what_an_import_changes_is_changed_in_a_warm_job(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
     """Changes that an import makes to the environment hold in a warm job too.
 
     A variable that the import had removed used to be present again. A variable that the job sets, and the interpreter
@@ -189,13 +189,13 @@ def test_what_an_import_changes_is_changed_in_a_spare(make: Callable[..., WarmRu
 
     assert "'IMPORTED': '2'" in cold.log
     assert (cold.log, "warm") == (warm.log, warm.start)
-    runs.spare_for(spec)
+    runs.prepare(spec)
     own = runs.warm(replace(spec, env={**spec.env, "TAKEN": "3"}))
     assert ("'TAKEN': '3'" in own.log, own.start) == (True, "warm")
 
 
 @pytest.mark.parametrize("change", ["os.environ['RUN'] = os.getcwd()", "os.environ.pop('SECRET', None)"])
-def test_where_python_changes_variables_at_its_start_there_is_no_spare(
+def test_a_python_that_changes_variables_at_its_start_is_unusable(
     make: Callable[..., WarmRuns], tmp_path: Path, change: str
 ) -> None:
     """A Python whose startup changes environment variables gets no warm interpreter.
@@ -235,47 +235,10 @@ def test_a_module_beside_the_script_comes_before_what_is_loaded(make: Callable[.
     )
 
 
-@pytest.mark.parametrize("kind", ["file", "package", "directory"])
-def test_a_module_beside_the_script_that_a_library_has_missed(
-    make: Callable[..., WarmRuns], tmp_path: Path, kind: str
-) -> None:
-    """A job starts cold if a module beside its script has the name of one that a library did not find.
-
-    An example is torch, which works without dill. In a cold start the library finds the module beside the script.
-    """
-    (tmp_path / "seeker.py").write_text(
-        "from importlib.util import find_spec\ntry: import optional_part\nexcept ImportError: optional_part = None\n"
-        "found = optional_part is not None, find_spec('optional_part') is not None\n"
-    )
-    runs = make("seeker")
-    spec = runs.spec("import seeker, sys\nprint(seeker.found, len(sys.meta_path))\n")
-    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path)})
-    without, cold = runs.warm(spec), runs.cold(spec)
-    assert ("warm", cold.log) == (without.start, without.log)
-    assert without.log.startswith("(False, False)")
-
-    part = runs.place / ("optional_part.py" if kind == "file" else "optional_part")
-    if kind != "file":
-        part.mkdir()
-    if kind != "directory":
-        (part if kind == "file" else part / "__init__.py").touch()
-    warm = runs.warm(spec)
-
-    why = f"cold: {part.name} beside the script has the name of a module that was looked for in vain already"
-    assert ("(True, True)", why) == (warm.log[:12], warm.start)
-
-
-@pytest.mark.parametrize(
-    ("place", "in_place", "reported"),
-    [
-        ("site-packages", False, ""),
-        ("site-packages", True, "model.py"),  # an edit in place changes no directory
-        ("lib", False, "model.py"),
-    ],
-    ids=["a package was upgraded", "a file of a package was edited where it lies", "a module that somebody works on"],
-)
+@pytest.mark.parametrize("in_place", [False, True], ids=["replaced", "edited"])
+@pytest.mark.parametrize("place", ["site-packages", "lib"])
 def test_what_was_changed_since_is_imported_anew(
-    make: Callable[..., WarmRuns], tmp_path: Path, place: str, reported: str, *, in_place: bool
+    make: Callable[..., WarmRuns], tmp_path: Path, place: str, *, in_place: bool
 ) -> None:
     """A job starts cold, and names the change, if a module has changed since it was loaded."""
     library = tmp_path / place
@@ -284,17 +247,31 @@ def test_what_was_changed_since_is_imported_anew(
     runs = make("model")
     spec = runs.spec("import model\nprint(model.version)\n")
     spec = replace(spec, env={**spec.env, "PYTHONPATH": str(library)})
-    runs.spare_for(spec)
+    runs.prepare(spec)
 
     if not in_place:
         (library / "model.py").unlink()
     (library / "model.py").write_text("version = 22\n")
     warm = runs.warm(spec)
 
-    assert ("22\n", f"cold: {library / reported} has changed since") == (warm.log, warm.start)
+    assert ("22\n", f"cold: {library}/model.py has changed since") == (warm.log, warm.start)
 
 
-def test_what_was_changed_while_it_was_imported_makes_no_spare(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
+def test_a_package_that_was_installed_since_is_found(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
+    """A job starts cold if a package was installed or upgraded since, even if it is not loaded yet."""
+    packages = tmp_path / "site-packages"
+    (packages / "late-1.0.dist-info").mkdir(parents=True)
+    runs = make()
+    spec = runs.spec(SCRIPT)
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(packages)})
+    runs.prepare(spec)
+
+    (packages / "late-1.0.dist-info").rename(packages / "late-1.1.dist-info")
+
+    assert f"cold: {packages}/late-1.0.dist-info has changed since" == runs.warm(spec).start
+
+
+def test_a_module_that_changes_during_its_import_is_unusable(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
     """A module that changes while it is imported makes no warm interpreter.
 
     Otherwise the new file would be taken for the loaded one, and all later jobs would get the old module.
@@ -320,7 +297,7 @@ def test_packages_of_a_user_that_come_later_are_found(make: Callable[..., WarmRu
     spec = runs.spec("import newlib\nprint(newlib.version)\n")
     python = str(Path(sys.base_prefix, "bin", "python3").resolve())  # a virtual environment has no user packages
     spec = replace(spec, argv=(python, "train.py"))
-    runs.spare_for(spec)
+    runs.prepare(spec)
 
     packages = runs.place / ".local/lib/python{}.{}/site-packages".format(*sys.version_info)
     packages.mkdir(parents=True)
@@ -342,92 +319,28 @@ def test_a_module_that_comes_later_in_a_directory_of_the_path_is_found(
     runs = make("colorsys")
     spec = runs.spec("import colorsys\nprint(colorsys.__file__)\n")
     spec = replace(spec, env={**spec.env, "PYTHONPATH": str(library)})
-    runs.spare_for(spec)
+    runs.prepare(spec)
     (library / "results").mkdir()
     (library / "results.csv").touch()
 
     assert "warm" == runs.warm(spec).start
 
-    runs.spare_for(spec)
+    runs.prepare(spec)
     (library / "colorsys.py").touch()
     warm = runs.warm(spec)
     assert (f"{library}/colorsys.py\n", f"cold: {library}/colorsys.py has changed since") == (warm.log, warm.start)
 
 
-def test_a_directory_of_the_path_that_comes_later_is_looked_in(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
+def test_a_directory_of_the_path_that_comes_later_is_searched(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
     """A job starts cold if a directory of the path has appeared since, because it may hold any module."""
     runs = make()
     spec = runs.spec(SCRIPT)
     spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib")})
-    runs.spare_for(spec)
+    runs.prepare(spec)
 
     (tmp_path / "lib").mkdir()
 
     assert f"cold: {tmp_path}/lib has changed since" == runs.warm(spec).start
-
-
-def test_settings_of_a_library_beside_the_job_are_read(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
-    """A job starts cold if a library's settings file lies in its working directory.
-
-    The library reads the file when it is imported, and a warm interpreter imports it elsewhere.
-    """
-    (tmp_path / "matplotlib.py").write_text(
-        "import os\ndpi = open('matplotlibrc').read() if os.path.exists('matplotlibrc') else 'none'\n"
-    )
-    runs = make("matplotlib")
-    (runs.place / "matplotlibrc").write_text("dpi: 321")
-    spec = runs.spec("import matplotlib\nprint(matplotlib.dpi)\n")
-    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path)})
-
-    warm = runs.warm(spec)
-
-    why = "cold: matplotlibrc in the working directory is read when its module is loaded"
-    assert ("dpi: 321\n", why) == (warm.log, warm.start)
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("for name in ['OMP_NUM_THREADS']: os.environ[name] = '1'", "changes OMP_NUM_THREADS"),
-        ("os.environb[b'OMP_NUM_THREADS'] = b'1'", "changes OMP_NUM_THREADS"),
-        ("def setup(e): e['OMP_NUM_THREADS'] = '1'\nsetup(os.environ)", "may change os.environ"),
-        ("vars(os)['environ']['OMP_NUM_THREADS'] = '1'", "may change os.environ"),
-        ("sys.path.insert(0, os.environ['LIB'])", "may change sys.path"),
-        ("p = sys.path; p.insert(0, os.environ['LIB'])", "may change sys.path"),
-        ("list.insert(sys.path, 0, os.environ['LIB'])", "may change sys.path"),
-        ("os.sched_setaffinity(0, os.sched_getaffinity(0))", "may change the CPU affinity"),
-        (
-            "sys.meta_path.insert(0, type('', (), {'find_spec': lambda name, *_: print('asked for', name)}))",
-            "may change sys.meta_path",
-        ),
-    ],
-)
-def test_a_script_that_sets_what_was_read_already_starts_cold(
-    make: Callable[..., WarmRuns], tmp_path: Path, line: str, words: str
-) -> None:
-    """A script that sets a value which imports have already read starts cold.
-
-    In a cold job the import follows that line of the script; in a warm interpreter it came before.
-    """
-    for place, version in (("old", "old"), ("new", "new")):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "numeric.py").write_text(
-            f"import os\nsaw = '{version}', os.environ.get('OMP_NUM_THREADS')\n"
-        )
-    runs = make("numeric")
-    spec = runs.spec(f"import os, sys\n{line}\nimport numeric\nprint(*numeric.saw, '\\d')\n")
-    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "old"), "LIB": str(tmp_path / "new")})
-
-    cold, warm = runs.cold(spec), runs.warm(spec)
-
-    expected = {
-        "may change sys.path": "new None",
-        "may change sys.meta_path": "asked for numeric\nold None",
-        "may change the CPU affinity": "old None",
-    }
-    assert expected.get(words, "old 1") in cold.log
-    assert cold.log == warm.log
-    assert (warm.start or "").startswith(f"cold: the script {words} (line ")
 
 
 def test_a_script_that_is_not_there_is_missed_by_python_itself(make: Callable[..., WarmRuns]) -> None:
@@ -445,7 +358,7 @@ def test_a_working_directory_that_is_gone_refuses_the_job_as_ever(make: Callable
     """A job whose working directory is gone is refused, cold or warm."""
     runs = make()
     spec = runs.spec(SCRIPT)
-    runs.spare_for(spec)
+    runs.prepare(spec)
 
     gone = replace(spec, cwd="/no/such/place")
 
@@ -456,28 +369,28 @@ def test_a_working_directory_that_is_gone_refuses_the_job_as_ever(make: Callable
 # ---- deaths around a warm start --------------------------------------------------------------------------------------
 
 
-def test_a_spare_that_was_killed_is_replaced(make: Callable[..., WarmRuns]) -> None:
+def test_an_interpreter_that_was_killed_leaves_the_pool(make: Callable[..., WarmRuns]) -> None:
     """A warm interpreter that was killed leaves the pool, with its shim."""
     runs = make()
     spec = runs.spec(SCRIPT)
-    runs.spare_for(spec)
-    shim = runs.warm_interpreters._warm_pool[0]._shim.pid
+    runs.prepare(spec)
+    shim = runs.warm_interpreters._interpreters[0]._shim.pid
 
     os.kill(pid_of(runs), signal.SIGKILL)
 
     until(lambda: not Path(f"/proc/{shim}").exists(), what="its shim leaves as well")
     runs.warm_interpreters.tidy()
-    assert [] == runs.warm_interpreters._warm_pool
+    assert [] == runs.warm_interpreters._interpreters
 
 
-def test_a_spare_that_dies_as_the_job_comes_makes_it_start_cold(make: Callable[..., WarmRuns]) -> None:
+def test_an_interpreter_that_dies_as_the_job_comes_makes_it_start_cold(make: Callable[..., WarmRuns]) -> None:
     """A job starts cold if its warm interpreter dies right after the order.
 
     The interpreter is stopped first, so that its death is noticed only after the order was sent.
     """
     runs = make()
     spec = runs.spec(SCRIPT)
-    runs.spare_for(spec)
+    runs.prepare(spec)
     pid = pid_of(runs)
     os.kill(pid, signal.SIGSTOP)
 
@@ -489,11 +402,11 @@ def test_a_spare_that_dies_as_the_job_comes_makes_it_start_cold(make: Callable[.
     assert ("ran []\n", "exit 0", "cold: the warm interpreter has ended") == (ended.log, ended.ending, ended.start)
 
 
-def test_a_spare_that_does_not_answer_can_be_cancelled(make: Callable[..., WarmRuns]) -> None:
+def test_an_interpreter_that_does_not_answer_can_be_cancelled(make: Callable[..., WarmRuns]) -> None:
     """A job whose warm interpreter does not answer can be cancelled."""
     runs = make()
     spec = runs.spec(SCRIPT)
-    runs.spare_for(spec)
+    runs.prepare(spec)
     os.kill(pid_of(runs), signal.SIGSTOP)
     directory, shim = runs.begin_warm(spec)
     until(directory.shim, what="the shim has begun")
@@ -504,12 +417,12 @@ def test_a_spare_that_does_not_answer_can_be_cancelled(make: Callable[..., WarmR
     assert ("", True) == (ended.log, ended.ending.startswith("cancelled"))
 
 
-def test_a_spare_whose_shim_was_killed_holds_no_lock(make: Callable[..., WarmRuns]) -> None:
+def test_an_interpreter_whose_shim_was_killed_holds_no_lock(make: Callable[..., WarmRuns]) -> None:
     """A warm interpreter whose shim was killed holds no lock, so the claim can be released."""
     runs = make()
     spec = runs.spec(SCRIPT)
-    runs.spare_for(spec)
-    (warm_interpreter,) = runs.warm_interpreters._warm_pool
+    runs.prepare(spec)
+    (warm_interpreter,) = runs.warm_interpreters._interpreters
     os.kill(warm_interpreter._shim.pid, signal.SIGSTOP)  # the shim cannot receive the order
     directory, shim = runs.begin_warm(spec)
 
@@ -566,7 +479,7 @@ print(torch.cuda.fractions, os.environ["CUDA_VISIBLE_DEVICES"])
 """
 
 
-def test_the_cap_and_the_report_work_in_a_spare_as_well(
+def test_the_cap_and_the_report_work_in_a_warm_job(
     make: Callable[..., WarmRuns], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory cap and the report of torch work in a warm job.
@@ -617,11 +530,11 @@ def test_jobs_of_a_sweep_start_warm_and_show_says_so(site: Site, tmp_path: Path)
     until(lambda: "started warm" in site.cli("show", str(submitted(site, script))).stdout, what="a warm start")
     other = submitted(site, script, "--env", "OMP_NUM_THREADS=3")
     assert "started cold: OMP_NUM_THREADS differs" in site.cli("show", str(other)).stdout
-    assert JobState.SUCCEEDED is site.client.get(other).state
+    assert JobState.SUCCEEDED is site.client.jobs.get(other).state
 
 
 @pytest.mark.full
-def test_a_job_that_its_spare_refused_is_never_called_warm(site: Site, tmp_path: Path) -> None:
+def test_a_job_that_its_interpreter_refused_is_never_called_warm(site: Site, tmp_path: Path) -> None:
     """A job that its warm interpreter refused is reported as started cold, once, while it runs.
 
     The worker only sends the order; only the shim knows the outcome.
@@ -633,9 +546,8 @@ def test_a_job_that_its_spare_refused_is_never_called_warm(site: Site, tmp_path:
     script.write_text("print('quick')\n")
     submitted(site, script)
     until(lambda: "started warm" in site.cli("show", str(submitted(site, script))).stdout, what="a warm start")
-    script.write_text(
-        f"import os, sys, time\nsys.path.append('x')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)\n"
-    )
+    (tmp_path / "json.py").touch()
+    script.write_text(f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)\n")
 
     def refused() -> Any:
         """Return the notes of a job that found a warm interpreter, during the run and after it."""
@@ -646,8 +558,8 @@ def test_a_job_that_its_spare_refused_is_never_called_warm(site: Site, tmp_path:
         gate.unlink()
         return None if "no warm interpreter is ready yet" in shown[0] else (shown, _notes(site, job))
 
-    why = ["started cold: the script may change sys.path (line 2)"]
-    assert (why, why) == until(refused, what="a job that finds a spare")
+    why = ["started cold: json.py beside the script has the name of a module that is loaded already"]
+    assert (why, why) == until(refused, what="a job that finds a warm interpreter")
 
 
 def _notes(site: Site, job: int) -> list[str]:
@@ -657,7 +569,7 @@ def _notes(site: Site, job: int) -> list[str]:
 
 
 @pytest.mark.full
-def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_path: Path) -> None:
+def test_a_warm_job_outlives_its_worker_and_idle_interpreters_do_not(site: Site, tmp_path: Path) -> None:
     """After SIGKILL of the worker, the warm job goes on and the idle interpreters end.
 
     The next worker adopts the job, which has started once.
@@ -674,14 +586,14 @@ def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_pa
         f"import os, time\nopen({str(effects)!r}, 'a').write('run ')\n"
         f"while not os.path.exists({str(gate)!r}): time.sleep(0.02)\nraise SystemExit(3)\n"
     )
-    until(lambda: len(spares_of(worker.pid)) == 1, what="the next spare")
+    until(lambda: len(waiting_below(worker.pid)) == 1, what="the next warm interpreter")
     job = int(site.cli("submit", "--warm", "--mem", "10M", str(script)).stdout)
     until(effects.exists, what="the job runs")
-    warm_interpreters = until(lambda: spares_of(worker.pid), what="the next spare")
+    warm_interpreters = until(lambda: waiting_below(worker.pid), what="the next warm interpreter")
 
     site.end(worker, signal.SIGKILL)
 
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in warm_interpreters), what="the spares are gone")
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in warm_interpreters), what="they are gone")
     site.start_worker()
     gate.touch()
     record = site.until_recorded(job)
@@ -708,7 +620,7 @@ def test_a_worker_killed_around_the_order_costs_no_job_and_doubles_none(
     command = [sys.executable, str(DIE_AT), time_of, step, "run", "--device", "0", "--plain"]
     worker = site.spawn_command(command)
     submitted(site, script)
-    pid = until(lambda: spares_of(worker.pid), what="a spare")[0]
+    pid = until(lambda: waiting_below(worker.pid), what="a warm interpreter")[0]
     until(lambda: _waits_for_a_message(pid), what="it is ready")
     effects.unlink()
 
@@ -730,7 +642,7 @@ def _waits_for_a_message(pid: int) -> bool:
     return asleep and ("skb" in where or where == "0")
 
 
-def spares_of(worker: int) -> list[int]:
+def waiting_below(worker: int) -> list[int]:
     """Return the idle warm interpreters below a worker.
 
     A warm interpreter that has become a job shows the job's command.

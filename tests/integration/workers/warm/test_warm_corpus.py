@@ -86,22 +86,22 @@ print(__doc__, __annotations__)
         sys.stdout.flush()
         subprocess.run([sys.executable, "-c", show])
         """,
-    "what proc tells": """
+    "what proc shows": """
         import os, psutil, subprocess
         hidden = "GPUQUEUE_TOKEN", "GPUQUEUE_ATTEMPT", "GPUQUEUE_RUN_DIR"
-        def tell(who):
+        def show(who):
             print(open(f"/proc/{who}/cmdline", "rb").read())
             environ = open(f"/proc/{who}/environ", "rb").read()
             print(environ[-1:], [e for e in environ[:-1].split(b"\\0") if not e.decode().startswith(hidden)])
             shown = dict(e.split(b"=", 1) for e in environ[:-1].split(b"\\0"))
             print(shown[b"GPUQUEUE_TOKEN"].decode() == os.environ["GPUQUEUE_TOKEN"], open(f"/proc/{who}/comm").read())
-        tell("self")
+        show("self")
         me = psutil.Process()
         print(me.cmdline(), sorted(set(me.environ()) - {"_"}), me.name())
         print(subprocess.run(["ps", "-o", "args=", "-p", str(os.getpid())], capture_output=True).stdout)
         pid = os.fork()
         if pid == 0:
-            tell("self")  # what is forked from it is known by that
+            show("self")  # what is forked from it is known by that
             os._exit(0)
         os.waitpid(pid, 0)
         """,
@@ -236,7 +236,7 @@ def test_a_working_directory_behind_a_link_has_its_own_name(runs: WarmRuns, tmp_
     assert (cold.log, cold.ending) == (warm.log, warm.ending)
 
 
-def test_a_command_that_is_longer_than_the_room_of_a_spare_is_shown_whole(runs: WarmRuns) -> None:
+def test_a_command_that_is_longer_than_the_placeholder_is_shown_whole(runs: WarmRuns) -> None:
     """/proc shows the whole command line of a warm job.
 
     A long command line used to be cut off, and a shorter one used to have six thousand empty arguments at its end.
@@ -341,7 +341,7 @@ def test_two_warm_jobs_draw_different_numbers(runs: WarmRuns, drawn: str) -> Non
 
 
 @pytest.mark.full
-def test_what_the_imports_say_stands_in_the_log(tmp_path: Path) -> None:
+def test_the_output_of_the_imports_is_in_the_log(tmp_path: Path) -> None:
     """Output of the imports is in the log of a warm job, as in that of a cold one."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "talkative.py").write_text("import os, sys\nprint('loaded')\nos.environ['TALKED'] = 'yes'\n")

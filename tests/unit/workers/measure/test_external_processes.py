@@ -97,7 +97,7 @@ def test_beside_a_stranger_that_is_not_told_either_nothing_is_taken_for_ours() -
 def test_never_more_is_promised_than_is_free_less_what_was_granted_and_not_yet_taken(
     ours: dict[int, int], others: dict[int, tuple[int, int]], unnamed: int, granted: dict[int, int]
 ) -> None:
-    """The claim's sum (see state.lua) with this figure never offers more than the driver reports.
+    """The claim's sum (see leases.lua) with this figure never offers more than the driver reports.
 
     The upper limit is the free memory less the leases that are not yet used. This holds for any processes.
     """

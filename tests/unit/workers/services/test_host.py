@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
+from bounded import until
 
 from gpuqueue.settings.settings import Settings
 from workers.devices.simulated import SimulatedBackend
@@ -29,6 +30,30 @@ def test_no_pause_lasts_as_long_as_the_shims_wait() -> None:
     assert grace_s / 2 > pause_s(99, grace_s)
 
 
+def test_a_killed_process_is_started_again_at_once(tmp_path: Path) -> None:
+    """A worker that was killed four times in a row is back within a second, to adopt its runs.
+
+    Regression: each kill counted as a failure, and adoption took 32 s in place of 7.
+    """
+    settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
+    host = Host(settings, SimulatedBackend("here", "1x8G"), "sim:1x8G", record=False)
+    child = Child("killed", ["/bin/sh", "-c", "kill -KILL $$"])
+
+    for _ in range(4):
+        until(lambda: _started_and_ended(host, child))
+        host._look_after(child)
+
+    assert 0 == child.failures
+    assert RESTART_PAUSES_S[0] >= child.due_s - time.monotonic()
+
+
+def _started_and_ended(host: Host, child: Child) -> bool:
+    """Start the process once its pause is over, and return whether it has ended."""
+    if child.process is None:
+        host._look_after(child)
+    return child.process is not None and child.process.poll() is not None
+
+
 def test_a_process_that_cannot_be_started_is_tried_again_within_the_grace(tmp_path: Path) -> None:
     """A failed start is repeated within the grace period.
 
@@ -38,7 +63,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_within_the_grace(tmp_pa
         {
             "GPUQUEUE_STATE_DIR": str(tmp_path),
             "GPUQUEUE_CONFIG": os.devnull,
-            "GPUQUEUE_LEASE": "30s",
+            "GPUQUEUE_HOST_LOST_AFTER": "30s",
             "GPUQUEUE_BEAT": "1s",
         }
     )

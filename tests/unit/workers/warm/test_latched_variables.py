@@ -52,7 +52,7 @@ def test_what_is_read_once_must_agree(name: str) -> None:
         *("GPUQUEUE_SWEEP_LR", "WANDB_RUN_ID", "SSH_CONNECTION", "PWD", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
     ],
 )
-def test_what_is_read_when_it_is_wanted_may_differ(name: str) -> None:
+def test_what_is_read_late_may_differ(name: str) -> None:
     """A variable that is read late may differ.
 
     Each run has its own devices, token and sweep values, so a warm interpreter with fixed ones would fit no run.
@@ -60,7 +60,7 @@ def test_what_is_read_when_it_is_wanted_may_differ(name: str) -> None:
     assert difference(latched({**ENV, name: "1"}), latched({**ENV, name: "2"})) is None
 
 
-def test_a_spare_does_not_know_the_run_after_whose_image_it_is_made() -> None:
+def test_a_warm_interpreter_does_not_know_the_run_of_its_image() -> None:
     """A warm interpreter has neither the devices nor the token of the run that its image is taken from.
 
     They identify the processes of that run.
@@ -77,7 +77,7 @@ def image(env: dict[str, str] = ENV, **changes: object) -> Image:
     return found
 
 
-def test_what_a_spare_must_have_in_common(tmp_path: Path) -> None:
+def test_what_must_be_equal(tmp_path: Path) -> None:
     """A difference that prevents a warm start is named."""
     ours = image()
     other = tmp_path / "python3"
@@ -104,16 +104,16 @@ def test_what_a_spare_must_have_in_common(tmp_path: Path) -> None:
         ({"argv": ("sh", "-c", "python train.py")}, "its command is not python and a script"),
         ({"argv": ("/no/such/python3", "train.py")}, "there is no such interpreter"),
         ({"argv": ("python0.1", "train.py")}, "there is no such interpreter"),
-        ({"argv": ("/usr/bin/python3", "train.py"), "pty": Window(columns=80, rows=24)}, "it wants a terminal"),
+        ({"argv": ("/usr/bin/python3", "train.py"), "pty": Window(columns=80, rows=24)}, "it has a terminal"),
     ],
 )
-def test_what_no_spare_can_be(changes: dict[str, object], why: str) -> None:
+def test_what_cannot_start_warm(changes: dict[str, object], why: str) -> None:
     """A job that cannot start warm starts cold, and the reason is reported."""
     assert why == image_of(replace(make_spec(), **changes), ENV)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
-def test_no_spare_takes_another_allocator(name: str) -> None:
+def test_a_job_with_another_allocator_starts_cold(name: str) -> None:
     """A variable that selects another allocator prevents a warm start.
 
     Torch selects the allocator at its import, and ends a process that names another one when CUDA starts. Regression: a
@@ -123,11 +123,13 @@ def test_no_spare_takes_another_allocator(name: str) -> None:
 
     found = image_of(make_spec(argv=("/usr/bin/python3", "train.py")), mixed)
 
-    assert f"{name} chooses an allocator, which torch has done when it is loaded" == found
+    assert f"{name} chooses an allocator, which torch reads only once" == found
     assert image({**ENV, name: "max_split_size_mb:64"}).unlike(image()) is None
 
 
-def test_an_interpreter_is_looked_for_on_no_path_but_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_is_searched_in_the_path_of_the_job_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The interpreter is searched in the job's PATH only.
 
     Regression: a cold job without a PATH uses the system's, but a warm interpreter was another Python from the worker's
@@ -143,9 +145,15 @@ def test_an_interpreter_is_looked_for_on_no_path_but_the_jobs(tmp_path: Path, mo
 
 def test_the_settings_of_a_site() -> None:
     """The settings give the number of warm interpreters, their imports and their idle time."""
-    found = Settings.load({"GPUQUEUE_WARM_SPARES": "0", "GPUQUEUE_WARM_MODULES": "torch, my.models"})
+    found = Settings.load({"GPUQUEUE_WARM_INTERPRETERS": "0", "GPUQUEUE_WARM_MODULES": "torch, my.models"})
 
-    assert (0, "torch,my.models", 600.0) == (found.warm_spares, found.warm_modules, found.warm_idle_s)
-    for name, raw in (("SPARES", "-1"), ("SPARES", "many"), ("MODULES", "torch;x"), ("MODULES", ""), ("IDLE", "x")):
+    assert (0, "torch,my.models", 600.0) == (found.warm_interpreters, found.warm_modules, found.warm_idle_s)
+    for name, raw in (
+        ("INTERPRETERS", "-1"),
+        ("INTERPRETERS", "many"),
+        ("MODULES", "torch;x"),
+        ("MODULES", ""),
+        ("IDLE", "x"),
+    ):
         with pytest.raises(BadRequest, match="warm_"):
             Settings.load({f"GPUQUEUE_WARM_{name}": raw})

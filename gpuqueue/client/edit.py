@@ -1,0 +1,96 @@
+"""Edits waiting jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from gpuqueue.client import reads
+from gpuqueue.client.connection import Connection
+from gpuqueue.client.devices import uuids_of
+from gpuqueue.client.placement import UuidsOf, replaced
+from gpuqueue.errors import BadRequest
+from gpuqueue.model import times, validation
+from gpuqueue.model.job import Job, JobSpec
+from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.validation import NONE
+
+
+def edit(connection: Connection, job: int | str, wanted: JobEdit) -> Job:
+    """Apply *wanted*; if the queue has deleted a dependency, apply again with its ending from the history."""
+    from gpuqueue.queue.requests import only_waiting  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.queue.submit_errors import Unknown  # noqa: PLC0415 - lazy import for startup time
+
+    job_id = validation.whole_job(job)
+    if not wanted:
+        raise BadRequest(f"say what to change: gpuqueue edit {job_id} --mem 8G")
+    apply = partial(
+        connection.queue.requests.edit,
+        job_id,
+        change_of(wanted, lambda names: uuids_of(connection, names)),
+        level=wanted.level is not None,
+        after=wanted.after is not None,
+        begin=wanted.begin is not None,
+        time=wanted.time_limit is not None,
+        by=connection.user,
+    )
+    try:
+        state = apply()
+    except Unknown as unknown:
+        state = apply(ends=reads.ends(connection, unknown.job_ids))
+    if state is None:
+        raise only_waiting(job_id, reads.show(connection, job_id).job.state)
+    return reads.get(connection, job_id)
+
+
+def change_of(wanted: JobEdit, uuids_of: UuidsOf) -> Callable[[JobSpec], JobSpec]:
+    """Return a function that makes the changed spec. *uuids_of* maps names of devices to UUIDs.
+
+    The returned function raises BadRequest if the changed spec is invalid.
+
+    Raises:
+        BadRequest: a value is malformed.
+
+    """
+    fields, waits, place = _fields(wanted), _waits(wanted), replaced(wanted, uuids_of)
+
+    def changed(spec: JobSpec) -> JobSpec:
+        return replace(
+            spec,
+            **fields,
+            **place(spec.placement),
+            waits=replace(spec.waits, **waits),
+            retries=validation.other_retries(spec.retries, wanted.retries, wanted.retry_on),
+            array=validation.other_at_once(spec.array, wanted.at_once),
+        )
+
+    return changed
+
+
+def _fields(wanted: JobEdit) -> dict[str, Any]:
+    """Return the fields of the spec that take one value each."""
+    parsers: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+        "mem_bytes": (wanted.mem, validation.mem_bytes),
+        "gpus": (wanted.gpus, lambda value: value),
+        "name": (wanted.name, lambda value: value),
+        "level": (wanted.level, validation.level),
+        "pool": (wanted.pool, lambda value: value),
+        "time_limit_s": (wanted.time_limit, _or_none(validation.time_limit)),
+        "signal": (wanted.signal, _or_none(validation.early_signal)),
+    }
+    return {field: parse(value) for field, (value, parse) in parsers.items() if value is not None}
+
+
+def _or_none(parse: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value == NONE else parse(value)
+
+
+def _waits(wanted: JobEdit) -> dict[str, Any]:
+    waits: dict[str, Any] = {}
+    if wanted.after is not None:
+        waits["after"] = () if wanted.after in (NONE, (NONE,)) else validation.dependencies(wanted.after)
+    if wanted.begin is not None:
+        waits["begin_at"] = times.begin(wanted.begin)
+    return waits

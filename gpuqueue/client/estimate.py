@@ -1,0 +1,166 @@
+"""Estimates what a script needs before it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuqueue.client.history import History
+from gpuqueue.errors import BadRequest, HistoryUnreachable
+from gpuqueue.model import validation
+from gpuqueue.model.job import Account
+from gpuqueue.system.command_line import command_of, working_directory
+from gpuqueue.system.environment import travelling
+
+if TYPE_CHECKING:
+    from gpuqueue.estimate.figures import Estimate
+    from gpuqueue.estimate.past import Past, Script
+
+#: The largest number of jobs to read: the account's own, and those of all users. A search of all users' commands
+#: reads the history back to the age ``ANYBODYS``.
+OWN_JOBS, ANYBODYS_JOBS, ANYBODYS = 200, 200, timedelta(days=90)
+#: The largest number of steps and of batch sizes.
+MOST_STEPS, MOST_BATCHES = 1000, 20
+
+
+class Estimator:
+    """Estimates what a script needs, from the history and from a dry run."""
+
+    def __init__(self, account: Account, history: History) -> None:
+        self._account, self._history = account, history
+
+    def __call__(  # noqa: PLR0913 - one argument for each option
+        self,
+        script: str,
+        args: Sequence[str] = (),
+        *,
+        history: bool = True,
+        dry_run: bool | None = None,
+        steps: int = 3,
+        timeout: str | float = 600.0,
+        ram: str | int | None = None,
+        batch_sizes: Sequence[int] = (),
+        batch_option: str = "--batch-size",
+        python: str | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> Estimate:
+        """Return what the ``.py`` file *script* needs on a GPU, from earlier runs or from a dry run on this CPU.
+
+        Args:
+            script: The script's path.
+            args: The script's arguments.
+            history: Whether to use earlier runs.
+            dry_run: Whether to run the script for a few steps. None means only if the history has no answer.
+            steps: Optimizer steps of a dry run. For a script without an optimizer, forward passes of its model.
+            timeout: The time limit of each dry run: seconds, or a duration such as ``"10m"``.
+            ram: Host memory limit of a dry run: bytes, or a size such as ``"8G"``. By default 4/5 of the free memory.
+            batch_sizes: Make one more dry run for each size, with *batch_option* and the size as last arguments.
+            batch_option: The script's option for its batch size.
+            python: The interpreter. By default that of the active environment, as in ``client.jobs.submit``.
+            cwd: The working directory. By default the current directory.
+
+        Raises:
+            BadRequest: an argument is malformed, or the script does not exist.
+            DryRunFailed: the script failed, or its memory could not be counted.
+            DryRunTimeout: the script made no step within *timeout*.
+            HistoryUnreachable: the history is unreachable, and *dry_run* is False.
+
+        """
+        from gpuqueue.estimate import dry_run as dry  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.estimate.figures import Batch, DryRun, Estimate  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.estimate.past import Script  # noqa: PLC0415 - lazy import for startup time
+
+        directory = working_directory(validation.path_or_none("cwd", cwd))
+        words = validation.words("args", args)
+        interpreter = _interpreter(script, words, directory, validation.path_or_none("python", python))
+        most_steps = _steps(steps)
+        sizes = _sizes(batch_sizes)
+        limit_s, ram_bytes = _limit_s(timeout), validation.size_or_none("ram", ram)
+        found = Estimate(script=script, args=words)
+        if history:
+            asked = Script(path=str(directory / script), args=words, account=self._account)
+            found = self._with_past(found, asked, needed=dry_run is False)
+        answered = not sizes and found.past is not None and found.past.suffices
+        if dry_run is False or (dry_run is None and answered):
+            return found
+
+        def run(*more: str) -> DryRun:
+            return dry.dry_run(
+                dry.Request(
+                    interpreter=interpreter,
+                    script=script,
+                    args=(*words, *more),
+                    cwd=str(directory),
+                    env=travelling(os.environ),
+                    steps=most_steps,
+                    timeout_s=limit_s,
+                    ram_bytes=dry.usual_ram_bytes() if ram_bytes is None else ram_bytes,
+                )
+            )
+
+        counted = run()
+        batches = tuple(Batch(size=size, dry_run=run(batch_option, str(size))) for size in sizes)
+        return replace(found, dry_run=counted, batches=batches)
+
+    def _with_past(self, estimate: Estimate, asked: Script, *, needed: bool) -> Estimate:
+        """Return *estimate* with the figures of the history, or with a note on why there are none."""
+        try:
+            past = self._past(asked)
+        except HistoryUnreachable as error:
+            if needed:
+                raise
+            return estimate.noted(f"the history could not be asked: {error}")
+        if past is None:
+            return estimate.noted(
+                "the history knows no run of this script whose peak can be trusted (on simulated devices none can)"
+            )
+        return replace(estimate, past=past)
+
+    def _past(self, asked: Script) -> Past | None:
+        from gpuqueue.estimate.past import past_of  # noqa: PLC0415 - lazy import for startup time
+
+        name = Path(asked.path).name
+        own = past_of(asked, self._history.search(user=asked.account.name, text=name, limit=OWN_JOBS))
+        if own is not None and own.suffices:
+            return own
+        anybodys = self._history.search(text=name, since=datetime.now(timezone.utc) - ANYBODYS, limit=ANYBODYS_JOBS)
+        return past_of(asked, anybodys) or own
+
+
+def _interpreter(script: str, args: Sequence[str], directory: Path, python: str | None) -> str:
+    """Return the interpreter that runs *script*: *python*, or that of the active environment.
+
+    Raises:
+        BadRequest: the script or the interpreter does not exist, or the script is not a Python script.
+
+    """
+    if not os.path.exists(directory / script):  # noqa: PTH110 - Path.exists raises on a name that is too long
+        raise BadRequest(f"no such file: {script} (in {directory}): name a script that is there")
+    _, _, interpreter = command_of(script, args, cwd=directory, python=python)
+    if interpreter is None:
+        raise BadRequest(f"{script} is no .py file: only a Python script can be estimated")
+    return interpreter
+
+
+def _steps(value: int) -> int:
+    if not 1 <= validation.count("steps", value) <= MOST_STEPS:
+        raise BadRequest(f"steps must be from 1 to {MOST_STEPS}, not {value}")
+    return value
+
+
+def _limit_s(value: str | float) -> float:
+    limit_s = validation.duration_or_none("timeout", value)
+    if limit_s is None or limit_s <= 0:
+        raise BadRequest("the timeout must be above 0")
+    return limit_s
+
+
+def _sizes(value: Sequence[int]) -> tuple[int, ...]:
+    sizes = tuple(validation.count("batch_sizes", each) for each in value)
+    if len(sizes) > MOST_BATCHES or any(each < 1 for each in sizes):
+        raise BadRequest(f"batch_sizes must be at most {MOST_BATCHES} numbers from 1 up")
+    return sizes

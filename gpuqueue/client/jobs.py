@@ -1,0 +1,294 @@
+"""The group ``client.jobs``: submits, reads, selects, changes and awaits jobs.
+
+Each method calls a function of the module that is named by what it holds: ``submit``, ``reads``, ``changes``, ``edit``,
+``retry``, ``marks``, ``selection``, ``wait``, ``explain``. A module is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from gpuqueue.client.connection import Connection
+from gpuqueue.client.fields import from_fields, then_from_fields
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import Job, JobState
+
+if TYPE_CHECKING:
+    from gpuqueue.client import changes, edit, explain, marks, notifications, reads, retry, selection, submit, wait
+    from gpuqueue.client.changes import Change
+    from gpuqueue.client.selection import Chosen, Stand, Which
+    from gpuqueue.client.why import Why
+    from gpuqueue.errors import Unreachable
+    from gpuqueue.model import job_edit, job_request
+    from gpuqueue.model.event import Event
+    from gpuqueue.model.job import Level
+    from gpuqueue.model.job_edit import JobEdit
+    from gpuqueue.model.job_page import Listing
+    from gpuqueue.model.job_request import JobRequest
+    from gpuqueue.model.run import Record
+else:
+    changes = later("gpuqueue.client.changes")
+    edit = later("gpuqueue.client.edit")
+    explain = later("gpuqueue.client.explain")
+    marks = later("gpuqueue.client.marks")
+    notifications = later("gpuqueue.client.notifications")
+    reads = later("gpuqueue.client.reads")
+    retry = later("gpuqueue.client.retry")
+    selection = later("gpuqueue.client.selection")
+    submit = later("gpuqueue.client.submit")
+    wait = later("gpuqueue.client.wait")
+    job_edit = later("gpuqueue.model.job_edit")
+    job_request = later("gpuqueue.model.job_request")
+
+
+class Jobs:
+    """The jobs of one queue, for one user.
+
+    A ``job`` is an id (17), or text: ``"17"``, a member of an array (``"17_2"``), and where several jobs can be changed
+    at once a part of an array (``"17_5-9"``). A method raises JobNotFound if the job does not exist, Refused if the job
+    belongs to another user, and BadRequest if an argument is malformed.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    @from_fields(lambda: job_request.JobRequest)
+    def submit(self, request: JobRequest) -> Job:
+        """Submit a job and return it. The arguments are the fields of JobRequest.
+
+        Raises:
+            BadRequest: an argument is malformed, or the script does not exist.
+            JobNotFound: a dependency does not exist.
+            Impossible: no known device could ever run the job, or a dependency ended so that it is never satisfied.
+            Refused: a limit forbids the job, now or ever, or the site accepts no URLs.
+
+        """
+        return self.submit_request(request)
+
+    def submit_request(self, request: JobRequest, *, found: Callable[[Job], None] | None = None) -> Job:
+        """Submit *request* as :meth:`submit` does. *found* is called with a job that has its *dedupe* key."""
+        return submit.queued(self._connection, submit.spec_of(self._connection, request), found)
+
+    def retry(
+        self,
+        job: int | str,
+        *,
+        mem: str | int | None = None,
+        time_limit: str | float | None = None,
+        level: Level | str | None = None,
+        found: Callable[[Job], None] | None = None,
+    ) -> Job:
+        """Submit the request of an ended job as a new job, and return the new job.
+
+        The new job has the command, directory and environment of the first submission, and belongs to this account.
+        It has no dependencies and no earliest start. For an array, or a part of one, the new job is an array of the
+        members that failed or were lost. None keeps the old value of *mem*, *time_limit* and *level*. *found* is that
+        of :meth:`submit_request`.
+
+        Raises:
+            Refused: the job has not ended, no member failed, or a limit forbids the new job.
+            Unreadable: the job's request cannot be read any more.
+            Impossible: see :meth:`submit`.
+
+        """
+        return retry.retry(self._connection, job, mem=mem, time_limit=time_limit, level=level, found=found)
+
+    def get(self, job: int | str) -> Job:
+        """Return the current state of a job."""
+        return reads.get(self._connection, job)
+
+    def show(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Record:
+        """Return the job with all its runs: the current state from the queue, the runs from the history.
+
+        If the queue is unreachable, *away* is given and the history has the job, *away* is called with the error, and
+        the history's record is returned.
+        """
+        return reads.show(self._connection, job, away=away)
+
+    def newest(self, job: int | str) -> Record:
+        """Return the job with at least its newest run. This is faster than :meth:`show`."""
+        return reads.newest(self._connection, job)
+
+    def list(self, *, user: str | None = None, limit: int | None = None) -> list[Job]:
+        """Return at most *limit* jobs that have not ended, in the order of their ids; with *user*, only that user's."""
+        return [*self.listing(user=user, limit=limit).jobs]
+
+    def listing(self, *, user: str | None = None, limit: int | None = None) -> Listing:
+        """Return the jobs of :meth:`list`, with what the queue knows about the running ones."""
+        return reads.listing(self._connection, user=user, limit=limit)
+
+    def events(self, job: int | str) -> tuple[Event, ...]:
+        """Return all events of the job that the history has, in order."""
+        return reads.events(self._connection, job)
+
+    def why(self, job: int | str) -> Why:
+        """Return why a job waits: what blocks it on each device, its place in the order, when it may start."""
+        return explain.why(self._connection, job)
+
+    def nobody_sends(self) -> str | None:
+        """Return why no notification can be sent now, or None if no reason is known."""
+        return notifications.nobody_sends(self._connection)
+
+    def choose(
+        self,
+        *,
+        user: str | None = None,
+        name: str | None = None,
+        stand: Stand | str | None = None,
+        tag: str | None = None,
+    ) -> Sequence[Chosen]:
+        """Return the jobs that have not ended and match all criteria.
+
+        Args:
+            user: The submitting account. By default this account.
+            name: The whole name, or a pattern such as ``"train*"``.
+            stand: ``"waiting"``, ``"running"``, ``"queued"`` or ``"held"``. Of an array only the members in this state
+                are selected.
+            tag: One of the job's tags.
+
+        """
+        return selection.choose(self._connection, user=user, name=name, stand=stand, tag=tag)
+
+    def named(self, word: str, *, which: Which | str = "waits or runs") -> Sequence[str]:
+        """Return the names of the jobs that *word* means, in order of their ids.
+
+        A word such as ``12-19`` means the jobs of that range that *which* selects. Any other word means itself.
+
+        Raises:
+            BadRequest: *word* is not the name of a job.
+            JobNotFound: no job of the range exists.
+            Refused: jobs of the range exist, and *which* selects none of them.
+
+        """
+        return selection.named(self._connection, word, which=which)
+
+    def must_own(self, user: str) -> None:
+        """Check that this account may change the jobs of *user*.
+
+        Raises:
+            Refused: the account may not change them.
+
+        """
+        selection.must_own(self._connection, user)
+
+    def cancel(self, job: int | str) -> Change:
+        """End the job. Its new state is CANCELLED, or CANCELLING until its processes are gone.
+
+        Raises:
+            Refused: the job has ended already, in another state than CANCELLED.
+
+        """
+        return changes.cancel(self._connection, job)
+
+    def hold(self, job: int | str) -> Change:
+        """Hold a waiting job, or the waiting members of an array or of a part, so that none starts.
+
+        Raises:
+            Refused: the job does not wait.
+
+        """
+        return changes.hold_or_release(self._connection, "hold", job)
+
+    def release(self, job: int | str) -> Change:
+        """Release a held job, or the held members of an array or of a part, so that they can start.
+
+        Raises:
+            Refused: the job is not held and does not wait.
+
+        """
+        return changes.hold_or_release(self._connection, "release", job)
+
+    def move(self, job: int | str, *, front: bool = True) -> JobState:
+        """Move a waiting job before all other jobs of its user, or back to its place by arrival; return its state.
+
+        The order among users does not change. An array moves as a whole.
+
+        Raises:
+            Refused: the job runs or has ended.
+            BadRequest: the job is a member that waits with its array. Members start in the order of the array.
+
+        """
+        return changes.move(self._connection, job, front=front)
+
+    @then_from_fields(lambda: job_edit.JobEdit)
+    def edit(self, job: int | str, wanted: JobEdit) -> Job:
+        """Change the request of a waiting job or of a whole array, and return the job. It keeps its place in the queue.
+
+        The arguments after *job* are the fields of JobEdit.
+
+        Raises:
+            Refused: the job runs or has ended, or waits for a retry that the change removes.
+            BadRequest: an argument is malformed, no change was named, or the job would depend on itself.
+            Impossible: no known device could ever run the changed job. Nothing was changed.
+
+        """
+        return edit.edit(self._connection, job, wanted)
+
+    def tag(self, job: int | str, *words: str, remove: bool = False) -> None:
+        """Add *words* to the tags of a job, or remove them. The job may have ended.
+
+        Unclaimed members of an array have the tags that the array was submitted with.
+
+        Raises:
+            BadRequest: a word is not a tag, there are too many tags, or the job is a member that waits with its array.
+
+        """
+        marks.tag(self._connection, job, words, remove=remove)
+
+    def note(self, job: int | str, text: str) -> None:
+        """Set the note of a job to *text*; an empty text removes the note. The job may have ended."""
+        marks.note(self._connection, job, text)
+
+    def wait(
+        self,
+        job: int | str,
+        *,
+        timeout_s: float | None = None,
+        held: Callable[[Job], None] | None = None,
+        away: Callable[[Unreachable], None] | None = None,
+    ) -> Record:
+        """Wait until the job, the array or the member has ended, and return it with its runs.
+
+        The other arguments are those of :meth:`ends`, which waits for several jobs.
+
+        Raises:
+            WaitTimeout: the job has not ended after *timeout_s*. It continues.
+
+        """
+        _, ended = next(self.ends([job], timeout_s=timeout_s, held=held, away=away))
+        return self.recorded(ended)
+
+    def ends(
+        self,
+        jobs: Iterable[int | str],
+        *,
+        timeout_s: float | None = None,
+        held: Callable[[Job], None] | None = None,
+        away: Callable[[Unreachable], None] | None = None,
+    ) -> Iterator[tuple[int | str, Job]]:
+        """Yield the name and the ended job for each of *jobs*, in the order of their ends.
+
+        The history is queried only for jobs that the queue has deleted. If the store becomes unreachable during the
+        wait, the wait continues for up to ten minutes.
+
+        Args:
+            jobs: Ids, or names of array members.
+            timeout_s: The longest time to wait, in seconds. None means no limit.
+            held: Called with a job each time the job becomes held. A held job waits until a person releases it.
+            away: Called with the error when the store becomes unreachable.
+
+        Raises:
+            JobNotFound: one of the jobs does not exist. Raised by the first poll.
+            WaitTimeout: some jobs have not ended after *timeout_s*. They continue.
+
+        """
+        return wait.ends(self._connection, jobs, timeout_s=timeout_s, held=held, away=away)
+
+    def watch(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Iterator[Job]:
+        """Yield the job's current state at least once a second until it has ended. *away* is that of :meth:`ends`."""
+        return wait.watch(self._connection, job, away=away)
+
+    def recorded(self, job: Job) -> Record:
+        """Return the ended *job* from the history, or without its runs if the history does not have it in time."""
+        return wait.recorded(self._connection, job)

@@ -1,0 +1,221 @@
+"""The logs of jobs: where they are, what is in them, and what is added to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuqueue.client import reads
+from gpuqueue.client.connection import Connection
+from gpuqueue.client.patience import ABSENCES, Patience
+from gpuqueue.client.wait import POLL_S, HeldMessage, recorded
+from gpuqueue.errors import Refused, Unreachable
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.system.logs import LOGS, LogTail, last_bytes
+from gpuqueue.text.units import format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.model import run as runs
+    from gpuqueue.model.progress import Progress
+    from gpuqueue.model.run import Record, Run
+else:
+    runs = later("gpuqueue.model.run")
+
+#: Interval between two polls of a followed log, in seconds.
+FOLLOW_S = 0.1
+
+
+class Logs:
+    """The logs of jobs that are on this machine and readable by this account."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def path(self, job: int | str) -> Path:
+        """Return the path of the newest run's log, which must be on this machine.
+
+        Raises:
+            JobNotFound: the job does not exist.
+            Refused: the job is an array or has not run yet, or its log is on another host or deleted.
+
+        """
+        return self.path_in(reads.newest(self._connection, job))
+
+    def path_in(self, record: Record) -> Path:
+        """Return the path of the log of the newest run in *record*, which must be on this machine.
+
+        Raises:
+            Refused: as for :meth:`path`.
+
+        """
+        path, label = self._log_path_of(record), record.job.label
+        if path is None:
+            raise Refused(f"job {label} ({record.job.state}) has no log yet: it has not run")
+        if record.job.state.is_end and _is_gone(path):
+            keep_s = self._connection.settings.keep_logs_s
+            kept = f"; logs are kept for {format_duration(keep_s)} (GPUQUEUE_KEEP_LOGS)" if keep_s is not None else ""
+            raise Refused(f"the log of job {label} is not there any more: {path}{kept}")
+        return path
+
+    def path_or_none(self, record: Record) -> Path | None:
+        """Return the path of the log of the newest run in *record*, or None if there is none on this machine."""
+        run = next((run for run in reversed(record.runs) if run.log_path), None)
+        return Path(run.log_path) if run and run.log_path and run.host == self._connection.settings.host else None
+
+    def _log_path_of(self, record: Record) -> Path | None:
+        if record.job.spec.array is not None:
+            one = f"{record.job.id}_{next(iter(record.job.spec.array.indexes))}"
+            raise Refused(f"array {record.job.id} has no log of its own: name a member, such as {one}")
+        run = next((run for run in reversed(record.runs) if run.log_path), None)
+        return None if run is None else self._lies_here(run)
+
+    def _lies_here(self, run: Run) -> Path:
+        if run.host != self._connection.settings.host:
+            raise Refused(f"the log of job {run.job_id} lies on host {run.host}: {run.log_path}")
+        return Path(run.log_path or "")
+
+    def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:
+        """Return the progress of the running jobs of *jobs* that report it in their logs, by job id.
+
+        *logs* maps ids of jobs to log paths (:class:`gpuqueue.model.job_page.Listing`). Without it, the queue is asked
+        for each path.
+        """
+        from gpuqueue.model.progress import TAIL_BYTES, progress_in  # noqa: PLC0415 - lazy import for startup time
+
+        found = {}
+        for job in jobs:
+            if job.state is not JobState.RUNNING or job.host != self._connection.settings.host:
+                continue
+            path = self._current_log(job.id) if logs is None else _path(logs.get(job.id))
+            names = LOGS[::-1] if job.spec.separate_stderr else LOGS[:1]  # tqdm draws its bars on standard error
+            ends = (last_bytes(path.with_name(name), TAIL_BYTES) for name in names) if path is not None else ()
+            progress = next((said for said in map(progress_in, ends) if said is not None), None)
+            if progress is not None:
+                found[job.id] = progress
+        return found
+
+    def _current_log(self, job_id: int) -> Path | None:
+        record = self._connection.queue.jobs.record(job_id)
+        run = record.last_run if record is not None else None
+        return None if run is None else _path(run.log_path)
+
+    def follow(
+        self,
+        job: int | str,
+        tail: LogTail | None = None,
+        *,
+        held: Callable[[Job], None] | None = None,
+        seen: Callable[[Job], None] | None = None,
+        again: Callable[[Run], None] | None = None,
+        away: Callable[[Unreachable], None] | None = None,
+        whole: bool = False,
+    ) -> Iterator[bytes]:
+        """Yield the job's output while it is written, from its newest run through all later runs to the job's end.
+
+        Args:
+            job: A job, or a member of an array.
+            tail: The tail of an earlier call, to continue where that call stopped.
+            held: Called with the job each time it becomes held.
+            seen: Called several times a second with the last known state of the job.
+            again: Called with each later run before the output of that run.
+            away: See ``Jobs.ends``. Output is yielded during an absence of the store too.
+            whole: Start with the job's first run instead of its newest.
+
+        Raises:
+            JobNotFound: the job does not exist.
+            Refused: the job is an array, its log is on another host, or it ended without a run.
+
+        """
+        tail, patience, look = tail or LogTail(), Patience(away), seen or _ignored
+
+        def there(seen_so: Job) -> None:
+            patience.answered()
+            look(seen_so)
+
+        notification = HeldMessage(held)
+        while True:
+            try:
+                yield from self._followed(job, tail, notification, there, again, whole=whole)
+            except ABSENCES as error:
+                patience.bear(error)
+                yield from tail.rest()
+            else:
+                return
+
+    def _followed(
+        self,
+        job_id: int | str,
+        tail: LogTail,
+        notification: HeldMessage,
+        seen: Callable[[Job], None],
+        again: Callable[[Run], None] | None,
+        *,
+        whole: bool,
+    ) -> Iterator[bytes]:
+        """Implement :meth:`follow` while the store is reachable. A later call continues at *tail*."""
+        with self._connection.ends() as wakeups:
+            while True:
+                job = reads.get(self._connection, job_id)
+                ended = job.state.is_end  # read before the log, so that no output written before the end is missed
+                if ended:
+                    recorded(self._connection, job)  # wait briefly for the history, which has the log's path
+                notification.look(job)
+                seen(job)
+                if job.spec.array is not None:
+                    self._log_path_of(runs.Record(job=job))  # raises: an array has no log
+                if job.attempt:  # without an attempt there is no log, and the history need not be queried
+                    yield from self._turned(self._runs_to_read(job_id, tail, whole=whole), tail, again, whole=whole)
+                yield from tail.rest()
+                if ended:
+                    self.path(job_id)  # raises if there is no log
+                    return
+                until = time.monotonic() + (FOLLOW_S if tail.path is None else POLL_S)
+                while time.monotonic() < until:
+                    wake = wakeups.wait(FOLLOW_S)
+                    yield from tail.rest()
+                    seen(job)
+                    if wake is not None and wake.job_id == job.id:
+                        break
+
+    def _runs_to_read(self, job_id: int | str, tail: LogTail, *, whole: bool) -> Record:
+        """Return the job with its runs that may have unread logs. Queries the history only for earlier runs."""
+        newest = reads.newest(self._connection, job_id)
+        path = newest.last_run.log_path if newest.last_run is not None else None
+        is_all = not whole if tail.path is None else path == str(tail.path)
+        return newest if is_all else reads.show(self._connection, job_id)
+
+    def _turned(
+        self, record: Record, tail: LogTail, again: Callable[[Run], None] | None, *, whole: bool
+    ) -> Iterator[bytes]:
+        """Yield the unread parts of the logs before the newest run's, and point *tail* to the newest run's log."""
+        logs = [(run, self._lies_here(run)) for run in record.runs if run.log_path]
+        paths = [path for _, path in logs]
+        from_first = whole and tail.path is None
+        shown = paths.index(tail.path) if tail.path in paths else -1 if from_first else len(logs) - 2
+        for run, path in logs[max(0, shown + 1) :]:
+            is_first = tail.path is None
+            yield from tail.rest()
+            tail.turn_to(path)
+            if not is_first and again is not None:
+                again(run)
+
+
+def _is_gone(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:  # not permitted: opening the log reports the error
+        return False
+    return False
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
+
+
+def _ignored(_job: Job) -> None:
+    """Do nothing."""

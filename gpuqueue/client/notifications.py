@@ -1,0 +1,62 @@
+"""Validates notification targets against what the senders have announced that they support."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuqueue.client.connection import Connection
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.model import validation
+from gpuqueue.model.notification import Notification, When
+
+#: Advice for a site whose senders cannot send messages.
+EXTRA = "pip install '.[notify]' in a clone where the recorder runs"
+
+
+def notifications_of(
+    connection: Connection, on_end: str | Sequence[str], on_fail: str | Sequence[str]
+) -> tuple[Notification, ...]:
+    """Return the notifications for the end of a job.
+
+    Raises:
+        BadRequest: a word is not a target, or the target is unknown.
+        Refused: the site accepts no URLs.
+
+    """
+    words = [("on_end", on_end, When.END), ("on_fail", on_fail, When.FAIL)]
+    found = [
+        Notification(word, when)
+        for name, given, when in words
+        for word in ((given,) if isinstance(given, str) else validation.words(name, given))
+    ]
+    notifications = tuple(dict.fromkeys(found))
+    for notification in notifications:
+        _judge(connection, notification)
+    return notifications
+
+
+def _judge(connection: Connection, notification: Notification) -> None:
+    from gpuqueue.notify import sending, targets  # noqa: PLC0415 - lazy import: rarely needed, and imports much
+
+    senders = connection.queue.senders.all()
+    if notification.target is None:
+        urls = [each for each in senders if each.urls]
+        if not connection.settings.notify_urls or (senders and not urls):
+            raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
+        schemes = {scheme for each in urls for scheme in each.schemes}
+        if not senders and sending.is_there():  # no recorder has announced its schemes
+            schemes = set(sending.schemes())
+        if schemes and notification.scheme not in schemes:
+            raise BadRequest(f"nothing can be sent to {notification.shown}: {sending.NO_SCHEME}")
+        return
+    known = {target for each in senders for target in each.targets} | set(connection.settings.notify)
+    if notification.target not in known:
+        raise BadRequest(targets.no_such_target(notification, sorted(known)))
+
+
+def nobody_sends(connection: Connection) -> str | None:
+    """Return why no notification can be sent now, or None if no reason is known."""
+    senders = connection.queue.senders.all()
+    if senders and not any(each.schemes for each in senders):
+        return f"Apprise is not installed on {senders[0].host}: nobody is notified. {EXTRA}"
+    return None

@@ -1,0 +1,263 @@
+"""Reads jobs: from the queue what a job is now, and from the history its runs and its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuqueue.client.connection import Connection
+from gpuqueue.errors import BadRequest, HistoryUnreachable, JobNotFound, Unreachable
+from gpuqueue.lazy.imports import later
+from gpuqueue.model import validation
+from gpuqueue.model.array import Member
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_ref import JobName
+
+if TYPE_CHECKING:
+    from gpuqueue.client import array_state
+    from gpuqueue.model import run as runs
+    from gpuqueue.model.event import Event
+    from gpuqueue.model.job_page import Listing
+    from gpuqueue.model.run import Record
+else:
+    runs = later("gpuqueue.model.run")
+    array_state = later("gpuqueue.client.array_state")
+
+#: Largest number of jobs in one request. The store serves other clients too, and one request blocks it.
+PAGE = 2000
+
+
+def get(connection: Connection, job: int | str) -> Job:
+    """Return the current state of a job, named by its id or by a member's name such as ``"17_2"``.
+
+    Raises:
+        JobNotFound: the job does not exist.
+
+    """
+    name = validation.one_job(job)
+    member = name.member
+    found = connection.queue.jobs.get(id_of(name))
+    if found is not None and (member is None or found.member == member):
+        return found
+    return show(connection, job).job
+
+
+def id_of(name: JobName) -> int:
+    """Return the id under which the store and the history have the one job that *name* names."""
+    return name.id if name.member is None else name.member.id
+
+
+def show(connection: Connection, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Record:
+    """Return the job with all its runs: the current state from the queue, the runs from the history.
+
+    The queue is read first. It deletes a job only after the history has it, so the job is found in one of them. *away*
+    is that of ``Jobs.show``.
+
+    Raises:
+        JobNotFound: the job does not exist.
+
+    """
+    name = validation.one_job(job)
+    try:
+        return _show(connection, name)
+    except HistoryUnreachable:
+        raise
+    except Unreachable as error:
+        record = None if away is None else _in_the_history(connection, name)
+        if away is None or record is None:
+            raise
+        away(error)
+        return record
+
+
+def _in_the_history(connection: Connection, name: JobName) -> Record | None:
+    """Return a job's record from the history alone, or None if the job is missing or the history unreachable."""
+    try:
+        found = connection.recorded(id_of(name))
+        if name.member is None or (found is not None and found.job.member == name.member):
+            return found
+        array = connection.recorded(name.member.array_id)
+        return None if array is None else _untaken(name.member, array.job)
+    except HistoryUnreachable:
+        return None
+
+
+def _show(connection: Connection, name: JobName) -> Record:
+    if name.member is not None:
+        return _member(connection, name.member)
+    record = _known(connection, name.id)
+    if record is None:
+        raise JobNotFound(f"there is no job {name}: see gpuqueue queue and gpuqueue history")
+    return record
+
+
+def _known(connection: Connection, job_id: int) -> Record | None:
+    job = connection.queue.jobs.get(job_id)
+    if job is not None:
+        job = by_its_members(connection, job)
+    record = connection.recorded(job_id)
+    if job is not None:
+        return _with_current_run(connection, replace(record or runs.Record(job=job), job=job))
+    return record
+
+
+def by_its_members(connection: Connection, job: Job) -> Job:
+    """Return a running array with the state that follows from its members, and any other job unchanged."""
+    if job.tally is None or job.state is not JobState.RUNNING:
+        return job
+    return array_state.standing(job, connection.queue.jobs.members(job.id))
+
+
+def _member(connection: Connection, member: Member) -> Record:
+    """Return a member of an array. Before a worker claims it, only the array's job has its state.
+
+    The array is read first. A member that no longer waits in the array is in the queue or the history, unless it was
+    cancelled before it was claimed.
+    """
+    array = array_of(connection, member.array_id)
+    here = array.tally
+    waits = here is not None and (member.index in here.left or member.index in here.held)
+    unclaimed = _untaken(member, array)
+    return (None if waits else _known(connection, member.id)) or unclaimed
+
+
+def _untaken(member: Member, array: Job) -> Record:
+    """Return the record of an unclaimed member, derived from its array."""
+    if array.spec.array is None or member.index not in array.spec.array.indexes:
+        raise JobNotFound(f"there is no job {member}: see gpuqueue show {member.array_id}")
+    here = array.tally
+    waits = here is not None and member.index in here.left
+    is_held = here is not None and member.index in here.held
+    state = JobState.QUEUED if waits else JobState.HELD if is_held else JobState.CANCELLED
+    spec = array.spec.of_member(member)
+    job = Job(
+        id=member.id,
+        spec=spec,
+        state=state,
+        submitted_at=array.submitted_at,
+        reason=array.reason if waits else WaitReason.HELD if is_held else None,
+        member=member,
+        awaits=() if state.is_end else array.awaits,
+        begins_at=None if state.is_end else array.begins_at,
+        tags=spec.tags,
+    )
+    return runs.Record(job=job)
+
+
+def array_of(connection: Connection, array_id: int) -> Job:
+    """Return the job of an array.
+
+    Raises:
+        JobNotFound: the job does not exist.
+
+    """
+    job = connection.queue.jobs.get(array_id)
+    return job if job is not None else show(connection, array_id).job
+
+
+def must_have(connection: Connection, name: JobName) -> None:
+    """Check that *name* is an array with at least one of the named members.
+
+    Raises:
+        JobNotFound: the array does not exist, or has none of these members.
+        BadRequest: the job is not an array.
+
+    """
+    array = array_of(connection, name.id).spec.array
+    if array is None:
+        raise BadRequest(f"job {name.id} is no array: there is no part {name}")
+    if name.part is not None and not any(index in array.indexes for index in name.part):
+        raise JobNotFound(f"there is no job {name}: the members of {name.id} are {array.indexes}")
+
+
+def newest(connection: Connection, job: int | str) -> Record:
+    """Return the job with its newest run. Reads the queue alone if the queue knows where that run's log is.
+
+    Raises:
+        JobNotFound: the job does not exist.
+
+    """
+    record = connection.queue.jobs.record(id_of(validation.one_job(job)))
+    if record is None or record.job.state.is_end:
+        return show(connection, job)
+    run = record.last_run
+    is_known = not record.job.attempt if run is None else run.log_path is not None
+    return record if is_known else show(connection, job)
+
+
+def _with_current_run(connection: Connection, record: Record) -> Record:
+    """Return *record* with the current run from the queue, if the history lacks that run or its log path."""
+    last, attempt = record.last_run, record.job.attempt
+    if not attempt or (last is not None and last.attempt == attempt and last.log_path is not None):
+        return record
+    reported = connection.queue.jobs.record(record.job.id)
+    run = reported.last_run if reported is not None else None
+    if run is None or run.attempt != attempt:
+        return record
+    return replace(record, runs=(*(each for each in record.runs if each.attempt != attempt), run))
+
+
+def listing(connection: Connection, *, user: str | None = None, limit: int | None = None) -> Listing:
+    """Return at most *limit* jobs that have not ended, with what the queue knows about the running ones."""
+    most = None if limit is None else validation.count("limit", limit)
+    whose = validation.text_or_none("user", user)
+    size = PAGE if most is None or whose is not None else min(max(1, most), PAGE)
+    pages = [connection.queue.jobs.page(limit=size)]
+    found = _wanted(pages[0], whose)
+    while pages[-1].after is not None and (most is None or len(found) < most):
+        pages.append(connection.queue.jobs.page(limit=size, after=pages[-1].after))
+        found += _wanted(pages[-1], whose)
+    first, *others = pages
+    for each in others:
+        first = replace(
+            first,
+            held_bytes={**first.held_bytes, **each.held_bytes},
+            logs={**first.logs, **each.logs},
+            devices={**first.devices, **each.devices},
+        )
+    return replace(first, jobs=tuple(_standing(found[:most])), after=None)
+
+
+def _wanted(page: Listing, user: str | None) -> list[Job]:
+    return [job for job in page.jobs if not job.state.is_end and user in {None, job.spec.account.name}]
+
+
+def events(connection: Connection, job: int | str) -> tuple[Event, ...]:
+    """Return all events of the job that the history has, in order."""
+    return connection.database.events(id_of(validation.one_job(job)))
+
+
+def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
+    """Return for each of these jobs, which the queue has deleted, whether it succeeded.
+
+    Raises:
+        Unknown: the history has no end of some of the jobs.
+        BadRequest: one of them is a member of an array.
+
+    """
+    from gpuqueue.queue.submit_errors import Unknown, only_all_of_it  # noqa: PLC0415 - lazy import for startup time
+
+    for member in connection.database.members_among(job_ids):
+        raise only_all_of_it(member)
+    states = connection.database.states(job_ids)
+    missing = tuple(each for each in job_ids if each not in states or not states[each].is_end)
+    if missing:
+        raise Unknown(missing)
+    return {each: state is JobState.SUCCEEDED for each, state in states.items()}
+
+
+def _standing(jobs: Sequence[Job]) -> Iterator[Job]:
+    """Yield *jobs*, with each array's state derived from its members if all claimed members are in *jobs*."""
+    members: dict[int, list[JobState]] = {}
+    for job in jobs:
+        if job.member is not None:
+            members.setdefault(job.member.array_id, []).append(job.state)
+    for job in jobs:
+        array, here = job.spec.array, job.tally
+        if job.state is not JobState.RUNNING or array is None or here is None:
+            yield job
+            continue
+        taken = len(array) - len(here.left) - len(here.held) - sum(here.ended.values())
+        found = members.get(job.id, [])
+        yield array_state.standing(job, found) if len(found) == taken else job

@@ -1,0 +1,104 @@
+"""Retries jobs that have ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.client import reads
+from gpuqueue.client.connection import Connection
+from gpuqueue.client.selection import may_change
+from gpuqueue.client.submit import queued
+from gpuqueue.client.wait import recorded
+from gpuqueue.errors import BadRequest, Refused, Unreadable
+from gpuqueue.model import validation
+from gpuqueue.model.array import Array, Indexes
+from gpuqueue.model.dependencies import Waits
+from gpuqueue.model.job import Job, JobState, Level
+from gpuqueue.system.git_checkout import CheckoutLook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuqueue.model.job_ref import JobName
+    from gpuqueue.model.run import Record
+
+#: The end states of members that a retry of an array runs again.
+FAILED = (JobState.FAILED, JobState.LOST)
+
+
+def retry(
+    connection: Connection,
+    job: int | str,
+    *,
+    mem: str | int | None = None,
+    time_limit: str | float | None = None,
+    level: Level | str | None = None,
+    found: Callable[[Job], None] | None = None,
+) -> Job:
+    """Submit the request of an ended job as a new job, and return the new job."""
+    name = validation.job_name(job)
+    before = reads.get(connection, name.id if name.part is not None and name.member is None else job)
+    _must_be_over(before, name)
+    spec = before.spec
+    if not may_change(connection, spec.account.name):
+        whose = spec.account.name
+        raise Refused(
+            f"job {name} is {whose}'s: only {whose} may run it again, or an administrator of this site (setting "
+            f"admins), for it runs with the environment of {whose}"
+        )
+    if not spec.env:  # the placeholder for an unreadable request has no environment
+        raise Unreadable(f"what job {name} asked for cannot be read any more: submit it anew")
+    changes: dict[str, Any] = {
+        "mem_bytes": None if mem is None else validation.mem_bytes(mem),
+        "time_limit_s": validation.time_limit(time_limit),
+        "level": None if level is None else validation.level(level),
+    }
+    again = replace(
+        spec,
+        account=connection.account,
+        waits=Waits(dedupe=spec.waits.dedupe),
+        retry_of=before.id,
+        tags=before.tags,
+        git=CheckoutLook(Path(spec.cwd)).seen() if connection.settings.git and spec.git is not None else None,
+        array=None if spec.array is None else _failed(connection, before, spec.array, name),
+        **{field: value for field, value in changes.items() if value is not None},
+    )
+    return queued(connection, again, found)
+
+
+def _must_be_over(job: Job, name: JobName) -> None:
+    several = name.part is not None and name.member is None
+    if several and job.spec.array is None:
+        raise BadRequest(f"job {name.id} is no array: there is no part {name}")
+    if job.state.is_end or several:  # a part may still have active members: only its failed ones are retried
+        return
+    remedy = (
+        f"gpuqueue edit {name.id} changes what it asks for"
+        if job.state in {JobState.QUEUED, JobState.HELD}
+        else f"gpuqueue cancel {name} ends it, gpuqueue wait {name} waits for its end"
+    )
+    raise Refused(f"job {name} is {job.state}: only a job that has ended can be retried; {remedy}")
+
+
+def _failed(connection: Connection, job: Job, array: Array, name: JobName) -> Array:
+    """Return *array* with only the members that failed, limited to the part that *name* names."""
+    if job.state.is_end:
+        recorded(connection, job)  # wait for the history, which may lag
+    members = (record.job.member for record in _failed_members(connection, job.id, len(array)))
+    failed = Indexes.of(each.index for each in members if each and (name.part is None or each.index in name.part))
+    if not failed.ranges:
+        raise Refused(f"no member of {name} failed or was lost: there is nothing to retry; one by name can be")
+    try:
+        return replace(array, indexes=failed)
+    except BadRequest as error:
+        raise Refused(
+            f"{len(failed)} members of {name} failed, too scattered for one array: retry parts, such as {name.id}_0-499"
+        ) from error
+
+
+def _failed_members(connection: Connection, array_id: int, most: int) -> list[Record]:
+    from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - lazy import: a submit needs no history
+
+    return connection.database.history(HistoryQuery(array_id=array_id, states=FAILED, limit=most))

@@ -1,0 +1,129 @@
+"""Submits jobs: turns a request into a complete spec, and sends it to the queue."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from gpuqueue.client.connection import Connection
+from gpuqueue.client.placement import placed
+from gpuqueue.errors import BadRequest, StoreUnreachable
+from gpuqueue.lazy.imports import later
+from gpuqueue.model import validation
+from gpuqueue.model.dependencies import Waits
+from gpuqueue.model.job import Job, JobSpec
+from gpuqueue.model.notification import Notification
+from gpuqueue.model.tags import tags_of
+from gpuqueue.system.account import current_umask
+from gpuqueue.system.command_line import command_of, name_of, working_directory
+from gpuqueue.system.environment import travelling
+from gpuqueue.system.git_checkout import CheckoutLook
+from gpuqueue.text.units import MIB
+
+if TYPE_CHECKING:
+    from gpuqueue.client import devices, notifications, reads
+    from gpuqueue.model import times
+    from gpuqueue.model.job_request import JobRequest
+else:  # needed by few submits
+    devices = later("gpuqueue.client.devices")
+    notifications = later("gpuqueue.client.notifications")
+    reads = later("gpuqueue.client.reads")
+    times = later("gpuqueue.model.times")
+
+
+def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
+    """Return the spec of *request*, completed from this process, the settings and the site.
+
+    Raises:
+        BadRequest: a value is malformed, or the script does not exist.
+        Refused: the site accepts no URLs.
+
+    """
+    settings = connection.settings
+    directory = working_directory(validation.path_or_none("cwd", request.cwd))
+    checkout = CheckoutLook(directory) if (settings.git if request.git is None else request.git) else None
+    argv, script, interpreter = command_of(
+        request.command if isinstance(request.command, str) else validation.words("command", request.command),
+        validation.words("args", request.args),
+        cwd=directory,
+        python=validation.path_or_none("python", request.python),
+    )
+    device, placement = placed(request, lambda names: devices.uuids_of(connection, names))
+    _ = connection.queue  # its imports take as long as git, which runs in parallel
+    return JobSpec(
+        argv=argv,
+        cwd=str(directory),
+        env={**travelling(os.environ), **validation.environment(request.env)},
+        account=connection.account,
+        mem_bytes=MIB if placement.whole else _mem_bytes(connection, request),
+        gpus=request.gpus,
+        device=settings.default_device if device is None else device,
+        placement=placement,
+        time_limit_s=validation.time_limit(request.time_limit),
+        signal=validation.early_signal(request.signal),
+        name=name_of(argv, script) if request.name is None else request.name,
+        level=validation.level(request.level),
+        pool=request.pool,
+        requeue=request.requeue,
+        cap=request.cap,
+        umask=current_umask(),
+        warm=request.warm,
+        pty=validation.terminal(request.pty),
+        script=script,
+        interpreter=interpreter,
+        waits=Waits(
+            after=validation.dependencies(request.after),
+            begin_at=None if request.begin is None else times.begin(request.begin),
+            hold=request.hold,
+            dedupe=request.dedupe,
+        ),
+        retries=validation.retries(request.retries, request.retry_on),
+        array=validation.array(request.array, request.sweep, request.at_once),
+        notifications=_notifications(connection, request),
+        tags=tags_of(validation.words("tags", request.tags)),
+        separate_stderr=request.separate_stderr,
+        git=checkout.seen() if checkout is not None else None,
+    )
+
+
+def queued(connection: Connection, spec: JobSpec, found: Callable[[Job], None] | None) -> Job:
+    """Submit *spec*, and submit again if the reply was lost. The same nonce yields the same job."""
+    from gpuqueue.queue.requests import new_nonce  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.queue.submit_errors import Found, Unknown  # noqa: PLC0415 - lazy import for startup time
+
+    nonce = new_nonce()
+
+    def submit(ends: Mapping[int, bool] | None = None) -> Job:
+        try:
+            return connection.queue.requests.submit(spec, nonce=nonce, ends=ends)
+        except StoreUnreachable:
+            return connection.queue.requests.submit(spec, nonce=nonce, ends=ends)
+
+    try:
+        try:
+            return submit()
+        except Unknown as unknown:  # the dependencies ended and the queue has deleted them, or they never existed
+            return submit(reads.ends(connection, unknown.job_ids))
+    except Found as twin:
+        job = reads.get(connection, twin.job_id)
+        if found is not None:
+            found(job)
+        return job
+
+
+def _mem_bytes(connection: Connection, request: JobRequest) -> int:
+    if request.mem is not None:
+        return validation.mem_bytes(request.mem)
+    default_bytes = connection.settings.default_mem_bytes
+    if default_bytes is None:
+        default_bytes = connection.queue.rules.limits().of_pool(str(request.pool)).default_mem_bytes
+    if default_bytes is None:
+        raise BadRequest("say how much device memory the job needs: --mem 6G")
+    return default_bytes
+
+
+def _notifications(connection: Connection, request: JobRequest) -> tuple[Notification, ...]:
+    if not request.on_end and not request.on_fail:
+        return ()
+    return notifications.notifications_of(connection, request.on_end, request.on_fail)

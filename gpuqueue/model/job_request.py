@@ -1,0 +1,115 @@
+"""What a user can say about a job when submitting it, in the forms that users type. Pure.
+
+``JobRequest`` is the one list of these values. The client derives the arguments of ``client.jobs.submit`` from it and
+turns it into a :class:`gpuqueue.model.job.JobSpec`, whose values are validated and complete. A test
+(``tests/unit/client/test_job_request.py``) holds the options of the command line, the JSON of a spec and the columns of
+the history to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY
+from typing import TYPE_CHECKING
+
+from gpuqueue.lazy.frozen import dataclass
+
+if TYPE_CHECKING:
+    import os
+    from datetime import datetime
+
+    from gpuqueue.model.array import Array
+    from gpuqueue.model.dependencies import Dependency
+    from gpuqueue.model.device import DeviceFilter
+    from gpuqueue.model.job import Level
+    from gpuqueue.model.placement import Preference
+    from gpuqueue.model.retries import RetryOn
+    from gpuqueue.model.terminal_size import Window
+    from gpuqueue.model.warning_signal import EarlySignal
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A job to submit. With *array* or *sweep*, the job is an array of many members.
+
+    Attributes:
+        command: A script's path (``"train.py"``), or a whole command line as a list.
+        args: The script's arguments.
+        mem: Memory needed on each device: bytes, or a size such as ``"6G"`` (binary). By default the default of the
+            site or of the pool.
+        gpus: Number of devices, all on one host and of one kind.
+        device: ``"gpu"``, ``"cpu"`` or ``"any"``. Or the devices that the job may use, each an index on this host,
+            ``"HOST:INDEX"``, a UUID or a prefix of one. By default the site's setting, else a GPU if one is known.
+        device_type: Only devices of this model, or of one of these models, by words of the name: ``"A100"``.
+        exclusive: Whether the job is alone on each of its devices. Without ``mem`` it gets all of their memory.
+        preference: ``"spread"`` (the device with the most free memory) or ``"pack"`` (the device with the least memory
+            that is enough). By default the site's setting.
+        time_limit: Seconds, or a duration such as ``"2h"``. The job is ended when its time is over.
+        signal: Signal sent to the job's first process before its time limit: ``"USR1@120"`` is 120 seconds before.
+        name: The job's name. By default the name of the script.
+        env: Variables added to this process's environment, which is passed to the job: a mapping, or ``"KEY=VALUE"``
+            texts.
+        cwd: The working directory. By default the current directory.
+        level: The priority: a Level, or its name such as ``"high"``.
+        pool: Only devices of this pool.
+        requeue: Whether the job may run again after its worker and its processes vanished.
+        cap: Whether to configure the job's frameworks to stay within ``mem``, if the worker's site does that.
+        pty: Whether the job's output is a terminal, of the size of this process's terminal. Or a terminal size, which
+            also says whether users may type on the terminal. The log is the terminal's output.
+        warm: Whether the script works in a Python that has already imported ``torch``, so that it may start warm.
+        python: The interpreter of a ``.py`` script. By default that of the active environment.
+        after: Dependencies, the jobs that must end first: ids, or texts such as ``"12:any"``.
+        begin: The earliest start: a time, or a text such as ``"2h"`` or ``"16:00"``.
+        hold: Whether the job is held from the start.
+        dedupe: A key. If a job of this account with this key waits or runs, that job is returned and no job is
+            submitted.
+        retries: How often the job runs again after it failed.
+        retry_on: The endings that cause a retry: ``"failed,lost"`` or several RetryOn.
+        on_end: Targets to notify after the job's final end: names of the site's targets, mail addresses or Apprise
+            URLs.
+        on_fail: Targets to notify after any final end but success.
+        array: Indexes such as ``"0-99"``, or ``"0-99%8"`` for at most 8 members at a time.
+        sweep: Names and their values, ``{"lr": [1e-3, 1e-4]}`` or ``["lr=1e-3,1e-4", "seed=0..4"]``. The array has a
+            member for each combination. ``{lr}`` in the arguments is replaced by the value.
+        at_once: The largest number of members of an array or a sweep that run at a time.
+        tags: Words for finding the job.
+        git: Whether to record the git checkout of *cwd*. By default the site's setting.
+        separate_stderr: Whether standard error goes into its own file, next to the log.
+
+    """
+
+    command: str | Sequence[str]
+    args: Sequence[str] = ()
+    _: KW_ONLY
+    mem: str | int | None = None
+    gpus: int = 1
+    device: DeviceFilter | str | Sequence[str] | None = None
+    device_type: str | Sequence[str] | None = None
+    exclusive: bool = False
+    preference: Preference | str | None = None
+    time_limit: str | float | None = None
+    signal: EarlySignal | str | None = None
+    name: str | None = None
+    env: Mapping[str, str] | Sequence[str] | None = None
+    cwd: str | os.PathLike[str] | None = None
+    level: Level | str = "normal"
+    pool: str = ""
+    requeue: bool = True
+    cap: bool = True
+    pty: bool | Window = False
+    warm: bool = False
+    python: str | None = None
+    after: str | int | Dependency | Sequence[str | int | Dependency] = ()
+    begin: str | datetime | None = None
+    hold: bool = False
+    dedupe: str | None = None
+    retries: int = 0
+    retry_on: str | Sequence[RetryOn] | None = None
+    on_end: str | Sequence[str] = ()
+    on_fail: str | Sequence[str] = ()
+    array: str | Array | None = None
+    sweep: Mapping[str, Sequence[object]] | Sequence[str] = ()
+    at_once: int | None = None
+    tags: Sequence[str] = ()
+    git: bool | None = None
+    separate_stderr: bool = False

@@ -1,0 +1,100 @@
+"""Parses times: a duration from or before now, a time of day, a date, a datetime. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import pattern
+from gpuqueue.model.dependencies import AT_ONCE, BEGINS
+from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import MAX_S, parse_duration
+
+#: Accepted forms of a time in the past, for help texts and error messages.
+PASTS = "7d, 12h, 2026-11-01 or 2026-11-01T09:00"
+_HOUR = pattern(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+#: ``parse_duration`` reads such a text as minutes and seconds. As a start it must not pass as a duration.
+_CLOCK = pattern(r"[0-9]+:[0-9]+(:[0-9]+)?")
+
+
+def moment(what: str, value: object) -> datetime | None:
+    """Return a time that has a time zone, or None. Text means a duration before now, or a date in local time.
+
+    Raises:
+        BadRequest: *value* is no time, or has no time zone.
+
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _past(value)
+    if not isinstance(value, datetime):
+        raise BadRequest(f"{what} must be a datetime, not {brief(value)}")
+    if value.tzinfo is None:
+        raise BadRequest(f"{what} has no time zone, so nobody knows which moment it is: give it one (astimezone())")
+    return value
+
+
+def _past(text: str) -> datetime:
+    try:
+        return datetime.now(timezone.utc) - timedelta(seconds=parse_duration(text))
+    except BadRequest:
+        pass
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):  # OverflowError: the year 1 in a time zone ahead of UTC
+        raise BadRequest(f"{brief(text)} is no time: write {PASTS}") from None
+
+
+def ordered(since: datetime | None, until: datetime | None) -> None:
+    """Check that a period ends after it begins.
+
+    Raises:
+        BadRequest: *until* is not after *since*.
+
+    """
+    if since is not None and until is not None and until <= since:
+        raise BadRequest("--until must be later than --since: nothing lies between them")
+
+
+def begin(value: object, *, now: datetime | None = None) -> datetime | None:
+    """Return the earliest start, given as a datetime, a duration from *now*, a time of day or a date.
+
+    A time of day means its next occurrence in local time. None means now, and so does a time in the past.
+
+    Raises:
+        BadRequest: *value* is not a time, or is more than ten years away.
+
+    """
+    now = now or datetime.now(timezone.utc)
+    found = _start(value, now) if isinstance(value, str) else moment("begin", value)
+    if found is None or found <= now:
+        return None
+    if found - now > timedelta(seconds=MAX_S):
+        raise BadRequest(f"{brief(str(value))} is more than ten years away: nothing begins so late")
+    return found.astimezone(timezone.utc)
+
+
+def _start(text: str, now: datetime) -> datetime | None:
+    raw = text.strip()
+    if raw in AT_ONCE:
+        return None
+    hour = _HOUR.fullmatch(raw)
+    try:
+        if hour is not None:
+            return _next(now, int(hour[1]), int(hour[2]), int(hour[3] or 0))
+        try:
+            return now + timedelta(seconds=parse_duration("" if _CLOCK.fullmatch(raw) else raw.removeprefix("now+")))
+        except BadRequest:
+            return datetime.fromisoformat(raw).astimezone()
+    except (ValueError, OverflowError):
+        raise BadRequest(f"{brief(text)} is no time to begin: write {BEGINS}") from None
+
+
+def _next(now: datetime, hour: int, minute: int, second: int) -> datetime:
+    """Return the next occurrence of a local time of day."""
+    then = datetime.combine(now.astimezone().date(), datetime.min.time()).replace(
+        hour=hour, minute=minute, second=second
+    )
+    today = then.astimezone()
+    return today if today > now else (then + timedelta(days=1)).astimezone()

@@ -1,0 +1,300 @@
+"""Validates single values, for all who take them: Python programs, the command line, the settings. Pure.
+
+Each function takes a value in any form that users type or programs pass, and returns it in the one form that the rest
+of the code uses. It raises BadRequest with a message that names the value. Without these checks a wrong type would
+cause an error far from the call. Times are in ``times.py``; combinations of values are judged by ``JobSpec``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from gpuqueue.errors import BadRequest, JobNotFound
+from gpuqueue.model.array import Array
+from gpuqueue.model.dependencies import Dependency
+from gpuqueue.model.job import Level
+from gpuqueue.model.job_ref import JobName
+from gpuqueue.model.retries import DEFAULT_ON, Retries, RetryOn
+from gpuqueue.model.terminal_size import Window
+from gpuqueue.model.warning_signal import EarlySignal
+from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import MAX_BYTES, parse_bytes, parse_duration
+
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    Word = TypeVar("Word", bound=Enum)
+
+#: Largest id that both the store and the history can hold.
+MAX_ID = 2**53
+#: Largest count that may be requested.
+MOST = 10**9
+#: The word that removes a value in an edit.
+NONE = "none"
+
+
+# ---- names of jobs ---------------------------------------------------------------------------------------------------
+
+
+def job_id(value: object) -> int:
+    """Return a job's id. A number that no job can have raises JobNotFound."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadRequest(f"a job's id is a whole number, not {brief(value)}")
+    if not 0 < value <= MAX_ID:
+        raise JobNotFound(f"there is no job {brief(value)}: ids are numbers from 1 up")
+    return value
+
+
+def job_name(value: object) -> JobName:
+    """Return the parsed name of a job, given as an id or as text: ``17``, ``"17_2"``, ``"17_5-9"``."""
+    return JobName.parse(value) if isinstance(value, str) else JobName(job_id(value))
+
+
+def one_job(value: object) -> JobName:
+    """Return the parsed name of exactly one job, given as for :func:`job_name`."""
+    name = job_name(value)
+    if name.part is not None and name.member is None:
+        raise BadRequest(f"{name} is several jobs: name one, or all of {name.id}")
+    return name
+
+
+def whole_job(value: object) -> int:
+    """Return the id of a job or of a whole array."""
+    name = job_name(value)
+    if name.part is not None:
+        raise BadRequest(f"{name} is a part of an array, which is changed as a whole: say {name.id}")
+    return name.id
+
+
+# ---- numbers, sizes, durations ---------------------------------------------------------------------------------------
+
+
+def count(what: str, value: object) -> int:
+    """Return a whole number from 0 to MOST."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
+        raise BadRequest(f"{what} must be a whole number from 0 to {MOST}, not {brief(value)}")
+    return value
+
+
+def seconds_or_none(what: str, value: object) -> float | None:
+    """Return a number of seconds, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or _is_nan(value):
+        raise BadRequest(f"{what} must be a number of seconds, not {brief(value)}")
+    return value
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)  # math.isnan raises on an int that is too large for a float
+
+
+def duration_or_none(what: str, value: object) -> float | None:
+    """Return a duration in seconds, given in seconds or as text such as ``2h``, or None."""
+    return parse_duration(value) if isinstance(value, str) else seconds_or_none(what, value)
+
+
+def time_limit(value: object) -> float | None:
+    """Return a job's time limit in seconds. The spec checks its range."""
+    return duration_or_none("time_limit", value)
+
+
+def size_or_none(what: str, value: object) -> int | None:
+    """Return a size in bytes, given in bytes or as text such as ``20G``, or None."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return parse_bytes(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_BYTES:
+        raise BadRequest(f"{what} must be a size in bytes or such as 20G, not {brief(value)}")
+    return value
+
+
+def mem_bytes(value: str | int) -> int:
+    """Return the memory that a job requests, in bytes. The spec checks the type and the range of a number."""
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def text_or_none(what: str, value: object, *, most: int | None = None) -> str | None:
+    """Return a text of at most *most* characters, without what a database cannot hold, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise BadRequest(f"{what} must be text, not {brief(value)}")
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise BadRequest(f"{what} cannot be {brief(value)}: that is no text")
+    if most is not None and len(value) > most:
+        raise BadRequest(f"{what} must have at most {most} characters, not {len(value)}")
+    return value
+
+
+def word(what: str, value: object, kind: type[Word]) -> Word:
+    """Return a member of the enum *kind*, given as the member or as its text."""
+    for each in kind:
+        if value is each or (isinstance(value, str) and value == str(each)):
+            return each
+    raise BadRequest(f"{what} must be one of {', '.join(map(str, kind))}, not {brief(value)}")
+
+
+def words_of(what: str, value: object, kind: type[Word]) -> tuple[Word, ...]:
+    """Return several members of the enum *kind*, each given as the member or as its text."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise BadRequest(f"{what} must be a list of {kind.__name__}, not {brief(value)}")
+    return tuple(word(f"each of {what}", each, kind) for each in value)
+
+
+def level(value: object) -> Level:
+    """Return a priority."""
+    return word("level", value, Level)
+
+
+def words(what: str, value: object) -> tuple[str, ...]:
+    """Return a list of words. A single text is refused, because as a sequence it would be its letters."""
+    if isinstance(value, str):
+        raise BadRequest(f"{what} must be a list of words, not the text {brief(value)}: write [{brief(value)}]")
+    if isinstance(value, bytes) or not isinstance(value, Sequence):
+        raise BadRequest(f"{what} must be a list of words, not {brief(value)}")
+    for each in value:
+        if not isinstance(each, str):
+            raise BadRequest(f"{what} must be a list of words, and {brief(each)} is no text")
+    return tuple(value)
+
+
+def listed(what: str, value: object) -> tuple[str, ...]:
+    """Return the words of a text with commas, or of several such texts; None means no words."""
+    if value is None:
+        return ()
+    texts = (value,) if isinstance(value, str) else words(what, value)
+    return tuple(each.strip() for text in texts for each in str(text).split(","))
+
+
+# ---- the values of a request -----------------------------------------------------------------------------------------
+
+
+def early_signal(value: object) -> EarlySignal | None:
+    """Return a job's early signal, given as an EarlySignal or as text such as ``USR1@120``, or None."""
+    if value is None or isinstance(value, EarlySignal):
+        return value
+    if not isinstance(value, str):
+        raise BadRequest(f"signal must be text such as USR1@120, not {brief(value)}")
+    return EarlySignal.parse(value)
+
+
+def environment(value: object) -> Mapping[str, str]:
+    """Return the variables of a job, given as a mapping or as ``KEY=VALUE`` texts. The spec checks each variable."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise BadRequest(f"env must be a mapping of names to values, not {brief(value)}")
+    found = {}
+    for each in value:
+        if not isinstance(each, str):
+            raise BadRequest(f"env must be a mapping of names to values, or texts such as KEY=VALUE, not {brief(each)}")
+        key, equals, text = each.partition("=")
+        if not equals or not key:
+            raise BadRequest(f"--env {brief(each)}: write it like --env KEY=VALUE")
+        found[key] = text
+    return found
+
+
+def path_or_none(what: str, value: object) -> str | None:
+    """Return a path as text, or None."""
+    if value is None:
+        return None
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or "\0" in path:
+        raise BadRequest(f"{what} must be a path, not {brief(value)}")
+    return path
+
+
+def terminal(value: object) -> Window | None:
+    """Return the size of the requested terminal. For True this is the size of this process's terminal."""
+    if isinstance(value, Window):
+        return value
+    return Window.ours() if value else None
+
+
+def dependencies(value: object) -> tuple[Dependency, ...]:
+    """Return the dependencies given as ids, as texts such as ``12:any,13``, or as Dependency; one or many."""
+    if value is None:
+        return ()
+    if isinstance(value, (int, str, Dependency)):
+        return dependencies([value])
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
+        raise BadRequest(f"after must be the ids of jobs, not {brief(value)}")
+    found: list[Dependency] = []
+    for each in value:
+        if isinstance(each, str):
+            found += Dependency.parse(each)
+        else:
+            found.append(each if isinstance(each, Dependency) else Dependency(job_id(each)))
+    return tuple(dict.fromkeys(found))
+
+
+def retries(times: object, on: object) -> Retries:
+    """Return the retries of a job: their number and the endings that cause one. No endings without a number."""
+    number = Retries(times=times).times if isinstance(times, int) else count("retries", times)
+    if on is None or on == ():
+        return Retries(times=number)
+    if not number:
+        raise BadRequest("say how many retries as well: --retries 3")
+    if isinstance(on, str):
+        return Retries(times=number, on=Retries.parse_on(on))
+    return Retries(times=number, on=words_of("retry_on", on, RetryOn) or DEFAULT_ON)
+
+
+def other_retries(now: Retries, times: object, on: object) -> Retries:
+    """Return the retries *now* with changes. None leaves a value unchanged. No retries means no endings either."""
+    if times is None and on is None:
+        return now
+    if times is None:
+        times = now.times
+    return retries(times, now.on if on is None and times else on)
+
+
+def array(value: object, sweep: object, at_once: object) -> Array | None:
+    """Return the requested array, or None for a single job."""
+    most = None if at_once is None else count("at_once", at_once)
+    if isinstance(sweep, Mapping):
+        sweep = [f"{name}={','.join(_values(f'sweep[{name!r}]', values))}" for name, values in sweep.items()]
+    axes = words("sweep", sweep)
+    if isinstance(value, Array):
+        if axes or at_once is not None:
+            raise BadRequest("an Array says all about itself: leave out sweep and at_once")
+        return value
+    return Array.asked(text_or_none("array", value), axes, most)
+
+
+def _values(what: str, value: object) -> tuple[str, ...]:
+    """Return the values of a sweep as text. A comma would separate them."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise BadRequest(f"{what} must be a list of values, not {brief(value)}")
+    texts = tuple(map(str, value))
+    for each in texts:
+        if "," in each:
+            raise BadRequest(f"{what} has the value {brief(each)}: a value of a sweep holds no comma")
+    return texts
+
+
+def other_at_once(now: Array | None, at_once: object) -> Array | None:
+    """Return the array *now* with another concurrency limit. None leaves it unchanged, ``none`` removes it."""
+    if at_once is None:
+        return now
+    if now is None:
+        raise BadRequest("how many at once is said of an array: this job is none")
+    if at_once == NONE:
+        return replace(now, at_once=None)
+    text = str(at_once)
+    if not text.isascii() or not text.isdigit():
+        raise BadRequest(f"at once there can be a number of members, or none for all that fit, not {text!r}")
+    return replace(now, at_once=int(text))

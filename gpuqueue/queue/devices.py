@@ -1,0 +1,182 @@
+"""The devices of all hosts: announcements and heartbeats of their workers, and drains."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, cast
+
+from gpuqueue.codec import device_from_plain, device_to_plain
+from gpuqueue.errors import Unreadable
+from gpuqueue.lazy.imports import later
+from gpuqueue.queue import job_fields as stored
+from gpuqueue.queue import keys
+from gpuqueue.queue.store import Store, answering, to_ms
+from gpuqueue.text.json_fields import loaded
+from gpuqueue.version import VERSION
+
+if TYPE_CHECKING:
+    import logging
+
+    from gpuqueue.model.device import Device
+    from gpuqueue.queue import drains, replies
+    from gpuqueue.queue.drains import DrainOrigin
+    from gpuqueue.queue.lease import Alive, DeviceStatus, Kept, Offer, Verdicts
+else:
+    drains = later("gpuqueue.queue.drains")
+    logging = later("logging")
+    replies = later("gpuqueue.queue.replies")
+
+
+class Devices:
+    """The devices that workers serve: announce, send heartbeats, list, drain and resume."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: dict[str, str] = {}
+
+    @answering
+    def announce(
+        self, offer: Offer, *, worker: str, pid: int, boot_id: str, near: Mapping[str, int] | None = None
+    ) -> None:
+        """Announce the device of *offer*, and the worker that serves it from now on, with its version and clock offset.
+
+        *near* is the distance to the other devices of the host, by UUID, in NVML topology levels; unknown ones are left
+        out.
+        """
+        facts = {"device": device_to_plain(offer.device), "host": offer.host, "worker": worker, "pid": pid}
+        clock_ahead_s = round(time.time() - self._store.now_ms() / 1000, 3)
+        more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s, "near": dict(near or {})}
+        self._store.client.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, **more}))
+        self._seen.pop(offer.device.uuid, None)  # a store that needs the announcement has no entry in SEEN either
+
+    @answering
+    def heartbeat(self, offer: Offer, alive: Sequence[Alive], *, lease_s: float) -> Verdicts:
+        """Send the heartbeat of a device and its runs; renew the leases and return the verdict on each run."""
+        args = device_words(offer, lease_s=lease_s)
+        for run in alive:
+            args += [run.job_id, run.token, len(run.observed)]
+            for device, observed in run.observed.items():
+                args += [device, observed]
+        verdicts = replies.verdicts(self._store.scripts.run("heartbeat", *args))
+        self._report_seen(offer)
+        return verdicts
+
+    @answering
+    def all(self, host: str | None = None) -> list[DeviceStatus]:
+        """Return every device that workers announced (on *host*), sorted by host, index and UUID."""
+        pipe = self._store.client.pipeline(transaction=False)
+        pipe.time()
+        for key in (keys.FACTS, keys.DRAINED, keys.SEEN, keys.KEPT):
+            pipe.hgetall(key)
+        (seconds, micros), facts, drained, seen, reservations = pipe.execute()
+        now = int(seconds) * 1000 + int(micros) // 1000
+        kept = self._kept(reservations)
+        found = []
+        for uuid, record, leases in self._readings(facts, host):
+            try:
+                status = replies.device_status(facts[uuid], record, leases, now, drained.get(uuid), seen.get(uuid))
+                found.append(replace(status, kept=kept.get(uuid)))
+            except Unreadable as error:
+                logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
+        return sorted(found, key=lambda each: (each.host, each.device.index, each.device.uuid))
+
+    def _kept(self, reservations: Mapping[str, str]) -> dict[str, Kept]:
+        """Return the reservation of each reserved device; send no command if there are none."""
+        holders = {uuid: text.partition(":")[0] for uuid, text in reservations.items()}
+        whole = {uuid: int(job_id) for uuid, job_id in holders.items() if job_id.isdecimal() and job_id.isascii()}
+        if not whole:
+            return {}
+        pipe = self._store.client.pipeline(transaction=False)
+        for job_id in whole.values():
+            pipe.hget(keys.job(job_id), stored.RESERVED_SINCE_MS)
+        since = zip(whole.items(), pipe.execute(), strict=True)
+        return {uuid: replies.kept(job_id, since_ms) for (uuid, job_id), since_ms in since}
+
+    def _readings(self, facts: Mapping[str, str], only: str | None) -> Iterator[tuple[str, str, dict[str, str]]]:
+        """Yield each served device (on the host *only*) with its record and its leases."""
+        pipe, asked = self._store.client.pipeline(transaction=False), []
+        for uuid, text in facts.items():
+            try:
+                where = loaded(text, f"what the worker of {uuid} told of it").text("host")
+            except Unreadable as error:
+                logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
+                continue
+            if only is None or where == only:
+                asked.append(uuid)
+                pipe.hget(keys.host_devices(where), uuid)
+                pipe.hgetall(keys.device_leases(uuid))
+        answers = pipe.execute()
+        for uuid, record, leases in zip(asked, answers[::2], answers[1::2], strict=True):
+            if record:
+                yield uuid, record, leases
+
+    @answering
+    def are_known(self) -> bool:
+        """Return whether there is any announced device that was not withdrawn."""
+        return bool(self._store.client.hlen(keys.FACTS))
+
+    @answering
+    def withdraw(self, host: str, uuid: str) -> None:
+        """Forget a device that is no longer served; the feasibility check ignores it from now on.
+
+        Only the drain by ``down`` is removed. A card that comes back is still drained by the other origins.
+        """
+        self.resume([uuid], origins=[drains.DrainOrigin.DOWN])
+        pipe = self._store.client.pipeline(transaction=True)
+        pipe.hdel(keys.host_devices(host), uuid)
+        pipe.hdel(keys.FACTS, uuid)
+        pipe.hdel(keys.DEATHS, uuid)
+        pipe.hdel(keys.SEEN, uuid)
+        pipe.execute()
+
+    @answering
+    def drain(self, uuids: Iterable[str], *, origin: DrainOrigin, why: str, by: str) -> None:
+        """Drain the devices in *uuids* until *origin* is resumed."""
+        self._store.scripts.run("drain", origin.value, why, by, *uuids)
+
+    @answering
+    def resume(self, uuids: Iterable[str], *, origins: Collection[DrainOrigin]) -> None:
+        """Remove the drains of *origins* from the devices in *uuids*."""
+        self._store.scripts.run("resume", len(origins), *(origin.value for origin in origins), *uuids)
+
+    def _report_seen(self, offer: Offer) -> None:
+        """Report the external processes on the device and its trouble, if they have changed."""
+        external_processes = [asdict(each) for each in offer.external_processes]
+        blind = offer.external_bytes is None
+        seen = json.dumps({"trouble": offer.trouble, "blind": blind, "external_processes": external_processes})
+        if self._seen.get(offer.device.uuid) != seen:
+            self._store.client.hset(keys.SEEN, offer.device.uuid, seen)
+            self._seen[offer.device.uuid] = seen
+
+
+def known_devices(store: Store) -> list[tuple[Device, str]]:
+    """Return every announced device with its pool; skip withdrawn and unreadable devices."""
+    found = []
+    for text in cast("list[str]", store.client.hvals(keys.FACTS)):
+        with contextlib.suppress(Unreadable):
+            plain = loaded(text, "a device")
+            found.append((plain.text("host"), device_from_plain(plain.plain("device"))))
+    pipe = store.client.pipeline(transaction=False)
+    for host, device in found:
+        pipe.hget(keys.host_devices(host), device.uuid)
+    records = zip(found, pipe.execute(), strict=True)
+    return [(device, replies.pool(record)) for (_, device), record in records if record]
+
+
+def device_words(offer: Offer, *, lease_s: float) -> list[str | int]:
+    """Return what a heartbeat reports about the device: the first arguments of ``heartbeat.lua``."""
+    return [
+        offer.host,
+        offer.device.uuid,
+        offer.device.total_bytes,
+        offer.headroom_bytes,
+        offer.counted_bytes,
+        offer.slots,
+        offer.pool,
+        offer.kind_word,
+        to_ms(lease_s),
+    ]

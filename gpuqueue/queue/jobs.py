@@ -1,0 +1,294 @@
+"""The jobs in the queue: their states, why they wait, and changes by users."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.errors import BadRequest, Refused, Unreadable
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.array import Indexes, Member
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.tags import MAX_TAGS
+from gpuqueue.queue import job_fields as stored
+from gpuqueue.queue import keys
+from gpuqueue.queue.changes import Changed, Mark, not_yours, state_in
+from gpuqueue.queue.entries import ask_entries, ask_ids, entries_in, ids_in, read_entries
+from gpuqueue.queue.store import Store, answering
+from gpuqueue.text.sanitize import brief
+
+if TYPE_CHECKING:
+    import logging
+
+    from gpuqueue import codec
+    from gpuqueue.model import job_page as listings
+    from gpuqueue.model.job_page import Listing
+    from gpuqueue.model.run import Record, RunDevice
+    from gpuqueue.queue import explanation, rebuild, replies
+    from gpuqueue.queue.explanation import Explanation
+else:
+    logging = later("logging")
+    codec = later("gpuqueue.codec")
+    listings = later("gpuqueue.model.job_page")
+    explanation = later("gpuqueue.queue.explanation")
+    replies = later("gpuqueue.queue.replies")
+    rebuild = later("gpuqueue.queue.rebuild")
+
+#: States of a job after a successful operation, by act.
+_AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
+#: Prefix of the state in a reply when nothing changed: the job was not held, or was already cancelled.
+_STANDS = "stands "
+
+#: Maximum number of jobs in one call of ``listing.lua``.
+MOST_JOBS = 500
+
+
+class Jobs:
+    """The jobs that the store holds: read them, and cancel, hold, release, move or mark them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @answering
+    def get(self, job_id: int) -> Job | None:
+        """Return the job in its current state, or None if the queue does not know it (any more).
+
+        Raises:
+            Unreadable: the store knows the job, but its entry is damaged.
+
+        """
+        fields, spec = next(read_entries(self._store, [job_id]))
+        return self._with_reasons([replies.job(job_id, fields, spec)], {})[0] if fields else None
+
+    @answering
+    def live(self, *, limit: int = 1000, after: int = 0) -> list[Job]:
+        """Return at most *limit* jobs that the store still holds, with ids above *after*, oldest first.
+
+        A job with a damaged entry is left out and logged.
+        """
+        return list(self.page(limit=limit, after=after).jobs)
+
+    @answering
+    def page(self, *, limit: int = 1000, after: int = 0) -> Listing:
+        """Return the jobs of :meth:`live`, with the memory of the running ones, and the id to continue ``after``.
+
+        This takes two round trips to the store. Array members need another one, and so do very many different jobs.
+        """
+        pipe = self._store.client.pipeline(transaction=True)
+        ask_ids(pipe, after, limit)
+        pipe.time()
+        *page, (seconds, micros) = pipe.execute()
+        ids = [int(job_id) for job_id in ids_in(page)]
+        entries, details = self._entries_with_details(ids)
+        jobs: list[Job] = []
+        said: dict[int, tuple[str, tuple[RunDevice, ...]]] = {}
+        for job_id, (fields, spec) in zip(ids, entries, strict=True):
+            try:
+                if fields:
+                    jobs.append(replies.job(job_id, fields, spec))
+                    if jobs[-1].state.is_active and fields.get(stored.START_REPORT):
+                        said[job_id] = codec.decode_started(fields[stored.START_REPORT])
+            except Unreadable as error:
+                logging.getLogger(__name__).warning("%s", error)
+        return listings.Listing(
+            at=from_epoch_ms(int(seconds) * 1000 + int(micros) // 1000),
+            jobs=tuple(self._with_reasons(jobs, details)),
+            held_bytes={job_id: int(each) for job_id, each in details.items() if each and each.isdecimal()},
+            logs={job_id: log_path for job_id, (log_path, _) in said.items() if log_path},
+            devices={job_id: devices for job_id, (_, devices) in said.items()},
+            after=ids[-1] if len(ids) == limit else None,
+        )
+
+    def _entries_with_details(
+        self, ids: Sequence[int]
+    ) -> tuple[Iterator[tuple[dict[str, str], str | None]], dict[int, str | None]]:
+        """Return the hash and the spec of each job, and the reply of ``listing.lua`` by job, all read in one step."""
+        pipe = self._store.client.pipeline(transaction=True)
+        ask_entries(pipe, ids)
+        for first in range(0, len(ids), MOST_JOBS):
+            self._store.scripts.add(pipe, "listing", *ids[first : first + MOST_JOBS])
+        answers = pipe.execute()
+        entries, details = answers[: 2 * len(ids)], answers[2 * len(ids) :]
+        return entries_in(self._store, entries), dict(zip(ids, itertools.chain(*details), strict=True))
+
+    def _with_reasons(self, jobs: list[Job], details: Mapping[int, str | None]) -> list[Job]:
+        """Return *jobs*, each that waits for a device with the precise reason; *details* are of ``listing.lua``."""
+        found = dict(details)
+        unknown = [job for job in jobs if job.reason is WaitReason.MEMORY and found.get(job.id) is None]
+        unknown.sort(key=lambda job: (job.spec.account.name, str(job.spec.shape)))  # one call judges equal jobs once
+        while unknown:
+            asked = [job.id for job in unknown[:MOST_JOBS]]
+            found.update(zip(asked, self._store.scripts.run("listing", *asked), strict=True))
+            unknown = [job for job in unknown if found.get(job.id) is None]
+
+        def precise(job: Job) -> Job:
+            reason = found.get(job.id) if job.reason is WaitReason.MEMORY else None
+            return replace(job, reason=WaitReason(reason)) if reason and not reason.isdecimal() else job
+
+        return list(map(precise, jobs))
+
+    @answering
+    def members(self, array_id: int) -> list[JobState]:
+        """Return the states of the claimed members of an array that have not ended; empty if it is no array."""
+        pipe = self._store.client.pipeline(transaction=False)
+        for member_id in self._store.client.smembers(keys.members(array_id)):
+            pipe.hget(keys.job(member_id), stored.STATE)
+        return [JobState(state) for state in pipe.execute() if state]
+
+    @answering
+    def called(self, job_ids: Iterable[int]) -> dict[int, str]:
+        """Return the names of those *job_ids* that are array members, such as ``17_2``."""
+        ids = sorted(set(job_ids))
+        if not ids:
+            return {}
+        pipe = self._store.client.pipeline(transaction=False)
+        for job_id in ids:
+            pipe.hget(keys.job(job_id), stored.ARRAY)
+        arrays = zip(ids, pipe.execute(), strict=True)
+        return {
+            job_id: str(Member.of(job_id, int(array)))
+            for job_id, array in arrays
+            if array and array.isascii() and array.isdecimal()
+        }
+
+    @answering
+    def record(self, job_id: int) -> Record | None:
+        """Return the job with its current or last run in the store; None if the store does not know the job."""
+        fields, spec = next(read_entries(self._store, [job_id]))
+        found = rebuild.survivor(job_id, fields, spec) if fields else None
+        return None if found is None else found.record
+
+    @answering
+    def why(self, job_id: int) -> Explanation | None:
+        """Return why a job does not run, by the rules and values of a claim; None if the job is unknown."""
+        reply = self._store.scripts.run("why", job_id)
+        return explanation.explanation(job_id, reply) if reply else None
+
+    @answering
+    def counts(self) -> tuple[int, int]:
+        """Return how many jobs wait (queued or held), and how many hold a device."""
+        pipe = self._store.client.pipeline(transaction=True)
+        pipe.zcard(keys.LIVE)
+        pipe.zcard(keys.LEASES)
+        pipe.zcard(keys.ENDED)
+        live, active, ended = pipe.execute()
+        return live - active - ended, active
+
+    @answering
+    def cancel(self, job_id: int, *, by: str = "") -> JobState | None:
+        """Cancel a job; return its state afterwards, None if it is unknown. *by*: see :meth:`change`."""
+        return _state_of(self.change("cancel", job_id, by=by))
+
+    @answering
+    def hold(self, job_id: int, *, by: str = "") -> JobState | None:
+        """Hold a queued job, so that no worker claims it; return its state afterwards, None if it is unknown."""
+        return _state_of(self.change("hold", job_id, by=by))
+
+    @answering
+    def release(self, job_id: int, *, by: str = "") -> JobState | None:
+        """Release a held job, so that workers may claim it; return its state afterwards, None if it is unknown."""
+        return _state_of(self.change("release", job_id, by=by))
+
+    @answering
+    def change(self, act: str, job_id: int, *, by: str = "") -> Changed | None:
+        """Cancel, hold or release a job or a whole array; return None if it is unknown.
+
+        *by* is the calling account. An empty *by* is the queue itself, which may change any job.
+
+        Raises:
+            Refused: *by* may not change this job.
+
+        """
+        reply = self._store.scripts.run(act, job_id, by)
+        if reply == "array":
+            return self.part(job_id, act, by=by)
+        if reply.startswith("of "):
+            raise not_yours(job_id, reply[3:])
+        state = state_in(reply.removeprefix(_STANDS))
+        return None if state is None else Changed(state=state, stood=reply.startswith(_STANDS))
+
+    @answering
+    def part(self, array_id: int, act: str, part: Indexes | None = None, *, by: str = "") -> Changed | None:
+        """Cancel, hold or release an array or a *part* of it; return None if it is unknown.
+
+        Members that no device has claimed yet change in one step. The other members change one by one afterwards.
+        *by*: see :meth:`change`.
+
+        Raises:
+            Refused: *by* may not change this array.
+
+        """
+        reply = self._store.scripts.run("edit_members", array_id, act, "" if part is None else str(part), by)
+        if not reply:
+            return None
+        if reply[0] == "of":
+            raise not_yours(array_id, reply[1])
+        state, moved, *others = reply
+        answers = self._store.scripts.run_each(act, [(each, by) for each in others])
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        stands = {
+            int(each) - array_id - 1: answer.removeprefix(_STANDS) for each, answer in zip(others, answers, strict=True)
+        }
+        reached = {index for index, answer in stands.items() if answer in _AIMS[act]}
+        after = self._store.client.hget(keys.job(array_id), stored.STATE) if others else state
+        return Changed(
+            state=JobState(after or state),
+            reached=frozenset(reached.union(Indexes.parse(moved))),
+            others={index: JobState(answer) for index, answer in stands.items() if answer and index not in reached},
+            ending="cancelling" in answers,
+            stood=not moved and bool(answers) and all(answer.startswith(_STANDS) for answer in answers),
+        )
+
+    @answering
+    def move(self, job_id: int, *, front: bool, by: str = "", called: str = "") -> JobState | None:
+        """Move a waiting job before all others of its user, or back to its place by arrival; return its state.
+
+        Returns None if the job is unknown. *by*: see :meth:`change`. *called* is the job's name in error messages, if
+        that is not its id.
+
+        Raises:
+            Refused: the job runs or has ended, or *by* may not change it.
+
+        """
+        reply = self._store.scripts.run("move_front", job_id, int(front), by)
+        if not reply:
+            return None
+        if reply[0] == "of":
+            raise not_yours(called or job_id, reply[1])
+        if reply[0] == "stands":
+            raise Refused(f"job {called or job_id} {JobState(reply[1]).said}: only a job that waits can be moved")
+        return state_in(reply[0])
+
+    @answering
+    def mark(self, job_id: int, mark: Mark, *, by: str = "", ended: Job | None = None) -> bool:
+        """Change the tags and the note of a job; return False if it is unknown.
+
+        *ended* is the job if only the history still knows it. The history then receives the change as an event.
+        *by*: see :meth:`change`.
+
+        Raises:
+            Refused: *by* may not change this job.
+            BadRequest: the job would have too many tags.
+
+        """
+        words = (",".join(mark.add), ",".join(mark.remove), int(mark.note is not None), mark.note or "")
+        known = () if ended is None else (ended.state.value, ended.attempt, ended.losses, ended.spec.account.name)
+        reply = self._store.scripts.run("set_tags", job_id, *words, by, *(known or ("", "", "", "")))
+        if not reply:
+            return False
+        if reply[0] == "of":
+            raise not_yours(job_id, reply[1])
+        if reply[0] == "many":
+            raise BadRequest(f"job {job_id} would have more than {MAX_TAGS} tags: take some away with --remove")
+        if reply != ["done"]:
+            raise Unreadable(f"the store has answered what it should not to a mark of job {job_id}: {brief(reply)}")
+        return True
+
+
+def _state_of(done: Changed | None) -> JobState | None:
+    return None if done is None else done.state

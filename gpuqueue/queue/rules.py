@@ -1,0 +1,69 @@
+"""The rules of the site: how usage is counted, permissions, and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, cast
+
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.placement import Preference
+from gpuqueue.queue import keys
+from gpuqueue.queue.store import Store, answering, to_ms
+
+if TYPE_CHECKING:
+    from gpuqueue.model import limits as limiting
+    from gpuqueue.model.limits import Limits, Use
+    from gpuqueue.queue import replies
+else:
+    limiting = later("gpuqueue.model.limits")
+    replies = later("gpuqueue.queue.replies")
+
+
+class Rules:
+    """The rules that apply to all jobs, and what each user has used of the limits."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @answering
+    def set_policy(
+        self,
+        *,
+        half_life_s: float,
+        urgent: Collection[str] | None,
+        shares: Mapping[str, float],
+        placement: Preference | None = None,
+        admins: str = "",
+    ) -> bool:
+        """Set how usage is counted, and the permissions; return whether the half-life or the shares changed.
+
+        *half_life_s* is the half-life of usage, in seconds. *urgent*: users that may use the priority urgent, None for
+        all. *placement*: placement of jobs on one device, None for the first device that claims them. *admins*: users
+        that may change the jobs of others, separated by commas; ``*`` for all.
+        """
+        others = {user: share for user, share in shares.items() if share != 1}
+        pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
+        who = "*" if urgent is None else ",".join(sorted(urgent))
+        where = placement.value if placement else ""
+        return bool(self._store.scripts.run("set_policy", to_ms(half_life_s), who, where, admins, *pairs))
+
+    @answering
+    def admins(self) -> str:
+        """Return the users that may change the jobs of others, as set by the last :meth:`set_policy`."""
+        return cast("str | None", self._store.client.hget(keys.META, "admins")) or ""
+
+    @answering
+    def set_limits(self, limits: Limits) -> bool:
+        """Replace all limits with *limits*; return whether they changed."""
+        words = [word for pair in sorted(limits.to_fields().items()) for word in pair]
+        return bool(self._store.scripts.run("set_limits", *words))
+
+    @answering
+    def limits(self) -> Limits:
+        """Return the current limits."""
+        return limiting.Limits.from_fields(cast("dict[str, str]", self._store.client.hgetall(keys.LIMITS)))
+
+    @answering
+    def uses(self) -> dict[str, Use]:
+        """Return what each user has running and waiting."""
+        return replies.uses(self._store.scripts.run("usage"))

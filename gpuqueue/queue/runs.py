@@ -1,0 +1,168 @@
+"""Runs of jobs, from the claim to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gpuqueue.codec import encode_ended, encode_started
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import JobState
+from gpuqueue.queue import job_fields as stored
+from gpuqueue.queue import keys
+from gpuqueue.queue.changes import state_in
+from gpuqueue.queue.store import Store, answering, to_ms
+from gpuqueue.text.sanitize import in_one_line, short
+
+if TYPE_CHECKING:
+    from gpuqueue.model import event as events
+    from gpuqueue.model.run import Ending, RunDevice
+    from gpuqueue.queue import lease as leases
+    from gpuqueue.queue import rebuild, replies
+    from gpuqueue.queue.lease import Again, Claim, Evidence, Later, Offer, Stray
+else:
+    events = later("gpuqueue.model.event")
+    leases = later("gpuqueue.queue.lease")
+    replies, rebuild = later("gpuqueue.queue.replies"), later("gpuqueue.queue.rebuild")
+
+#: Maximum length of the reason for a quick death, in characters; one line holds three of them.
+MAX_WHY = 100
+
+
+class Runs:
+    """The runs of jobs: claim a job, start it, note, end it. Each write carries the token of its run."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @answering
+    def claim(self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False) -> Claim | None:
+        """Claim the next job for the device of *offer*, or return None; see :meth:`seek`."""
+        found = self.seek(offer, worker=worker, lease_s=lease_s, nonce=nonce, gpus_here=gpus_here)
+        return found if isinstance(found, leases.Claim) else None
+
+    @answering
+    def seek(
+        self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False
+    ) -> Claim | Later | None:
+        """Claim the next job for the device of *offer*; return a Later if a job was left to a better device.
+
+        A repeated call with the same *nonce* returns the same claim. *gpus_here* says whether the host serves GPUs,
+        announced or not. If it does, its CPU takes no job without a device kind.
+
+        Raises:
+            BrokenClaim: a job was claimed, but its request cannot be read.
+
+        """
+        pairs = [figure for pair in offer.observed.items() for figure in pair]
+        device = offer.device.uuid
+        reply = self._store.scripts.run(
+            "claim",
+            offer.host,
+            device,
+            worker,
+            to_ms(lease_s),
+            offer.counted_bytes,
+            nonce,
+            int(gpus_here),
+            *pairs,
+        )
+        return replies.claim(reply)
+
+    @answering
+    def started(
+        self, job_id: int, token: str, *, lease_s: float, log_path: str, devices: tuple[RunDevice, ...]
+    ) -> JobState | None:
+        """Ask whether the claimed job may start: RUNNING yes, CANCELLING it was cancelled, None the claim is stale."""
+        payload = encode_started(log_path=log_path, devices=devices)
+        reply = self._store.scripts.run("started", job_id, token, to_ms(lease_s), payload)
+        return {1: JobState.RUNNING, -1: JobState.CANCELLING}.get(int(reply))
+
+    @answering
+    def note(self, job_id: int, token: str, detail: str) -> bool:
+        """Add *detail* to the history of a live run; return False if the run is stale."""
+        return bool(self._store.scripts.run("run_note", job_id, token, in_one_line(detail)))
+
+    @answering
+    def release_claim(self, job_id: int, token: str, detail: str) -> bool:
+        """Release a claim that did not become a run; return False if the claim is stale."""
+        return bool(self._store.scripts.run("release_claim", job_id, token, in_one_line(detail)))
+
+    @answering
+    def finish(  # noqa: PLR0913 - everything known at the end, in one step
+        self,
+        job_id: int,
+        token: str,
+        *,
+        state: JobState,
+        ending: Ending,
+        duration_s: float | None,
+        devices: tuple[RunDevice, ...],
+        peak_at_once_bytes: int | None = None,
+        evidence: Evidence | None = None,
+        again: Again | None = None,
+    ) -> JobState | None:
+        """End a run with *ending* and its job in *state*; return the job's state afterwards, None if the run is stale.
+
+        With *again*, *state* is QUEUED and the job waits for another run. This is not a loss, and the attempt counts.
+        A job that is being cancelled is cancelled nevertheless, and a job that must not run twice fails. *evidence*
+        about the devices is counted in the same step, so it counts once for each run.
+        """
+        payload = encode_ended(
+            ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes
+        )
+        more = () if again is None else (again.reason.value, to_ms(again.later_s))
+        words = (state.value, payload, *_words(evidence), *more)
+        return state_in(self._store.scripts.run("finish", job_id, token, *words))
+
+    @answering
+    def lose(
+        self, job_id: int, token: str, *, loss_limit: int, detail: str, evidence: Evidence | None = None
+    ) -> JobState | None:
+        """Report a run as lost; return the job's state afterwards, None if the run is stale."""
+        reply = self._store.scripts.run("lose", job_id, token, loss_limit, in_one_line(detail), *_words(evidence))
+        return JobState(reply) if reply else None
+
+    @answering
+    def adopt(self, stray: Stray, *, lease_s: float) -> JobState | None:
+        """Offer a run to a store that may have lost it; return the job's state, None if this is not its run (any more).
+
+        The state is an end if the run has ended and the history has not recorded the end yet.
+        """
+        words = (stray.job_id, stray.token, to_ms(lease_s), *rebuild.offered(stray))
+        reply = self._store.scripts.run("adopt", *words)
+        return JobState(reply) if reply else None
+
+    @answering
+    def park(self, job_id: int, token: str, *, lease_s: float) -> bool:
+        """Protect a run that is left to its shim for *lease_s* seconds; return False if it is stale or cancelled."""
+        return bool(self._store.scripts.run("park", job_id, token, to_ms(lease_s)))
+
+    @answering
+    def unrecorded(self, epoch: str, runs: Mapping[int, str]) -> dict[str, JobState] | None:
+        """Return the states of the jobs with ended *runs* that the history has not recorded yet, by token.
+
+        *runs* are tokens by job id. The state is FAILED for a run whose job was queued again. Returns None if the epoch
+        of the store is not *epoch*, because such a store cannot know.
+        """
+        pipe = self._store.client.pipeline(transaction=True)
+        pipe.get(keys.EPOCH)
+        pipe.hget(keys.META, "recorded")
+        for job_id in runs:
+            pipe.hmget(keys.job(job_id), stored.TOKEN, stored.STATE, stored.PREVIOUS_TOKEN, stored.PREVIOUS_EVENT)
+        now_epoch, recorded, *found = pipe.execute()
+        if now_epoch != epoch:
+            return None
+        states = {}
+        for token, (its_token, state, ended_token, event) in zip(runs.values(), found, strict=True):
+            if token == its_token:
+                states[token] = JobState(state)
+            elif token == ended_token and events.place(event or "0-0") > events.place(recorded or "0-0"):
+                states[token] = JobState.FAILED  # its job was queued again since
+        return states
+
+
+def _words(evidence: Evidence | None) -> tuple[int, str, str]:
+    if evidence is None:
+        return 0, "", ""
+    return int(evidence.well), ",".join(evidence.against), short(evidence.why, MAX_WHY)

@@ -1,0 +1,95 @@
+"""A list of jobs shows why each waits, and how much memory each run uses, at a cost that many jobs do not raise."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import redis
+from factories import claim, make_device, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.model.array import Array
+from gpuqueue.model.job import WaitReason
+from gpuqueue.model.placement import Placement
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.text.units import GIB, MIB
+
+
+def reasons(queue: JobQueue) -> Counter[WaitReason | None]:
+    """Return how many of the listed jobs have each reason."""
+    return Counter(job.reason for job in queue.jobs.live())
+
+
+def commands(store: redis.Redis) -> int:
+    """Return the number of commands that the store has run, with those of scripts."""
+    return sum(each["calls"] for each in store.info("commandstats").values())
+
+
+def test_a_list_and_a_single_job_name_the_same_reason(queue: JobQueue) -> None:
+    """`page` and `get` give the same reason for every job, as `why` names the obstacles."""
+    serve(queue, *(make_offer(f"GPU-{pool}", pool=pool, slots=0 if pool == "q" else 8) for pool in "mpq"))
+    queue.devices.drain(["GPU-p"], origin=DrainOrigin.PERSON, why="", by="ada")
+    for array in (None, Array.parse("0-3")):
+        queue.requests.submit(make_spec(mem_bytes=20 * GIB, array=array, pool="m"))
+    for pool in ("p", "q"):
+        queue.requests.submit(make_spec(pool=pool))
+    must_claim(queue, "GPU-m")
+
+    listed = {job.id: job.reason for job in queue.jobs.live()}
+
+    assert {1: None, 2: WaitReason.MEMORY, 7: WaitReason.DRAINED, 8: WaitReason.SLOTS} == listed
+    assert listed == {job_id: queue.jobs.get(job_id).reason for job_id in listed}  # type: ignore[union-attr]
+
+
+def test_a_device_that_is_too_small_does_not_hide_a_drain(queue: JobQueue) -> None:
+    """A job that fits only a drained device waits because of the drain, whatever smaller devices are there.
+
+    The list called that a wait for memory.
+    """
+    small = make_offer("GPU-1", device=make_device("GPU-1", total_bytes=8 * GIB))
+    serve(queue, make_offer("GPU-0"), small)
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB))
+    queue.devices.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ada")
+
+    assert [WaitReason.DRAINED] == [job.reason for job in queue.jobs.live()]
+
+
+def test_the_used_memory_of_a_run_is_the_sum_over_its_devices(queue: JobQueue) -> None:
+    """A run's memory is that of its last sample on all its devices."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    job_id = queue.requests.submit(make_spec(gpus=2, placement=Placement(exclusive=True))).id
+    run = must_claim(queue, "GPU-0")
+    for device, used in (("GPU-0", 3), ("GPU-1", 4)):
+        claim(queue, device, observed={run.job_id: used * MIB})
+
+    assert {job_id: 7 * MIB} == queue.jobs.page().held_bytes
+
+
+def test_equal_jobs_cost_one_judgement(queue: JobQueue, store_url: str) -> None:
+    """The devices are read once for a list, and equal jobs are judged together."""
+    serve(queue, *(make_offer(f"GPU-{number}") for number in range(8)))
+    store, cost = connect(store_url), {}
+    for waiting in (10, 110):
+        while queue.jobs.counts()[0] < waiting:
+            queue.requests.submit(make_spec(mem_bytes=20 * GIB))
+        queue.jobs.page()
+        before = commands(store)
+        queue.jobs.page()
+        cost[waiting] = commands(store) - before
+
+    assert 3 * 100 == cost[110] - cost[10], "the entry, the spec, and in the script the state"
+
+
+def test_very_many_different_jobs_take_several_calls(queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call of the script judges a bounded number of jobs; further calls give the reasons of the rest."""
+    serve(queue, *(make_offer(f"GPU-{number}") for number in range(99)))
+    for number in range(100):
+        queue.requests.submit(make_spec(mem_bytes=15 * GIB + number * 64 * MIB))
+    calls = []
+    run = queue.store.scripts.run
+    monkeypatch.setattr(queue.store.scripts, "run", lambda act, *args: calls.append(len(args)) or run(act, *args))
+
+    assert {WaitReason.MEMORY: 100} == reasons(queue)
+    assert [80, 60, 40, 20] == calls, "each call judges 20 jobs on 99 devices; the first was part of the page"

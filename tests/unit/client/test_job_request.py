@@ -1,0 +1,158 @@
+"""Tests that hold everything that lists the values of a request to `JobRequest`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import fields
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gpuqueue.cli.commands.edit import edit
+from gpuqueue.cli.commands.retry import retry
+from gpuqueue.cli.commands.run import run
+from gpuqueue.cli.commands.submit import submit
+from gpuqueue.client.jobs import Jobs
+from gpuqueue.client.submit import spec_of
+from gpuqueue.codec import decode_spec, encode_spec
+from gpuqueue.history.columns import spec_columns
+from gpuqueue.model.git import Checkout
+from gpuqueue.model.job import Account, JobSpec
+from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.terminal_size import Window
+from gpuqueue.settings.settings import Settings
+
+REQUEST = [each.name for each in fields(JobRequest)]
+EDIT = [each.name for each in fields(JobEdit)]
+#: For each field of a request, a value that no default gives. Those in NEEDS need others beside them.
+SAMPLES: dict[str, Any] = {
+    "command": ["sleep", "1"],
+    "args": ["--lr", "1"],
+    "mem": "2G",
+    "gpus": 2,
+    "device": "cpu",
+    "device_type": "A100",
+    "exclusive": True,
+    "preference": "pack",
+    "time_limit": "1h",
+    "signal": "USR1@120",
+    "name": "other",
+    "env": ["LR=1"],
+    "cwd": "/tmp",
+    "level": "high",
+    "pool": "big",
+    "requeue": False,
+    "cap": False,
+    "pty": Window(columns=80, rows=24),
+    "warm": True,
+    "python": "/bin/sh",
+    "after": "12:any",
+    "begin": "2030-01-01",
+    "hold": True,
+    "dedupe": "key",
+    "retries": 3,
+    "retry_on": "lost",
+    "on_end": "team",
+    "on_fail": "team",
+    "array": "0-3",
+    "sweep": ["lr=1,2"],
+    "at_once": 2,
+    "tags": ["baseline"],
+    "git": True,
+    "separate_stderr": True,
+}
+NEEDS: dict[str, dict[str, Any]] = {
+    "args": {"command": "train.py"},
+    "python": {"command": "train.py"},
+    "signal": {"time_limit": "2h"},
+    "retry_on": {"retries": 3},
+    "at_once": {"array": "0-3"},
+}
+#: The fields of a spec that come from the submitting process, from a retry or from a later version.
+NOT_REQUESTED = {"account", "umask", "retry_of", "snapshot", "script"}
+CHECKOUT = Checkout(commit="a" * 40, branch="main", dirty=False)
+#: Columns of a job with another name than their field of the spec.
+COLUMNS = {
+    **dict.fromkeys(("user_name", "user_uid", "submit_host"), "account"),
+    "command": "argv",
+    "priority": "level",
+    "spec": "",
+}
+#: Keys of the JSON of a spec with another name than the field.
+JSON = {"priority": "level"}
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
+    """Return a connection without a store, in a git checkout with a script."""
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gpuqueue.client.submit.CheckoutLook", lambda _: SimpleNamespace(seen=lambda: CHECKOUT))
+    environ = {"CONFIG": "/dev/null", "STATE_DIR": str(tmp_path), "NOTIFY": "team=json://x", "GIT": "false"}
+    return SimpleNamespace(
+        settings=Settings.load({f"GPUQUEUE_{name}": value for name, value in environ.items()}),
+        queue=SimpleNamespace(senders=SimpleNamespace(all=list)),
+        account=Account(name="ada", uid=1, host="nodeA"),
+    )
+
+
+def spec(site: Any, **asked: Any) -> JobSpec:
+    """Return the spec of a request with these values."""
+    return spec_of(site, JobRequest(**{"command": ["true"], "mem": "1G", **asked}))
+
+
+def changed(site: Any, name: str) -> set[str]:
+    """Return the fields of the spec that differ with a value for *name*."""
+    needs = NEEDS.get(name, {})
+    before, after = spec(site, **needs), spec(site, **{**needs, name: SAMPLES[name]})
+    assert after == decode_spec(encode_spec(after)), name
+    found = {each.name for each in fields(JobSpec) if getattr(before, each.name) != getattr(after, each.name)}
+    for column in spec_columns(after, ""):
+        assert COLUMNS.get(column, column) in {"", *(each.name for each in fields(JobSpec))}, column
+    differ = {key for key, value in spec_columns(after, "").items() if value != spec_columns(before, "")[key]}
+    assert {COLUMNS.get(column, column) for column in differ} <= found
+    return found
+
+
+def test_the_methods_take_the_fields_of_a_request() -> None:
+    """`submit` and `edit` show all their arguments to `help` and to editors. All of an edit can be requested too."""
+    assert ["self", *REQUEST] == [*inspect.signature(Jobs.submit).parameters]
+    assert ["self", "job", *EDIT] == [*inspect.signature(Jobs.edit).parameters]
+    assert {*EDIT} <= {*REQUEST}
+    assert {*inspect.signature(Jobs.retry).parameters} - {"self", "job", "found"} <= {*REQUEST}
+
+
+def test_each_field_is_explained() -> None:
+    """The docstring explains each field, in the order of the fields."""
+    lines = inspect.getdoc(JobRequest) or ""
+    assert REQUEST == [
+        line.split(":")[0].strip() for line in lines.splitlines() if line[:4] == " " * 4 and line[4] != " "
+    ]
+
+
+def test_the_options_are_the_fields_of_a_request() -> None:
+    """Each field has an option with its name. Some fields have an option for each of their values."""
+    words = {"command", "args"}
+    asked = {each.name for each in submit.params}
+    assert {*REQUEST} - words - {"preference"} == asked - {"script", "spread", "pack"}
+    assert asked - {"at_once"} == {each.name for each in run.params}
+    flags = {"spread", "pack", "none", "alone", "shared", "job_id"}
+    assert {*EDIT} - {"preference", "exclusive"} == {each.name for each in edit.params} - flags
+    assert {each.name for each in retry.params} - {"ids"} <= {*REQUEST}
+
+
+def test_each_field_reaches_the_spec_and_its_json(site: Any) -> None:
+    """Each field of a request changes the spec. Each field of the spec is requested or known, and is in its JSON."""
+    assert [*SAMPLES] == REQUEST
+    found = {name: changed(site, name) for name in REQUEST}
+    assert [] == [name for name, differ in found.items() if not differ]
+
+    seen = set().union(*found.values())
+    assert {each.name for each in fields(JobSpec)} - NOT_REQUESTED == seen - NOT_REQUESTED
+    whole = spec(site, tags=["a"], retries=1, on_end="team", after="12", warm=True, separate_stderr=True, git=True)
+    keys = {JSON.get(key, key) for key in json.loads(encode_spec(whole))}
+    assert {each.name for each in fields(JobSpec)} - keys == {"retry_of"}
+    assert keys - {each.name for each in fields(JobSpec)} == {"v"}

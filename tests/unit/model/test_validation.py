@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.codec import decode_spec, encode_spec
+from gpuqueue.errors import BadRequest, JobNotFound
+from gpuqueue.model import times, validation
+from gpuqueue.model.dependencies import Condition, Dependency, Waits
+from gpuqueue.model.retries import Retries, RetryOn
+
+NOW = datetime(2026, 11, 1, 15, 0, tzinfo=timezone.utc).astimezone()
+
+
+def test_a_time_to_begin_is_written_in_many_ways() -> None:
+    """A begin time is a delay from now, a time of day, or a date in local time."""
+    two_hours = NOW + timedelta(hours=2)
+    assert two_hours == times.begin("2h", now=NOW) == times.begin("now+2h", now=NOW)
+    in_a_minute = NOW + timedelta(minutes=1)
+    assert in_a_minute == times.begin(in_a_minute.strftime("%H:%M"), now=NOW)
+    a_minute_ago = NOW - timedelta(minutes=1)
+    tomorrow = times.begin(a_minute_ago.strftime("%H:%M"), now=NOW)
+    assert tomorrow is not None
+    assert timedelta(hours=22) < tomorrow - NOW < timedelta(hours=25)
+    assert datetime(2026, 12, 24).astimezone() == times.begin("2026-12-24", now=NOW)
+    assert datetime(2026, 12, 24, 8, tzinfo=timezone.utc) == times.begin("2026-12-24T08:00+00:00", now=NOW)
+
+
+@pytest.mark.parametrize("past", ["now", "none", "2020-01-01", NOW - timedelta(days=1), None])
+def test_what_has_been_means_at_once(past: object) -> None:
+    """A time in the past means now, as in Slurm."""
+    assert times.begin(past, now=NOW) is None
+
+
+@pytest.mark.parametrize(
+    "strange",
+    ["", "soon", "24:00", "16:60", "now+", "-2h", "9999999999h", "2036-12-01", 5, datetime(2030, 1, 1)],  # noqa: DTZ001 - naive on purpose
+)
+def test_what_is_no_time_is_refused(strange: object) -> None:
+    """An invalid time raises `BadRequest`."""
+    with pytest.raises(BadRequest):
+        times.begin(strange, now=NOW)
+
+
+def test_dependencies_are_written_in_many_ways() -> None:
+    """Dependencies are one or many, as numbers or text. A repeated dependency counts once."""
+    assert (
+        (Dependency(12),)
+        == validation.dependencies(12)
+        == validation.dependencies("12")
+        == validation.dependencies(["12:ok", 12])
+    )
+    wanted = (Dependency(12, Condition.ANY), Dependency(13, Condition.FAIL))
+    assert wanted == validation.dependencies("12:any,13:fail") == validation.dependencies(["12:any", "13:fail"])
+    for strange in ("", "0", "12:", ":ok", "12,", 0, True, [None], b"12", "9" * 17):
+        with pytest.raises((BadRequest, JobNotFound)):
+            validation.dependencies(strange)
+
+
+def test_a_spec_keeps_its_waits_and_retries() -> None:
+    """A spec keeps its waits and retries through the codec."""
+    waits = Waits(after=(Dependency(3, Condition.FAIL),), begin_at=NOW, hold=True, dedupe="k")
+    spec = make_spec(waits=waits, retries=Retries(times=2, on=(RetryOn.OUT_OF_MEMORY,)))
+
+    assert spec == decode_spec(encode_spec(spec))
+    assert "waits" not in encode_spec(make_spec())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"after": [3]},
+        {"after": (3,)},
+        {"after": (Dependency(3), Dependency(3, Condition.ANY))},
+        {"after": tuple(Dependency(each) for each in range(1, 1002))},
+        {"begin_at": datetime(2030, 1, 1)},  # noqa: DTZ001 - naive on purpose
+        {"begin_at": "2h"},
+        {"hold": 1},
+        {"dedupe": ""},
+        {"dedupe": 5},
+    ],
+)
+def test_waits_that_nothing_could_keep_are_refused(changes: dict[str, object]) -> None:
+    """Invalid waits are refused before anything is queued."""
+    with pytest.raises(BadRequest):
+        Waits(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"times": -1}, {"times": True}, {"times": 1.0}, {"times": 101}, {"on": ()}, {"on": ("lost",)}]
+)
+def test_retries_that_nobody_could_count_are_refused(changes: dict[str, object]) -> None:
+    """Invalid retries are refused before anything is queued."""
+    with pytest.raises(BadRequest):
+        Retries(**{"times": 1, **changes})  # type: ignore[arg-type]

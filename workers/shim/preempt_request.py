@@ -1,0 +1,44 @@
+"""The file that requests the preemption of a run. The job can read it too. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The file in the run directory.
+NAME = "preempt.json"
+NEVER = float("inf")
+
+
+class PreemptRequest:
+    """A preemption request.
+
+    ``until_s`` is when the run must have ended, on the host's monotonic clock, in seconds; infinite while there is no
+    request. ``by`` is the id of the job that preempts the run. *grace_s* applies if the file cannot be parsed.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self._grace_s = grace_s
+        self.until_s = NEVER
+        self.by = ""
+        #: Whether SIGTERM was sent to all of the job's processes.
+        self.signalled = False
+
+    def poll(self, read: Callable[[str], str | None]) -> bool:
+        """Return whether the run is being preempted; *read* returns the text of a file, None if it is missing."""
+        text = read(NAME) if self.until_s == NEVER else None
+        if text is not None:
+            try:
+                plain = json.loads(text)
+                self.until_s, self.by = float(plain["until_s"]), str(int(plain["by"]))
+            except (ValueError, KeyError, TypeError):
+                self.until_s = time.monotonic() + self._grace_s
+        return self.until_s < NEVER
+
+    def left_s(self) -> float:
+        """Return how many seconds the job has left to end by itself."""
+        return max(0.0, self.until_s - time.monotonic())
