@@ -25,7 +25,7 @@ from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.text.units import GIB, MIB
 from workers.devices.select import choose
 from workers.measure.active_runs import LiveRun, LiveRuns
-from workers.measure.monitor import DeviceMonitor
+from workers.measure.monitor import MOMENT_S, DeviceMonitor
 from workers.measure.sampler import Sampler
 from workers.run.directory import RunDir
 from workers.run.values import Held
@@ -47,14 +47,18 @@ def main(uuid: str, place: str) -> None:
     runs = LiveRuns()
     runs.add(run)
     settings, clock = Settings.load({"GPUQUEUE_STATE_DIR": place}), SystemClock()
-    sampler = Sampler(DeviceMonitor(settings, backend, runs, clock), runs, clock)
+    monitor = DeviceMonitor(settings, backend, runs, clock)
+    sampler = Sampler(monitor, runs, clock)
     cost_us = {
         "memory, second version": cost(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)),
         "process list": cost(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)),
         "utilisation": cost(lambda: pynvml.nvmlDeviceGetUtilizationRates(card)),
         "temperature": cost(lambda: pynvml.nvmlDeviceGetTemperature(card, pynvml.NVML_TEMPERATURE_GPU)),
-        "a look of the sampler": cost(sampler.sample),
+        "a sample of the monitor": cost(lambda: monitor.sample(device)),
     }
+    for _ in range(2):
+        time.sleep(2 * MOMENT_S)  # a younger sample would be used again
+        sampler.sample()
     json.dump({"cost_us": cost_us, "samples": run.meter(uuid).samples, "used_bytes": run.observed()[uuid]}, sys.stdout)
 
 
