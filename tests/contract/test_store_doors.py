@@ -10,6 +10,7 @@ import subprocess
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -435,8 +436,8 @@ def test_a_store_that_is_not_there(by: Connect, tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     for url in (f"unix://{tmp_path / 'none'}", f"redis://127.0.0.1:{port}", "redis://no-such-host.invalid"):
-        with pytest.raises(StoreUnreachable, match="is it running"):
-            JobQueue(url, by=by).epoch()
+        with pytest.raises(StoreUnreachable, match="is it running"), closing(JobQueue(url, by=by)) as other:
+            other.epoch()
 
 
 @pytest.mark.parametrize("passed", [0, 1, 2, 40])
@@ -599,8 +600,8 @@ def test_what_is_wrong_with_a_secure_line_is_said(
     _, plain = relayed()
 
     def said(url: str) -> str:
-        with pytest.raises(StoreUnreachable) as raised:
-            JobQueue(url, by=by).epoch()
+        with pytest.raises(StoreUnreachable) as raised, closing(JobQueue(url, by=by)) as other:
+            other.epoch()
         return str(raised.value)
 
     assert "its certificate is not trusted: name the authority that signed it in the address" in said(secure)
@@ -628,8 +629,8 @@ def test_a_certificate_that_nobody_vouches_for(
     context.load_cert_chain(made, key)
     _, url = relayed(context)
     for address in (url, f"{url}?ssl_ca_certs={made}", f"{url}?ssl_ca_certs={tmp_path / 'none'}"):
-        with pytest.raises(StoreUnreachable):
-            JobQueue(address, by=by).epoch()
+        with pytest.raises(StoreUnreachable), closing(JobQueue(address, by=by)) as other:
+            other.epoch()
 
 
 def test_the_library_has_what_the_small_door_does_not_know(start_store: StartStore) -> None:
@@ -648,8 +649,8 @@ def test_the_library_has_what_the_small_door_does_not_know(start_store: StartSto
 
 def test_an_address_keeps_its_password_to_itself(by: Connect) -> None:
     """Error messages do not contain the password of the URL, because other people may see them."""
-    with pytest.raises(StoreUnreachable) as caught:
-        JobQueue("redis://gq:hush@127.0.0.1:1/0", by=by).epoch()
+    with closing(JobQueue("redis://gq:hush@127.0.0.1:1/0", by=by)) as other, pytest.raises(StoreUnreachable) as caught:
+        other.epoch()
 
     assert "hush" not in str(caught.value)
     assert urlsplit("redis://gq:hush@127.0.0.1:1/0").hostname in str(caught.value)

@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from time import monotonic
 
@@ -28,7 +29,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(state), "GPUQUEUE_CONFIG": os.devnull})
     store = EmbeddedStore(settings)
     store.start()
-    JobQueue(settings.redis_url).recovery.open(0)
+    with closing(JobQueue(settings.redis_url)) as other:
+        other.recovery.open(0)
     yield settings
     store.stop()
 
@@ -114,7 +116,8 @@ def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatc
     assert EmbeddedStore(own).start()
 
     assert monotonic() - began_s > embedded.START_TIMEOUT_S, "it was there at once: nothing was tried"
-    assert JobQueue(own.redis_url).epoch() is not None
+    with closing(JobQueue(own.redis_url)) as other:
+        assert other.epoch() is not None
 
 
 def test_a_server_whose_last_thread_is_still_ending_is_waited_for(

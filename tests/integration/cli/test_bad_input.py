@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -225,8 +226,9 @@ def test_a_store_that_belongs_to_somebody_else_is_said_so(tmp_path: Path) -> Non
         assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return
     (tmp_path / "closed").mkdir(mode=0)
-    with pytest.raises(StoreUnreachable, match="you may not use the store"):
-        JobQueue(f"unix://{tmp_path / 'closed' / 'store.sock'}").epoch()
+    queue = closing(JobQueue(f"unix://{tmp_path / 'closed' / 'store.sock'}"))
+    with queue as other, pytest.raises(StoreUnreachable, match="you may not use the store"):
+        other.epoch()
 
 
 def _refused_as_nobody(tmp_path: Path) -> int:

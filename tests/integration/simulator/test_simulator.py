@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -350,11 +351,12 @@ def test_a_scratch_store_is_gone_with_its_directory() -> None:
     """A scratch store ends with its context, and its directory is removed."""
     with scratch_store() as url:
         directory = Path(url.removeprefix("unix://")).parent
-        assert JobQueue(url).epoch() is None
+        with closing(JobQueue(url)) as other:
+            assert other.epoch() is None
         assert directory.exists()
     assert not directory.exists()
-    with pytest.raises(StoreUnreachable):
-        JobQueue(url).epoch()
+    with pytest.raises(StoreUnreachable), closing(JobQueue(url)) as other:
+        other.epoch()
 
 
 def test_a_scratch_store_dies_with_who_started_it() -> None:
@@ -366,13 +368,15 @@ def test_a_scratch_store_dies_with_who_started_it() -> None:
     with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         url = owner.stdout.readline().strip()
-        assert JobQueue(url).epoch() is None
+        with closing(JobQueue(url)) as other:
+            assert other.epoch() is None
         os.kill(owner.pid, signal.SIGKILL)
         owner.wait(30)
 
     def gone() -> bool:
         try:
-            JobQueue(url).epoch()
+            with closing(JobQueue(url)) as other:
+                other.epoch()
         except StoreUnreachable:
             return True
         return False
