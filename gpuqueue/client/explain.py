@@ -48,6 +48,7 @@ def why(connection: Connection, job: int | str) -> Why:
         preempts=parse_preempt(settings.preempt).get(asked.spec.level, ()),
         preempt_after_s=settings.preempt_after_s,
         preempt_grace_s=settings.preempt_grace_s,
+        external_half_life_s=settings.external_half_life_s,
     )
 
 

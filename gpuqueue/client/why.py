@@ -54,6 +54,8 @@ class Why:
     preempts: tuple[Level, ...] = ()
     preempt_after_s: float = 0.0
     preempt_grace_s: float = 0.0
+    #: Time after which half of the memory that an external process has freed still counts, in seconds.
+    external_half_life_s: float | None = None
 
     def silent_s(self, device: str) -> float | None:
         """Return how long the worker of *device*, a UUID, has been silent, in seconds, or None if it is not."""

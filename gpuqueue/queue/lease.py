@@ -57,12 +57,21 @@ class BrokenClaim(Unreadable):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExternalProcess:
-    """An external process on a device. Unknown values are None."""
+    """An external process on a device. Unknown values are None.
+
+    ``held_bytes`` is what it uses now. ``counted_bytes`` is that and a part of what it has freed lately.
+    """
 
     pid: int
     held_bytes: int | None
     user: str | None
     command: str | None
+    counted_bytes: int | None = None
+
+    @property
+    def freed_bytes(self) -> int:
+        """Return the bytes that still count although the process has freed them."""
+        return max(0, (self.counted_bytes or 0) - (self.held_bytes or 0))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -301,6 +301,7 @@ def _external(plain: object) -> ExternalProcess:
     return ExternalProcess(
         pid=fields.whole("pid"),
         held_bytes=fields.whole_or_none("held_bytes"),
+        counted_bytes=fields.whole_or_none("counted_bytes"),
         user=fields.text_or_none("user"),
         command=fields.text_or_none("command"),
     )

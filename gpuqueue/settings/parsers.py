@@ -151,6 +151,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "devices": str,
     "pool": _pool,
     "headroom_bytes": _size_or_zero,
+    "external_half_life_s": _duration_or_none,
     "slots": _positive,
     "slots_on": _slots_on,
     "default_mem_bytes": parse_bytes,

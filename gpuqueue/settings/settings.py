@@ -72,6 +72,8 @@ class Settings:
     pool: str = ""
     #: Headroom on every device: memory that is not allocated to jobs.
     headroom_bytes: int = 512 * 2**20
+    #: Time after which half of the memory that an external process has freed still counts; None: none of it counts.
+    external_half_life_s: float | None = 60.0
     #: Most jobs at a time on one device.
     slots: int = 8
     #: Like ``slots``, for devices of some models, such as ``T4=2, 1g.5gb=1``; the first that fits a device counts.

@@ -1,41 +1,37 @@
-"""The memory of external processes on a device, now and at their recent peak. Pure."""
+"""The memory of external processes on a device: what they use now, and what they freed a moment ago. Pure."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Mapping
-
-#: How long the peak of an external process counts, in seconds. A notebook that frees its memory between two cells
-#: soon needs it again, so a job must not take it.
-REMEMBER_S = 300.0
 
 
 class ExternalProcesses:
-    """Remembers the recent peak of each external process on one device, for as long as the process lives."""
+    """Counts the memory of each external process on one device, for as long as the process lives.
 
-    def __init__(self, remember_s: float = REMEMBER_S) -> None:
-        self._remember_s = remember_s
-        #: The samples of each process that still count, ordered by time. The sizes decrease, so the first is the peak.
-        self._looks: dict[int, deque[tuple[float, int]]] = {}
+    A notebook that frees its memory between two cells soon needs it again, so a job should not take it at once. What a
+    process has freed therefore goes on to count, and half of that after each *half_life_s*. None: it does not count.
+    """
+
+    def __init__(self, half_life_s: float | None) -> None:
+        self._half_life_s = half_life_s
+        #: The bytes that count for each process.
+        self._counted: dict[int, float] = {}
+        self._at_s = 0.0
 
     def note(self, processes: Mapping[int, int | None], ours: Collection[int], now_s: float) -> dict[int, int]:
-        """Record a sample of all *processes*, and return the recent peak of each external process, in bytes.
+        """Record a sample of all *processes*, and return the bytes that count for each external process.
 
         The result has no entry for a process whose memory the driver does not report. Its memory is part of the
         device's used bytes.
         """
-        held = {pid: used for pid, used in processes.items() if pid not in ours and used is not None}
-        self._looks = {pid: self._with(self._looks.get(pid, deque()), used, now_s) for pid, used in held.items()}
-        return {pid: looks[0][1] for pid, looks in self._looks.items()}
-
-    def _with(self, looks: deque[tuple[float, int]], used: int, now_s: float) -> deque[tuple[float, int]]:
-        """Add a sample. Drop older samples that are not larger, since they cannot be the peak, and expired samples."""
-        while looks and looks[-1][1] <= used:
-            looks.pop()
-        looks.append((now_s, used))
-        while now_s - looks[0][0] > self._remember_s:
-            looks.popleft()
-        return looks
+        left = 0.0 if self._half_life_s is None else 0.5 ** ((now_s - self._at_s) / self._half_life_s)
+        self._at_s = now_s
+        self._counted = {
+            pid: used + left * max(0.0, self._counted.get(pid, 0.0) - used)
+            for pid, used in processes.items()
+            if pid not in ours and used is not None
+        }
+        return {pid: int(counted) for pid, counted in self._counted.items()}
 
 
 def external_bytes(
@@ -46,13 +42,13 @@ def external_bytes(
     external_processes: Mapping[int, int],
     leased: int,
 ) -> int:
-    """Return the bytes of a device that anything but this host's runs uses now or used recently.
+    """Return the bytes of a device that count for anything but this host's runs.
 
     Args:
         used: Bytes that are not free, as the device reports them.
         processes: Bytes used by each process on the device; None where the driver does not report them.
         ours: The pids of the runs of this host, of all its workers.
-        external_processes: The recent peak of each external process (:meth:`ExternalProcesses.note`).
+        external_processes: The bytes that count for each external process (:meth:`ExternalProcesses.note`).
         leased: The sum of the leases of the runs whose memory the driver does not report.
 
     """

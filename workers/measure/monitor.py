@@ -35,10 +35,10 @@ MOMENT_S = 0.05
 class _Latest:
     """The latest sample of one device. The lock is held while the device is sampled."""
 
+    external_processes: ExternalProcesses
     lock: threading.Lock = field(default_factory=threading.Lock)
     sample: Sample | None = None
     health: tuple[float, Health] | None = None
-    external_processes: ExternalProcesses = field(default_factory=ExternalProcesses)
 
 
 class DeviceMonitor:
@@ -53,7 +53,8 @@ class DeviceMonitor:
         self._runs = runs
         self._clock = clock
         self.devices = {device.uuid: device for device in backend.devices()}
-        self._latest = {uuid: _Latest() for uuid in self.devices}
+        half_life_s = settings.external_half_life_s
+        self._latest = {uuid: _Latest(ExternalProcesses(half_life_s)) for uuid in self.devices}
         #: The claims of other workers' runs, by token. A claim never changes.
         self._claims: dict[str, Held] = {}
 
@@ -116,15 +117,15 @@ class DeviceMonitor:
         reading = self._backend.reading(device)
         runs = self._runs_on(device, reading)
         ours = frozenset[int]().union(*(run.pids for run in runs))
-        peaks = external_processes.note(reading.processes, ours, began_s)
-        unreported = {pid: None for pid, held in reading.processes.items() if held is None and pid not in ours}
+        counted = external_processes.note(reading.processes, ours, began_s)
+        others = sorted(pid for pid in reading.processes if pid not in ours)
         sample = Sample(
             device=device,
             began_s=began_s,
             reading=reading,
             runs=runs,
-            peaks=peaks,
-            external_processes=tuple(described(pid, held) for pid, held in sorted({**unreported, **peaks}.items())),
+            counted=counted,
+            external_processes=tuple(described(pid, reading.processes[pid], counted.get(pid)) for pid in others),
         )
         for run in self._runs.all():
             run.note(sample)
@@ -189,7 +190,7 @@ class DeviceMonitor:
         return claimed_at is not None and self._clock.now() - claimed_at <= lease
 
 
-def described(pid: int, held_bytes: int | None) -> ExternalProcess:
+def described(pid: int, held_bytes: int | None, counted_bytes: int | None = None) -> ExternalProcess:
     """Return the external process *pid*. User and command are None if it has ended or is in another pid namespace."""
     process = Path(f"/proc/{pid}")
     try:
@@ -201,7 +202,7 @@ def described(pid: int, held_bytes: int | None) -> ExternalProcess:
         command = b" ".join(words).decode(errors="replace")[:200] or None
     except OSError:
         command = None
-    return ExternalProcess(pid=pid, held_bytes=held_bytes, user=user, command=command)
+    return ExternalProcess(pid=pid, held_bytes=held_bytes, counted_bytes=counted_bytes, user=user, command=command)
 
 
 @cache

@@ -28,13 +28,13 @@ class RunOnDevice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
-    """One sample. ``began_s`` is on the host's monotonic clock; ``peaks`` are recent peaks of external processes."""
+    """One sample. ``began_s`` is on the host's monotonic clock; ``counted`` are the bytes of each external process."""
 
     device: Device
     began_s: float
     reading: Reading
     runs: tuple[RunOnDevice, ...]
-    peaks: Mapping[int, int]
+    counted: Mapping[int, int]
     external_processes: tuple[ExternalProcess, ...]
 
     def measured(self, token: str) -> RunOnDevice | None:
@@ -55,7 +55,7 @@ class Sample:
     @property
     def external_bytes(self) -> int:
         """Return the bytes that anything but this host's runs uses now or used recently."""
-        return self._external_bytes(self.peaks)
+        return self._external_bytes(self.counted)
 
     @property
     def allocated_bytes(self) -> int:

@@ -34,6 +34,8 @@ def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             who = f"{plain(external.user or 'somebody')}, pid {external.pid}"
             what = short(external.command or "cannot be seen", 60)
             held = "unknown" if external.held_bytes is None else format_bytes(external.held_bytes)
+            if external.freed_bytes:
+                held += f" now, {format_bytes(external.counted_bytes)} counted"
             label = render.device_label(each.device)
             yield f"external process on {plain(each.host)} device {label}: {held}  {who}  {what}"
 

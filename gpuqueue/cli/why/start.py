@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from gpuqueue.cli.why.drained import resume_words
@@ -135,8 +136,30 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         return f"not before the worker of {' or '.join(silent)} is heard again: see gpuqueue status there"
     return (
         resume_words(found, possible)
+        or _once_freed_memory_is_free(found, possible)
         or "cannot say: as things stand, no device that serves now will ever have the room"
     )
+
+
+def _once_freed_memory_is_free(found: Why, possible: Sequence[Verdict]) -> str:
+    """Return when a job has room that only the memory keeps out which external processes have freed lately, or ''.
+
+    Of that memory a half counts after each half-life (see :mod:`workers.measure.external_processes`).
+    """
+    half_life_s, waits = found.external_half_life_s, []
+    if half_life_s is None:
+        return ""
+    for each in possible:
+        status = found.devices.get(each.device)
+        freed_bytes = sum(other.freed_bytes for other in status.external_processes) if status is not None else 0
+        lacking_bytes = found.job.spec.mem_bytes - each.available_bytes
+        if each.obstacle is Obstacle.MEMORY and 0 < lacking_bytes < freed_bytes:
+            waits.append((math.log2(freed_bytes / (freed_bytes - lacking_bytes)) * half_life_s, each.device))
+    if len(waits) < found.job.spec.gpus:
+        return ""
+    wait_s, device = sorted(waits)[found.job.spec.gpus - 1]
+    when = f"in about {format_duration(max(1.0, wait_s))} on {label(found, device)}"
+    return f"{when}, if the external processes there do not take again what they have just freed"
 
 
 def _kept_from(found: Why, possible: Sequence[Verdict]) -> set[int]:

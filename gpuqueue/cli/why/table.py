@@ -149,6 +149,8 @@ def _takers(found: Why, verdict: Verdict, *, external_processes: bool = True) ->
         who = ", ".join(
             f"{short(each.user or '?', 12)} {short(each.command or '?')}" for each in status.external_processes
         )
-        yield f"external {format_bytes(status.external_bytes)}" + (f" ({who})" if who else "")
+        freed_bytes = sum(each.freed_bytes for each in status.external_processes)
+        freed = f", {format_bytes(freed_bytes)} of it freed a moment ago" if freed_bytes else ""
+        yield f"external {format_bytes(status.external_bytes)}{freed}" + (f" ({who})" if who else "")
     if status.headroom_bytes > 0:
         yield f"headroom {format_bytes(status.headroom_bytes)}"

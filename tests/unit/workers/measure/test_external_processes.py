@@ -8,36 +8,47 @@ from hypothesis import strategies as st
 from workers.measure.external_processes import ExternalProcesses, external_bytes
 
 
-def test_a_notebook_is_remembered_at_its_peak_for_a_while() -> None:
-    """An external process counts at its peak for five minutes.
+def test_freed_memory_counts_by_half_less_each_minute() -> None:
+    """A notebook that freed 16 of its 18 GB may take them again soon, and less likely with each minute.
 
-    A notebook that freed 8 may take them again. After five minutes it counts at its use.
+    Regression: its peak counted in full for five minutes. Jobs of 16 GB waited beside 22 GB that were free.
     """
-    external_processes = ExternalProcesses(remember_s=300)
+    external_processes = ExternalProcesses(half_life_s=60)
 
     counted = [
-        external_processes.note({7: used}, (), now_s)[7] for now_s, used in ((0, 10), (10, 2), (300, 3), (301, 3))
+        external_processes.note({7: used}, (), now_s)[7] for now_s, used in ((0, 18), (60, 2), (120, 2), (180, 2))
     ]
 
-    assert [10, 10, 10, 3] == counted
+    assert [18, 10, 6, 4] == counted
 
 
-def test_the_largest_of_the_last_minutes_is_remembered_and_not_the_last_record() -> None:
-    """The largest use within the last minutes counts.
+def test_more_than_before_counts_at_once() -> None:
+    """A process that grows counts with what it has, whatever it had before."""
+    external_processes = ExternalProcesses(half_life_s=60)
 
-    A notebook that used 20 long ago and 15 recently counts with 15.
-    """
-    external_processes = ExternalProcesses(remember_s=300)
-    looks = ((0, 20), (100, 15), (299, 15), (301, 1), (598, 2), (600, 1))
+    assert [10, 30] == [external_processes.note({7: used}, (), now_s)[7] for now_s, used in ((0, 10), (1, 30))]
 
-    counted = [external_processes.note({7: used}, (), now_s)[7] for now_s, used in looks]
 
-    assert [20, 20, 20, 15, 15, 2] == counted
+@given(st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 2**40)), min_size=1))
+def test_never_less_counts_than_is_used(steps: list[tuple[float, int]]) -> None:
+    """What is counted is at least what is used now, and at most the most that was ever used."""
+    external_processes, now_s = ExternalProcesses(half_life_s=60), 0.0
+    for number, (passed_s, used) in enumerate(steps):
+        now_s += passed_s
+        counted = external_processes.note({7: used}, (), now_s)[7]
+        assert used <= counted <= max(before for _, before in steps[: number + 1])
+
+
+def test_without_a_half_life_only_the_present_counts() -> None:
+    """A site where external processes do not come back may count only what they use now."""
+    external_processes = ExternalProcesses(half_life_s=None)
+
+    assert [18, 2] == [external_processes.note({7: used}, (), now_s)[7] for now_s, used in ((0, 18), (1, 2))]
 
 
 def test_a_stranger_that_is_gone_is_forgotten_at_once() -> None:
     """An ended external process is forgotten at once. A later process with the same pid starts without a history."""
-    external_processes = ExternalProcesses()
+    external_processes = ExternalProcesses(60)
     external_processes.note({7: 10}, (), 0.0)
 
     assert {} == external_processes.note({}, (), 1.0)
@@ -49,7 +60,7 @@ def test_our_own_processes_and_silent_ones_are_no_named_strangers() -> None:
 
     Unknown memory is already in the used bytes.
     """
-    assert {9: 3} == ExternalProcesses().note({7: 5, 8: None, 9: 3}, {7}, 0.0)
+    assert {9: 3} == ExternalProcesses(60).note({7: 5, 8: None, 9: 3}, {7}, 0.0)
 
 
 def foreign(**changes: Any) -> int:

@@ -69,7 +69,7 @@ def looked_at(run: LiveRun, *used: int) -> bool:
             began_s=0.0,
             reading=Reading(total_bytes=24 * GIB, free_bytes=24 * GIB - each, processes={7: each}),
             runs=(share,),
-            peaks={},
+            counted={},
             external_processes=(),
         )
         enforce_limit(run, sample)
