@@ -6,13 +6,13 @@ Each method calls a function of the module that is named by what it holds: ``sub
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.fields import from_fields, then_from_fields
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job import Job, JobSpec, JobState
 
 if TYPE_CHECKING:
     from gpuqueue.client import changes, edit, explain, marks, notifications, reads, retry, selection, submit, wait
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gpuqueue.errors import Unreachable
     from gpuqueue.model import job_edit, job_request
     from gpuqueue.model.event import Event
-    from gpuqueue.model.job import Level
     from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_page import Listing
     from gpuqueue.model.job_request import JobRequest
@@ -74,25 +73,42 @@ class Jobs:
         self,
         job: int | str,
         *,
-        mem: str | int | None = None,
-        time_limit: str | float | None = None,
-        level: Level | str | None = None,
+        args: Sequence[str] | None = None,
+        env: Mapping[str, str] | Sequence[str] | None = None,
         found: Callable[[Job], None] | None = None,
+        **changes: Any,
     ) -> Job:
         """Submit the request of an ended job as a new job, and return the new job.
 
         The new job has the command, directory and environment of the first submission, and belongs to this account.
         It has no dependencies and no earliest start. For an array, or a part of one, the new job is an array of the
-        members that failed or were lost. None keeps the old value of *mem*, *time_limit* and *level*. *found* is that
-        of :meth:`submit_request`.
+        members that failed or were lost. *args* replace the arguments of the script, and *env* is added to the
+        environment. The other arguments are fields of JobEdit, such as *mem*. *found* is that of
+        :meth:`submit_request`.
 
         Raises:
             Refused: the job has not ended, no member failed, or a limit forbids the new job.
+            BadRequest: *args* are given for a job that runs no script, or a change is malformed.
             Unreadable: the job's request cannot be read any more.
             Impossible: see :meth:`submit`.
 
         """
-        return retry.retry(self._connection, job, mem=mem, time_limit=time_limit, level=level, found=found)
+        return self.submit_spec(self.spec_again(job, args=args, env=env, **changes), found=found)
+
+    def spec_again(
+        self,
+        job: int | str,
+        *,
+        args: Sequence[str] | None = None,
+        env: Mapping[str, str] | Sequence[str] | None = None,
+        **changes: Any,
+    ) -> JobSpec:
+        """Return what :meth:`retry` would submit, with the same arguments and errors."""
+        return retry.spec_again(self._connection, job, job_edit.JobEdit(**changes), args=args, env=env)
+
+    def submit_spec(self, spec: JobSpec, *, found: Callable[[Job], None] | None = None) -> Job:
+        """Submit the *spec* of :meth:`spec_again`."""
+        return submit.queued(self._connection, spec, found)
 
     def get(self, job: int | str) -> Job:
         """Return the current state of a job."""

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
+from gpuqueue.client.devices import uuids_of
+from gpuqueue.client.edit import change_of
 from gpuqueue.client.selection import may_change
-from gpuqueue.client.submit import queued
 from gpuqueue.client.wait import recorded
 from gpuqueue.errors import BadRequest, Refused, Unreadable
 from gpuqueue.model import validation
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
-from gpuqueue.model.job import Job, JobState, Level
+from gpuqueue.model.job import Job, JobSpec, JobState
 from gpuqueue.system.git_checkout import CheckoutLook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping, Sequence
 
+    from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_ref import JobName
     from gpuqueue.model.run import Record
 
@@ -28,16 +30,15 @@ if TYPE_CHECKING:
 FAILED = (JobState.FAILED, JobState.LOST)
 
 
-def retry(
+def spec_again(
     connection: Connection,
     job: int | str,
+    changes: JobEdit,
     *,
-    mem: str | int | None = None,
-    time_limit: str | float | None = None,
-    level: Level | str | None = None,
-    found: Callable[[Job], None] | None = None,
-) -> Job:
-    """Submit the request of an ended job as a new job, and return the new job."""
+    args: Sequence[str] | None = None,
+    env: Mapping[str, str] | Sequence[str] | None = None,
+) -> JobSpec:
+    """Return the spec of a retry of *job*, with *changes*. Nothing is submitted."""
     name = validation.job_name(job)
     before = reads.get(connection, name.id if name.part is not None and name.member is None else job)
     _must_be_over(before, name)
@@ -50,22 +51,28 @@ def retry(
         )
     if not spec.env:  # the placeholder for an unreadable request has no environment
         raise Unreadable(f"what job {name} asked for cannot be read any more: submit it anew")
-    changes: dict[str, Any] = {
-        "mem_bytes": None if mem is None else validation.mem_bytes(mem),
-        "time_limit_s": validation.time_limit(time_limit),
-        "level": None if level is None else validation.level(level),
-    }
-    again = replace(
-        spec,
+    changed = change_of(changes, lambda names: uuids_of(connection, names))(spec)
+    return replace(
+        changed,
+        argv=_argv(spec, name, args),
+        env={**spec.env, **validation.environment(env)},
         account=connection.account,
         waits=Waits(dedupe=spec.waits.dedupe),
         retry_of=before.id,
         tags=before.tags,
         git=CheckoutLook(Path(spec.cwd)).seen() if connection.settings.git and spec.git is not None else None,
         array=None if spec.array is None else _failed(connection, before, spec.array, name),
-        **{field: value for field, value in changes.items() if value is not None},
     )
-    return queued(connection, again, found)
+
+
+def _argv(spec: JobSpec, name: JobName, args: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the command line of *spec*, with *args* in place of the script's arguments unless they are None."""
+    if args is None:
+        return spec.argv
+    if spec.script is None:
+        raise BadRequest(f"job {name} runs a command, not a script: submit it anew with its new arguments")
+    kept = 1 if spec.interpreter is None else 2
+    return (*spec.argv[:kept], *validation.words("args", args))
 
 
 def _must_be_over(job: Job, name: JobName) -> None:

@@ -19,8 +19,8 @@ from gpuqueue.model.job_ref import JobName
 from gpuqueue.text.sanitize import short
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: Changes one job, and returns the line to print.
-Act = Callable[[Client, str], str]
+#: Changes one job, and returns the line to print, if any.
+Act = Callable[[Client, str], str | None]
 
 #: Most jobs that are shown before the confirmation.
 SHOWN = 5
@@ -124,7 +124,9 @@ def on_each(
             code = max(code, _reported(error))
     for name in reversed(names) if last_first else names:
         try:
-            click.echo(act(client, name))
+            line = act(client, name)
+            if line is not None:
+                click.echo(line)
         except GpuQueueError as error:
             code = max(code, _reported(error))
     return code

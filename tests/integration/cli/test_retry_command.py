@@ -124,7 +124,7 @@ def test_of_a_range_what_failed_is_tried_again(site: Site) -> None:
 def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
     """A job that has not ended is refused, with the command that the user probably meant.
 
-    Other words are still processed.
+    All jobs are judged first: one that cannot be retried means that nothing is submitted.
     """
     client = quiet(site)
     running, waiting = (client.jobs.submit(["true"], mem="1M").id for _ in range(2))
@@ -134,7 +134,7 @@ def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
 
     said = site.cli("retry", str(running), str(waiting), str(array), str(cancelled), check=False)
 
-    assert (5, 1) == (said.returncode, len(said.stdout.split()))
+    assert (5, "") == (said.returncode, said.stdout)
     assert [
         (
             f"gpuqueue: job {running} is starting: only a job that has ended can be retried; "
@@ -151,6 +151,29 @@ def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
     ] == said.stderr.splitlines()
     assert 3 == site.cli("retry", "999", check=False).returncode
     assert 2 == site.cli("retry", str(cancelled), "--mem", "x", check=False).returncode
+
+
+def test_words_after_the_dashes_are_the_arguments_of_the_script(site: Site, tmp_path: Path) -> None:
+    """``gpuqueue retry 2 -- --epochs 1`` submits job 2 with other arguments; it submitted job 1 as well.
+
+    A job that runs a command has no script whose arguments could be replaced.
+    """
+    client = quiet(site)
+    (tmp_path / "train.py").touch()
+    other = client.jobs.submit(["true"], mem="64M").id
+    ended(site, 1, other)
+    job = client.jobs.submit("train.py", ["--epochs", "9"], mem="64M", cwd=tmp_path, env={"A": "1", "B": "1"}).id
+    ended(site, 1, job)
+
+    said = site.cli("retry", str(job), "--env", "B=2", "--device", "any", "--", "--epochs", str(other))
+
+    assert 1 == len(said.stdout.split())
+    again = client.jobs.get(int(said.stdout)).spec
+    assert ("train.py", "--epochs", str(other)) == again.argv[1:]
+    assert ("1", "2", "any") == (again.env["A"], again.env["B"], str(again.device))
+    refused = site.cli("retry", str(other), "--", "--epochs", "1", check=False)
+    line = f"gpuqueue: job {other} runs a command, not a script: submit it anew with its new arguments\n"
+    assert (2, "", line) == (refused.returncode, refused.stdout, refused.stderr)
 
 
 def test_only_its_owner_tries_it_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
