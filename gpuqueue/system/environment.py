@@ -16,9 +16,12 @@ else:
 
 
 #: Variables that a job does not get: the worker sets them, or they are specific to the submitter's shell.
-#: docs/reference/submit.md lists them.
+#: The last two are passwords of the history and the store. docs/reference/submit.md lists them.
 LEFT_OUT = frozenset(
-    {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "_", "SHLVL", "OLDPWD", "PWD"}
+    {
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "_", "SHLVL", "OLDPWD", "PWD"),
+        *("PGPASSWORD", "REDISCLI_AUTH"),
+    }
 )
 
 

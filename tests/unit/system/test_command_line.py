@@ -52,3 +52,10 @@ def test_what_cannot_run_is_refused_at_once(tmp_path: Path, name: str) -> None:
 
     with pytest.raises(BadRequest, match=Path(name).stem):
         script_command(name, [], cwd=tmp_path, python="python")
+
+
+def test_passwords_of_the_queues_servers_do_not_travel() -> None:
+    """Ada's shell has the passwords of the history and the store, and her job's environment does not get them."""
+    environ = {"PGPASSWORD": "p", "REDISCLI_AUTH": "r", "GPUQUEUE_REDIS_URL": "redis://:r@here/0", "HOME": "/home/ada"}
+
+    assert {"HOME": "/home/ada"} == travelling(environ)
