@@ -12,6 +12,7 @@
     │   │   ├── StoreNotOpen   the store was never opened, or lost its data      exit 4
     │   │   └── StoreLoading   the store still loads its data                    exit 4
     │   └── HistoryUnreachable    the history database does not answer              exit 4
+    │       └── HistoryNewer      the history database is of a newer version        exit 4
     ├── Refused                valid, but not allowed now, or beyond a limit     exit 5
     ├── Unreadable             stored data is damaged or of a newer version      exit 1
     ├── DryRunFailed           a dry run failed, so there is no estimate         exit 1
@@ -80,6 +81,10 @@ class HistoryUnreachable(Unreachable):
         self.what = what
         #: What to do about the error. Empty if *what* already says it.
         self.remedy = remedy
+
+
+class HistoryNewer(HistoryUnreachable):
+    """The history database has the tables of a newer version."""
 
 
 class Refused(GpuQueueError):

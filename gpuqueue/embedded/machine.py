@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.errors import BadRequest, GpuQueueError, Refused, StoreUnreachable
+from gpuqueue.errors import BadRequest, GpuQueueError, HistoryNewer, HistoryUnreachable, Refused, StoreUnreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -122,6 +122,22 @@ class Machine:
 
         migrate.upgrade(self.settings.database_url)
         return REVISION
+
+    def refuse_newer_history(self) -> None:
+        """Check that the history database is not of a newer version. A database that does not answer passes.
+
+        Raises:
+            HistoryNewer: it is.
+
+        """
+        from gpuqueue.history import migrate  # noqa: PLC0415 - lazy import for startup time
+
+        try:
+            migrate.refuse_newer(self.settings.database_url)
+        except HistoryNewer:
+            raise
+        except HistoryUnreachable:  # prepare_history decides whether the start needs it
+            return
 
     def has_history(self) -> bool:
         """Return whether the history database has tables, of any version.

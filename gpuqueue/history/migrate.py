@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from gpuqueue.errors import HistoryUnreachable
+from gpuqueue.errors import HistoryNewer
 from gpuqueue.history import text_index
 from gpuqueue.history.connect import file_of, open_engine, reading, shown, writing
 
@@ -33,7 +34,8 @@ def upgrade(url: str) -> None:
     A missing text index is created if the database supports it now.
 
     Raises:
-        HistoryUnreachable: the database does not answer, or its tables are newer than this gpuqueue.
+        HistoryNewer: the tables are newer than this gpuqueue.
+        HistoryUnreachable: the database does not answer.
 
     """
     with _configured(url) as config:
@@ -59,6 +61,29 @@ def current(url: str) -> str | None:
             return MigrationContext.configure(connection).get_current_revision()
     finally:
         engine.dispose()
+
+
+def refuse_newer(url: str) -> None:
+    """Check that this version knows the tables of the database at *url*.
+
+    Raises:
+        HistoryNewer: the tables are of an unknown revision.
+        HistoryUnreachable: the database does not answer.
+
+    """
+    revision = current(url)
+    if revision is None:
+        return
+    try:
+        ScriptDirectory.from_config(_config()).get_revision(revision)
+    except CommandError as error:
+        raise _newer(url) from error
+
+
+def _newer(url: str) -> HistoryNewer:
+    return HistoryNewer(
+        f"the history database at {shown(sa.make_url(url))} is newer than this gpuqueue", "upgrade gpuqueue"
+    )
 
 
 def _script_location() -> Path:
@@ -92,8 +117,6 @@ def _configured(url: str) -> Iterator[Config]:
     except CommandError as error:
         if "Can't locate revision" not in str(error):
             raise
-        raise HistoryUnreachable(
-            f"the history database at {shown(engine.url)} is newer than this gpuqueue: upgrade gpuqueue"
-        ) from error
+        raise _newer(url) from error
     finally:
         engine.dispose()

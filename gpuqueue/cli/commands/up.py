@@ -69,6 +69,7 @@ def up(devices: str | None, *, foreground: bool) -> None:
 def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
     """Start the services that do not run yet; return the host process, or None if it ran already."""
     with machine.alone():
+        machine.refuse_newer_history()  # before anything starts: workers would run jobs that nobody can record
         running = machine.host_running()
         if running is not None:
             _refresh(machine, devices, running)
