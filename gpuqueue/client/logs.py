@@ -11,7 +11,7 @@ from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.patience import ABSENCES, Patience
 from gpuqueue.client.wait import POLL_S, HeldMessage, recorded
-from gpuqueue.errors import Refused, Unreachable
+from gpuqueue.errors import HistoryUnreachable, Refused, Unreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.system.logs import LOGS, LogTail, last_bytes
@@ -185,7 +185,12 @@ class Logs:
         newest = reads.newest(self._connection, job_id)
         path = newest.last_run.log_path if newest.last_run is not None else None
         is_all = not whole if tail.path is None else path == str(tail.path)
-        return newest if is_all else reads.show(self._connection, job_id)
+        if is_all:
+            return newest
+        try:
+            return reads.show(self._connection, job_id)
+        except HistoryUnreachable:  # the store has the newest run
+            return newest
 
     def _turned(
         self, record: Record, tail: LogTail, again: Callable[[Run], None] | None, *, whole: bool

@@ -179,8 +179,13 @@ def newest(connection: Connection, job: int | str) -> Record:
 
     """
     record = connection.queue.jobs.record(id_of(validation.one_job(job)))
-    if record is None or record.job.state.is_end:
+    if record is None:
         return show(connection, job)
+    if record.job.state.is_end:
+        try:
+            return show(connection, job)
+        except HistoryUnreachable:
+            return record
     run = record.last_run
     is_known = not record.job.attempt if run is None else run.log_path is not None
     return record if is_known else show(connection, job)

@@ -107,7 +107,7 @@ def _watched(connection: Connection, job_id: int | str) -> Iterator[Job]:
 
 
 def recorded(connection: Connection, job: Job) -> Record:
-    """Return the ended *job* from the history, or without its runs if the history does not have it in time."""
+    """Return the ended *job* from the history, or with what the store knows if the history does not have it in time."""
     if job.member is not None and not job.attempt:
         return runs.Record(job=job)  # never claimed: the history has only its array
     deadline = time.monotonic() + RECORD_S
@@ -119,7 +119,10 @@ def recorded(connection: Connection, job: Job) -> Record:
         if record is not None and record.job.state.is_end:
             return record
         time.sleep(0.01)
-    return runs.Record(job=job)
+    try:
+        return connection.queue.jobs.record(job.id) or runs.Record(job=job)
+    except Unreachable:
+        return runs.Record(job=job)
 
 
 def _rung(wakeups: Doorbell, ids: Collection[int], *, until: float) -> int | None:

@@ -156,10 +156,17 @@ class Jobs:
 
     @answering
     def record(self, job_id: int) -> Record | None:
-        """Return the job with its current or last run in the store; None if the store does not know the job."""
+        """Return the job with its current or last run in the store; None if the store does not know the job.
+
+        The run of an ended job has its ending for as long as the outbox has the event.
+        """
         fields, spec = next(read_entries(self._store, [job_id]))
         found = rebuild.survivor(job_id, fields, spec) if fields else None
-        return None if found is None else found.record
+        if found is None or not found.record.runs or not found.record.job.state.is_end:
+            return None if found is None else found.record
+        event = fields.get(stored.END_EVENT) or "0-0"
+        entries = self._store.client.xrange(keys.OUTBOX, min=event, max=event)
+        return rebuild.with_end(found.record, entries[0][1] if entries else {})
 
     @answering
     def why(self, job_id: int) -> Explanation | None:

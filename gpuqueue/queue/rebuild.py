@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuqueue.clock import from_epoch_ms, to_epoch_ms
-from gpuqueue.codec import decode_spec, decode_started, encode_started
+from gpuqueue.codec import decode_ended, decode_spec, decode_started, encode_started
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.job import Job, JobState, WaitReason
-from gpuqueue.model.run import EndingKind, Record, Run, RunDevice, StartKind, Survivor
+from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice, StartKind, Survivor
 from gpuqueue.queue import dependency_args, replies
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.lease import Stray
@@ -156,6 +156,30 @@ def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Sur
     record = Record(job=job, runs=(run,) if run else ())
     meant = job.spec.shape.device is None and fields.get(stored.SHAPE, "").split(":")[4:5] == [DeviceFilter.GPU.value]
     return Survivor(record=record, payload=payload or "", meant_for_gpu=meant)
+
+
+def with_end(record: Record, event: Mapping[str, str]) -> Record:
+    """Return *record* with the end of its run from the event of that end; unchanged if the event does not have it."""
+    run = record.runs[-1]
+    ended_at = record.job.ended_at
+    if event.get("token") != run.token:
+        return record
+    if "ended" not in event:
+        ending = Ending.lost(event.get("detail", "")) if record.job.state is JobState.LOST else None
+        return replace(record, runs=(replace(run, ended_at=ended_at, ending=ending),))
+    try:
+        ended = decode_ended(event["ended"])
+    except Unreadable:
+        return record
+    done = replace(
+        run,
+        ended_at=ended_at,
+        duration_s=ended.duration_s,
+        ending=ended.ending,
+        devices=ended.devices or run.devices,
+        peak_at_once_bytes=ended.peak_at_once_bytes,
+    )
+    return replace(record, runs=(done,))
 
 
 def _run_of(job: Job, token: str, fields: Mapping[str, str]) -> Run:
