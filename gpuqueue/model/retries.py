@@ -35,7 +35,7 @@ class RetryOn(str, Enum):
 
 
 #: The default: endings after which another run may succeed.
-DEFAULT_ON = (RetryOn.FAILED, RetryOn.SIGNALLED, RetryOn.LOST)
+DEFAULT_ON = (RetryOn.FAILED, RetryOn.SIGNALLED, RetryOn.REFUSED, RetryOn.LOST)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

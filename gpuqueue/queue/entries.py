@@ -37,6 +37,12 @@ def read_entries(store: Store, ids: Sequence[int | str]) -> Iterator[tuple[dict[
     yield from entries_in(store, pipe.execute())
 
 
+def read_event(store: Store, event_id: str) -> dict[str, str]:
+    """Return the fields of an event; empty if the outbox does not have it."""
+    found = store.client.xrange(keys.OUTBOX, min=event_id, max=event_id)
+    return dict(found[0][1]) if found else {}
+
+
 def entries_in(store: Store, answers: Sequence[Any]) -> Iterator[tuple[dict[str, str], str | None]]:
     """Yield the hashes and specs in the replies to :func:`ask_entries`; a member has the spec of its array."""
     hashes, specs = answers[::2], answers[1::2]

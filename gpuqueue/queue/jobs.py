@@ -16,7 +16,7 @@ from gpuqueue.model.tags import MAX_TAGS
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.changes import Changed, Mark, not_yours, state_in
-from gpuqueue.queue.entries import ask_entries, ask_ids, entries_in, ids_in, read_entries
+from gpuqueue.queue.entries import ask_entries, ask_ids, entries_in, ids_in, read_entries, read_event
 from gpuqueue.queue.store import Store, answering
 from gpuqueue.text.sanitize import brief
 
@@ -162,11 +162,9 @@ class Jobs:
         """
         fields, spec = next(read_entries(self._store, [job_id]))
         found = rebuild.survivor(job_id, fields, spec) if fields else None
-        if found is None or not found.record.runs or not found.record.job.state.is_end:
+        if found is None or not (found.record.runs and found.record.job.state.is_end):
             return None if found is None else found.record
-        event = fields.get(stored.END_EVENT) or "0-0"
-        entries = self._store.client.xrange(keys.OUTBOX, min=event, max=event)
-        return rebuild.with_end(found.record, entries[0][1] if entries else {})
+        return rebuild.with_end(found.record, read_event(self._store, fields.get(stored.END_EVENT) or "0-0"))
 
     @answering
     def why(self, job_id: int) -> Explanation | None:

@@ -134,7 +134,7 @@ def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:
     assert "start  not before 20" in open_site.cli("why", str(fourth)).stdout
     shown = open_site.cli("show", str(second)).stdout
     assert f"(job {first})" in shown
-    assert "retries    0 of 2, after: failed, signalled, lost" in shown
+    assert "retries    0 of 2, after: failed, signalled, refused, lost" in shown
     assert f"  after      {first}:ok" in shown
     plain = json.loads(open_site.cli("why", str(second), "--json").stdout)
     assert {"not_yet"} == {each["obstacle"] for each in plain["devices"]}

@@ -124,7 +124,7 @@ def test_the_help_of_edit_tells_what_edit_does() -> None:
         for context in [click.Context(commands, terminal_width=80)]
     )
 
-    for words in ("Default: gpu; cpu if the queue knows no GPU", "[default: failed,signalled,lost]"):
+    for words in ("Default: gpu; cpu if the queue knows no GPU", "[default: failed,signalled,refused,lost]"):
         assert words in submit
         assert words not in edit
     for words in ("none removes them", "now: at once", "none removes it", "Omitted options change nothing"):

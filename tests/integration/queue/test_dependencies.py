@@ -390,6 +390,20 @@ def test_the_pause_before_a_retry_doubles_and_the_last_one_ends_the_job(queue: J
     assert (3, 4) == (job_of(queue, job_id).retries, job_of(queue, job_id).attempt)
 
 
+def test_a_start_that_failed_is_retried(queue: JobQueue) -> None:
+    """A host without the job's directory ended a job with ``--retries`` for good, within milliseconds."""
+    serve(queue)
+    job_id = submit(queue, retries=Retries(times=1))
+    claimed = must_claim(queue)
+    ending = Ending.refused("cannot enter the working directory /home/ann/proj: No such file or directory")
+
+    after_it = queue.runs.finish(
+        job_id, claimed.token, state=JobState.FAILED, ending=ending, duration_s=None, devices=()
+    )
+
+    assert (JobState.QUEUED, WaitReason.RETRY) == (after_it, job_of(queue, job_id).reason)
+
+
 def test_a_job_that_is_cancelled_is_not_retried(queue: JobQueue) -> None:
     """A cancelled job is not retried, whatever its ending."""
     serve(queue)
