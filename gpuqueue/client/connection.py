@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.model.job import Account
 from gpuqueue.settings.settings import Settings
-from gpuqueue.system.account import ROOT, current_account
+from gpuqueue.system.account import SUPERUSER, current_account, is_superuser
 
 if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
@@ -67,9 +67,12 @@ class Connection:
 
     @property
     def user(self) -> str:
-        """Return the user name under which changes are requested. For uid 0 it is ROOT, which may change any job."""
-        account = self.account
-        return ROOT if account.uid == 0 else account.name
+        """Return the user name under which changes are requested; SUPERUSER for root on the machine of the store.
+
+        Over a network anybody can be root of some machine, so there ``root`` is an account like any other.
+        """
+        account, is_on_this_machine = self.account, self.settings.redis_url.startswith("unix:")
+        return SUPERUSER if is_on_this_machine and is_superuser(account) else account.name
 
     def close(self) -> None:
         """Close the connections."""

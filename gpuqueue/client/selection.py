@@ -14,7 +14,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_ref import JobName, JobSpan, meant
-from gpuqueue.system.account import ROOT
+from gpuqueue.system.account import SUPERUSER
 
 if TYPE_CHECKING:
     import fnmatch
@@ -112,7 +112,7 @@ def _queued_from_to(connection: Connection, span: JobSpan, which: Which) -> Iter
 
 def may_change(connection: Connection, user: str) -> bool:
     """Return whether this account may change the jobs of *user*."""
-    if connection.user in {user, ROOT}:
+    if connection.user in {user, SUPERUSER}:
         return True
     admins = connection.queue.rules.admins()
     return admins == "*" or connection.user in admins.split(",")

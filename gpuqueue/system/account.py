@@ -16,8 +16,10 @@ else:
     shutil = later("shutil")
 
 
-#: The name of the superuser in the queue. This account may change any job.
-ROOT = "root"
+#: The caller's name in the queue for a process with every right, which is no account's name.
+SUPERUSER = ""
+#: The user ids of a process that is in no user namespace: each is itself, over the whole range.
+_ALL_USER_IDS = ["0", "0", "4294967295"]
 
 
 def current_account(host: str) -> Account:
@@ -28,6 +30,17 @@ def current_account(host: str) -> Account:
     except KeyError:  # a container's uid may have no name
         name = f"uid{uid}"
     return Account(name=name, uid=uid, host=host)
+
+
+def is_superuser(account: Account, uid_map: Path = Path("/proc/self/uid_map")) -> bool:
+    """Return whether *account*, of this process, is root on its machine. Root of a user namespace is not."""
+    if account.uid != 0:
+        return False
+    try:
+        # The kernel lets nobody map the whole range who does not have it, so no nested namespace can show this map.
+        return uid_map.read_text(encoding="ascii").split() == _ALL_USER_IDS
+    except OSError:
+        return False
 
 
 def current_umask(status: Path = Path("/proc/self/status")) -> int:

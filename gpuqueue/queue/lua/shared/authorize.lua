@@ -1,15 +1,19 @@
 -- Checks who may change a job. Goes before every act by which a user changes a job.
 --
--- `by` is the caller's account, as the client reports it; '' is the queue itself. This protects users from changing
+-- `by` is the caller's account, as the client reports it; '' is the queue itself, or root on the machine of a store
+-- behind a unix socket (see gpuqueue/client/connection.py). This protects users from changing
 -- each other's jobs by mistake. It does not stop a user who writes to the store directly: see
 -- docs/explanation/identity.md.
-local theirs
+local is_admin, theirs
 do
--- Return nil if `by` may change a job of this owner: the owner, an admin of this site, or root. Else return the owner.
-function theirs(by, owner)
-  if by == '' or by == 'root' or not owner or by == owner then return nil end
+function is_admin(by)
   local admins = call('HGET', P .. 'meta', 'admins') or ''
-  if admins == '*' or string.find(',' .. admins .. ',', ',' .. by .. ',', 1, true) then return nil end
+  return by == '' or admins == '*' or string.find(',' .. admins .. ',', ',' .. by .. ',', 1, true) ~= nil
+end
+
+-- Return nil if `by` may change a job of this owner: the owner, or an admin of this site. Else return the owner.
+function theirs(by, owner)
+  if not owner or by == owner or is_admin(by) then return nil end
   return owner
 end
 end
