@@ -48,6 +48,7 @@ COMMANDS = {
     "limits": ("gpuqueue.cli.commands.limits", "Show the limits of users, groups and pools, and their use."),
     "drain": ("gpuqueue.cli.commands.drain", "Stop devices from taking new jobs; running jobs continue."),
     "resume": ("gpuqueue.cli.commands.resume", "Let drained devices take jobs again."),
+    "lost": ("gpuqueue.cli.commands.lost", "Declare a silent host lost, and queue its jobs again."),
     "up": ("gpuqueue.cli.commands.up", "Start the services of this machine."),
     "status": ("gpuqueue.cli.commands.status", "Show the services of this machine."),
     "down": ("gpuqueue.cli.commands.down", "Wait for the running jobs, then stop the services."),
@@ -76,7 +77,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Change jobs": ("cancel", "hold", "release", "edit", "move", "retry", "tag", "note"),
     "Planning": ("estimate", "simulate"),
     "History": ("history", "stats", "notify"),
-    "Devices": ("top", "gpus", "limits", "drain", "resume"),
+    "Devices": ("top", "gpus", "limits", "drain", "resume", "lost"),
     "This machine": ("up", "status", "down", "doctor", "db", "completion"),
 }
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest
+from gpuqueue.settings.parsers import read_host
 from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
+    from gpuqueue.model.job import JobState
     from gpuqueue.model.limits import LimitsInUse
     from gpuqueue.queue.lease import DeviceStatus
 
@@ -65,6 +67,26 @@ class Devices:
         uuids = uuids_of(self._connection, devices, all_here=all_here)
         self._connection.queue.devices.resume(uuids, origins=BY_PEOPLE)
         return self._statuses(uuids)
+
+    def lost(self, host: str) -> Mapping[int, JobState]:
+        """Declare a silent host lost: end its runs as lost, and queue their jobs again. Return the jobs' states.
+
+        Use it when the machine is off: a host that is only cut off from the store may still run these jobs.
+
+        Raises:
+            Refused: this account is no administrator, or the host is not silent.
+            BadRequest: no device of this host is known.
+
+        """
+        from gpuqueue.queue.lease import SILENT_HEARTBEATS  # noqa: PLC0415 - lazy import for startup time
+
+        settings = self._connection.settings
+        return self._connection.queue.devices.lose_host(
+            read_host(host),
+            by=self._connection.user,
+            loss_limit=settings.loss_limit,
+            silent_s=SILENT_HEARTBEATS * settings.beat_s,
+        )
 
     def limits(self) -> LimitsInUse:
         """Return the limits of users, groups and pools, and the current use by users and groups."""

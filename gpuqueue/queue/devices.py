@@ -10,8 +10,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, cast
 
 from gpuqueue.codec import device_from_plain, device_to_plain
-from gpuqueue.errors import Unreadable
+from gpuqueue.errors import BadRequest, Refused, Unreadable
 from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import JobState
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.store import Store, answering, to_ms
@@ -142,6 +143,24 @@ class Devices:
     def resume(self, uuids: Iterable[str], *, origins: Collection[DrainOrigin]) -> None:
         """Remove the drains of *origins* from the devices in *uuids*."""
         self._store.scripts.run("resume", len(origins), *(origin.value for origin in origins), *uuids)
+
+    @answering
+    def lose_host(self, host: str, *, by: str, loss_limit: int, silent_s: float) -> dict[int, JobState]:
+        """End every run of a silent *host* as lost; return the jobs and their states afterwards.
+
+        Raises:
+            Refused: *by* is no administrator, or a device of the host sent a heartbeat in the last *silent_s* seconds.
+            BadRequest: no device of this host is known.
+
+        """
+        reply = self._store.scripts.run("lose_host", host, by, loss_limit, to_ms(silent_s))
+        if reply == "admins":
+            raise Refused("only an administrator of this site may declare a host lost (setting admins)")
+        if reply == "":
+            raise BadRequest(f"no host {host} is known: gpuqueue gpus lists them")
+        if isinstance(reply, str):
+            raise Refused(f"{host} answered {int(reply) / 1000:.0f} s ago: it is not lost")
+        return {int(job_id): JobState(state) for job_id, state in zip(reply[::2], reply[1::2], strict=True)}
 
     def _report_seen(self, offer: Offer) -> None:
         """Report the external processes on the device and its trouble, if they have changed."""

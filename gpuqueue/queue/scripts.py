@@ -37,6 +37,7 @@ ACTS = (
     "park",
     "finish",
     "lose",
+    "lose_host",
     "reap",
     "reserve",
     "promote",
@@ -94,7 +95,8 @@ SHARED = {
     **dict.fromkeys(("finish", "lose"), ("dependencies", "array_index", "array", "drains")),
     **dict.fromkeys(("drain", "resume"), ("drains",)),
     **dict.fromkeys(
-        ("cancel", "hold", "release", "edit_members"), ("authorize", "dependencies", "array_index", "array")
+        ("cancel", "hold", "release", "edit_members", "lose_host"),
+        ("authorize", "dependencies", "array_index", "array"),
     ),
     "submit": ("device_filter", "feasibility", "array_index", "limits", "limit_refusal", "dependencies", "array"),
     "edit": (

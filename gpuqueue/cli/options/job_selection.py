@@ -159,6 +159,19 @@ def _agreed(verb: str, found: Sequence[Chosen]) -> bool:
     return _yes(f"{verb} {count}?")
 
 
+def confirmed(what: str) -> None:
+    """Ask whether to do *what*, and end the command if the user does not want it.
+
+    Raises:
+        BadRequest: There is no terminal to ask on.
+
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadRequest(f"this would {what}, and there is no terminal to ask on: add --yes")
+    if not _yes(f"{what}?"):
+        sys.exit(say("gpuqueue", "nothing was changed", NOTHING_DONE))
+
+
 def _yes(question: str) -> bool:
     """Ask until the answer is valid; Enter alone means no. Ctrl-C starts a new line after the terminal's ``^C``."""
     while True:

@@ -140,6 +140,7 @@ GOOD: dict[str, list[Any]] = {
     "release_claim": [3, "1.abc2", "text"],
     "finish": [1, "1.abc0", "failed", "{}", 0, "GPU-0", "why"],
     "finish, to run again": [1, "1.abc0", "queued", "{}", 0, "GPU-0", "why", "retry", 5000],
+    "lose_host": ["nodeA", "", 3, 0],
     "lose": [1, "1.abc0", 3, "text", 1, "", "why"],
     "reap": [3, 300_000, 10_000, 100, 5],
     "reserve": [0, 1],
