@@ -371,8 +371,8 @@ def keys_of_the_site() -> dict[str, list[str]]:
     )
     statistics = Statistics(by=By.USER, since=MOMENT, until=MOMENT, groups=(), total=Figures())
     return {
-        "A device (gpus)": list(device_plain(device)),
-        "A picture (top)": list(snapshot_to_plain(Snapshot(at=MOMENT, devices=(), jobs=()))),
+        "A device (gpus)": list(device_plain(device, Settings.load({}))),
+        "A picture (top)": list(snapshot_to_plain(Snapshot(at=MOMENT, devices=(), jobs=()), Settings.load({}))),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
         "A target (notify)": list(target_to_plain("team", "h", sends=True)),
         "Doctor": list(doctor_plain([], Grade.OK, None)),

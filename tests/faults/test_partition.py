@@ -83,6 +83,63 @@ def lives(effects: Path) -> dict[int, list[float]]:
     return times
 
 
+def test_a_cut_shorter_than_host_lost_after_ends_nothing(stack: ExitStack, store_url: str, tmp_path: Path) -> None:
+    """A store that was away for longer than a device's silence used to end every run. Now the run goes on and ends.
+
+    Meanwhile the other host runs new jobs, the silent one is shown with the time until which its job is kept, and gets
+    nothing. `gpuqueue lost` is refused once it answers again.
+    """
+    far, cut, heal = proxied(stack, store_url, tmp_path / "far", GPUQUEUE_HOST_LOST_AFTER="60s")
+    job, effects, gate = submit(far, tmp_path)
+    near = Site(tmp_path / "near", store_url, GPUQUEUE_HOST_LOST_AFTER="60s")
+    stack.callback(near.stop)
+    near.start_recorder()
+
+    cut()
+    line = f"host {far.settings.host} has been silent for "
+    until(lambda: line in near.cli("gpus").stdout, what="the silence")
+    near.start_worker()
+    other = int(near.cli("submit", "--mem", "1M", "--", "true").stdout)
+    assert near.settings.host == near.until_recorded(other).runs[0].host
+    for words in (("show", str(job)), ("why", str(job))):
+        assert "its jobs are kept until " in near.cli(*words).stdout
+    seen = len(effects.read_text())
+    until(lambda: len(effects.read_text()) > seen, what="the job goes on")
+
+    heal()
+    until(lambda: line not in near.cli("gpus").stdout, what="an answer")
+    refused = near.cli("lost", far.settings.host, "--yes", check=False)
+    assert (5, "it is not lost") == (refused.returncode, refused.stderr.strip()[-14:])
+    gate.touch()
+    record = near.until_recorded(job)
+    assert [1] == list(lives(effects))
+    assert (JobState.FAILED, 1, 0) == (record.job.state, record.job.attempt, record.job.losses)
+
+
+def test_a_lost_host_gives_its_job_to_another_at_once(stack: ExitStack, store_url: str, tmp_path: Path) -> None:
+    """An administrator declares a silent host lost, and its job runs elsewhere long before `host_lost_after`.
+
+    The host was only cut off. When it is back, its own copy ends, and its report changes nothing.
+    """
+    far, cut, heal = proxied(stack, store_url, tmp_path / "far", GPUQUEUE_HOST_LOST_AFTER="1h")
+    job, effects, gate = submit(far, tmp_path)
+    near = Site(tmp_path / "near", store_url, GPUQUEUE_HOST_LOST_AFTER="1h")
+    stack.callback(near.stop)
+    near.start_recorder()
+
+    cut()
+    near.start_worker()
+    near.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, admins="*")
+    until(lambda: near.cli("lost", far.settings.host, "--yes", check=False).returncode == 0, what="silence")
+    until(lambda: 2 in lives(effects), timeout_s=60, what="the second copy")
+    heal()
+
+    until(lambda: "its processes are ended" in far.log(), timeout_s=60, what="the far side heard")
+    gate.touch()
+    record = near.until_recorded(job)
+    assert [EndingKind.LOST, EndingKind.EXITED] == [run.ending.kind for run in record.runs if run.ending]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("host", [proxied, elsewhere])
 def test_with_stop_there_are_never_two_live_copies(

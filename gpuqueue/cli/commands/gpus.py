@@ -25,7 +25,7 @@ def gpus(*, as_json: bool) -> None:
         found = client.devices.list()
         rows = device_rows(found, client.settings, client.queue) if found and not as_json else ""
     if as_json:
-        click.echo(json.dumps([device_plain(each) for each in found], indent=2))
+        click.echo(json.dumps([device_plain(each, client.settings) for each in found], indent=2))
     elif found:
         click.echo(rows)
         for line in external_process_lines(found):

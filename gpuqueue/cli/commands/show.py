@@ -52,12 +52,15 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
         is_text = not as_json and plot is None
         log = client.logs.path_or_none(record) if is_text else None
         now = live_run.look(client, record.job) if is_text else None
+        silent = list(live_run.silent(client, record.job)) if is_text else []
     if plot is not None:
         _plot(record, plot)
         return
     click.echo(
         json.dumps(codec.record_to_plain(record), indent=2) if as_json else render.story(record, now, terminal_width())
     )
+    for line in silent:
+        click.echo(line)
     if log is not None:
         _show_end(log, f"the end of its log (gpuqueue logs {job_id})")
         if record.job.spec.separate_stderr:

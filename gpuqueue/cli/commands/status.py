@@ -39,7 +39,7 @@ def status(*, as_json: bool) -> None:
             "active": found.active,
             "unrecorded": found.unrecorded,
             "unrecorded_s": found.unrecorded_s,
-            "devices": [device_plain(each) for each in found.devices],
+            "devices": [device_plain(each, settings) for each in found.devices],
         }
         click.echo(json.dumps(plain, indent=2))
     else:

@@ -17,6 +17,7 @@ from gpuqueue.cli.top.snapshot import Snapshot, take
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain
 from gpuqueue.errors import BadRequest
+from gpuqueue.settings.settings import Settings
 
 
 @click.command()
@@ -43,7 +44,7 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
         raise BadRequest("--interval: nan cannot be: give a number from 0.2 to 3600")
     with Client() as client:
         if as_json:
-            click.echo(json.dumps(snapshot_to_plain(take(client, user=user)), indent=2))
+            click.echo(json.dumps(snapshot_to_plain(take(client, user=user), client.settings), indent=2))
             return
         if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             click.echo(lines.as_text(take(client, user=user), client.settings.beat_s, user, terminal_width()))
@@ -58,7 +59,7 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
         sys.exit(screen.return_code or 0)
 
 
-def snapshot_to_plain(seen: Snapshot) -> dict[str, object]:
+def snapshot_to_plain(seen: Snapshot, settings: Settings) -> dict[str, object]:
     """Return *seen* as the plain values of ``top --json``."""
     from gpuqueue.cli.output.devices import device_plain  # noqa: PLC0415 - lazy import for startup time
 
@@ -68,7 +69,7 @@ def snapshot_to_plain(seen: Snapshot) -> dict[str, object]:
         jobs.append({**job_to_plain(job), "held_bytes": seen.held_bytes.get(job.id), "progress": said})
     return {
         "at": seen.at.isoformat(timespec="milliseconds"),
-        "devices": [device_plain(each) for each in seen.devices],
+        "devices": [device_plain(each, settings) for each in seen.devices],
         "jobs": jobs,
         "more": seen.more,
     }

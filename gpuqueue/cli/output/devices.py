@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.device_table import device_table
 from gpuqueue.cli.output.drains import drain_lines, drain_plain, jobs_on, kept_lines
+from gpuqueue.cli.output.silent_hosts import kept_until, silent_lines
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.codec import device_to_plain
 from gpuqueue.queue.lease import DeviceStatus
@@ -24,7 +25,7 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, queue: JobQue
     """Return the table of devices and the lines below it; *queue* gives the labels of their jobs."""
     called = queue.jobs.called(jobs_on(found))
     table = device_table(found, settings.beat_s, terminal_width(), called)
-    return "\n".join((table, *drain_lines(found), *kept_lines(found, called)))
+    return "\n".join((table, *drain_lines(found), *kept_lines(found, called), *silent_lines(found, settings)))
 
 
 def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
@@ -40,8 +41,9 @@ def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             yield f"external process on {plain(each.host)} device {label}: {held}  {who}  {what}"
 
 
-def device_plain(each: DeviceStatus) -> dict[str, object]:
+def device_plain(each: DeviceStatus, settings: Settings) -> dict[str, object]:
     """Return a device and its state as plain values."""
+    until = kept_until(each, settings)
     return {
         **device_to_plain(each.device),
         "host": each.host,
@@ -58,6 +60,7 @@ def device_plain(each: DeviceStatus) -> dict[str, object]:
         "slots": each.slots,
         "pool": each.pool,
         "seen_s_ago": each.seen_s_ago,
+        "jobs_kept_until": until.isoformat(timespec="milliseconds") if until else None,
         "drained": each.drained,
         "drains": [drain_plain(said) for said in each.drains],
         "trouble": each.trouble,

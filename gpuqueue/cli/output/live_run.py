@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from gpuqueue.cli.output.silent_hosts import silent_lines
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.frozen import dataclass
@@ -36,3 +39,10 @@ def look(client: Client, job: Job) -> Live | None:
         held_bytes=page.held_bytes.get(job.id),
         progress=progress,
     )
+
+
+def silent(client: Client, job: Job) -> Iterator[str]:
+    """Yield a line if the host that runs *job* is silent. Yield nothing if the store does not answer."""
+    if job.state.is_active:
+        with suppress(GpuQueueError):
+            yield from silent_lines(client.devices.list(), client.settings, job.id)
