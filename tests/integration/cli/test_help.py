@@ -44,6 +44,7 @@ ACT = {
     "release",
     "edit",
     "retry",
+    "lost",
     "move",
     "tag",
     "note",
