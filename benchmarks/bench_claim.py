@@ -40,7 +40,7 @@ from benchmarks.measure.rounds import quantile, timed
 from benchmarks.measure.table import report
 from gpuqueue.codec import encode_spec
 from gpuqueue.model.device import Device, DeviceKind
-from gpuqueue.model.job import Account, JobSpec, Level
+from gpuqueue.model.job import Account, JobSpec, Priority
 from gpuqueue.queue import keys
 from gpuqueue.queue.functions import name_of
 from gpuqueue.queue.lease import Claim, Offer
@@ -197,7 +197,7 @@ class Line:
             user=self._chance.randrange(USERS),
             mem_bytes=(self._chance.randrange(CLASSES) + 1) * GIB,
             limit_s=self._chance.choice(LIMITS_S),
-            level=self._chance.choice(list(Level)),
+            priority=self._chance.choice(list(Priority)),
         )
 
     def _forget(self, claimed: Claim) -> None:
@@ -212,7 +212,7 @@ class Line:
 
 
 @cache
-def _text_of(user: int, mem_bytes: int, limit_s: float | None, level: Level) -> tuple[JobSpec, str]:
+def _text_of(user: int, mem_bytes: int, limit_s: float | None, priority: Priority) -> tuple[JobSpec, str]:
     spec = JobSpec(
         argv=("python", "train.py"),
         cwd="/home",
@@ -220,19 +220,19 @@ def _text_of(user: int, mem_bytes: int, limit_s: float | None, level: Level) -> 
         mem_bytes=mem_bytes,
         name="train",
         time_limit_s=limit_s,
-        level=level,
+        priority=priority,
     )
     return spec, encode_spec(spec)
 
 
-def _words_of(user: int, mem_bytes: int, limit_s: float | None, level: Level) -> tuple[str | float, ...]:
-    return _words(*_text_of(user, mem_bytes, limit_s, level))
+def _words_of(user: int, mem_bytes: int, limit_s: float | None, priority: Priority) -> tuple[str | float, ...]:
+    return _words(*_text_of(user, mem_bytes, limit_s, priority))
 
 
 def _words(spec: JobSpec, text: str | None = None) -> tuple[str | float, ...]:
     """Return the arguments of the script that submits such a job."""
     text = encode_spec(spec) if text is None else text
-    return spec.account.name, int(spec.level), spec.mem_bytes, str(spec.shape), 1, text, new_nonce(), ""
+    return spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), 1, text, new_nonce(), ""
 
 
 # ---- the device ------------------------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ def on_device(store: Store, case: Case) -> Iterator[Offer]:
     if case.kept_s is None:
         yield offer
         return
-    job_id = store.queue.requests.submit(_text_of(0, KEPT_BYTES, None, Level.NORMAL)[0]).id
+    job_id = store.queue.requests.submit(_text_of(0, KEPT_BYTES, None, Priority.NORMAL)[0]).id
     start_ms = store.queue.now_ms() + round(case.kept_s * 1000)
     store.client.hset(keys.KEPT, "GPU-0", f"{job_id}:{KEPT_BYTES}:{start_ms}:")
     yield offer

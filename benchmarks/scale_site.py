@@ -16,7 +16,7 @@ from benchmarks.measure.place import Store
 from gpuqueue.codec import encode_spec
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.device import Device, DeviceKind, Peak, PeakSource
-from gpuqueue.model.job import Account, JobSpec, JobState, Level
+from gpuqueue.model.job import Account, JobSpec, JobState, Priority
 from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.keys import LIVE, OUTBOX, PREFIX
 from gpuqueue.queue.lease import Claim, Offer
@@ -100,8 +100,8 @@ class SimulatedSite:
 
     def _requests(self, jobs: int) -> Iterator[tuple[str | int, ...]]:
         for _ in range(jobs):
-            user, level, mem_bytes, shape, text = self._chance.choice(self._words)
-            yield user, level, mem_bytes, shape, 1, text, next(self._nonces), ""
+            user, priority, mem_bytes, shape, text = self._chance.choice(self._words)
+            yield user, priority, mem_bytes, shape, 1, text, next(self._nonces), ""
 
     # ---- workers ---------------------------------------------------------------------------------------------------
 
@@ -178,7 +178,7 @@ class SimulatedSite:
 
 def specs() -> Iterator[JobSpec]:
     """Yield a spec of each user, size and limit, with the priorities in turn, and without an environment."""
-    levels: Sequence[Level] = list(Level)
+    priorities: Sequence[Priority] = list(Priority)
     for user in range(USERS):
         for place, mem_bytes in enumerate(SIZES_BYTES):
             for step, limit_s in enumerate(LIMITS_S):
@@ -189,12 +189,12 @@ def specs() -> Iterator[JobSpec]:
                     mem_bytes=mem_bytes,
                     name="train",
                     time_limit_s=limit_s,
-                    level=levels[(user + place + step) % len(levels)],
+                    priority=priorities[(user + place + step) % len(priorities)],
                 )
 
 
 def _words(spec: JobSpec) -> tuple[str, int, int, str, str]:
-    return spec.account.name, int(spec.level), spec.mem_bytes, str(spec.shape), encode_spec(spec)
+    return spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), encode_spec(spec)
 
 
 def _offer(host: int, place: int) -> Offer:

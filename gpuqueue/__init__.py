@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpuqueue.client import Client
     from gpuqueue.errors import GpuQueueError
     from gpuqueue.model.device import Device, DeviceFilter, Peak, PeakSource
-    from gpuqueue.model.job import Job, JobSpec, JobState, Level
+    from gpuqueue.model.job import Job, JobSpec, JobState, Priority
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.run import Ending, EndingKind, Record, Run
     from gpuqueue.settings.settings import Settings
@@ -37,7 +37,7 @@ _HOMES = {
     "JobRequest": "gpuqueue.model.job_request",
     "JobSpec": "gpuqueue.model.job",
     "JobState": "gpuqueue.model.job",
-    "Level": "gpuqueue.model.job",
+    "Priority": "gpuqueue.model.job",
     "Peak": "gpuqueue.model.device",
     "PeakSource": "gpuqueue.model.device",
     "Record": "gpuqueue.model.run",
@@ -56,9 +56,9 @@ __all__ = [
     "JobRequest",
     "JobSpec",
     "JobState",
-    "Level",
     "Peak",
     "PeakSource",
+    "Priority",
     "Record",
     "Run",
     "Settings",

@@ -80,7 +80,7 @@ def _options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--devices", default="sim:4x24G", help="simulated ones only")
     parser.add_argument("--lease", type=float, default=20.0, metavar="S")
-    parser.add_argument("--beat", type=float, default=1.0, metavar="S")
+    parser.add_argument("--heartbeat", type=float, default=1.0, metavar="S")
     parser.add_argument("--longest", type=float, default=30.0, metavar="S", help="what the longest jobs last")
     parser.add_argument(
         "--hold",
@@ -102,7 +102,7 @@ def _options(words: list[str]) -> argparse.Namespace:
 
 
 def _break(options: argparse.Namespace, place: Path, database: Database) -> tuple[Evidence, report.Signs]:
-    site = Site(place, database.url, devices=options.devices, lease_s=options.lease, beat_s=options.beat)
+    site = Site(place, database.url, devices=options.devices, lease_s=options.lease, heartbeat_s=options.heartbeat)
     operator = Operator(site)
     job_plans = plan_jobs(options.seed, options.jobs, longest_s=options.longest)
     traffic = Traffic(site, job_plans, lambda: killer.behind)

@@ -40,7 +40,7 @@ _PERMANENT = {
     "senders",
 }
 #: The devices of each host, and Celery's bindings, which list its queues.
-_EXPECTED = re.compile(rf"{re.escape(PREFIX)}dev:.+|_kombu\.binding.+")
+_EXPECTED = re.compile(rf"{re.escape(PREFIX)}(dev|celery):.+")
 #: A key that expires within this time, in seconds, is not left behind: a submit's nonce, Celery's own locks.
 SOON_S = 600
 #: The files of a settled run: its log, and the notes of its size.

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 
 #: The duration of a job that is ended from outside, in seconds: longer than any wait here.
 FOR_EVER_S = 600.0
@@ -100,7 +100,7 @@ class JobPlan:
     cancel_after_s: float | None = None
     requeue: bool = True
     gpus: int = 1
-    level: Level = Level.NORMAL
+    priority: Priority = Priority.NORMAL
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,7 +136,7 @@ def _plan_job(rng: random.Random, name: str, longest_s: float) -> JobPlan:
         "second": rng.choices(list(Second), weights=(48, 18, 14, 14, 6))[0],
         "requeue": rng.random() > 0.06,  # noqa: PLR2004 - a few
         "gpus": 2 if rng.random() < 0.06 else 1,  # noqa: PLR2004 - a few
-        "level": rng.choices((Level.LOW, Level.NORMAL, Level.HIGH), weights=(1, 8, 1))[0],
+        "priority": rng.choices((Priority.LOW, Priority.NORMAL, Priority.HIGH), weights=(1, 8, 1))[0],
     }
     lasts = rng.choices(((0.0, 0.3), (0.3, 3.0), (1.0, 6.0), (longest_s / 2, longest_s)), weights=(30, 30, 30, 10))[0]
     short_s = rng.uniform(*lasts)

@@ -55,7 +55,7 @@ class SiteProcess:
 class Site:
     """Starts, watches and ends everything. Its processes have its state directory in their environment."""
 
-    def __init__(self, place: Path, database_url: str, *, devices: str, lease_s: float, beat_s: float) -> None:
+    def __init__(self, place: Path, database_url: str, *, devices: str, lease_s: float, heartbeat_s: float) -> None:
         self.place = place
         self.effects = place / "effects"
         self.effects.mkdir(parents=True)
@@ -72,7 +72,7 @@ class Site:
             "GPUQUEUE_DEVICES": devices,
             "GPUQUEUE_HEADROOM": "0",
             "GPUQUEUE_HOST_LOST_AFTER": f"{lease_s}s",
-            "GPUQUEUE_BEAT": f"{beat_s}s",
+            "GPUQUEUE_HEARTBEAT": f"{heartbeat_s}s",
             "GPUQUEUE_POLL": "0.5s",
             "GPUQUEUE_KILL_GRACE": "0.5s",
         }

@@ -129,7 +129,7 @@ class Traffic:
                     time_limit=plan.time_limit_s,
                     name=name,
                     cwd=self._site.effects,
-                    level=plan.level,
+                    priority=plan.priority,
                     requeue=plan.requeue,
                 ).id
             except Unreachable:

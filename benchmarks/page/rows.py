@@ -56,7 +56,7 @@ def _claim(report: Report) -> Row:
         "half of them in some 30 commands, and the misses of a cache that is smaller than the queue; and for `p99` the "
         "garbage that the server collects within every fiftieth call. How fast the machine was tells the floor of the "
         "same run: from 18 to 43 us on one machine on different days; of that floor the typical p50 is 5 to 6.5 "
-        "times. It would take fewer commands, as one order of the users for all levels instead of one for each.",
+        "times. It would take fewer commands, as one order of the users for all priorities instead of one for each.",
     )
 
 

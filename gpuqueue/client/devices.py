@@ -85,7 +85,7 @@ class Devices:
             read_host(host),
             by=self._connection.user,
             loss_limit=settings.loss_limit,
-            silent_s=SILENT_HEARTBEATS * settings.beat_s,
+            silent_s=SILENT_HEARTBEATS * settings.heartbeat_s,
         )
 
     def limits(self) -> LimitsInUse:

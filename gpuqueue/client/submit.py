@@ -63,7 +63,7 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
         time_limit_s=validation.time_limit(request.time_limit),
         signal=validation.early_signal(request.signal),
         name=name_of(argv, script) if request.name is None else request.name,
-        level=validation.level(request.level),
+        priority=validation.priority(request.priority),
         pool=request.pool,
         requeue=request.requeue,
         cap=request.cap,

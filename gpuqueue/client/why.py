@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import Job, Level
+from gpuqueue.model.job import Job, Priority
 
 if TYPE_CHECKING:
     from gpuqueue.queue.explanation import Explanation, MakingPlace, Verdict
@@ -51,7 +51,7 @@ class Why:
     #: Age of the last heartbeat above which a worker is silent, in seconds, as in ``gpus``. None: no worker is.
     silent_after_s: float | None = None
     #: The priorities that the job may preempt, the least age of a preempted run, and the run's grace, in seconds.
-    preempts: tuple[Level, ...] = ()
+    preempts: tuple[Priority, ...] = ()
     preempt_after_s: float = 0.0
     preempt_grace_s: float = 0.0
     #: Time after which half of the memory that an external process has freed still counts, in seconds.

@@ -34,7 +34,7 @@ def job_to_plain(job: Job) -> Plain:
         "placement": placement_to_plain(spec.placement),
         "time_limit_s": spec.time_limit_s,
         "signal": str(spec.signal) if spec.signal else None,
-        "priority": str(spec.level),
+        "priority": str(spec.priority),
         "pool": spec.pool,
         "attempt": job.attempt,
         "losses": job.losses,

@@ -28,7 +28,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.array import Member
 from gpuqueue.model.dependencies import NO_WAITS
 from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.job import Account, JobSpec, Level
+from gpuqueue.model.job import Account, JobSpec, Priority
 from gpuqueue.model.placement import ANYWHERE
 from gpuqueue.model.retries import NO_RETRIES
 from gpuqueue.system.exec_limits import refuse_what_no_process_takes
@@ -77,7 +77,7 @@ def _to_plain(spec: JobSpec) -> Plain:
         "placement": _plain_of(placement_to_plain, spec.placement or None),
         "time_limit_s": spec.time_limit_s,
         "name": spec.name,
-        "priority": int(spec.level),
+        "priority": int(spec.priority),
         "pool": spec.pool,
         "requeue": spec.requeue,
         "cap": spec.cap,
@@ -146,7 +146,7 @@ def _read(text: object) -> tuple[JobSpec, Member | None]:
             placement=_part(plain, "placement", placement_from_plain, ANYWHERE),
             time_limit_s=plain.number_or_none("time_limit_s"),
             name=plain.text("name"),
-            level=Level(plain.whole("priority")),
+            priority=Priority(plain.whole("priority")),
             pool=plain.text("pool"),
             requeue=plain.flag("requeue"),
             cap=plain.flag("cap"),

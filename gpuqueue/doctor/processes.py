@@ -63,7 +63,7 @@ class ProcessFacts:
     @property
     def silent_s(self) -> float:
         """Return the age of the last heartbeat above which a worker is silent, in seconds."""
-        return SILENT_HEARTBEATS * self.settings.beat_s
+        return SILENT_HEARTBEATS * self.settings.heartbeat_s
 
     @property
     def served(self) -> tuple[DeviceFacts, ...]:

@@ -63,7 +63,7 @@ def opened(facts: Facts) -> Findings:
 
 def devices(facts: Facts) -> Iterator[Finding]:
     """Check that each device has a worker and takes jobs."""
-    silent_s = SILENT_HEARTBEATS * facts.settings.beat_s
+    silent_s = SILENT_HEARTBEATS * facts.settings.heartbeat_s
     silent = [each for each in facts.queue.devices if each.status.seen_s_ago > silent_s]
     closed = [each for each in facts.queue.devices if each.status.trouble is not None and each not in silent]
     drained = [each for each in facts.queue.devices if each.status.drains and each not in silent]
@@ -185,7 +185,7 @@ def leases(facts: Facts) -> Findings:
     if queue.grace_until_ms is not None and queue.grace_until_ms > queue.now_ms:
         left_s = -facts.ago_s(queue.grace_until_ms)
         return note(f"{seen}; as nobody could have known, they have another {format_duration(left_s)}")
-    if late_s <= 2 * facts.settings.beat_s:
+    if late_s <= 2 * facts.settings.heartbeat_s:
         return ok("some are about to be taken back")
     return problem(f"{seen}, and nobody takes it back", "gpuqueue up: every worker and recorder does")
 
@@ -196,7 +196,7 @@ def reaper(facts: Facts) -> Findings:
         return ok("nothing ran yet")
     ago_s = facts.ago_s(facts.queue.reaped_ms)
     seen = f"looked {format_duration(ago_s)} ago"
-    if ago_s > SILENT_HEARTBEATS * facts.settings.beat_s and facts.queue.active:
+    if ago_s > SILENT_HEARTBEATS * facts.settings.heartbeat_s and facts.queue.active:
         return warning(f"{seen}: nobody looks for leases that expired", "gpuqueue up: every worker and recorder does")
     return ok(seen)
 

@@ -79,7 +79,7 @@ def spec_columns(spec: JobSpec, payload: str) -> Row:
         "user_name": spec.account.name,
         "user_uid": spec.account.uid,
         "submit_host": spec.account.host,
-        "priority": int(spec.level),
+        "priority": int(spec.priority),
         "spec": payload,
     }
 

@@ -13,7 +13,7 @@ from gpuqueue.history.array_progress import tally
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Member
 from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
-from gpuqueue.model.job import Job, JobSpec, JobState, Level, WaitReason
+from gpuqueue.model.job import Job, JobSpec, JobState, Priority, WaitReason
 from gpuqueue.model.notification import Delivery, Outcome
 from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
 
@@ -82,10 +82,10 @@ def _notes(source: Rows, job_id: int) -> tuple[Note, ...]:
 
 
 def _text(event: Event) -> str:
-    level = event.fields.get("level", "")
-    if event.act is not steps.Act.PROMOTE or level not in {str(each.value) for each in Level}:
+    priority = event.fields.get("priority", "")
+    if event.act is not steps.Act.PROMOTE or priority not in {str(each.value) for each in Priority}:
         return event.fields.get("detail", "")
-    return f"waited long: promoted to priority {Level(int(level))}"
+    return f"waited long: promoted to priority {Priority(int(priority))}"
 
 
 def _reported(source: Rows, job_id: int) -> tuple[Delivery, ...]:
@@ -142,7 +142,7 @@ def _spec(row: Row, array: str | None) -> JobSpec:
             user=row["user_name"],
             uid=row["user_uid"],
             host=row["submit_host"],
-            level=Level(row["priority"]),
+            priority=Priority(row["priority"]),
             argv=_words(row["command"]),
         )
 

@@ -88,7 +88,7 @@ class Event:
              ended jobs. The job's state stays the same
     ready    none (the job no longer waits for a time or a job, and may start)
     preempt  ``token``, ``by`` (the job that preempts the run), ``deadline`` (ms)
-    promote  ``level`` (the priority to which aging promoted the job)
+    promote  ``priority`` (the priority to which aging promoted the job)
     array    ``began`` (ms; the first member was claimed), or ``left`` and ``held`` (indexes). The acts cancel, hold and
              release of an array have these fields too, and ``part`` (the requested indexes, empty for all)
     ======== ===========================================================================================================

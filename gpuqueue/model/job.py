@@ -113,7 +113,7 @@ TRANSITIONS: Mapping[JobState | None, frozenset[JobState]] = MappingProxyType(
 )
 
 
-class Level(IntEnum):
+class Priority(IntEnum):
     """Priority of a job. Jobs of a higher priority go first, regardless of their user."""
 
     LOW = 0
@@ -247,7 +247,7 @@ _FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
     ("retries", "retries", (Retries,), "a Retries"),
     ("retry_of", "retry_of", (int, type(None)), "a whole number"),
     ("tags", "tags", (tuple,), "a tuple of words"),
-    ("the level", "level", (Level,), f"one of {', '.join(map(str, Level))}"),
+    ("the priority", "priority", (Priority,), f"one of {', '.join(map(str, Priority))}"),
     ("the device", "device", (DeviceFilter, type(None)), f"one of {', '.join(DeviceFilter)}"),
     ("pty", "pty", (Window, type(None)), "the size of a terminal"),
     ("placement", "placement", (Placement,), "a Placement"),
@@ -298,7 +298,7 @@ class JobSpec:
     device: DeviceFilter | None = None
     placement: Placement = ANYWHERE
     time_limit_s: float | None = None
-    level: Level = Level.NORMAL
+    priority: Priority = Priority.NORMAL
     pool: str = ""
     requeue: bool = True
     cap: bool = True
@@ -461,7 +461,7 @@ class Job:
     front: int | None = None
     tags: tuple[str, ...] = ()
     note: str | None = None
-    promoted: Level | None = None
+    promoted: Priority | None = None
 
     @property
     def label(self) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gpuqueue.model.dependencies import Dependency
     from gpuqueue.model.device import DeviceFilter
-    from gpuqueue.model.job import Level
+    from gpuqueue.model.job import Priority
     from gpuqueue.model.placement import Preference
     from gpuqueue.model.retries import RetryOn
     from gpuqueue.model.warning_signal import EarlySignal
@@ -39,7 +39,7 @@ class JobEdit:
     time_limit: str | float | None = None
     signal: EarlySignal | str | None = None
     name: str | None = None
-    level: Level | str | None = None
+    priority: Priority | str | None = None
     pool: str | None = None
     after: str | int | Dependency | Sequence[str | int | Dependency] | None = None
     begin: str | datetime | None = None

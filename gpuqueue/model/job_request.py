@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.array import Array
     from gpuqueue.model.dependencies import Dependency
     from gpuqueue.model.device import DeviceFilter
-    from gpuqueue.model.job import Level
+    from gpuqueue.model.job import Priority
     from gpuqueue.model.placement import Preference
     from gpuqueue.model.retries import RetryOn
     from gpuqueue.model.terminal_size import Window
@@ -50,7 +50,7 @@ class JobRequest:
         env: Variables added to this process's environment, which is passed to the job: a mapping, or ``"KEY=VALUE"``
             texts.
         cwd: The working directory. By default the current directory.
-        level: The priority: a Level, or its name such as ``"high"``.
+        priority: The priority: a Priority, or its name such as ``"high"``.
         pool: Only devices of this pool.
         requeue: Whether the job may run again after its worker and its processes vanished.
         cap: Whether to configure the job's frameworks to stay within ``mem``, if the worker's site does that.
@@ -92,7 +92,7 @@ class JobRequest:
     name: str | None = None
     env: Mapping[str, str] | Sequence[str] | None = None
     cwd: str | os.PathLike[str] | None = None
-    level: Level | str = "normal"
+    priority: Priority | str = "normal"
     pool: str = ""
     requeue: bool = True
     cap: bool = True

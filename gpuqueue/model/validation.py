@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.retries import DEFAULT_ON, Retries, RetryOn
 from gpuqueue.model.terminal_size import Window
@@ -151,9 +151,9 @@ def words_of(what: str, value: object, kind: type[Word]) -> tuple[Word, ...]:
     return tuple(word(f"each of {what}", each, kind) for each in value)
 
 
-def level(value: object) -> Level:
+def priority(value: object) -> Priority:
     """Return a priority."""
-    return word("level", value, Level)
+    return word("priority", value, Priority)
 
 
 def words(what: str, value: object) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import JobState, Level
+from gpuqueue.model.job import JobState, Priority
 from gpuqueue.model.limits import Measure
 
 
@@ -70,7 +70,7 @@ class Occupant:
     """A run on a device: the bytes that it counts for, and when it must have ended (None: it has no time limit).
 
     ``made_place`` is how often its job was preempted. ``going``: the run ends in any case, because it was cancelled or
-    is being preempted. ``level`` is its current priority, which includes promotions by aging; None if unknown.
+    is being preempted. ``priority`` is its current priority, which includes promotions by aging; None if unknown.
     """
 
     job_id: int
@@ -78,7 +78,7 @@ class Occupant:
     ends_ms: int | None = None
     made_place: int = 0
     going: bool = False
-    level: Level | None = None
+    priority: Priority | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,7 +168,7 @@ class Explanation:
     """Why a job does not run.
 
     The jobs before it are ``higher`` jobs of higher priority, ``theirs`` jobs of ``users_before`` users with less usage
-    at the same priority, and ``own_before`` jobs of its own user. ``level`` is the current priority of the job.
+    at the same priority, and ``own_before`` jobs of its own user. ``priority`` is the current priority of the job.
 
     ``start`` is None if no device can have room under present conditions. ``limits`` are the limits that block the job.
     ``room`` is when there is room under all of them; None without limits.
@@ -180,7 +180,7 @@ class Explanation:
 
     job_id: int
     state: JobState
-    level: Level
+    priority: Priority
     higher: int = 0
     users_before: int = 0
     theirs: int = 0
@@ -219,7 +219,7 @@ def explanation(job_id: int, reply: str) -> Explanation:
     for name, kind in (("start", Start), ("room", RoomUnderLimits), ("making_place", MakingPlace)):
         if name in plain:
             plain[name] = kind(**plain[name])
-    plain["state"], plain["level"] = JobState(plain["state"]), Level(plain["level"])
+    plain["state"], plain["priority"] = JobState(plain["state"]), Priority(plain["priority"])
     plain["devices"] = tuple(map(_verdict, plain.get("devices", ())))
     limits = ({**each, "measure": Measure(each["measure"])} for each in plain.get("limits", ()))
     plain["limits"] = tuple(LimitReached(**each) for each in limits)
@@ -227,8 +227,10 @@ def explanation(job_id: int, reply: str) -> Explanation:
 
 
 def _verdict(plain: dict[str, Any]) -> Verdict:
-    levels = ({"level": Level(run["level"])} if "level" in run else {} for run in plain.get("runs", ()))
-    runs = tuple(Occupant(**{**run, **level}) for run, level in zip(plain.get("runs", ()), levels, strict=True))
+    priorities = ({"priority": Priority(run["priority"])} if "priority" in run else {} for run in plain.get("runs", ()))
+    runs = tuple(
+        Occupant(**{**run, **priority}) for run, priority in zip(plain.get("runs", ()), priorities, strict=True)
+    )
     return Verdict(**{**plain, "obstacle": Obstacle(plain["obstacle"]), "runs": runs})
 
 

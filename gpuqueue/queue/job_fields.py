@@ -11,7 +11,7 @@ from __future__ import annotations
 #: The user who submitted the job.
 USER = "u"
 #: The priority, 0..3; aging may have raised it.
-PRIORITY = "lv"
+PRIORITY = "pr"
 #: The shape: memory, time limit, devices, pool, device kind and device filter.
 SHAPE = "sh"
 #: The requested memory on each device, in bytes.

@@ -2,7 +2,7 @@
 
 All keys share one prefix with a hash tag, so they are in one cluster slot and each script may use any of them.
 The scripts build the key names from the prefix. The table lists all keys; the constants below it are the names that
-Python uses without a script. ``<lv>`` is a priority 0..3, ``<shape>`` the text of a
+Python uses without a script. ``<pr>`` is a priority 0..3, ``<shape>`` the text of a
 :class:`gpuqueue.model.job.Shape`, times are milliseconds on the store's clock.
 
 =====================  ======  ==================================================================================
@@ -17,16 +17,16 @@ j:<id>                 hash    the state of a job (fields: see job_fields.py)
 s:<id>                 string  the job's spec (see gpuqueue.codec), separate because it is large; members share the
                                spec of their array
 am:<id>                set     the claimed members of an array that have not ended
-q:<lv>:<user>:<shape>  zset    job id -> its place: one user's waiting jobs of one shape; the place is the id, or
+q:<pr>:<user>:<shape>  zset    job id -> its place: one user's waiting jobs of one shape; the place is the id, or
                                negative if the job was moved to the front (see ``lua/shared/priority_front.lua``)
-us:<lv>:<user>         zset    shape -> place of its first job: one user's shapes, in the order of these jobs
-ub:<lv>:<user>         hash    device -> ``bytes:beside:kept:from``: a claim for the device starts its search at the
+us:<pr>:<user>         zset    shape -> place of its first job: one user's shapes, in the order of these jobs
+ub:<pr>:<user>         hash    device -> ``bytes:beside:kept:from``: a claim for the device starts its search at the
                                shape at place ``from``. Earlier shapes have no room as long as the device has no more
                                than ``bytes`` free, and no more than ``beside`` free beside the job that the device is
                                reserved for (``kept``; see ``lua/acts/claim.lua``)
-ul:<lv>                zset    user -> usage: the users with waiting jobs of this priority, the least served first
-sh:<lv>                zset    shape -> memory: the shapes of waiting jobs of this priority
-su:<lv>:<shape>        set     users with waiting jobs of this shape
+ul:<pr>                zset    user -> usage: the users with waiting jobs of this priority, the least served first
+sh:<pr>                zset    shape -> memory: the shapes of waiting jobs of this priority
+su:<pr>:<shape>        set     users with waiting jobs of this shape
 aside:<user>           zset    job id -> 0: one user's waiting jobs that are in no queue, because they are held or may
                                not start yet; array -> 1, until it has ended
 asiders                set     the users with entries in ``aside:<user>``

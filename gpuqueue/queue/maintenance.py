@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import JobState, Level
+from gpuqueue.model.job import JobState, Priority
 from gpuqueue.queue.store import Store, answering, to_ms
 
 if TYPE_CHECKING:
@@ -50,13 +50,20 @@ class Maintenance:
 
     @answering
     def preempt(
-        self, levels: Mapping[Level, Sequence[Level]], *, after_s: float, grace_s: float, most: int | None = None
+        self,
+        priorities: Mapping[Priority, Sequence[Priority]],
+        *,
+        after_s: float,
+        grace_s: float,
+        most: int | None = None,
     ) -> dict[int, int]:
         """Preempt runs of lower priority; return for each preempted job the job that takes its place.
 
-        *levels* maps a priority to the priorities that it may preempt. A run shorter than *after_s* seconds, or of a
+        *priorities* maps a priority to those that it may preempt. A run shorter than *after_s* seconds, or of a
         job that was preempted *most* times, is not preempted. A preempted run has *grace_s* seconds to end.
         """
         most = preemption.MOST if most is None else most
-        reply = self._store.scripts.run("preempt", to_ms(after_s), to_ms(grace_s), most, *preemption.words_of(levels))
+        reply = self._store.scripts.run(
+            "preempt", to_ms(after_s), to_ms(grace_s), most, *preemption.words_of(priorities)
+        )
         return {int(job_id): int(by) for job_id, by in zip(reply[::2], reply[1::2], strict=True)}

@@ -41,7 +41,7 @@ def restored(survivor: Survivor) -> list[str | float]:
         JobState.QUEUED.value if unreported else job.state.value,
         job.reason.value if job.reason and job.state is JobState.HELD else "",  # dependencies.lua sets other reasons
         spec.account.name,
-        int(spec.level),
+        int(spec.priority),
         spec.mem_bytes,
         str(survivor.shape),
         int(spec.requeue),
@@ -135,7 +135,7 @@ def offered(stray: Stray) -> list[str | float]:
     shape = spec.shape
     if shape.device is None and stray.devices[0].kind not in {None, DeviceKind.CPU}:
         shape = replace(shape, device=DeviceFilter.GPU)  # as in submit.lua: it must not run on a CPU later
-    whose: list[str | float] = [spec.account.name, int(spec.level), spec.mem_bytes, str(shape), int(spec.requeue)]
+    whose: list[str | float] = [spec.account.name, int(spec.priority), spec.mem_bytes, str(shape), int(spec.requeue)]
     return [*words, stray.payload or "", *whose, dependency_args.asked(spec)]
 
 

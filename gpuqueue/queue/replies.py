@@ -15,7 +15,7 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.array import Indexes, Member, Tally
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.event import Act, Event
-from gpuqueue.model.job import Job, JobState, Level, WaitReason
+from gpuqueue.model.job import Job, JobState, Priority, WaitReason
 from gpuqueue.model.limits import Use
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue.drains import drains
@@ -140,7 +140,7 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             wanted = stand_in(
                 user=fields[stored.USER],
                 mem_bytes=int(fields[stored.MEM_BYTES]),
-                level=Level(int(fields[stored.PRIORITY])),
+                priority=Priority(int(fields[stored.PRIORITY])),
             )
 
         def moment(name: str) -> datetime | None:
@@ -171,7 +171,9 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             front=int(fields[stored.FRONT]) if fields.get(stored.FRONT) else None,
             tags=tuple(filter(None, fields[stored.TAGS].split(","))) if stored.TAGS in fields else wanted.tags,
             note=fields.get(stored.NOTE) or None,
-            promoted=Level(int(fields[stored.PRIORITY])) if waits and int(fields.get(stored.PROMOTIONS) or 0) else None,
+            promoted=Priority(int(fields[stored.PRIORITY]))
+            if waits and int(fields.get(stored.PROMOTIONS) or 0)
+            else None,
         )
 
 

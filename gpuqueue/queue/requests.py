@@ -83,7 +83,7 @@ class Requests:
         )
 
     def _asked(self, spec: JobSpec, nonce: str, ends: Mapping[int, bool] | None) -> list[str]:
-        words = (spec.account.name, int(spec.level), spec.mem_bytes, str(spec.shape), int(spec.requeue))
+        words = (spec.account.name, int(spec.priority), spec.mem_bytes, str(spec.shape), int(spec.requeue))
         reply: list[str] = self._store.scripts.run(
             "submit", *words, encode_spec(spec), nonce, dependency_args.asked(spec, ends)
         )
@@ -95,7 +95,7 @@ class Requests:
         job_id: int,
         change: Callable[[JobSpec], JobSpec],
         *,
-        level: bool = False,
+        priority: bool = False,
         after: bool = False,
         begin: bool = False,
         time: bool = False,
@@ -104,7 +104,7 @@ class Requests:
     ) -> JobState | None:
         """Change the request of a waiting job, which keeps its place; return its state, None if it is unknown.
 
-        *level*, *after* and *begin* say which of these *change* changes. Without *level*, a promoted job stays
+        *priority*, *after* and *begin* say which of these *change* changes. Without *priority*, a promoted job stays
         promoted. Without *after* and *begin*, the job does not wait again for conditions that are over.
 
         *time* says that the time limit was given, even if it was given as none. Without it, a job that moves to another
@@ -124,7 +124,7 @@ class Requests:
 
         def ask(payload: str | None, spec: JobSpec) -> Sequence[str]:
             digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
-            words = (int(spec.level) if level else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
+            words = (int(spec.priority) if priority else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
             said = (int(after), int(begin), int(time), dependency_args.asked(spec, ends))
             reply: Sequence[str] = self._store.scripts.run("edit", job_id, digest, *words, *said, by) or ("changed",)
             return reply

@@ -157,7 +157,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "default_mem_bytes": parse_bytes,
     "default_device": DeviceFilter.parse,
     "host_lost_after_s": parse_duration,
-    "beat_s": parse_duration,
+    "heartbeat_s": parse_duration,
     "poll_s": parse_duration,
     "kill_grace_s": parse_duration,
     "loss_limit": _positive,

@@ -86,7 +86,7 @@ class Settings:
     #: run. The default is longer if the store is reached over a network.
     host_lost_after_s: float = HOST_LOST_AFTER_S
     #: Time between two heartbeats of a worker.
-    beat_s: float = 10.0
+    heartbeat_s: float = 10.0
     #: Time between two checks of the queue without a message on the wake-up channel.
     poll_s: float = 2.0
     #: Time that a job has between SIGTERM and SIGKILL.
@@ -212,16 +212,16 @@ class Settings:
 
     def _unfitting(self) -> Iterator[BadRequest]:
         """Yield the errors of values that could be read: they do not fit together, or have a wrong syntax."""
-        shortest_s = HEARTBEATS_IN_A_LEASE * self.beat_s
-        if self.beat_s > LONGEST_HEARTBEAT_S:
+        shortest_s = HEARTBEATS_IN_A_LEASE * self.heartbeat_s
+        if self.heartbeat_s > LONGEST_HEARTBEAT_S:
             yield BadRequest(
-                f"setting beat ({self.origins['beat_s']}): {self.beat_s:g} s are too long, devices would be taken for "
-                f"silent between two beats: give it at most {LONGEST_HEARTBEAT_S:g} s"
+                f"setting heartbeat ({self.origins['heartbeat_s']}): {self.heartbeat_s:g} s are too long, devices "
+                f"would be taken for silent between two heartbeats: give it at most {LONGEST_HEARTBEAT_S:g} s"
             )
         elif self.lease_s < shortest_s:
             yield BadRequest(
-                f"host_lost_after of {self.lease_s:g} s is too short for a beat every {self.beat_s:g} s, jobs would be "
-                f"lost: give it at least {shortest_s:g} s"
+                f"host_lost_after of {self.lease_s:g} s is too short for a heartbeat every {self.heartbeat_s:g} s, "
+                f"jobs would be lost: give it at least {shortest_s:g} s"
             )
         if self.shares or self.groups:
             yield from self._judged(lambda: sharing.Shares.parse(self.shares, self.groups), "shares", "groups")

@@ -11,7 +11,7 @@ import math
 import random
 from dataclasses import replace
 
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 from gpuqueue.simulator.trace import Request
 from gpuqueue.text.units import GIB
 
@@ -29,7 +29,7 @@ arrival_s,user,mem,gpus,duration_s,time_limit_s,priority,group,name
 _USERS = ("ann", "bob", "eve", "dan", "fay", "gus", "hal", "ida")
 _GIB = ((2, 4), (4, 10), (6, 18), (8, 14), (10, 12), (12, 12), (16, 12), (20, 10), (22, 8))
 _GPUS = ((1, 90), (2, 8), (4, 2))
-_LEVELS = ((Level.LOW, 8), (Level.NORMAL, 84), (Level.HIGH, 8))
+_PRIORITIES = ((Priority.LOW, 8), (Priority.NORMAL, 84), (Priority.HIGH, 8))
 _STEPS_S = (300, 900, 3600, 14400, 43200, 86400, 259200)
 _DAY_S = 86400
 #: The number of jobs in a day, and the share of submissions that are sweeps.
@@ -58,7 +58,7 @@ def made(count: int, seed: int) -> tuple[Request, ...]:
                     time_limit_s=_limit(chance, duration_s),
                     mem_bytes=asked[0],
                     gpus=asked[1],
-                    level=asked[2],
+                    priority=asked[2],
                     name="sweep" if sweep > 1 else "job",
                 )
             )
@@ -66,12 +66,12 @@ def made(count: int, seed: int) -> tuple[Request, ...]:
     return tuple(replace(request, arrival_s=request.arrival_s - first_s) for request in requests)
 
 
-def _asked(chance: random.Random, *, single: bool) -> tuple[int, int, Level]:
+def _asked(chance: random.Random, *, single: bool) -> tuple[int, int, Priority]:
     """Return memory in bytes, number of GPUs and priority. If *single*, the number of GPUs is 1."""
     mem = chance.choices([size for size, _ in _GIB], [weight for _, weight in _GIB])[0]
     gpus = 1 if single else chance.choices([n for n, _ in _GPUS], [weight for _, weight in _GPUS])[0]
-    level = chance.choices([each for each, _ in _LEVELS], [weight for _, weight in _LEVELS])[0]
-    return mem * GIB, gpus, level
+    priority = chance.choices([each for each, _ in _PRIORITIES], [weight for _, weight in _PRIORITIES])[0]
+    return mem * GIB, gpus, priority
 
 
 def _limit(chance: random.Random, duration_s: float) -> float | None:

@@ -287,5 +287,5 @@ def _spec(request: Request) -> JobSpec:
         name="simulated",
         gpus=request.gpus,
         time_limit_s=request.time_limit_s,
-        level=request.level,
+        priority=request.priority,
     )

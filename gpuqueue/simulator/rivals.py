@@ -24,7 +24,7 @@ ENDLESS_S = 365 * 86400.0
 
 
 def _rank(request: Request) -> tuple[int, int]:
-    return -request.level, request.number
+    return -request.priority, request.number
 
 
 class _InOrder:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import GIB, MAX_BYTES, MAX_S, MIB, parse_bytes, parse_duration
 
@@ -45,7 +45,7 @@ class Request:
     gpus: int = 1
     duration_s: float
     time_limit_s: float | None = None
-    level: Level = Level.NORMAL
+    priority: Priority = Priority.NORMAL
     group: str = ""
     name: str = ""
     line: int = field(default=0, compare=False)
@@ -180,7 +180,7 @@ def _request(line: _Line, number: int) -> Request:
         gpus=line.read("gpus", _gpus, 1),
         duration_s=max(LEAST_S, round(line.read("duration_s", _seconds), 3)),
         time_limit_s=line.read("time_limit_s", _limit) if line.text("time_limit_s") else None,
-        level=line.read("priority", _level, Level.NORMAL),
+        priority=line.read("priority", _priority, Priority.NORMAL),
         group=line.read("group", _user) if line.text("group") else "",
         name=line.text("name"),
         line=line.number,
@@ -239,11 +239,11 @@ def _user(text: str) -> str:
     return word
 
 
-def _level(text: str) -> Level:
+def _priority(text: str) -> Priority:
     try:
-        return Level[text.upper()]
+        return Priority[text.upper()]
     except KeyError:
-        raise BadRequest(f"{brief(text)} is no priority: say {', '.join(map(str, Level))}") from None
+        raise BadRequest(f"{brief(text)} is no priority: say {', '.join(map(str, Priority))}") from None
 
 
 def write(requests: Iterable[Request]) -> Iterable[str]:
@@ -253,4 +253,4 @@ def write(requests: Iterable[Request]) -> Iterable[str]:
         limit = "" if each.time_limit_s is None else f"{each.time_limit_s:g}"
         mem = f"{each.mem_bytes // GIB}G" if each.mem_bytes % GIB == 0 else f"{-(-each.mem_bytes // MIB)}M"
         cells = (f"{each.arrival_s:.0f}", each.user, mem, str(each.gpus), f"{each.duration_s:.0f}")
-        yield ",".join((*cells, limit, str(each.level), each.group, each.name))
+        yield ",".join((*cells, limit, str(each.priority), each.group, each.name))

@@ -52,7 +52,7 @@ from gpuqueue.history.tables import metadata
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import Peak, Timeline
 from gpuqueue.model.finding import Grade, name_of, ok, to_plain
-from gpuqueue.model.job import TRANSITIONS, Job, JobState, Level, WaitReason
+from gpuqueue.model.job import TRANSITIONS, Job, JobState, Priority, WaitReason
 from gpuqueue.model.job_page import Listing
 from gpuqueue.model.limits import Bound, Limit, LimitsInUse, Measure, PoolLimits
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
@@ -251,7 +251,7 @@ def a_wait(job: Job) -> Why:
         explanation=Explanation(
             job_id=1,
             state=JobState.QUEUED,
-            level=Level.NORMAL,
+            priority=Priority.NORMAL,
             higher=0,
             users_before=0,
             theirs=0,

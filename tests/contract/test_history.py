@@ -109,7 +109,7 @@ def test_lose_and_run_again(database: HistoryDatabase, outbox: Outbox, batch: in
     outbox.submit(1)
     outbox.claim(1)
     outbox.started(1)
-    outbox.report(1, Act.LOSE, JobState.QUEUED, losses=1, token="1.a", detail="no beat")
+    outbox.report(1, Act.LOSE, JobState.QUEUED, losses=1, token="1.a", detail="no heartbeat")
     outbox.record(batch)
     job = known(database, 1).job
     assert (JobState.QUEUED, 1, None, None) == (job.state, job.losses, job.claimed_at, job.started_at)
@@ -118,7 +118,7 @@ def test_lose_and_run_again(database: HistoryDatabase, outbox: Outbox, batch: in
     outbox.finish(1, Ending.from_status(-9), JobState.FAILED, token="2.b", attempt=2, losses=1)
     outbox.record(batch)
     record = known(database, 1)
-    assert [Ending.lost("no beat"), Ending.from_status(-9)] == [run.ending for run in record.runs]
+    assert [Ending.lost("no heartbeat"), Ending.from_status(-9)] == [run.ending for run in record.runs]
     assert (JobState.FAILED, 2, 1) == (record.job.state, record.job.attempt, record.job.losses)
 
 

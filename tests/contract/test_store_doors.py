@@ -620,7 +620,7 @@ def test_words_for_a_secure_line_stand_in_no_other_address() -> None:
             connect_at_once(url)
 
 
-def test_a_certificate_that_nobody_vouches_for(
+def test_a_certificate_without_an_authority(
     by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path
 ) -> None:
     """Nothing is sent to a store with an untrusted certificate, or with that of another host."""

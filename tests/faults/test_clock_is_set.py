@@ -56,14 +56,14 @@ def start(site: Site, tmp_path: Path) -> tuple[int, ProcessIdentity, Path]:
 
 def renewed_until(site: Site, job_id: int) -> float:
     """Return the deadline, in seconds of the monotonic clock, up to which heartbeats cover the job's run."""
-    (heartbeat,) = site.settings.runs_dir.glob(f"{job_id}/*/beat")
+    (heartbeat,) = site.settings.runs_dir.glob(f"{job_id}/*/heartbeat")
     return float(heartbeat.read_text())
 
 
 def outlive_the_grace(site: Site, job_id: int) -> None:
     """Wait until the run's deadline has moved past the end of its current grace."""
     end = renewed_until(site, job_id) + site.settings.shim_grace_s
-    until(lambda: renewed_until(site, job_id) > end, what="somebody vouches for it")
+    until(lambda: renewed_until(site, job_id) > end, what="a heartbeat renews it")
 
 
 @pytest.mark.full
@@ -103,7 +103,7 @@ def test_a_host_that_died_under_a_clock_that_was_ahead_is_found_out(
     worker = moved.start_worker()
     job_id, process, _ = start(moved, tmp_path)
     end = renewed_until(moved, job_id)
-    until(lambda: renewed_until(moved, job_id) > end, what="a beat")
+    until(lambda: renewed_until(moved, job_id) > end, what="a heartbeat")
     (pid_file,) = moved.settings.runs_dir.glob("[0-9]*/*/pid")
     moved.end(worker, signal.SIGKILL)
     os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)

@@ -133,7 +133,7 @@ SPOILS: dict[str, tuple[str, EndingKind | None]] = {
     "half an exit": ("mkfifo .exit", None),
     "meters": ("rm -f meters; mkfifo meters", None),
     "reports": ("mkdir inside; mkfifo inside/1.json; head -c 100000 /dev/urandom > inside/2.json", None),
-    "beat": ("rm beat; mkfifo beat", None),
+    "heartbeat": ("rm heartbeat; mkfifo heartbeat", None),
     "cancel": ("mkdir cancel", EndingKind.CANCELLED),
     "spec": ("rm spec; mkdir spec", None),
 }

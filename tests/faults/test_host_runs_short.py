@@ -36,7 +36,7 @@ def trouble(site: Site) -> str:
 
 def renewed_until(site: Site, job_id: int) -> float:
     """Return the deadline, in seconds of the monotonic clock, up to which heartbeats cover the job's only run."""
-    (heartbeat,) = site.settings.runs_dir.glob(f"{job_id}/*/beat")
+    (heartbeat,) = site.settings.runs_dir.glob(f"{job_id}/*/heartbeat")
     return float(heartbeat.read_text())
 
 
@@ -297,7 +297,7 @@ def test_a_host_process_that_cannot_start_a_worker_tries_again(site: Site) -> No
     It used to end itself, and every worker with it.
     """
     host = site.spawn("host", "--devices", "sim:1x8G", "--no-recorder")
-    (device,) = until(site.queue.devices, what="the worker")
+    (device,) = until(site.queue.devices.all, what="the worker")
     with no_processes(host.pid):
         os.kill(device.worker_pid, signal.SIGKILL)
         until(lambda: "cannot be started" in site.log(), what="the host process says why")
@@ -308,16 +308,16 @@ def test_a_host_process_that_cannot_start_a_worker_tries_again(site: Site) -> No
 
 @pytest.mark.full
 @pytest.mark.parametrize("removed", [False, True], ids=["no descriptor", "removed"])
-def test_a_shim_that_cannot_read_its_beat_goes_by_the_last_word_of_it(shims: Any, *, removed: bool) -> None:
+def test_a_shim_that_cannot_read_its_heartbeat_goes_by_the_last_word_of_it(shims: Any, *, removed: bool) -> None:
     """A shim that cannot read its heartbeat file uses the last deadline it read.
 
     It used to end the run at once, as if no heartbeat had ever come.
     """
     until_s = time.monotonic() + 5
-    shim = shims("sh", "-c", "echo ready; sleep 1000", vouch_s=5.0, start_before=until_s)
+    shim = shims("sh", "-c", "echo ready; sleep 1000", renew_s=5.0, start_before=until_s)
     until(lambda: "ready" in shim.log())
     if removed:
-        (shim.directory.path / "beat").unlink()
+        (shim.directory.path / "heartbeat").unlink()
         look(shim.process.pid)
     else:
         with no_descriptors(shim.process.pid):

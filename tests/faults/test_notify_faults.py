@@ -190,7 +190,7 @@ def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, ho
     serve(site.queue, make_offer())
     site.environ["PYTHONPATH"] = str(tmp_path)
     without = recorder(site)
-    until(site.queue.senders, what=f"a sender\n{site.log()}")
+    until(site.queue.senders.all, what=f"a sender\n{site.log()}")
 
     said = site.cli("submit", "--mem", "64M", "--on-end", hook.url("fine"), "--", "true")
     claimed = must_claim(site.queue)

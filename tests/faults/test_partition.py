@@ -29,7 +29,7 @@ def proxied(stack: ExitStack, store_url: str, place: Path, **settings: str) -> C
     """Return a host whose worker reaches the store through a proxy that can stop forwarding."""
     link = Link(store_url)
     stack.callback(link.close)
-    site = Site(place, store_url, GPUQUEUE_BEAT="0.2s", **settings)
+    site = Site(place, store_url, GPUQUEUE_HEARTBEAT="0.2s", **settings)
     stack.callback(site.stop)
     site.environ["GPUQUEUE_REDIS_URL"] = link.url
     site.start_worker()
@@ -46,7 +46,7 @@ def elsewhere(stack: ExitStack, store_url: str, place: Path, **settings: str) ->
     stack.callback(network.close)
     link = Link(store_url, network.address)
     stack.callback(link.close)
-    site = Site(place, store_url, GPUQUEUE_BEAT="0.2s", **settings)
+    site = Site(place, store_url, GPUQUEUE_HEARTBEAT="0.2s", **settings)
     stack.callback(site.stop)
     site.environ["GPUQUEUE_REDIS_URL"] = link.url
     worker = site.spawn_command(network.command(str(BIN / "gpuqueue-worker"), "run", "--plain"))

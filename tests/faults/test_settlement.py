@@ -19,9 +19,9 @@ from workers.run.values import Held
         lambda directory: directory.keep_meters({}),
         lambda directory: directory.ask_end(EndingKind.LOST),
     ],
-    ids=["vouch", "keep_meters", "ask_end"],
+    ids=["renew", "keep_meters", "ask_end"],
 )
-def test_a_beat_that_meets_the_settlement_leaves_no_file(
+def test_a_heartbeat_that_meets_the_settlement_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[[RunDir], None]
 ) -> None:
     """A write that overlaps the settlement leaves no file.

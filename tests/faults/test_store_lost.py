@@ -92,7 +92,7 @@ def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_pa
         own_store.empty()
 
         # Longer than the grace: without heartbeats the shim would end the job as well.
-        until(lambda: site.log().count("the runs go on") > 12, what="the worker beats on")
+        until(lambda: site.log().count("the runs go on") > 12, what="the worker heartbeats on")
         assert process.alive()
     finally:
         site.stop()
@@ -258,7 +258,7 @@ def test_a_worker_that_finds_the_store_not_open_keeps_its_runs_alive_meanwhile(
     until(lambda: site.log().count("the runs go on") > 15, what="longer than the grace")
     site.spawn("record")
     until_in_book(site, patient.job.id, JobState.RUNNING)
-    until(site.queue.devices, what="the worker is up")
+    until(site.queue.devices.all, what="the worker is up")
     patient.end()
 
     assert "exit 8" == str(site.until_recorded(patient.job.id).runs[-1].ending)
@@ -271,7 +271,7 @@ def test_an_end_may_be_the_first_that_a_rebuilt_store_hears_of_a_run(own_store: 
 
     The run ended while the store was away, before the next heartbeat. Its end must not be taken for a stale one.
     """
-    site = Site(tmp_path / "state", own_store.url, GPUQUEUE_HOST_LOST_AFTER="90s", GPUQUEUE_BEAT="10s")
+    site = Site(tmp_path / "state", own_store.url, GPUQUEUE_HOST_LOST_AFTER="90s", GPUQUEUE_HEARTBEAT="10s")
     try:
         site.make_tables()
         site.start_worker()

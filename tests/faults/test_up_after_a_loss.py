@@ -21,7 +21,7 @@ from gpuqueue.system.process import ProcessIdentity, age_s
 @pytest.fixture
 def up(home: Home) -> Home:
     """Return a machine with two simulated devices that are up, with leases that end within a test."""
-    home.environ.update(GPUQUEUE_HOST_LOST_AFTER="15s", GPUQUEUE_BEAT="0.5s", GPUQUEUE_HEADROOM="0")
+    home.environ.update(GPUQUEUE_HOST_LOST_AFTER="15s", GPUQUEUE_HEARTBEAT="0.5s", GPUQUEUE_HEADROOM="0")
     home("up", "--devices", "sim:2x24G")
     return home
 

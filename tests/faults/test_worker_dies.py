@@ -266,7 +266,7 @@ def test_a_job_that_ignores_sigterm_is_gone_before_anybody_else_may_have_it(stor
     With a lease of 5 s and a kill grace of 10 s it used to live for 8 s beside its second copy.
     """
     site = Site(
-        tmp_path / "state", store_url, GPUQUEUE_HOST_LOST_AFTER="5s", GPUQUEUE_BEAT="1s", GPUQUEUE_KILL_GRACE="10s"
+        tmp_path / "state", store_url, GPUQUEUE_HOST_LOST_AFTER="5s", GPUQUEUE_HEARTBEAT="1s", GPUQUEUE_KILL_GRACE="10s"
     )
     try:
         site.start_recorder()
@@ -292,7 +292,7 @@ def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) 
     that it seemed to stop in the middle of the run.
     """
     site.start_recorder()
-    site.environ["GPUQUEUE_BEAT"] = "4s"  # no heartbeat before the worker is killed
+    site.environ["GPUQUEUE_HEARTBEAT"] = "4s"  # no heartbeat before the worker is killed
     worker = site.start_worker()
     gate = tmp_path / "gate"
     job = site.queue.requests.submit(
@@ -303,7 +303,7 @@ def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) 
     site.end(worker, signal.SIGKILL)
     until(lambda: time.monotonic() - began_s > 2.0, what="a while without a worker")
 
-    site.environ["GPUQUEUE_BEAT"] = "0.2s"
+    site.environ["GPUQUEUE_HEARTBEAT"] = "0.2s"
     site.start_worker()
     until(lambda: looks_at(site) > 1, what="looks of the next worker")
     adopted_s = time.monotonic() - began_s

@@ -23,7 +23,7 @@ pytestmark = NEEDS_STRACE
 READ = {"spec", "/proc/sys/kernel/random/boot_id", "/proc/PID/stat"}
 WRITTEN = {".pid", "pid", "log", ".exit"}
 #: Files that a shim polls as often as time permits: the heartbeat and the requests to end.
-POLLED = {"beat", "cancel", "preempt.json"}
+POLLED = {"heartbeat", "cancel", "preempt.json"}
 #: Files that the forked child opens before it becomes the job.
 JOBS = {"/dev/null"}
 #: How often the forked child sets a signal's handler before it becomes the job: only those that differ from the

@@ -52,10 +52,10 @@ BATCHES = Bound(JOBS - 1, 4 * JOBS + 1)
 A_TURN = {"get": 3, "hget": 1, "settle": 1}
 #: Settings that make periodic work rare during the test: at most one heartbeat and one tick, and no claim attempt
 #: without a message.
-SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_HEARTBEAT_S:g}s", "GPUQUEUE_HOST_LOST_AFTER": "10h", "GPUQUEUE_POLL": "1h"}
+SELDOM = {"GPUQUEUE_HEARTBEAT": f"{LONGEST_HEARTBEAT_S:g}s", "GPUQUEUE_HOST_LOST_AFTER": "10h", "GPUQUEUE_POLL": "1h"}
 #: What a heartbeat and a tick ask for. Usually there is one of them, or none. One more question for each job would be
 #: forty.
-A_BEAT = {"beat": 1, "age": 1, "reap": 1, "reserve": 1, "get": 2, "hget": 1, "multi": 1, "exec": 1}
+A_HEARTBEAT = {"heartbeat": 1, "age": 1, "reap": 1, "reserve": 1, "get": 2, "hget": 1, "multi": 1, "exec": 1}
 #: A heartbeat also asks whether the history has each ended run: once, or twice if the history did not have it yet.
 ENDED = JOBS + FIRST
 DIGESTS = {hashlib.sha1(whole(act).encode(), usedforsecurity=False).hexdigest(): act for act in ACTS}
@@ -118,13 +118,13 @@ def listen(store: OwnStore, site: Site, act: Callable[[], object]) -> Heard:
     return heard
 
 
-def asks_for_beats_alone(worker: Counter[str]) -> int:
+def asks_for_heartbeats_alone(worker: Counter[str]) -> int:
     """Fail if there is more than heartbeats and ticks; return how many there may have been."""
-    heartbeats = worker["beat"] + 1  # one may have begun before, or end after the monitor
+    heartbeats = worker["heartbeat"] + 1  # one may have begun before, or end after the monitor
     assert worker.pop("hmget", 0) <= ENDED + heartbeats
-    assert set(worker) <= set(A_BEAT)
+    assert set(worker) <= set(A_HEARTBEAT)
     for name, asked in worker.items():
-        assert asked <= A_BEAT[name] * heartbeats, f"{name}: {asked} in {heartbeats} beats"
+        assert asked <= A_HEARTBEAT[name] * heartbeats, f"{name}: {asked} in {heartbeats} heartbeats"
     return heartbeats
 
 
@@ -151,7 +151,7 @@ def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_pat
         for name in CELERYS:
             worker.pop(name, None)
     assert [JOBS, JOBS] == [worker.pop("started"), worker.pop("finish")]
-    heartbeats = asks_for_beats_alone(worker)
+    heartbeats = asks_for_heartbeats_alone(worker)
 
     assert JOBS == others.pop("submit")
     BATCHES.hold(others["settle"], f"batches of {JOBS} jobs")
@@ -206,4 +206,4 @@ def test_an_idle_worker_sleeps(own_store: OwnStore, tmp_path: Path, *, plain: bo
     for name in (*CELERYS, "celery's task"):
         if not plain:
             heard.worker.pop(name, None)
-    asks_for_beats_alone(heard.worker)
+    asks_for_heartbeats_alone(heard.worker)

@@ -73,7 +73,7 @@ class Shim:
         runs: Path,
         argv: list[str],
         *,
-        vouch_s: float = 60.0,
+        renew_s: float = 60.0,
         before: Callable[[], object] = lambda: None,
         by: Shims,
         **changes: Any,
@@ -92,7 +92,7 @@ class Shim:
             "umask": 0o022,
         }
         self.directory.write_spec(ShimSpec(**{**spec, **changes}))
-        self.directory.renew(time.monotonic() + vouch_s)
+        self.directory.renew(time.monotonic() + renew_s)
         before()
         path = self.directory.path
         self.process = Process(by.start(path, lock))

@@ -32,7 +32,7 @@ class Site:
             "GPUQUEUE_HOST": f"test-{secrets.token_hex(4)}",
             "GPUQUEUE_DEVICES": "sim:1x8G",
             "GPUQUEUE_HEADROOM": "0",
-            "GPUQUEUE_BEAT": "0.2s",
+            "GPUQUEUE_HEARTBEAT": "0.2s",
             "GPUQUEUE_HOST_LOST_AFTER": "20s",
             "GPUQUEUE_POLL": "0.5s",
             "GPUQUEUE_KILL_GRACE": "2s",

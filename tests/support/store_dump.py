@@ -17,7 +17,7 @@ Dump = dict[str, Any]
 #: Patterns for the placeholders in the key table of gpuqueue/queue/keys.py.
 _PARTS = {
     "<id>": r"\d+",
-    "<lv>": "[0-3]",
+    "<pr>": "[0-3]",
     "<user>": r"[\w.@+-]+",
     "<shape>": r"\d+:\d+:\d+:[\w.@+:,/-]*",
     "<host>": r"[\w.@+-]+",
@@ -211,11 +211,11 @@ def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:
     """Return what is wrong with the five indexes of the waiting jobs."""
     places: dict[str, set[str]] = {}
     for job_id, job in waiting.items():
-        places.setdefault(f"q:{job['lv']}:{job['u']}:{job['sh']}", set()).add(job_id)
-        places.setdefault(f"us:{job['lv']}:{job['u']}", set()).add(job["sh"])
-        places.setdefault(f"ul:{job['lv']}", set()).add(job["u"])
-        places.setdefault(f"sh:{job['lv']}", set()).add(job["sh"])
-        places.setdefault(f"su:{job['lv']}:{job['sh']}", set()).add(job["u"])
+        places.setdefault(f"q:{job['pr']}:{job['u']}:{job['sh']}", set()).add(job_id)
+        places.setdefault(f"us:{job['pr']}:{job['u']}", set()).add(job["sh"])
+        places.setdefault(f"ul:{job['pr']}", set()).add(job["u"])
+        places.setdefault(f"sh:{job['pr']}", set()).add(job["sh"])
+        places.setdefault(f"su:{job['pr']}:{job['sh']}", set()).add(job["u"])
     there = {
         key.removeprefix(keys.PREFIX) for key in store if re.match(re.escape(keys.PREFIX) + "(q|us|ul|sh|su):", key)
     }
@@ -226,12 +226,12 @@ def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:
         found += _compare(name, set(_members(store, name)), wanted)
     for name in there & set(places):
         if name.startswith("us:"):
-            _, lv, user = name.split(":")
+            _, pr, user = name.split(":")
             heads = {
-                shape: min(_place(each, waiting) for each in places[f"q:{lv}:{user}:{shape}"]) for shape in places[name]
+                shape: min(_place(each, waiting) for each in places[f"q:{pr}:{user}:{shape}"]) for shape in places[name]
             }
             found += _compare(f"heads of {name}", set(store[keys.PREFIX + name]), set(heads.items()))
-            found += _passed_too_early(store.get(f"{keys.PREFIX}ub:{lv}:{user}", {}), heads)
+            found += _passed_too_early(store.get(f"{keys.PREFIX}ub:{pr}:{user}", {}), heads)
         if name.startswith("q:"):
             wanted_places = {(each, _place(each, waiting)) for each in places[name]}
             found += _compare(f"places in {name}", set(store[keys.PREFIX + name]), wanted_places)

@@ -157,7 +157,7 @@ def _age_s(path: Path) -> float:
 
 def _renewed_until_s(path: Path) -> float:
     try:
-        return float((path / "beat").read_text(encoding="ascii"))
+        return float((path / "heartbeat").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return 0.0
 

@@ -40,7 +40,7 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._heartbeat = FixedFile(f"{path}/beat")
+        self._heartbeat = FixedFile(f"{path}/heartbeat")
 
     @classmethod
     def create(cls, runs: Path, held: Held, payload: str = "") -> RunDir:
@@ -155,7 +155,7 @@ class RunDir:
         """
         if self.claimed:
             self._heartbeat.write(f"{until_s:020.3f}\n")
-            self._not_after_settlement("beat")
+            self._not_after_settlement("heartbeat")
 
     def close(self) -> None:
         """Close the file that :meth:`renew` keeps open."""

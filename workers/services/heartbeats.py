@@ -50,7 +50,7 @@ class Heartbeats:
 
     def loop(self, stopping: threading.Event) -> None:
         """Send heartbeats until *stopping* is set."""
-        while not stopping.wait(self._settings.beat_s):
+        while not stopping.wait(self._settings.heartbeat_s):
             asked_s = self._clock.monotonic_s()
             try:
                 self.heartbeat()
@@ -148,7 +148,7 @@ class Heartbeats:
 
         This loop has its own thread, because a heartbeat to an unreachable store blocks until its timeout.
         """
-        while not stopping.wait(self._settings.beat_s):
+        while not stopping.wait(self._settings.heartbeat_s):
             if self._keeps_runs:
                 self.renew_all(self._clock.monotonic_s())
 

@@ -79,7 +79,7 @@ class Host:
         queue = JobQueue(self._settings.redis_url)
         here = {device.uuid for device in self._devices}
         for status in queue.devices.all(self._settings.host):
-            silent = status.seen_s_ago > SILENT_HEARTBEATS * self._settings.beat_s
+            silent = status.seen_s_ago > SILENT_HEARTBEATS * self._settings.heartbeat_s
             if status.device.uuid in here or not silent or status.jobs:
                 continue
             if self._fell_back and status.device.kind is DeviceKind.GPU:

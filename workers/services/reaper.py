@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Reaper:
-    """Runs the periodic acts every ``beat_s`` seconds. After a gap in the ticks, all leases get one more period."""
+    """Runs the periodic acts every ``heartbeat_s`` seconds. After a gap, all leases get one more period."""
 
     def __init__(self, settings: Settings, queue: JobQueue, clock: Clock) -> None:
         self._settings = settings
@@ -33,7 +33,7 @@ class Reaper:
         """Tick until *stopping* is set."""
         while not stopping.is_set():
             self.tick()
-            stopping.wait(self._settings.beat_s)
+            stopping.wait(self._settings.heartbeat_s)
 
     def tick(self) -> None:
         """Run each step once. No exception is raised, because the recorder's process would not restart the reaper.
@@ -47,7 +47,7 @@ class Reaper:
                 log.warning("nothing reaped for now: %s", error)
                 return
             except Exception:
-                log.exception("a step of the reaper failed; it is taken again in %g s", self._settings.beat_s)
+                log.exception("a step of the reaper failed; it is taken again in %g s", self._settings.heartbeat_s)
 
     def keep_to_policy(self) -> None:
         """Send the site's policy and limits to the store, once per epoch of the store."""
@@ -63,7 +63,7 @@ class Reaper:
         reaped = self._queue.maintenance.reap(
             loss_limit=self._settings.loss_limit,
             lease_s=self._settings.lease_s,
-            tick_s=self._settings.beat_s,
+            tick_s=self._settings.heartbeat_s,
             passed_s=None if self._last_s is None else now_s - self._last_s,
         )
         self._last_s = now_s
@@ -88,9 +88,9 @@ class Reaper:
 
     def make_place(self) -> None:
         """Preempt jobs for jobs of a higher priority, if the site enables that."""
-        levels = parse_preempt(self._settings.preempt)
-        if not levels:
+        priorities = parse_preempt(self._settings.preempt)
+        if not priorities:
             return
         after_s, grace_s = self._settings.preempt_after_s, self._settings.preempt_grace_s
-        for job_id, by in self._queue.maintenance.preempt(levels, after_s=after_s, grace_s=grace_s).items():
+        for job_id, by in self._queue.maintenance.preempt(priorities, after_s=after_s, grace_s=grace_s).items():
             log.warning("job %s is being preempted for job %s, in %g s at the latest", job_id, by, grace_s)

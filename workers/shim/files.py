@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 
 #: Most bytes of a file that are read. The largest file is the spec: 1 MiB of JSON and the fields the worker adds.
 MOST_READ = 64 * 1024 * 1024
-#: Longest time between two checks of ``beat`` and ``cancel``, in seconds. Signals wake the shim at once.
+#: Longest time between two checks of ``heartbeat`` and ``cancel``, in seconds. Signals wake the shim at once.
 POLL_S = 1.0
 #: The error numbers of a file system that is full.
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
@@ -129,7 +129,7 @@ def renewed_until(known: float) -> float:
     The monotonic clock is used because the wall clock may jump.
     """
     try:
-        return float(read("beat") or "")
+        return float(read("heartbeat") or "")
     except ValueError:
         return known
 

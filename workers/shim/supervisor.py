@@ -13,7 +13,7 @@ lock      worker   locked while the worker or the shim lives; unlocked means tha
                    the worker's ``claim``
 spec      worker   JSON: what to run (see :class:`workers.run.values.ShimSpec`); ``exit`` reuses its inode
 pid       shim     identity of the shim (pid, start time, boot id), then the same of the job's first process
-beat      worker   heartbeat: when it expires, on the host's monotonic clock, in seconds
+heartbeat      worker   heartbeat: when it expires, on the host's monotonic clock, in seconds
 cancel    worker   appears when the run must end; its text is the kind of ending. On a full disk a symbolic link
                    whose target is that text
 preempt…  worker   ``preempt.json``: the preemption request (see :mod:`workers.shim.preempt_request`)

@@ -14,7 +14,7 @@ from gpuqueue.model.dependencies import BEGINS
 from gpuqueue.text.sanitize import plain
 
 #: Parameter in Python -> its name on the command line, where they differ.
-_CALLED = {"time_limit": "time", "preference": "placement", "level": "priority"}
+_CALLED = {"time_limit": "time", "preference": "placement"}
 
 _OPTIONS = (
     field("mem", "Memory on each device."),
@@ -25,7 +25,7 @@ _OPTIONS = (
     field("time_limit", "Time limit; none removes it."),
     field("signal", "Signal sent this long before the time limit; none removes it."),
     field("name", "Name of the job."),
-    field("level", "Jobs of higher priority start first."),
+    field("priority", "Jobs of higher priority start first."),
     field("pool", "Only devices of this pool; '' for any pool."),
     field("after", f"{dependencies.AFTER} Replaces all earlier ones; none removes them."),
     field("begin", f"Earliest start: {BEGINS}; now: at once."),

@@ -24,7 +24,7 @@ from gpuqueue.model.job import JobSpec
 @field("gpus", "Number of devices. Default: as before.")
 @field("device", f"{placement.DEVICE} Default: as before.")
 @field("time_limit", "Time limit; none removes it. Default: as before.")
-@field("level", "Priority. Default: as before.")
+@field("priority", "Priority. Default: as before.")
 @click.option("-e", "--env", multiple=True, metavar="K=V", help="Change an environment variable. Repeatable.")
 @click.pass_context
 def retry(ctx: click.Context, /, ids: tuple[str, ...], **changes: Any) -> None:

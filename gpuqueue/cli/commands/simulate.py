@@ -148,7 +148,7 @@ def _knobs(settings: Settings) -> Knobs:
         reservations=settings.reservations,
         age_after_s=settings.age_after_s,
         placement=settings.placement,
-        tick_s=settings.beat_s,
+        tick_s=settings.heartbeat_s,
     )
 
 

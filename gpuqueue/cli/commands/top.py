@@ -47,7 +47,7 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
             click.echo(json.dumps(snapshot_to_plain(take(client, user=user), client.settings), indent=2))
             return
         if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            click.echo(lines.as_text(take(client, user=user), client.settings.beat_s, user, terminal_width()))
+            click.echo(lines.as_text(take(client, user=user), client.settings.heartbeat_s, user, terminal_width()))
             return
         if is_dumb():
             raise BadRequest("this terminal can show nothing but lines (TERM): gpuqueue top --once prints one picture")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuqueue.cli.completion.candidates import awaited, listed, models, one_of, placements, pools
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 from gpuqueue.model.retries import RetryOn
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _FIELDS: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
     "time_limit": (("-t", "--time", "time_limit"), {"metavar": "TIME"}),
     "signal": (("--signal",), {"metavar": "SIG@TIME"}),
     "name": (("-n", "--name"), {}),
-    "level": (("-p", "--priority", "level"), {"type": click.Choice([str(level) for level in Level])}),
+    "priority": (("-p", "--priority", "priority"), {"type": click.Choice([str(priority) for priority in Priority])}),
     "pool": (("--pool",), {"shell_complete": pools}),
     "after": (("--after",), {"multiple": True, "metavar": "ID[:ok|any|fail]", "shell_complete": listed(awaited)}),
     "begin": (("--begin",), {"metavar": "TIME"}),

@@ -15,7 +15,7 @@ from gpuqueue.client import Client
 from gpuqueue.console import say, sentence
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
-from gpuqueue.model.job import Job, Level
+from gpuqueue.model.job import Job, Priority
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.text.sanitize import short
 
@@ -102,7 +102,7 @@ _OPTIONS: tuple[Option, ...] = (
         help="Working directory. Default: the current directory.",
         shell_complete=directories,
     ),
-    field("level", "Jobs of higher priority start first.", default=str(Level.NORMAL), show_default=True),
+    field("priority", "Jobs of higher priority start first.", default=str(Priority.NORMAL), show_default=True),
     field("pool", "Only devices of this pool.", default=""),
     click.option(
         "--no-requeue",

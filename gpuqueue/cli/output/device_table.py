@@ -20,7 +20,7 @@ class Row(NamedTuple):
     """One line: a device, the interval of its worker's heartbeats in seconds, and the known labels of its jobs."""
 
     status: DeviceStatus
-    beat_s: float
+    heartbeat_s: float
     called: Mapping[int, str] = {}
 
     @property
@@ -34,10 +34,10 @@ Column: TypeAlias = terminal_width.Column[Row]
 
 
 def device_table(
-    found: Sequence[DeviceStatus], beat_s: float, width: int | None = None, called: Mapping[int, str] | None = None
+    found: Sequence[DeviceStatus], heartbeat_s: float, width: int | None = None, called: Mapping[int, str] | None = None
 ) -> str:
     """Return the devices as a table *width* columns wide; None: for a pipe. *called* maps job ids to labels."""
-    return table_of(COLUMNS, [Row(each, beat_s, called or {}) for each in found], width)
+    return table_of(COLUMNS, [Row(each, heartbeat_s, called or {}) for each in found], width)
 
 
 def few(names: Sequence[str], width: int, between: str = " ") -> str:
@@ -81,7 +81,7 @@ NAME = terminal_width.Column[Row](
 FREE = terminal_width.Column[Row](head="FREE", cell=lambda row, _: format_bytes(row.status.free_bytes), right=True)
 #: Narrowed last, since it shows what is wrong.
 STATE = terminal_width.Column[Row](
-    head="STATE", cell=lambda row, _: condition(row.status, row.beat_s, row.called), least=28, narrows=4
+    head="STATE", cell=lambda row, _: condition(row.status, row.heartbeat_s, row.called), least=28, narrows=4
 )
 #: The columns from left to right.
 COLUMNS: tuple[Column, ...] = (

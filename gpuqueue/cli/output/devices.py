@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def device_rows(found: Sequence[DeviceStatus], settings: Settings, queue: JobQueue) -> str:
     """Return the table of devices and the lines below it; *queue* gives the labels of their jobs."""
     called = queue.jobs.called(jobs_on(found))
-    table = device_table(found, settings.beat_s, terminal_width(), called)
+    table = device_table(found, settings.heartbeat_s, terminal_width(), called)
     return "\n".join((table, *drain_lines(found), *kept_lines(found, called), *silent_lines(found, settings)))
 
 

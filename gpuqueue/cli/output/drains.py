@@ -55,11 +55,11 @@ def drain_plain(said: Drain) -> dict[str, str | None]:
     return {"origin": said.origin.value, "why": said.why, "by": said.by, "at": at}
 
 
-def condition(device: DeviceStatus, beat_s: float, called: Mapping[int, str] | None = None) -> str:
+def condition(device: DeviceStatus, heartbeat_s: float, called: Mapping[int, str] | None = None) -> str:
     """Return in a few words whether a device takes jobs; *called* maps job ids to labels."""
     if device.drains:
         return f"drained {plain(str(device.drains[0]))}"
-    if device.seen_s_ago > SILENT_HEARTBEATS * beat_s:
+    if device.seen_s_ago > SILENT_HEARTBEATS * heartbeat_s:
         return f"silent for {device.seen_s_ago:.0f}s"
     if device.trouble is not None:
         return f"closed: {plain(device.trouble)}"

@@ -156,7 +156,7 @@ COLUMNS: dict[str, Column] = {
     "array_id": _number("ARRAY", lambda record: record.job.member.array_id if record.job.member else None),
     "array_index": _number("INDEX", lambda record: record.job.member.index if record.job.member else None),
     "time_limit_s": _duration("LIMIT", lambda record: record.job.spec.time_limit_s),
-    "priority": _text("PRIORITY", lambda record: str(record.job.spec.level)),
+    "priority": _text("PRIORITY", lambda record: str(record.job.spec.priority)),
     "tags": _text("TAGS", lambda record: " ".join(record.job.tags), 40),
     "note": _text("NOTE", lambda record: record.job.note, 60),
 }

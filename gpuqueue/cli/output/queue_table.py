@@ -16,7 +16,7 @@ from gpuqueue.cli.output import render, terminal_width
 from gpuqueue.cli.output.arrays import labels
 from gpuqueue.cli.output.progress import fitted, in_words
 from gpuqueue.cli.output.terminal_width import NO_LIMIT, fit
-from gpuqueue.model.job import Job, JobState, Level
+from gpuqueue.model.job import Job, JobState, Priority
 from gpuqueue.model.job_page import Listing
 from gpuqueue.model.progress import Progress
 from gpuqueue.text.sanitize import cells, plain, short
@@ -126,10 +126,10 @@ def _note(line: Line, width: int) -> str:
         return fitted(line.progress, width)
     if line.stands.is_active:
         return ""
-    level = line.job.promoted or line.job.spec.level
+    priority = line.job.promoted or line.job.spec.priority
     stands_so = line.stands is line.job.state  # False for the held members of an array that is not held
     why = render.waits_for(line.job, line.listing.at) if stands_so else str(line.stands)
-    words = (why, "" if line.job.spec.level is level is Level.NORMAL else render.level_of(line.job))
+    words = (why, "" if line.job.spec.priority is priority is Priority.NORMAL else render.priority_of(line.job))
     return ", ".join(word for word in words if word)
 
 

@@ -73,9 +73,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
     return "\n".join(line(row) for row in (head, *rows))
 
 
-def level_of(job: Job) -> str:
-    """Return the priority of the job, and the one that aging has promoted it to: ``level low, promoted to high``."""
-    return f"level {job.spec.level}" + (f", promoted to {job.promoted}" if job.promoted is not None else "")
+def priority_of(job: Job) -> str:
+    """Return the priority of the job, and the one that aging has promoted it to: ``priority low, promoted to high``."""
+    return f"priority {job.spec.priority}" + (f", promoted to {job.promoted}" if job.promoted is not None else "")
 
 
 def state(job: Job) -> str:
@@ -199,7 +199,7 @@ def _story(record: Record, live: Live | None, width: int | None) -> list[str]:
         f"  asked      {size_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
-        + f", {level_of(job)}",
+        + f", {priority_of(job)}",
         *_wait_lines(job),
         *array_story(job),
         *([f"  tags       {' '.join(job.tags)}"] if job.tags else []),

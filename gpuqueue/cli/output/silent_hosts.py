@@ -16,7 +16,7 @@ def kept_until(each: DeviceStatus, settings: Settings) -> datetime | None:
 
     None also after ``gpuqueue down --leave-jobs``, which keeps them for longer.
     """
-    is_silent = each.seen_s_ago > SILENT_HEARTBEATS * settings.beat_s
+    is_silent = each.seen_s_ago > SILENT_HEARTBEATS * settings.heartbeat_s
     if not is_silent or not each.jobs or any(drain.origin is DrainOrigin.DOWN for drain in each.drains):
         return None
     return datetime.now(timezone.utc) + timedelta(seconds=settings.host_lost_after_s - each.seen_s_ago)

@@ -64,8 +64,8 @@ class Top(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "cancel", "Cancel"),
         Binding("h", "hold", "Hold"),
-        Binding("plus,equals_sign", "level(1)", "Level", key_display="+ -"),
-        Binding("minus", "level(-1)", "Lower", show=False),
+        Binding("plus,equals_sign", "priority(1)", "Priority", key_display="+ -"),
+        Binding("minus", "priority(-1)", "Lower", show=False),
         Binding("s", "sort", "Sort"),
         Binding("u", "mine", "Mine"),
         Binding("l", "pane('log')", "Log"),
@@ -154,7 +154,7 @@ class Top(App[None]):
         self._fill()
 
     def _show_devices(self, snapshot: Snapshot) -> None:
-        rows = lines.device_rows(snapshot, self._client.settings.beat_s)
+        rows = lines.device_rows(snapshot, self._client.settings.heartbeat_s)
         columns, widths = fit(lines.DEVICE_COLUMNS, rows, self.size.width - BESIDE)
         self._name_columns(self._devices, columns, widths)
         for row in rows:
@@ -297,16 +297,16 @@ class Top(App[None]):
             act = self._client.jobs.release if line.stands is JobState.HELD else self._client.jobs.hold
             self._change(line.job, lambda job_id: act(job_id).state)
 
-    def action_level(self, by: int) -> None:
+    def action_priority(self, by: int) -> None:
         """Change the priority of the waiting job under the cursor by one step. The store checks the permission."""
         line = self._chosen()
 
         def edited(job_id: int) -> str:
             now = self._client.jobs.get(job_id)  # the snapshot may lack an earlier key press
-            level = lines.level_beside(now, by)
-            if level is None:
-                return f"level {now.spec.level}, and there is none {'above' if by > 0 else 'below'}"
-            return f"level {self._client.jobs.edit(job_id, level=level).spec.level}"
+            priority = lines.priority_beside(now, by)
+            if priority is None:
+                return f"priority {now.spec.priority}, and there is none {'above' if by > 0 else 'below'}"
+            return f"priority {self._client.jobs.edit(job_id, priority=priority).spec.priority}"
 
         if line is not None:
             self._change(line.job, edited)

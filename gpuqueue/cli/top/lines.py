@@ -13,7 +13,7 @@ from gpuqueue.cli.output.device_table import Column, Row
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.queue_table import Line
 from gpuqueue.cli.top.snapshot import Snapshot
-from gpuqueue.model.job import Job, Level
+from gpuqueue.model.job import Job, Priority
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes
@@ -73,10 +73,10 @@ def bar(parts: Sequence[tuple[str, int]], width: int = BAR_WIDTH) -> str:
     return "".join(mark * count for (mark, _), count in zip(exact, cells, strict=True))
 
 
-def device_rows(snapshot: Snapshot, beat_s: float) -> list[Row]:
+def device_rows(snapshot: Snapshot, heartbeat_s: float) -> list[Row]:
     """Return a row for each device, with the labels of its jobs."""
     called = {job.id: job.label for job in snapshot.jobs}
-    return [Row(each, beat_s, called) for each in snapshot.devices]
+    return [Row(each, heartbeat_s, called) for each in snapshot.devices]
 
 
 #: Columns of the table of devices, from left to right.
@@ -126,10 +126,10 @@ def job_lines(snapshot: Snapshot, order: Order) -> list[Line]:
     ]
 
 
-def level_beside(job: Job, by: int) -> Level | None:
+def priority_beside(job: Job, by: int) -> Priority | None:
     """Return the priority that is *by* steps above that of *job*, or None if there is none."""
-    wanted = job.spec.level + by
-    return Level(wanted) if min(Level) <= wanted <= max(Level) else None
+    wanted = job.spec.priority + by
+    return Priority(wanted) if min(Priority) <= wanted <= max(Priority) else None
 
 
 def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
@@ -145,11 +145,11 @@ def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
     )
 
 
-def as_text(snapshot: Snapshot, beat_s: float, user: str | None, width: int | None = None) -> str:
+def as_text(snapshot: Snapshot, heartbeat_s: float, user: str | None, width: int | None = None) -> str:
     """Return a snapshot as plain text *width* columns wide; None: for a pipe, and nothing is omitted or cut."""
     parts = [head_line(snapshot, Order.ID, user)]
     if snapshot.devices:
-        parts += [table_of(DEVICE_COLUMNS, device_rows(snapshot, beat_s), width), LEGEND]
+        parts += [table_of(DEVICE_COLUMNS, device_rows(snapshot, heartbeat_s), width), LEGEND]
     if snapshot.jobs:
         parts += ["", queue_table.table_of(job_lines(snapshot, Order.ID), width)]
     return "\n".join(parts)

@@ -18,7 +18,7 @@ def why_to_plain(found: Why) -> dict[str, object]:
         "order": None
         if explanation is None
         else {
-            "priority": str(explanation.level),
+            "priority": str(explanation.priority),
             "higher": explanation.higher,
             "users_before": explanation.users_before,
             "theirs": explanation.theirs,

@@ -75,7 +75,7 @@ def _may_take(found: Why, device: Verdict) -> bool:
     holder = found.others.get(device.kept_for)
     if holder is None:
         return False
-    return (holder.spec.level if holder.promoted is None else holder.promoted) in found.preempts
+    return (holder.spec.priority if holder.promoted is None else holder.promoted) in found.preempts
 
 
 def _stay(found: Why, runs: Sequence[Occupant]) -> list[Occupant]:
@@ -97,5 +97,5 @@ def _may_go(found: Why, run: Occupant) -> bool:
     job = found.others.get(run.job_id)
     if job is None or job.state is not JobState.RUNNING or job.started_at is None or run.going:
         return False
-    level = job.spec.level if run.level is None else run.level
-    return job.spec.requeue and level in found.preempts and run.made_place < MOST
+    priority = job.spec.priority if run.priority is None else run.priority
+    return job.spec.requeue and priority in found.preempts and run.made_place < MOST

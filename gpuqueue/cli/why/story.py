@@ -137,13 +137,13 @@ def _limit(found: Why, limit: LimitReached) -> str:
 
 def _order(found: Explanation, user: str, *, front: bool) -> str:
     before = [
-        (found.higher, f"{count(found.higher, 'job')} of higher levels"),
+        (found.higher, f"{count(found.higher, 'job')} of higher priorities"),
         (found.theirs, f"{found.theirs} of {count(found.users_before, 'user')} with less usage"),
         (found.own_before, f"{found.own_before} of {plain(user)}'s own"),
     ]
     words = ", ".join(text for count, text in before if count)
     moved = f"moved to the front of {plain(user)}'s own; " if front else ""
-    return f"level {found.level}; {moved}" + (f"before it: {words}" if words else "nobody is before it")
+    return f"priority {found.priority}; {moved}" + (f"before it: {words}" if words else "nobody is before it")
 
 
 def _not_yet(found: Why) -> Iterator[str]:

@@ -54,6 +54,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "limits": ("--json",),
     "notify": ("--json",),
     "drain": ("--all", "--reason"),
+    "lost": ("--yes",),
     "resume": ("--all",),
 }
 #: Commands that process each word: each bad word gives a line, and the others are processed.

@@ -347,7 +347,7 @@ def test_what_is_named_first_goes_first(here: JobQueue) -> None:
     )
     assert b"job 2: queued, back at its place by arrival\n" == speak(["move", "2", "--undo"]).stdout
     assert 0 == speak(["move", "4", "2", "--front"]).code
-    assert f"order  level normal; moved to the front of {ME.name}'s own; nobody is before it" in (
+    assert f"order  priority normal; moved to the front of {ME.name}'s own; nobody is before it" in (
         speak(["why", "4"]).stdout.decode()
     )
     assert f"before it: 3 of {ME.name}'s own" in speak(["why", "1"]).stdout.decode()

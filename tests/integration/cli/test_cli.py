@@ -207,8 +207,8 @@ def test_a_site_says_on_what_jobs_run_and_a_job_says_otherwise(site: Site) -> No
         site.cli("submit", "--mem", "1G", *words, "--", "true")
 
     assert ["gpu", "any"] == [job["device"] for job in json.loads(site.cli("queue", "--json").stdout)]
-    assert "  asked      1G on 1 GPU, level normal\n" in shown(site, 1)
-    assert "  asked      1G on 1 device, GPU or CPU, level normal\n" in shown(site, 2)
+    assert "  asked      1G on 1 GPU, priority normal\n" in shown(site, 1)
+    assert "  asked      1G on 1 device, GPU or CPU, priority normal\n" in shown(site, 2)
 
 
 def test_a_program_says_on_what_it_runs_in_words(site: Site) -> None:

@@ -107,11 +107,11 @@ def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
     while recorder.record(0):
         pass
 
-    assert "level low, promoted to normal" in open_site.cli("queue").stdout
+    assert "priority low, promoted to normal" in open_site.cli("queue").stdout
     shown = open_site.cli("show", str(job_id)).stdout
-    assert ", level low, promoted to normal\n" in shown
+    assert ", priority low, promoted to normal\n" in shown
     assert "waited long: promoted to priority normal\n" in shown
-    assert "level normal" in open_site.cli("why", str(job_id)).stdout
+    assert "priority normal" in open_site.cli("why", str(job_id)).stdout
     (note,) = json.loads(open_site.cli("show", str(job_id), "--json").stdout)["notes"]
     assert (0, "waited long: promoted to priority normal") == (note["attempt"], note["text"])
 

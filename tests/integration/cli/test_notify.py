@@ -47,7 +47,7 @@ def told_site(store_url: str, tmp_path: Path, hook: Hook, box: MailBox) -> Itera
 def ready(site: Site) -> None:
     """Start a recorder and wait until its sender has announced its targets."""
     site.start_recorder()
-    until(site.queue.senders, what=f"a sender\n{site.log()}")
+    until(site.queue.senders.all, what=f"a sender\n{site.log()}")
 
 
 def submit(site: Site, *words: str, command: tuple[str, ...] = ("true",)) -> int:

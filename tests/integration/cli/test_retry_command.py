@@ -14,7 +14,7 @@ from gpuqueue import Client
 from gpuqueue.client import connection
 from gpuqueue.errors import Refused
 from gpuqueue.model.array import Indexes
-from gpuqueue.model.job import Account, JobState, Level
+from gpuqueue.model.job import Account, JobState, Priority
 from gpuqueue.model.run import Ending
 from gpuqueue.text.units import GIB, MIB
 
@@ -190,8 +190,12 @@ def test_only_its_owner_tries_it_again(site: Site, monkeypatch: pytest.MonkeyPat
         client.jobs.retry(job)
 
     site.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
-    again = client.jobs.retry(job, level=Level.LOW)
-    assert ("bob", {"PATH": "/usr/bin:/bin"}, Level.LOW) == (again.spec.account.name, again.spec.env, again.spec.level)
+    again = client.jobs.retry(job, priority=Priority.LOW)
+    assert ("bob", {"PATH": "/usr/bin:/bin"}, Priority.LOW) == (
+        again.spec.account.name,
+        again.spec.env,
+        again.spec.priority,
+    )
 
 
 def test_what_it_waited_for_is_not_waited_for_again(site: Site) -> None:

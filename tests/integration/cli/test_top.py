@@ -14,7 +14,7 @@ from site_of_one import BIN, Site
 from terminal import Terminal
 
 from gpuqueue.model.array import Array
-from gpuqueue.model.job import JobState, Level
+from gpuqueue.model.job import JobState, Priority
 from gpuqueue.queue.lease import Alive
 from gpuqueue.text.units import GIB
 
@@ -128,16 +128,16 @@ def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -
     with Terminal(TOP, site.environ, columns=100) as terminal:
         terminal.shows("two")
         terminal.press("++")
-        terminal.shows(f"job {job_id}: level urgent")
-        assert " one " in terminal.shows("memory, level urgent")
+        terminal.shows(f"job {job_id}: priority urgent")
+        assert " one " in terminal.shows("memory, priority urgent")
         terminal.press("+")
         terminal.shows("there is none above")
         terminal.press("\x1b[B")
         terminal.press("++")
         terminal.shows("may not use the priority urgent")
-        assert " two " in terminal.shows("memory, level high")
+        assert " two " in terminal.shows("memory, priority high")
         terminal.press("-")
-        terminal.shows(f"job {other}: level normal")
+        terminal.shows(f"job {other}: priority normal")
         claim = must_claim(site.queue, host=site.settings.host)
         assert claim.job_id == job_id
         terminal.shows("starting")
@@ -146,7 +146,7 @@ def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -
         terminal.shows(f"job {job_id}  one")
         terminal.press("-")
         terminal.shows("only a job that waits can be edited")
-    assert [Level.URGENT, Level.NORMAL] == [job.spec.level for job in site.queue.jobs.live()]
+    assert [Priority.URGENT, Priority.NORMAL] == [job.spec.priority for job in site.queue.jobs.live()]
 
 
 def test_memory_and_strangers_are_drawn(site: Site) -> None:
@@ -236,7 +236,7 @@ def test_no_color_leaves_no_colour_at_all(site: Site, no_color: str, *, coloured
     with Terminal(TOP, {**site.environ, "NO_COLOR": no_color}) as terminal:
         terminal.shows("two")
         terminal.press("w")
-        terminal.shows("order  level normal")
+        terminal.shows("order  priority normal")
         terminal.press("c")
         terminal.shows("Cancel job 1")
         terminal.press("n")

@@ -96,7 +96,7 @@ def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> N
     left = home("down", "--leave-jobs")
 
     assert "1 job goes on without a worker for up to 7d" in left
-    (heartbeat,) = home.state.glob("runs/[0-9]*/*/beat")
+    (heartbeat,) = home.state.glob("runs/[0-9]*/*/heartbeat")
     assert 6 * 86400 < float(heartbeat.read_text()) - time.monotonic() <= 7 * 86400
     assert any("forkserver.py" in command for command in home.ours())
     home("up", "--devices", "cpu")

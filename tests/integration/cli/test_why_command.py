@@ -9,7 +9,7 @@ from factories import make_device, make_offer, make_spec, must_claim, serve
 from site_of_one import Site
 
 from gpuqueue.cli.why.story import story
-from gpuqueue.model.job import JobState, Level
+from gpuqueue.model.job import JobState, Priority
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending
@@ -181,7 +181,7 @@ def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
     """``gpus`` shows for which job a device is reserved, and since when. It used to show only `ready`."""
     queue = site.queue
     site.environ |= {
-        "GPUQUEUE_BEAT": "10s",
+        "GPUQUEUE_HEARTBEAT": "10s",
         "GPUQUEUE_HOST_LOST_AFTER": "1h",
     }  # long, because this test sends no heartbeats
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
@@ -370,12 +370,12 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     site.make_tables()
     queue = site.queue
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.LOW))
     run = must_claim(queue)
     queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.URGENT)).id
     small = queue.requests.submit(make_spec(mem_bytes=5 * GIB)).id
-    assert {run.job_id: urgent} == queue.maintenance.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=600)
+    assert {run.job_id: urgent} == queue.maintenance.preempt({Priority.URGENT: [Priority.LOW]}, after_s=0, grace_s=600)
     asked = site.cli("why", str(run.job_id)).stdout
     assert re.search(rf"^place  it is being preempted for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
     reported = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["making_place"]
@@ -440,10 +440,10 @@ def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
     site.make_tables()
     queue = site.queue
     serve(queue)
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.LOW))
     run = must_claim(queue)
     queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.URGENT)).id
     assert "take the place" not in site.cli("why", str(urgent)).stdout
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low", GPUQUEUE_PREEMPT_AFTER="10m", GPUQUEUE_PREEMPT_GRACE="1m")
 
@@ -455,12 +455,12 @@ def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
     (may,) = json.loads(site.cli("why", str(urgent), "--json").stdout)["may_preempt"]
     assert run.job_id == may["job_id"]
     other = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
-    assert "take the place" not in site.cli("why", str(other)).stdout, "its level may not"
+    assert "take the place" not in site.cli("why", str(other)).stdout, "its priority may not"
 
 
 def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
     """Let a job of the lowest priority run on a device, and return its id."""
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW, **changes))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.LOW, **changes))
     run = must_claim(queue, uuid)
     queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     return run.job_id
@@ -483,14 +483,14 @@ def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
     first, second = low_run(queue), low_run(queue, "GPU-1")
-    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.URGENT)).id
     assert [first, second] == may_preempt(site, urgent)
 
     connect(queue.url).hset(keys.job(first), stored.PREEMPTIONS, 5)
     assert [second] == may_preempt(site, urgent)
     queue.devices.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
     assert [] == may_preempt(site, urgent)
-    assert {} == queue.maintenance.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
+    assert {} == queue.maintenance.preempt({Priority.URGENT: [Priority.LOW]}, after_s=0, grace_s=60)
 
 
 @pytest.mark.full
@@ -502,8 +502,8 @@ def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> 
     offers = [make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)]
     serve(queue, *offers)
     goes, stays = low_run(queue), low_run(queue, "GPU-1", requeue=False)
-    both = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2, level=Level.URGENT)).id
-    one = queue.requests.submit(make_spec(mem_bytes=21 * GIB, level=Level.URGENT)).id
+    both = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2, priority=Priority.URGENT)).id
+    one = queue.requests.submit(make_spec(mem_bytes=21 * GIB, priority=Priority.URGENT)).id
 
     assert [] == may_preempt(site, both)
     assert [goes] == may_preempt(site, one)
@@ -511,11 +511,11 @@ def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> 
     serve(queue, *offers)  # a new heartbeat, as the commands above may take long
     assert [goes] == may_preempt(site, both), "the other one ends in any case"
     serve(queue, *offers)
-    assert {goes: both} == queue.maintenance.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
+    assert {goes: both} == queue.maintenance.preempt({Priority.URGENT: [Priority.LOW]}, after_s=0, grace_s=60)
 
 
 @pytest.mark.full
-def test_a_place_is_offered_that_is_kept_for_a_level_below(site: Site) -> None:
+def test_a_place_is_offered_that_is_kept_for_a_priority_below(site: Site) -> None:
     """A preemption is shown also for a device that is reserved for a job of a lower priority that may be preempted."""
     site.make_tables()
     queue = site.queue
@@ -523,10 +523,12 @@ def test_a_place_is_offered_that_is_kept_for_a_level_below(site: Site) -> None:
     low = low_run(queue)
     normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert [normal] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
-    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.URGENT)).id
 
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
-    assert [] == may_preempt(site, urgent), "who has waited for it is on a level that is not named"
+    assert [] == may_preempt(site, urgent), "who has waited for it is on a priority that is not named"
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low normal")
     assert [low] == may_preempt(site, urgent)
-    assert {low: urgent} == queue.maintenance.preempt({Level.URGENT: [Level.LOW, Level.NORMAL]}, after_s=0, grace_s=60)
+    assert {low: urgent} == queue.maintenance.preempt(
+        {Priority.URGENT: [Priority.LOW, Priority.NORMAL]}, after_s=0, grace_s=60
+    )

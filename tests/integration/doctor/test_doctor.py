@@ -143,12 +143,12 @@ def test_broken_settings_are_told_one_by_one(home: Home, tmp_path: Path) -> None
     """
     config = tmp_path / "config.toml"
     config.write_text('leese = "5m"\nslots = 0\npool = "a"\n')
-    wrong = {"GPUQUEUE_CONFIG": str(config), "GPUQUEUE_BEAT": "soon", "GPUQUEUE_SLOT": "4"}
+    wrong = {"GPUQUEUE_CONFIG": str(config), "GPUQUEUE_HEARTBEAT": "soon", "GPUQUEUE_SLOT": "4"}
 
     found = [each for each in home.findings(**wrong) if each["room"] == "settings"]
 
     reported = " ".join(each["seen"] for each in found if each["grade"] == "problem")
-    assert all(word in reported for word in ("setting beat", "setting slots", "'leese' is no setting"))
+    assert all(word in reported for word in ("setting heartbeat", "setting slots", "'leese' is no setting"))
     assert "GPUQUEUE_SLOT is no setting" in next(each["seen"] for each in found if each["check"] == "variables")
     assert "a (file" in next(each["seen"] for each in found if each["about"] == "pool")
     assert "nothing was repaired" in home.run("doctor", "--fix", **wrong).stdout

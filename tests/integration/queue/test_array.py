@@ -10,7 +10,7 @@ from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
 from gpuqueue.model.array import Array, Axis, Indexes, Member
-from gpuqueue.model.job import Job, JobState, Level, WaitReason
+from gpuqueue.model.job import Job, JobState, Priority, WaitReason
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
@@ -100,7 +100,7 @@ def test_an_array_keeps_its_place(farm: JobQueue) -> None:
     first = submit(farm, "0-1")
     last = farm.requests.submit(make_spec(mem_bytes=GIB // 64)).id
     taken = [must_claim(farm).job_id]
-    urgent = farm.requests.submit(make_spec(level=Level.HIGH)).id
+    urgent = farm.requests.submit(make_spec(priority=Priority.HIGH)).id
 
     taken += [must_claim(farm).job_id for _ in range(3)]
 

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 
-from gpuqueue.model.job import JobState, Level
+from gpuqueue.model.job import JobState, Priority
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
@@ -63,7 +63,7 @@ def test_what_a_run_really_takes_counts_where_it_is_more_than_the_lease(queue: J
     assert claim(queue) is None
 
 
-def test_order_is_level_then_least_served_user_then_arrival(queue: JobQueue) -> None:
+def test_order_is_priority_then_least_served_user_then_arrival(queue: JobQueue) -> None:
     """Jobs start by priority, then by usage of their user, then by arrival.
 
     Ada queues three jobs first. Bob has used nothing, so his job does not wait behind all of hers.
@@ -72,7 +72,7 @@ def test_order_is_level_then_least_served_user_then_arrival(queue: JobQueue) -> 
     for _ in range(3):
         queue.requests.submit(make_spec())
     bobs = queue.requests.submit(make_spec(account=BOB)).id
-    urgent = queue.requests.submit(make_spec(level=Level.HIGH)).id
+    urgent = queue.requests.submit(make_spec(priority=Priority.HIGH)).id
 
     order = []
     while claimed := claim(queue):

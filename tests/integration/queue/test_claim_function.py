@@ -16,7 +16,7 @@ from store_dump import dump
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import DeviceFilter, DeviceKind
-from gpuqueue.model.job import Account, JobSpec, JobState, Level
+from gpuqueue.model.job import Account, JobSpec, JobState, Priority
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement, Preference
 from gpuqueue.model.run import Ending
@@ -300,7 +300,7 @@ class Site:
             account=Account(name=some.choice(("ann", "bob", "cid")), uid=1, host="h"),
             mem_bytes=some.choice((1, 2, 6, 12, 20)) * GIB,
             gpus=some.choice((1, 1, 2)) if device_filter is None else 1,
-            level=some.choice(list(Level)),
+            priority=some.choice(list(Priority)),
             time_limit_s=some.choice((None, None, 60.0, 7200.0)),
             device=device_filter,
             placement=Placement(

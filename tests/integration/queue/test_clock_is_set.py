@@ -117,7 +117,7 @@ JUMPS = [DAY_S, -DAY_S, YEAR_S, -YEAR_S, 45.0, -45.0, 5.0, -5.0]
 
 @pytest.mark.parametrize("knows", [True, False], ids=["same reaper", "another reaper"])
 @pytest.mark.parametrize("jump_s", JUMPS)
-def test_a_clock_that_is_set_loses_no_run_that_is_vouched_for(site: Site, jump_s: float, *, knows: bool) -> None:
+def test_a_clock_that_is_set_loses_no_run_with_heartbeats(site: Site, jump_s: float, *, knows: bool) -> None:
     """Setting the clock loses no run that has heartbeats.
 
     Regression: a jump forward expired all leases at once. The clock is also set back, as a time server does.
@@ -137,7 +137,7 @@ def test_a_clock_that_is_set_loses_no_run_that_is_vouched_for(site: Site, jump_s
 
 @pytest.mark.parametrize("knows", [True, False], ids=["same reaper", "another reaper"])
 @pytest.mark.parametrize("jump_s", JUMPS)
-def test_a_run_that_nobody_vouches_for_is_lost_in_time_all_the_same(site: Site, jump_s: float, *, knows: bool) -> None:
+def test_a_run_without_heartbeats_is_lost_in_time_all_the_same(site: Site, jump_s: float, *, knows: bool) -> None:
     """A run without heartbeats is lost in time even if the clock is set.
 
     Regression: its lease ended a day later because the clock had been a day ahead, and its job waited for that day.

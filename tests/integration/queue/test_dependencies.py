@@ -11,7 +11,7 @@ from store_dump import dump, faults
 from gpuqueue.errors import Impossible
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.event import Act, Cursor
-from gpuqueue.model.job import Job, JobState, Level, WaitReason
+from gpuqueue.model.job import Job, JobState, Priority, WaitReason
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind
 from gpuqueue.queue import job_fields as stored
@@ -148,7 +148,7 @@ def test_thousands_that_wait_for_one_job_hear_of_its_end_in_pieces(queue: JobQue
     """
     serve(queue)
     parent = submit(queue)
-    many = [submit(queue, waits=after(parent), level=Level.LOW) for _ in range(170)]
+    many = [submit(queue, waits=after(parent), priority=Priority.LOW) for _ in range(170)]
     run(queue)
     reported = [event.job_id for event in queue.outbox.events("0-0", most=10_000) if event.act is Act.READY]
     assert 0 < len(reported) < len(many)

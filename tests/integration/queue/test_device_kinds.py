@@ -9,7 +9,7 @@ from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_
 
 from gpuqueue.errors import Impossible
 from gpuqueue.model.device import DeviceFilter, DeviceKind, suits
-from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.model.job import JobState, Priority, WaitReason
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -141,10 +141,10 @@ def test_the_cpu_finds_its_job_behind_those_of_the_gpus(queue: JobQueue) -> None
     """The CPU finds its jobs behind GPU jobs of any priority, user and shape, and takes its own in order of arrival."""
     serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
     for i in range(80):
-        level = Level.HIGH if i % 3 else Level.LOW
-        queue.requests.submit(make_spec(mem_bytes=(i + 1) * MIB, account=(ADA, BOB)[i % 2], level=level))
+        priority = Priority.HIGH if i % 3 else Priority.LOW
+        queue.requests.submit(make_spec(mem_bytes=(i + 1) * MIB, account=(ADA, BOB)[i % 2], priority=priority))
     asked = [
-        queue.requests.submit(make_spec(device=device_filter, level=Level.LOW)).id
+        queue.requests.submit(make_spec(device=device_filter, priority=Priority.LOW)).id
         for device_filter in (DeviceFilter.CPU, DeviceFilter.ANY)
     ]
 
@@ -306,7 +306,7 @@ def test_a_kind_is_looked_for_in_the_jobs_own_pool(queue: JobQueue) -> None:
 
 def written_by_hand(client: redis.Redis, shape: str, spec: str) -> None:
     """Put job 1 of ada into the queue, key by key."""
-    fields = {"st": "queued", "u": "ada", "lv": "1", "sh": shape, "mem": shape.split(":", maxsplit=1)[0], "rq": "1"}
+    fields = {"st": "queued", "u": "ada", "pr": "1", "sh": shape, "mem": shape.split(":", maxsplit=1)[0], "rq": "1"}
     client.hset(keys.job(1), mapping={**fields, "at": "0", "ls": "0", "ts": "1"})
     client.set(keys.spec(1), spec)
     client.zadd(keys.LIVE, {"1": 1})

@@ -302,7 +302,7 @@ def test_people_may_resume_before_the_third(queue: JobQueue) -> None:
     assert [] == origins(queue)
 
 
-def test_the_worker_hears_of_it_with_its_next_beat(queue: JobQueue) -> None:
+def test_the_worker_hears_of_it_with_its_next_heartbeat(queue: JobQueue) -> None:
     """The worker gets the drain with its next heartbeat, so that it can log it."""
     serve(queue)
     for _ in range(3):

@@ -18,7 +18,7 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.history.tables import jobs
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
 from gpuqueue.model.device import DeviceFilter
-from gpuqueue.model.job import Job, JobSpec, JobState, Level, WaitReason
+from gpuqueue.model.job import Job, JobSpec, JobState, Priority, WaitReason
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import job_fields as stored
@@ -68,7 +68,7 @@ def test_an_edited_job_keeps_its_place_and_runs_as_it_was_edited(queue: JobQueue
     assert (4 * GIB, "smaller", 60.0) == (claims[0].lease_bytes, claims[0].spec.name, claims[0].spec.time_limit_s)
 
 
-def test_a_held_job_stays_held_and_a_level_counts_at_once(queue: JobQueue) -> None:
+def test_a_held_job_stays_held_and_a_priority_counts_at_once(queue: JobQueue) -> None:
     """An edit of a held job keeps it held, and an edited priority applies at once.
 
     An edit of another field does not undo a promotion by aging.
@@ -77,8 +77,8 @@ def test_a_held_job_stays_held_and_a_level_counts_at_once(queue: JobQueue) -> No
     first, second = submit(queue), submit(queue)
     queue.jobs.hold(first)
 
-    assert JobState.HELD is queue.requests.edit(first, to(level=Level.HIGH), level=True)
-    queue.requests.edit(second, to(level=Level.HIGH), level=True)
+    assert JobState.HELD is queue.requests.edit(first, to(priority=Priority.HIGH), priority=True)
+    queue.requests.edit(second, to(priority=Priority.HIGH), priority=True)
     third = submit(queue, account=BOB)
     store = connect(queue.url)
     for each in (first, second, third):
@@ -89,7 +89,7 @@ def test_a_held_job_stays_held_and_a_level_counts_at_once(queue: JobQueue) -> No
 
     found = queue.jobs.why(third)
     assert found is not None
-    assert Level.HIGH is found.level
+    assert Priority.HIGH is found.priority
     assert claim(queue) is not None
     assert JobState.HELD is job_of(queue, first).state
 
@@ -138,7 +138,7 @@ def test_an_edit_that_cannot_be_changes_nothing(
     before = digest(store)
 
     with pytest.raises(error):
-        queue.requests.edit(2, change, level=False, after=reported.get("after", False), begin=False)
+        queue.requests.edit(2, change, priority=False, after=reported.get("after", False), begin=False)
 
     assert before == digest(store)
     store.close()
@@ -453,11 +453,11 @@ def test_edit_by_the_command_line(site: Site) -> None:
     assert f"job {second}: queued, {changed}, priority high\n" == done.stdout
     job = job_of(site.queue, second)
     spec = job.spec
-    assert (8 * GIB, 7200.0, "big", Level.HIGH, 2) == (
+    assert (8 * GIB, 7200.0, "big", Priority.HIGH, 2) == (
         spec.mem_bytes,
         spec.time_limit_s,
         spec.name,
-        spec.level,
+        spec.priority,
         spec.retries.times,
     )
     assert (WaitReason.DEPENDENCY, 2030) == (job.reason, job.begins_at.year if job.begins_at else None)

@@ -126,7 +126,7 @@ def test_cancel_ends_a_waiting_job_at_once(queue: JobQueue) -> None:
     assert queue.jobs.cancel(99) is None
 
 
-def test_cancel_of_a_running_job_is_told_by_the_next_beat(queue: JobQueue) -> None:
+def test_cancel_of_a_running_job_is_told_by_the_next_heartbeat(queue: JobQueue) -> None:
     """The next heartbeat reports the cancel of a running job, even if the message on the wake-up channel got lost."""
     claimed = start(queue)
     assert "go on" == heartbeat(queue, claimed)
@@ -187,7 +187,7 @@ def test_a_reaper_that_was_away_grants_everybody_one_more_lease(queue: JobQueue,
     assert JobState.RUNNING is state_of(queue, 1)
 
 
-def test_a_beat_tells_of_leases_that_the_worker_did_not_name(queue: JobQueue) -> None:
+def test_a_heartbeat_tells_of_leases_that_the_worker_did_not_name(queue: JobQueue) -> None:
     """A heartbeat reports leases that the worker did not name.
 
     A new worker finds the claims that its predecessor never started.

@@ -17,7 +17,7 @@ from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.device import DeviceFilter, DeviceKind
-from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.model.job import JobState, Priority, WaitReason
 from gpuqueue.model.limits import Limits, Measure, Use
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, RunDevice
@@ -893,13 +893,15 @@ def test_nobody_makes_place_on_a_card_that_is_too_large_for_the_pool(queue: JobQ
     serve(queue, make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "", "*: max_mem=16G")
     serve(queue, make_offer("GPU-large"))
-    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
-    (on_large,) = occupied(queue, "GPU-large", level=Level.LOW)
+    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, priority=Priority.LOW)
+    (on_large,) = occupied(queue, "GPU-large", priority=Priority.LOW)
     for run in (on_small, on_large):
         queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, priority=Priority.HIGH)).id
 
-    assert {on_small.job_id: alone} == queue.maintenance.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+    assert {on_small.job_id: alone} == queue.maintenance.preempt(
+        {Priority.HIGH: (Priority.LOW,)}, after_s=0.0, grace_s=60.0
+    )
 
 
 def kept(queue: JobQueue) -> dict[int, set[str]]:
@@ -911,7 +913,7 @@ def occupied(queue: JobQueue, *uuids: str, **spec: object) -> list[Claim]:
     """Start a job of bob's on each of these devices."""
     runs = []
     for uuid in uuids:
-        queue.requests.submit(make_spec(**{"account": BOB, "level": Level.URGENT, **spec}))
+        queue.requests.submit(make_spec(**{"account": BOB, "priority": Priority.URGENT, **spec}))
         runs.append(must_claim(queue, uuid))
     return runs
 
@@ -1017,13 +1019,15 @@ def test_nobody_makes_place_on_a_card_that_a_limit_keeps_the_job_from(queue: Job
     """
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
-    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
-    (on_large,) = occupied(queue, "GPU-large", level=Level.LOW)  # preemption would lose the least work here
+    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, priority=Priority.LOW)
+    (on_large,) = occupied(queue, "GPU-large", priority=Priority.LOW)  # preemption would lose the least work here
     for run in (on_small, on_large):
         queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, priority=Priority.HIGH)).id
 
-    assert {on_small.job_id: alone} == queue.maintenance.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+    assert {on_small.job_id: alone} == queue.maintenance.preempt(
+        {Priority.HIGH: (Priority.LOW,)}, after_s=0.0, grace_s=60.0
+    )
     assert {alone: {"GPU-small"}} == kept(queue)
 
 
@@ -1031,12 +1035,14 @@ def test_an_empty_card_beyond_its_limit_keeps_no_job_from_a_place(queue: JobQueu
     """An empty card that exceeds the job's limit does not stop a preemption elsewhere: the job cannot start there."""
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
-    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
+    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, priority=Priority.LOW)
     queue.runs.started(on_small.job_id, on_small.token, lease_s=300, log_path="/l", devices=())
-    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+    alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE, priority=Priority.HIGH)).id
 
     assert claim(queue, "GPU-large") is None
-    assert {on_small.job_id: alone} == queue.maintenance.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+    assert {on_small.job_id: alone} == queue.maintenance.preempt(
+        {Priority.HIGH: (Priority.LOW,)}, after_s=0.0, grace_s=60.0
+    )
 
 
 def test_a_whole_card_counts_as_one_after_a_rebuild(
@@ -1128,5 +1134,5 @@ def test_a_store_without_limits_pays_for_one_look(queue: JobQueue, store: redis.
 
     asked = store.info("commandstats")
     assert 1 == asked["cmdstat_hgetall"]["calls"], "of the leases on the device"
-    looks = ("the epoch and what few sites have", "the levels", "two indexes", "of the queue")
+    looks = ("the epoch and what few sites have", "the priorities", "two indexes", "of the queue")
     assert len(looks) == asked["cmdstat_exists"]["calls"]

@@ -15,7 +15,7 @@ from gpuqueue.errors import Refused
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency, Waits
-from gpuqueue.model.job import Account, JobState, Level
+from gpuqueue.model.job import Account, JobState, Priority
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -79,10 +79,10 @@ def test_among_users_nothing_changes(served: JobQueue) -> None:
 
     The user with less usage goes first, and a higher priority goes before all.
     """
-    urgent = put(served, 1, level=Level.URGENT)[0]
+    urgent = put(served, 1, priority=Priority.URGENT)[0]
     assert urgent == must_claim(served).job_id  # ada now has more usage than bob
     mine, theirs = put(served, 2), put(served, 2, account=BOB)
-    high = put(served, 1, level=Level.HIGH, account=EVE)[0]
+    high = put(served, 1, priority=Priority.HIGH, account=EVE)[0]
 
     served.jobs.move(mine[1], front=True)
 
@@ -108,7 +108,7 @@ def test_it_stays_in_front_through_all_that_may_happen(served: JobQueue) -> None
     served.jobs.cancel(first)
 
     assert third == must_claim(served, nonce="n2").job_id
-    low = put(served, 2, level=Level.LOW, account=BOB)
+    low = put(served, 2, priority=Priority.LOW, account=BOB)
     served.jobs.move(low[1], front=True)
     assert served.maintenance.promote(after_s=0) > 0
     assert [low[1], low[0]] == [each for each in order(served) if each in low]

@@ -8,7 +8,7 @@ import pytest
 from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.errors import Impossible
-from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.model.job import JobState, Priority, WaitReason
 from gpuqueue.model.placement import EXTERNAL_SHARE, Placement, fits_model
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.connect import connect
@@ -174,7 +174,7 @@ def test_a_card_in_a_stream_of_small_jobs_is_emptied_for_one(queue: JobQueue) ->
     submitted(queue)
     before = must_claim(queue)
     alone = submitted(queue, placement=ALONE)
-    small = [submitted(queue, level=Level.HIGH) for _ in range(2)]
+    small = [submitted(queue, priority=Priority.HIGH) for _ in range(2)]
     first = must_claim(queue)
     assert small[0] == first.job_id
 

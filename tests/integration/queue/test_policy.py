@@ -12,7 +12,7 @@ from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused, Unreadable
-from gpuqueue.model.job import Account, JobState, Level
+from gpuqueue.model.job import Account, JobState, Priority
 from gpuqueue.model.run import Ending
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
@@ -131,7 +131,9 @@ def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis
             make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300
         )
 
-    assert usage(store)["ada"] == pytest.approx(3600 + 600, rel=0.01), "once for these ten minutes, not with each beat"
+    assert usage(store)["ada"] == pytest.approx(3600 + 600, rel=0.01), (
+        "once for these ten minutes, not with each heartbeat"
+    )
     ended(queue, run, 3700.0)
     assert usage(store)["ada"] == pytest.approx(3700, rel=0.01), "the end settles it"
 
@@ -301,15 +303,15 @@ def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> Non
     serve(queue)
     queue.rules.set_policy(half_life_s=WEEK_S, urgent=["bob"], shares={})
 
-    queue.requests.submit(make_spec(level=Level.URGENT, account=BOB))
-    queue.requests.submit(make_spec(level=Level.HIGH))
+    queue.requests.submit(make_spec(priority=Priority.URGENT, account=BOB))
+    queue.requests.submit(make_spec(priority=Priority.HIGH))
     with pytest.raises(Refused, match="ada may not use the priority urgent here: use --priority high"):
-        queue.requests.submit(make_spec(level=Level.URGENT))
+        queue.requests.submit(make_spec(priority=Priority.URGENT))
     with pytest.raises(Refused, match="ada may not use the priority urgent here"):
-        queue.requests.edit(2, lambda spec: replace(spec, level=Level.URGENT), level=True)
+        queue.requests.edit(2, lambda spec: replace(spec, priority=Priority.URGENT), priority=True)
     assert 2 == store.zcard(keys.LIVE)
     queue.rules.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
-    queue.requests.submit(make_spec(level=Level.URGENT))
+    queue.requests.submit(make_spec(priority=Priority.URGENT))
 
 
 def test_a_worker_tells_its_sites_policy(queue: JobQueue, store: redis.Redis) -> None:

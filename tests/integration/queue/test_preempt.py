@@ -11,7 +11,7 @@ from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.model.array import Array
-from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.model.job import JobState, Priority, WaitReason
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.run import Ending, EndingKind
@@ -26,7 +26,7 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import GIB, MIB
 from workers.services.reaper import Reaper
 
-MAY = {Level.URGENT: (Level.LOW, Level.NORMAL), Level.HIGH: (Level.LOW,)}
+MAY = {Priority.URGENT: (Priority.LOW, Priority.NORMAL), Priority.HIGH: (Priority.LOW,)}
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 def running(queue: JobQueue, store: redis.Redis, *, uuid: str = "GPU-0", for_s: float = 3600, **spec: Any) -> Claim:
     """Let a new job run on a device, started *for_s* seconds ago."""
-    job_id = queue.requests.submit(make_spec(**{"level": Level.LOW, **spec})).id
+    job_id = queue.requests.submit(make_spec(**{"priority": Priority.LOW, **spec})).id
     run = must_claim(queue, uuid)
     assert job_id == run.job_id
     queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
@@ -49,7 +49,7 @@ def running(queue: JobQueue, store: redis.Redis, *, uuid: str = "GPU-0", for_s: 
 
 def urgent(queue: JobQueue, **spec: Any) -> int:
     """Submit a job that may preempt others."""
-    return queue.requests.submit(make_spec(**{"level": Level.URGENT, "account": BOB, **spec})).id
+    return queue.requests.submit(make_spec(**{"priority": Priority.URGENT, "account": BOB, **spec})).id
 
 
 def preempt(queue: JobQueue, **changes: Any) -> dict[int, int]:
@@ -98,14 +98,14 @@ def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, sto
     assert "preempt" in [fields["act"] for _, fields in store.xrange(keys.OUTBOX)]
 
 
-def test_only_lower_levels_that_ran_for_a_while_and_may_run_again(queue: JobQueue, store: redis.Redis) -> None:
+def test_only_lower_priorities_that_ran_for_a_while_and_may_run_again(queue: JobQueue, store: redis.Redis) -> None:
     """Only running jobs of a named lower priority that ran long enough and may be requeued are preempted.
 
     Not preempted: a fresh run, a priority that is not named, a job with requeue off, and a job that is starting.
     """
     serve(queue)
     job: dict[str, Any] = {"mem_bytes": 20 * GIB}
-    for changes in ({"for_s": 599}, {"level": Level.HIGH}, {"requeue": False}):
+    for changes in ({"for_s": 599}, {"priority": Priority.HIGH}, {"requeue": False}):
         run = running(queue, store, **{**job, **changes})
         waiting = urgent(queue, mem_bytes=10 * GIB)
         assert {} == preempt(queue), changes
@@ -113,7 +113,7 @@ def test_only_lower_levels_that_ran_for_a_while_and_may_run_again(queue: JobQueu
         queue.runs.finish(
             run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
         )
-    queue.requests.submit(make_spec(level=Level.LOW, **job))
+    queue.requests.submit(make_spec(priority=Priority.LOW, **job))
     starting = must_claim(queue)
     urgent(queue, mem_bytes=10 * GIB)
     assert {} == preempt(queue, after_s=0.0)
@@ -130,7 +130,7 @@ def test_nobody_makes_place_for_a_job_that_fits_or_waits_for_something_else(
     job_id = urgent(queue, mem_bytes=10 * GIB)
     assert {} == preempt(queue), "there is room on the other card"
     queue.jobs.hold(job_id)
-    running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
+    running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, priority=Priority.URGENT)
     queue.jobs.release(job_id)
     queue.rules.set_limits(Limits.parse("bob: running_jobs=0", "", {}))
     assert {} == preempt(queue)
@@ -318,7 +318,7 @@ def test_nobody_joins_where_others_make_place_for_who_wants_it_alone(queue: JobQ
     serve(queue)
     low = running(queue, store, mem_bytes=GIB)
     alone = urgent(queue, mem_bytes=GIB, placement=Placement(exclusive=True))
-    queue.requests.submit(make_spec(level=Level.URGENT))
+    queue.requests.submit(make_spec(priority=Priority.URGENT))
     assert {low.job_id: alone} == preempt(queue)
 
     assert claim(queue) is None
@@ -364,7 +364,7 @@ def kept(queue: JobQueue) -> dict[int, set[str]]:
     return {each.job_id: set(each.devices) for each in queue.maintenance.reserve(after_s=0, most=4)}
 
 
-def test_what_is_kept_for_a_lower_level_is_no_shelter(queue: JobQueue, store: redis.Redis) -> None:
+def test_what_is_kept_for_a_lower_priority_is_no_shelter(queue: JobQueue, store: redis.Redis) -> None:
     """A reservation for a lower priority does not protect the run on that card from preemption.
 
     Regression: with the card reserved for a normal job, an urgent job preempted no run and started after the normal
@@ -386,14 +386,14 @@ def test_what_is_kept_for_a_lower_level_is_no_shelter(queue: JobQueue, store: re
     assert {normal: {"GPU-0"}} == kept(queue), "it is planned anew, behind that run"
 
 
-@pytest.mark.parametrize("level", [Level.HIGH, Level.URGENT])
-def test_what_is_kept_for_a_level_that_it_may_not_take_from_stays(
-    queue: JobQueue, store: redis.Redis, level: Level
+@pytest.mark.parametrize("priority", [Priority.HIGH, Priority.URGENT])
+def test_what_is_kept_for_a_priority_that_it_may_not_take_from_stays(
+    queue: JobQueue, store: redis.Redis, priority: Priority
 ) -> None:
     """A reservation for an equal priority, or for one that is not named for preemption, stays."""
     serve(queue)
     running(queue, store, mem_bytes=20 * GIB)
-    other = queue.requests.submit(make_spec(level=level, mem_bytes=20 * GIB)).id
+    other = queue.requests.submit(make_spec(priority=priority, mem_bytes=20 * GIB)).id
     assert {other: {"GPU-0"}} == kept(queue)
     urgent(queue, mem_bytes=10 * GIB)
 
@@ -402,13 +402,13 @@ def test_what_is_kept_for_a_level_that_it_may_not_take_from_stays(
     assert {other: {"GPU-0"}} == kept(queue)
 
 
-def test_place_that_others_make_already_may_be_taken_from_a_lower_level(queue: JobQueue, store: redis.Redis) -> None:
+def test_place_that_others_make_already_may_be_taken_from_a_lower_priority(queue: JobQueue, store: redis.Redis) -> None:
     """Memory that is being freed for a lower priority may be taken over. One for an equal priority is left alone.
 
     No run is preempted twice, and the job that loses the memory is planned again.
     """
     serve(queue)
-    may = {Level.URGENT: (Level.LOW, Level.NORMAL), Level.NORMAL: (Level.LOW,)}
+    may = {Priority.URGENT: (Priority.LOW, Priority.NORMAL), Priority.NORMAL: (Priority.LOW,)}
     low = running(queue, store, mem_bytes=20 * GIB)
     normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert {low.job_id: normal} == queue.maintenance.preempt(may, after_s=600, grace_s=60)
@@ -430,7 +430,7 @@ def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.R
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
-    running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
+    running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, priority=Priority.URGENT)
     gang = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
     assert {gang: {"GPU-0", "GPU-1"}} == kept(queue)
     job_id = urgent(queue, mem_bytes=20 * GIB)
@@ -495,7 +495,7 @@ def test_nobody_is_asked_to_go_from_a_kept_card_in_vain(queue: JobQueue, store: 
     The reservation stays as well.
     """
     serve(queue)
-    running(queue, store, mem_bytes=12 * GIB, level=Level.URGENT)
+    running(queue, store, mem_bytes=12 * GIB, priority=Priority.URGENT)
     running(queue, store, mem_bytes=12 * GIB)
     normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     assert {normal: {"GPU-0"}} == kept(queue)
@@ -544,10 +544,10 @@ def test_the_room_that_a_run_makes_stays_where_it_is(queue: JobQueue, store: red
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     run = running(queue, store, mem_bytes=20 * GIB)
-    other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.NORMAL)
+    other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, priority=Priority.NORMAL)
     end_by(queue, store, other, 40)
     job_id = urgent(queue, mem_bytes=20 * GIB)
-    low = {Level.URGENT: (Level.LOW,)}
+    low = {Priority.URGENT: (Priority.LOW,)}
     assert {run.job_id: job_id} == queue.maintenance.preempt(low, after_s=600, grace_s=60)
 
     for _ in range(2):
@@ -562,7 +562,7 @@ def test_a_run_that_does_not_end_at_its_limit_is_no_room_soon(queue: JobQueue, s
     Regression: as long as it hung, other jobs seemed about to start.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    hung = running(queue, store, mem_bytes=20 * GIB, level=Level.URGENT)
+    hung = running(queue, store, mem_bytes=20 * GIB, priority=Priority.URGENT)
     run = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB)
     job_id = urgent(queue, mem_bytes=20 * GIB)
     end_by(queue, store, hung, -5)
@@ -606,7 +606,7 @@ def test_room_that_a_hung_run_does_not_make_is_kept_elsewhere(queue: JobQueue, s
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     hung = running(queue, store, mem_bytes=20 * GIB)
-    other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
+    other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, priority=Priority.URGENT)
     job_id = urgent(queue, mem_bytes=20 * GIB)
     assert {hung.job_id: job_id} == preempt(queue)
     end_by(queue, store, hung, -120)

@@ -10,7 +10,7 @@ from factories import BOB, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.model.array import Array
 from gpuqueue.model.event import Act
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 from gpuqueue.queue import job_fields as stored
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
@@ -41,8 +41,8 @@ def test_a_low_job_goes_before_high_ones_after_two_days(queue: JobQueue, store: 
     Aging promotes it once a day, and it is the oldest job of its new priority.
     """
     serve(queue)
-    low = submit_days_ago(queue, store, 2.5, level=Level.LOW)
-    high = queue.requests.submit(make_spec(level=Level.HIGH)).id
+    low = submit_days_ago(queue, store, 2.5, priority=Priority.LOW)
+    high = queue.requests.submit(make_spec(priority=Priority.HIGH)).id
 
     assert [1, 1, 0] == [queue.maintenance.promote(after_s=DAY_S) for _ in range(3)]
 
@@ -54,8 +54,8 @@ def test_nothing_is_lifted_to_urgent_or_before_its_time(queue: JobQueue, store: 
 
     Only users set urgent, and a job that was promoted yesterday waits another day for the next promotion.
     """
-    old_high = submit_days_ago(queue, store, 30, level=Level.HIGH)
-    low = submit_days_ago(queue, store, 1.5, level=Level.LOW)
+    old_high = submit_days_ago(queue, store, 30, priority=Priority.HIGH)
+    low = submit_days_ago(queue, store, 1.5, priority=Priority.LOW)
     submit_days_ago(queue, store, 0.5)
 
     assert 1 == queue.maintenance.promote(after_s=DAY_S)
@@ -69,7 +69,7 @@ def test_a_users_jobs_keep_their_order(queue: JobQueue, store: redis.Redis) -> N
     """A user's jobs of the same shape keep their order: no younger job is promoted past an older one."""
     serve(queue)
     ids = [submit_days_ago(queue, store, days) for days in (1.5, 1.4, 0.1)]
-    high = queue.requests.submit(make_spec(level=Level.HIGH, account=BOB)).id
+    high = queue.requests.submit(make_spec(priority=Priority.HIGH, account=BOB)).id
 
     assert 2 == queue.maintenance.promote(after_s=DAY_S)
 
@@ -95,7 +95,7 @@ def test_the_story_tells_of_it(queue: JobQueue, store: redis.Redis) -> None:
 
     *_, event = queue.outbox.events("0-0")
 
-    assert (Act.PROMOTE, job_id, "2") == (event.act, event.job_id, event.fields["level"])
+    assert (Act.PROMOTE, job_id, "2") == (event.act, event.job_id, event.fields["priority"])
 
 
 def test_a_job_is_not_lifted_for_the_time_in_which_it_ran(queue: JobQueue, store: redis.Redis) -> None:
@@ -123,7 +123,7 @@ def test_a_member_is_not_lifted_for_the_time_in_which_it_ran_or_was_held(queue: 
     assert 0 == queue.maintenance.promote(after_s=DAY_S)
 
 
-def test_a_lifted_job_that_is_lost_waits_on_its_new_level(queue: JobQueue, store: redis.Redis) -> None:
+def test_a_lifted_job_that_is_lost_waits_on_its_new_priority(queue: JobQueue, store: redis.Redis) -> None:
     """A promoted job that is lost keeps its new priority: the fault is the machine's.
 
     No index keeps an entry of the old one.

@@ -18,7 +18,7 @@ from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Dependency, Waits
 from gpuqueue.model.device import DeviceFilter, DeviceKind
 from gpuqueue.model.event import Act
-from gpuqueue.model.job import Job, JobState, Level, WaitReason
+from gpuqueue.model.job import Job, JobState, Priority, WaitReason
 from gpuqueue.model.limits import Limits
 from gpuqueue.model.retries import Retries, RetryOn
 from gpuqueue.model.run import Ending, EndingKind, RunDevice
@@ -141,7 +141,7 @@ def test_what_a_site_allows_holds_before_anybody_is_let_in(
     for changes, why in (
         ({}, "ada has 6 jobs waiting, and at most 6 may"),
         ({"gpus": 2, "account": BOB}, "2 devices asked for"),
-        ({"level": Level.URGENT}, "ada may not use the priority urgent"),
+        ({"priority": Priority.URGENT}, "ada may not use the priority urgent"),
     ):
         with pytest.raises(Refused, match=why):
             queue.requests.submit(make_spec(**changes))
@@ -246,7 +246,7 @@ def test_what_waits_keeps_its_order(
     roomy = make_offer(slots=100)
     serve(queue, roomy)
     for number in range(12):
-        queue.requests.submit(make_spec(account=(ADA, BOB)[number % 2], level=Level(number % 3)))
+        queue.requests.submit(make_spec(account=(ADA, BOB)[number % 2], priority=Priority(number % 3)))
     record()
     once = [must_claim(queue).job_id for _ in range(12)]
 
@@ -254,7 +254,7 @@ def test_what_waits_keeps_its_order(
     assert open_queue(queue, database, lease_s=LEASE_S) is not None
     end_pause(store_url)
     serve(queue, roomy)
-    late = queue.requests.submit(make_spec(level=Level.LOW)).id
+    late = queue.requests.submit(make_spec(priority=Priority.LOW)).id
 
     assert [*once, late] == [must_claim(queue).job_id for _ in range(13)]
 
@@ -639,7 +639,9 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     serve(queue)
     done, failed, parent = (queue.requests.submit(make_spec(name=name)).id for name in "dfp")
     begin_at = queue.requests.submit(make_spec(waits=Waits(begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc)))).id
-    retried = queue.requests.submit(make_spec(retries=Retries(times=3), waits=Waits(dedupe="k"), level=Level.URGENT)).id
+    retried = queue.requests.submit(
+        make_spec(retries=Retries(times=3), waits=Waits(dedupe="k"), priority=Priority.URGENT)
+    ).id
     token = start(queue, retried)
     bad = Ending.from_status(75)
     queue.runs.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())

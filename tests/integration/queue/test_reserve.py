@@ -13,7 +13,7 @@ from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
 from gpuqueue.model.dependencies import Waits
-from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.model.job import JobState, Priority, WaitReason
 from gpuqueue.model.placement import Placement
 from gpuqueue.model.retries import Retries
 from gpuqueue.model.run import Ending
@@ -457,7 +457,7 @@ def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None
     assert {} == reserve(queue)
 
 
-@pytest.mark.parametrize("way", ["name", "level", "retries", "lifted"])
+@pytest.mark.parametrize("way", ["name", "priority", "retries", "lifted"])
 def test_what_was_kept_stays_kept_where_the_job_asks_for_the_same(queue: JobQueue, way: str) -> None:
     """A reservation stays after a promotion or an edit of the name, priority or retries.
 
@@ -473,8 +473,8 @@ def test_what_was_kept_stays_kept_where_the_job_asks_for_the_same(queue: JobQueu
     if way == "lifted":
         assert 2 == queue.maintenance.promote(after_s=0)
     else:
-        changes = {"name": "other", "level": Level.LOW, "retries": Retries(times=2)}
-        queue.requests.edit(large, lambda spec: replace(spec, **{way: changes[way]}), level=way == "level")
+        changes = {"name": "other", "priority": Priority.LOW, "retries": Retries(times=2)}
+        queue.requests.edit(large, lambda spec: replace(spec, **{way: changes[way]}), priority=way == "priority")
 
     assert claim(queue) is None, "it is still kept"
     client = connect(queue.url)

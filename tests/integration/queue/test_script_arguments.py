@@ -14,7 +14,7 @@ from store_dump import NAMES, Snapshot, digest, dump, faults
 
 from gpuqueue.codec import encode_spec
 from gpuqueue.model.array import Array
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -60,8 +60,8 @@ def client(queue: JobQueue, store_url: str) -> Iterator[redis.Redis]:
     Job 7 is an array of ten, of which nothing has begun.
     """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
-    for level in (Level.URGENT, Level.URGENT, Level.URGENT):
-        queue.requests.submit(make_spec(level=level))
+    for priority in (Priority.URGENT, Priority.URGENT, Priority.URGENT):
+        queue.requests.submit(make_spec(priority=priority))
     tokens = [must_claim(queue, nonce=f"abc{n}").token for n in range(3)]
     queue.runs.started(1, tokens[0], lease_s=300, log_path="/l", devices=())
     queue.runs.started(2, tokens[1], lease_s=300, log_path="/l", devices=())
@@ -153,12 +153,12 @@ GOOD: dict[str, list[Any]] = {
     "listing": [5, 1, 99],
     "cancel": [4, "bob"],
     "hold": [4, ""],
-    "release": [6, "root"],
+    "release": [6, ""],
     "edit_members": [7, "cancel", "2-3", "ada"],
     "edit": [4, DIGEST, 2, GIB, f"{GIB}:0:1:", SPEC, 1, 1, 1, "after=5:ok begin=9 times=3 on=any", "bob"],
     "move_front": [4, 1, "bob"],
     "set_tags": [4, "a,b", "c", 1, "text", "bob", "failed", 1, 0, "bob"],
-    "set_tags, of one that is forgotten": [99, "a", "", 0, "", "root", "failed", 1, 0, "bob"],
+    "set_tags, of one that is forgotten": [99, "a", "", 0, "", "", "failed", 1, 0, "bob"],
     "settle": [1, 1],
     "drain": ["person", "why", "ada", "GPU-0", "GPU-1"],
     "resume": [2, "person", "deaths", "GPU-0", "GPU-1"],

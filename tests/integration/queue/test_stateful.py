@@ -33,7 +33,7 @@ from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Condition, Dependency, Waits
-from gpuqueue.model.job import ENDS, JobSpec, JobState, Level, WaitReason
+from gpuqueue.model.job import ENDS, JobSpec, JobState, Priority, WaitReason
 from gpuqueue.model.limits import Limits, Measure, Use
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model
 from gpuqueue.model.retries import Retries, RetryOn
@@ -70,7 +70,7 @@ PLACEMENTS = (
     Placement(devices=("GPU-0", "GPU-1", "GPU-3")),
     Placement(exclusive=True, models=("A100",)),
 )
-PREEMPT = {Level.URGENT: (Level.LOW, Level.NORMAL, Level.HIGH), Level.HIGH: (Level.LOW,)}
+PREEMPT = {Priority.URGENT: (Priority.LOW, Priority.NORMAL, Priority.HIGH), Priority.HIGH: (Priority.LOW,)}
 #: Limits that may be set meanwhile; some of them are empty.
 LIMITS = [
     "",
@@ -93,7 +93,7 @@ jobs = st.fixed_dictionaries(
         "gpus": st.sampled_from([1, 1, 1, 2, 3]),
         "placement": st.sampled_from(PLACEMENTS),
         "account": st.sampled_from([ADA, BOB]),
-        "level": st.sampled_from(Level),
+        "priority": st.sampled_from(Priority),
         "time_limit_s": st.sampled_from([None, 60.0, 7200.0]),
         "requeue": st.booleans(),
         "retries": st.sampled_from([Retries(), Retries(times=1, on=(RetryOn.ANY,))]),
@@ -340,10 +340,10 @@ class Site(RuleBasedStateMachine):
     @rule(
         pick=st.integers(0, 1000),
         mem=st.sampled_from([2, 8, 40]),
-        level=st.sampled_from([None, *Level]),
+        priority=st.sampled_from([None, *Priority]),
         device_filter=wishes,
     )
-    def edit(self, pick: int, mem: int, level: Level | None, device_filter: tuple[str, int] | None) -> None:
+    def edit(self, pick: int, mem: int, priority: Priority | None, device_filter: tuple[str, int] | None) -> None:
         """Edit a job's request. The edit is complete or has no effect.
 
         It is refused if the job waits no more or would depend on itself.
@@ -352,15 +352,17 @@ class Site(RuleBasedStateMachine):
             return
         job_id = sorted(self.acknowledged)[pick % len(self.acknowledged)]
         waits = self._waits(device_filter)
-        reported = {"level": level is not None, "after": bool(waits.after), "begin": waits.begin_at is not None}
+        reported = {"priority": priority is not None, "after": bool(waits.after), "begin": waits.begin_at is not None}
 
         def change(spec: JobSpec) -> JobSpec:
             kept = replace(waits, hold=False, dedupe=spec.waits.dedupe)
-            return replace(spec, mem_bytes=mem * GIB, level=spec.level if level is None else level, waits=kept)
+            return replace(
+                spec, mem_bytes=mem * GIB, priority=spec.priority if priority is None else priority, waits=kept
+            )
 
         with contextlib.suppress(BadRequest, Refused):
             self.queue.requests.edit(
-                job_id, change, level=reported["level"], after=reported["after"], begin=reported["begin"]
+                job_id, change, priority=reported["priority"], after=reported["after"], begin=reported["begin"]
             )
 
     @rule(pick=st.integers(0, 1000), times=st.sampled_from([0, 1, 3]))
@@ -445,7 +447,7 @@ class Site(RuleBasedStateMachine):
             assert not after_s, "a fresh run was asked to go"
             assert JobState.RUNNING is jobs[victim].state
             assert jobs[victim].spec.requeue
-            assert jobs[by].spec.level > jobs[victim].spec.level
+            assert jobs[by].spec.priority > jobs[victim].spec.priority
             assert self.client.hget(f"{{gq}}:j:{by}", stored.RESERVED), "nothing is reserved for the job"
         after = self._kept()
         for job_id in {*before, *after}:

@@ -44,20 +44,20 @@ def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store_url: str
         mine, open_runs = JobQueue(store_url), []
         offer = make_offer(uuid, host=DEVICES[uuid])
         while sum(runs.values()) < JOBS and monotonic() < until_s:
-            claimed = mine.claim(offer, worker=uuid, lease_s=300, nonce=new_nonce())
+            claimed = mine.runs.claim(offer, worker=uuid, lease_s=300, nonce=new_nonce())
             if claimed is not None:
-                mine.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+                mine.runs.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
                 open_runs.append(claimed)
                 if claimed.job_id % 8 == 0:
-                    found = [each for each in mine.devices() if each.allocated_bytes > each.device.total_bytes]
+                    found = [each for each in mine.devices.all() if each.allocated_bytes > each.device.total_bytes]
                     over.extend(f"{each.device.uuid} promised {each.allocated_bytes}" for each in found)
             if open_runs and (claimed is None or len(open_runs) > 2):
                 run = open_runs.pop(0)
                 done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 0.1, "devices": ()}
-                assert mine.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+                assert mine.runs.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
                 with lock:
                     runs[run.job_id] += 1
-            mine.heartbeat(offer, [], lease_s=300)
+            mine.devices.heartbeat(offer, [], lease_s=300)
             if claimed is None and uuid == "GPU-A0":
                 mine.reserve(after_s=0, most=1)
                 mine.age(after_s=0)

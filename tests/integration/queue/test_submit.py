@@ -6,7 +6,7 @@ from factories import BOB, make_device, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.errors import Impossible, StoreNotReady, StoreUnreachable
 from gpuqueue.model.event import Act
-from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.model.job import JobState, Priority, WaitReason
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import Scripts
@@ -116,8 +116,8 @@ def test_live_jobs_are_listed_in_order_page_by_page(queue: JobQueue) -> None:
     """Live jobs are listed by id, page by page, whatever their priority or user."""
     serve(queue)
     ids = [
-        queue.requests.submit(make_spec(account=BOB, level=Level.LOW)).id,
-        queue.requests.submit(make_spec(level=Level.URGENT)).id,
+        queue.requests.submit(make_spec(account=BOB, priority=Priority.LOW)).id,
+        queue.requests.submit(make_spec(priority=Priority.URGENT)).id,
     ]
     must_claim(queue)
 

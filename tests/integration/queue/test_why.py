@@ -11,7 +11,7 @@ from factories import BOB, claim, make_device, make_offer, make_spec, must_claim
 from gpuqueue.errors import Impossible
 from gpuqueue.model.array import Array
 from gpuqueue.model.device import DeviceFilter, DeviceKind
-from gpuqueue.model.job import JobState, Level
+from gpuqueue.model.job import JobState, Priority
 from gpuqueue.model.placement import Placement
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.explanation import Explanation, Obstacle, Verdict
@@ -151,15 +151,15 @@ def test_the_place_in_the_order(queue: JobQueue) -> None:
         queue.requests.submit(make_spec(mem_bytes=mem_bytes))
     job_id = queue.requests.submit(make_spec()).id
     queue.requests.submit(make_spec())
-    for level in (Level.HIGH, Level.URGENT, Level.LOW):
-        queue.requests.submit(make_spec(level=level))
+    for priority in (Priority.HIGH, Priority.URGENT, Priority.LOW):
+        queue.requests.submit(make_spec(priority=priority))
     for _ in range(3):
         queue.requests.submit(make_spec(account=BOB))
 
     found = why(queue, job_id)
 
     assert (2, 1, 3, 2) == (found.higher, found.users_before, found.theirs, found.own_before)
-    assert (JobState.QUEUED, Level.NORMAL) == (found.state, found.level)
+    assert (JobState.QUEUED, Priority.NORMAL) == (found.state, found.priority)
 
 
 def test_a_device_that_is_kept_says_for_whom(queue: JobQueue) -> None:
@@ -219,10 +219,10 @@ def test_who_comes_later_and_passes_is_a_rival_where_a_device_is_kept_for_it(que
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
-    kept = queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW)).id
+    kept = queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.LOW)).id
     assert [kept] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
-    found = why(queue, queue.requests.submit(make_spec(mem_bytes=10 * GIB, level=Level.HIGH)).id)
+    found = why(queue, queue.requests.submit(make_spec(mem_bytes=10 * GIB, priority=Priority.HIGH)).id)
 
     assert (0, 0, 0) == (found.higher, found.theirs, found.own_before)
     assert found.start is not None
@@ -309,7 +309,7 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
         "pool": chance.choice(["", "", "p"]),
         "device": chance.choice([None, DeviceFilter.GPU, DeviceFilter.ANY]),
         "time_limit_s": chance.choice([None, 60.0, 36000.0]),
-        "level": Level.URGENT,
+        "priority": Priority.URGENT,
     }
     try:
         job_id = queue.requests.submit(make_spec(**wanted)).id
@@ -347,7 +347,7 @@ def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
     assert (1, 0, (run.job_id,)) == (found.own_before, found.start.rivals, found.start.blockers)
     assert found.start.at_ms is not None
     queue.devices.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
-    queue.requests.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT))
+    queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.URGENT))
     must_claim(queue, "GPU-1")
     start = why(queue, waits).start
     assert start is not None

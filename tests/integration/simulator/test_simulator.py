@@ -20,7 +20,7 @@ from click.testing import CliRunner, Result
 from gpuqueue.cli.main import commands
 from gpuqueue.embedded.scratch import scratch_store
 from gpuqueue.errors import BadRequest, StoreUnreachable
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 from gpuqueue.model.placement import Preference
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -226,7 +226,7 @@ def test_shares_decide_who_goes_first(run: Any) -> None:
 def test_a_job_that_waits_a_day_is_lifted(run: Any) -> None:
     """A job with low priority beside endless normal jobs is promoted after a day. Reservations are off here."""
     normal = [job(number, 3600 * number, 24, 3600, user="bob") for number in range(60)]
-    low = job(60, 1, 24, 60, level=Level.LOW)
+    low = job(60, 1, 24, 60, priority=Priority.LOW)
     requests = sorted([*normal, low], key=lambda each: each.arrival_s)
 
     promoted = Knobs(reserve_after_s=None)
@@ -301,7 +301,7 @@ BUSY = [
         gpus=min(each.gpus, 2),
         duration_s=min(each.duration_s, 1200.0),
         time_limit_s=each.time_limit_s,
-        level=each.level,
+        priority=each.priority,
     )
     for each in made(50, 3)
 ]

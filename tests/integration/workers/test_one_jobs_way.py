@@ -250,4 +250,4 @@ def test_a_job_is_told_before_its_time_is_over(site: Site) -> None:
     assert "SIGUSR1 is to come before the time limit, and there is none: give one (--time)" in refused.stderr
     assert (JobState.FAILED, "exit 9") == (record.job.state, str(record.last_run.ending))  # type: ignore[union-attr]
     assert "USR1@56.5" == json.loads(site.cli("show", str(record.job.id), "--json").stdout)["signal"]
-    assert "at most 1:00, USR1@56.5 before that, level normal" in site.cli("show", str(record.job.id)).stdout
+    assert "at most 1:00, USR1@56.5 before that, priority normal" in site.cli("show", str(record.job.id)).stdout

@@ -18,7 +18,7 @@ OPEN, DOWN, LOST = "open", "down", "lost"
 #: Each rule that can be removed, with its place in the code.
 RULES = {
     "token": "owns() in lua/shared/state.lua: a write about a run counts only with the token of the job's current run",
-    "fence": "workers/shim/supervisor.py: nobody vouched for the run for its grace, so its processes are ended",
+    "fence": "workers/shim/supervisor.py: the run had no heartbeat for its grace, so its processes are ended",
     "promises are counted": "room_of() in lua/shared/leases.lua: what is available is derived from the live leases",
     "grace after an absence": "reap.lua: whoever was away grants one more lease before anything is taken back",
     "pause after a loss": "claim.lua: nothing is claimed for one lease after a rebuild",
@@ -48,7 +48,7 @@ class Job(NamedTuple):
     lease: int = 0
     size: int = 0  # the requested memory; for an active job the allocated memory
     kept: int = -1  # the device that is reserved for it
-    level: int = 0
+    priority: int = 0
     asked: bool = False  # its run is asked to end because of a preemption
 
 
@@ -176,9 +176,9 @@ class Model:
         """Change a job and update the indexes: exactly the queued jobs are in the queue."""
         before, line, kept = site.jobs[number], site.line, site.kept
         if before.state == QUEUED and self.rules.has("who waits no more leaves the line"):
-            line -= {(number, before.level)}
+            line -= {(number, before.priority)}
         if job.state == QUEUED:
-            line |= {(number, job.level)}
+            line |= {(number, job.priority)}
         elif before.kept >= 0:
             job = job._replace(kept=-1)
             if self.rules.has("what waits no more is kept nothing") and kept[before.kept] == number:
@@ -192,7 +192,7 @@ class Model:
             after = self._stands(site, number, Job(ENDED, job.attempt, job.token, size=job.size))
             return after._replace(ended=put(site.ended, number, True))
         attempt = job.attempt if self.rules.has("attempts count on") else 0
-        return self._stands(site, number, Job(QUEUED, attempt, size=job.size, level=job.level))
+        return self._stands(site, number, Job(QUEUED, attempt, size=job.size, priority=job.priority))
 
     def _claims(self, site: Site) -> Iterator[tuple[str, Site]]:
         rules = self.rules
@@ -208,7 +208,7 @@ class Model:
                     continue
                 if site.workers[device] and allocated + job.size <= rules.capacity:
                     token = site.tokens + 1
-                    mine = Job(ACTIVE, job.attempt + 1, token, device, rules.lease, job.size, level=job.level)
+                    mine = Job(ACTIVE, job.attempt + 1, token, device, rules.lease, job.size, priority=job.priority)
                     run = Run(number, device, token, mine.attempt, size=job.size)
                     wrong = f"job {number} has what is reserved for job {site.kept[device]}" if is_others else ""
                     yield (
@@ -238,7 +238,7 @@ class Model:
                     jobs = self._renewed(site, run)
                     allowed = site.allowed | {run._replace(left=self.rules.grace)}
                     yield f"run {run.token} may start", site._replace(jobs=jobs, claimed=rest, allowed=allowed)
-                    back = Job(QUEUED, run.attempt - 1, size=job.size, level=job.level)
+                    back = Job(QUEUED, run.attempt - 1, size=job.size, priority=job.priority)
                     after = self._stands(site, run.job, back)
                 else:
                     after = self._again(site, run.job)
@@ -258,13 +258,13 @@ class Model:
         if not (newer or unheard):
             return site
         size = run.size if unheard else job.size
-        back = Job(ACTIVE, run.attempt, run.token, run.device, self.rules.lease, size, level=job.level)
+        back = Job(ACTIVE, run.attempt, run.token, run.device, self.rules.lease, size, priority=job.priority)
         brought = put(site.brought, run.job, True) if unheard else site.brought
         reported = put(site.reported, run.job, True)
         wrong = f"job {run.job} was promised less than it holds" if run.size > size else ""
         return self._stands(site, run.job, back)._replace(brought=brought, reported=reported, wrong=wrong)
 
-    def _beaten(self, site: Site, device: int, more: int = 0) -> Site:
+    def _heartbeat(self, site: Site, device: int, more: int = 0) -> Site:
         """Send the heartbeat of one device.
 
         It offers its runs, renews their leases and their heartbeats, and ends stale runs.
@@ -286,9 +286,9 @@ class Model:
         for device in range(self.rules.devices):
             if site.workers[device] and any(run.device == device for run in site.alive):
                 if site.store == OPEN:
-                    yield f"device {device} beats", self._beaten(site, device)
+                    yield f"device {device} heartbeats", self._heartbeat(site, device)
                 elif site.store == LOST:  # the store answers that it has no data
-                    yield f"device {device} vouches for what it runs", self._vouched(site, device)
+                    yield f"device {device} renews what it runs", self._confirmed(site, device)
 
     def _reported(self, site: Site) -> Iterator[tuple[str, Site]]:
         """Report an end, late or again. The run directory keeps it until the history has it."""
@@ -347,8 +347,8 @@ class Model:
             if "hold" in acts and waits:
                 state, word = (HELD, "held") if job.state == QUEUED else (QUEUED, "released")
                 yield f"job {number} is {word}", self._stands(site, number, job._replace(state=state))
-            if "age" in acts and job.state == QUEUED and job.level == 0:
-                yield f"job {number} is lifted", self._stands(site, number, job._replace(level=1))
+            if "age" in acts and job.state == QUEUED and job.priority == 0:
+                yield f"job {number} is lifted", self._stands(site, number, job._replace(priority=1))
             may_be_edited = waits or (job.state == ACTIVE and not self.rules.has("only what waits is edited"))
             if "edit" in acts and may_be_edited:
                 size = 3 - job.size
@@ -400,7 +400,7 @@ class Model:
         if rules.one_host:  # a tick has many heartbeats: a live worker always reaches its store
             for device, is_up in enumerate(site.workers):
                 if is_up:
-                    site = self._beaten(site, device, 1) if site.store == OPEN else self._vouched(site, device, 1)
+                    site = self._heartbeat(site, device, 1) if site.store == OPEN else self._confirmed(site, device, 1)
         fenced = rules.has("fence")
         return site._replace(
             jobs=tuple(job._replace(lease=max(0, job.lease - 1)) for job in site.jobs),
@@ -413,7 +413,7 @@ class Model:
     def _is_slept_through(self, site: Site) -> bool:
         return site.store == DOWN and self.rules.has("pause while the store is there")
 
-    def _vouched(self, site: Site, device: int, more: int = 0) -> Site:
+    def _confirmed(self, site: Site, device: int, more: int = 0) -> Site:
         left = self.rules.grace + more
         alive = frozenset(run._replace(left=left) if run.device == device else run for run in site.alive)
         return site._replace(alive=alive)
@@ -468,7 +468,7 @@ class Model:
     def _rebuilt(self, site: Site) -> Site:
         database = site.database if self.rules.has("what the history knows comes back") else (Job(),) * len(site.jobs)
         jobs = tuple(job._replace(lease=self.rules.lease) if job.state in RUNS else job for job in database)
-        line = frozenset((n, job.level) for n, job in enumerate(database) if job.state == QUEUED)
+        line = frozenset((n, job.priority) for n, job in enumerate(database) if job.state == QUEUED)
         pause = self.rules.lease if self.rules.has("pause after a loss") else 0
         last = max((n for n, job in enumerate(site.database) if job.state != UNKNOWN), default=-1)
         return site._replace(store=OPEN, jobs=jobs, line=line, pause=pause, last=last)
@@ -530,8 +530,8 @@ class Model:
 
     def _left_behind(self, site: Site) -> str | None:
         for number, job in enumerate(site.jobs):
-            lines = [level for each, level in site.line if each == number]
-            if lines != ([job.level] if job.state == QUEUED else []):
+            lines = [priority for each, priority in site.line if each == number]
+            if lines != ([job.priority] if job.state == QUEUED else []):
                 return f"job {number} is {job.state} and stands in {len(lines)} lines"
             if (job.kept >= 0 and site.kept[job.kept] != number) or (
                 number in site.kept and (job.kept < 0 or site.kept[job.kept] != number)

@@ -22,13 +22,13 @@ from gpuqueue.cli.top.lines import (
     device_rows,
     head_line,
     job_lines,
-    level_beside,
     memory_parts,
     ordered,
+    priority_beside,
 )
 from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.model.array import Array, Indexes, Member, Tally
-from gpuqueue.model.job import Job, JobState, Level
+from gpuqueue.model.job import Job, JobState, Priority
 from gpuqueue.model.progress import Progress
 from gpuqueue.queue.lease import DeviceStatus, Holding
 from gpuqueue.text.units import GIB
@@ -220,13 +220,17 @@ def test_many_jobs_take_little_room(names: tuple[str, ...], width: int, shown: s
     assert few(names, width) == shown
 
 
-def test_a_level_has_neighbours_up_to_the_ends() -> None:
+def test_a_priority_has_neighbours_up_to_the_ends() -> None:
     """A priority has a next higher and a next lower one, except at the ends.
 
     The store decides which priorities a user may set.
     """
-    assert (Level.HIGH, Level.LOW) == (level_beside(job(1), 1), level_beside(job(1), -1))
-    assert level_beside(job(1, level=Level.URGENT), 1) is level_beside(job(1, level=Level.LOW), -1) is None
+    assert (Priority.HIGH, Priority.LOW) == (priority_beside(job(1), 1), priority_beside(job(1), -1))
+    assert (
+        priority_beside(job(1, priority=Priority.URGENT), 1)
+        is priority_beside(job(1, priority=Priority.LOW), -1)
+        is None
+    )
 
 
 def test_a_log_is_shown_as_a_terminal_would_have_left_it() -> None:

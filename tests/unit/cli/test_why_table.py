@@ -13,7 +13,7 @@ from gpuqueue.cli.why.start import start_lines
 from gpuqueue.cli.why.story import in_brief, story
 from gpuqueue.cli.why.table import clock, table
 from gpuqueue.client.why import Why
-from gpuqueue.model.job import Job, JobState, Level, WaitReason
+from gpuqueue.model.job import Job, JobState, Priority, WaitReason
 from gpuqueue.model.limits import Measure
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, RoomUnderLimits, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus, ExternalProcess
@@ -66,7 +66,7 @@ def verdict(host: str, index: int, obstacle: Obstacle, *runs: int) -> Verdict:
 EXPLANATION = Explanation(
     job_id=12,
     state=JobState.QUEUED,
-    level=Level.NORMAL,
+    priority=Priority.NORMAL,
     higher=3,
     users_before=2,
     theirs=4,
@@ -125,7 +125,7 @@ def test_a_pipe_gets_every_line_whole() -> None:
 
     assert said == story(FOUND, 1000)
     assert f"{FAR}:10" in said
-    assert "before it: 3 jobs of higher levels, 4 of 2 users with less usage, 5 of ada's own" in said
+    assert "before it: 3 jobs of higher priorities, 4 of 2 users with less usage, 5 of ada's own" in said
 
 
 def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:

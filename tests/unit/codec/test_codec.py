@@ -27,7 +27,7 @@ from gpuqueue.model.array import Array, Member
 from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
 from gpuqueue.model.device import Activity, DeviceFilter, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.model.git import Checkout
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 from gpuqueue.model.notification import Notification, When
 from gpuqueue.model.placement import ANYWHERE, Placement, Preference
 from gpuqueue.model.retries import NO_RETRIES, Retries, RetryOn
@@ -55,7 +55,7 @@ def test_a_spec_comes_out_as_it_went_in(argv: list[str], env: dict[str, str]) ->
 
     The encoded text is pure ASCII.
     """
-    spec = make_spec(argv=("prog", *argv), env=env, time_limit_s=3.5, level=Level.HIGH, script="a.py")
+    spec = make_spec(argv=("prog", *argv), env=env, time_limit_s=3.5, priority=Priority.HIGH, script="a.py")
 
     text = encode_spec(spec)
 
@@ -108,7 +108,7 @@ def test_every_field_of_version_1_loads_for_ever() -> None:
     spec = decode_spec((GOLDEN / "spec-v1-full.json").read_text())
 
     wanted = Placement(exclusive=True, models=("A100", "H100"), devices=("GPU-1", "GPU-2"), preference=Preference.PACK)
-    assert (DeviceFilter.ANY, wanted, "big", Level.HIGH) == (spec.device, spec.placement, spec.pool, spec.level)
+    assert (DeviceFilter.ANY, wanted, "big", Priority.HIGH) == (spec.device, spec.placement, spec.pool, spec.priority)
     assert (False, True, 0o007, Window(columns=132, rows=50)) == (spec.cap, spec.warm, spec.umask, spec.pty)
     assert ("USR1@120", ("sweep",), 12) == (str(spec.signal), spec.tags, spec.retry_of)
     after = (Dependency(12), Dependency(13, Condition.ANY))

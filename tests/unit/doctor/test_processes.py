@@ -165,4 +165,4 @@ def test_settings_that_only_clients_read_are_not_compared() -> None:
     facts = make_facts(environ={**ENVIRON, "GPUQUEUE_DEFAULT_MEM": "4G"})
 
     assert Grade.OK is found(facts, "settings").grade
-    assert Grade.NOTE is found(make_facts(environ={**ENVIRON, "GPUQUEUE_BEAT": "3s"}), "settings").grade
+    assert Grade.NOTE is found(make_facts(environ={**ENVIRON, "GPUQUEUE_HEARTBEAT": "3s"}), "settings").grade

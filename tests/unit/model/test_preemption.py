@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 from gpuqueue.model.preemption import parse_preempt, words_of
 from gpuqueue.settings.settings import Settings
 
 
-def test_a_site_says_which_levels_may_take_whose_place() -> None:
+def test_a_site_says_which_priorities_may_take_whose_place() -> None:
     """The setting lists which priorities may preempt which. By default none may."""
     assert {} == parse_preempt("")
     found = parse_preempt("urgent: normal low; high: low")
-    assert {Level.URGENT: (Level.LOW, Level.NORMAL), Level.HIGH: (Level.LOW,)} == found
+    assert {Priority.URGENT: (Priority.LOW, Priority.NORMAL), Priority.HIGH: (Priority.LOW,)} == found
     assert ["2", "0", "3", "01"] == words_of(found)
 
 
@@ -25,7 +25,7 @@ def test_a_site_says_which_levels_may_take_whose_place() -> None:
         ("urgent:", "preempts nothing"),
         ("urgent: nobody", "'nobody' is no priority: choose from low, normal, high, urgent"),
         ("top: low", "'top' is no priority"),
-        ("low: high", "low cannot preempt high: only lower levels"),
+        ("low: high", "low cannot preempt high: only lower priorities"),
         ("high: high", "high cannot preempt high"),
         ("high: low; high: normal", "high is named twice"),
     ],

@@ -35,7 +35,7 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
     assert (90.0, 2, GIB) == (settings.lease_s, settings.slots, settings.headroom_bytes)
     assert "environment GPUQUEUE_HOST_LOST_AFTER" == settings.origins["host_lost_after_s"]
     assert f"file {file}" == settings.origins["slots"]
-    assert "default" == settings.origins["beat_s"]
+    assert "default" == settings.origins["heartbeat_s"]
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,12 @@ def test_on_one_machine_a_lease_is_five_minutes(environ: dict[str, str]) -> None
     assert (300, 210, 10) == (settings.lease_s, settings.shim_grace_s, settings.fence_grace_s)
 
 
-def test_a_lease_must_hold_several_beats() -> None:
+def test_a_lease_must_hold_several_heartbeats() -> None:
     """A lease must span several heartbeats.
 
     With a lease of 5 s and a heartbeat of 10 s, every job was lost three times without an error.
     """
-    with pytest.raises(BadRequest, match="too short for a beat"):
+    with pytest.raises(BadRequest, match="too short for a heartbeat"):
         Settings.load({**HERE, "GPUQUEUE_HOST_LOST_AFTER": "5s"})
 
 
@@ -153,10 +153,12 @@ def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
 
     With 40 s, `queue` and `why` called healthy devices silent, and `gpus` called them ready.
     """
-    with pytest.raises(BadRequest, match=r"beat \(environment GPUQUEUE_BEAT\): 11 s are.*silent.*at most 10 s"):
-        Settings.load({**HERE, "GPUQUEUE_BEAT": "11s", "GPUQUEUE_HOST_LOST_AFTER": "10m"})
+    with pytest.raises(
+        BadRequest, match=r"heartbeat \(environment GPUQUEUE_HEARTBEAT\): 11 s are.*silent.*at most 10 s"
+    ):
+        Settings.load({**HERE, "GPUQUEUE_HEARTBEAT": "11s", "GPUQUEUE_HOST_LOST_AFTER": "10m"})
 
-    assert LONGEST_HEARTBEAT_S == Settings.load({**HERE, "GPUQUEUE_BEAT": "10s"}).beat_s
+    assert LONGEST_HEARTBEAT_S == Settings.load({**HERE, "GPUQUEUE_HEARTBEAT": "10s"}).heartbeat_s
     (seen_ms,) = re.findall(r"^SEEN_MS = (\d+)", source("capacity"), re.MULTILINE)
     assert int(seen_ms) >= 1.5 * LONGEST_HEARTBEAT_S * 1000
 
@@ -166,14 +168,14 @@ def test_all_that_is_wrong_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('leese = "1m"\nslots = 0\npool = "a"\n')
 
-    settings, faults = Settings.salvage({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_BEAT": "soon"})
+    settings, faults = Settings.salvage({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_HEARTBEAT": "soon"})
 
-    assert {"slots", "beat", "'leese'"} == {
-        word for fault in faults for word in ("slots", "beat", "'leese'") if word in str(fault)
+    assert {"slots", "heartbeat", "'leese'"} == {
+        word for fault in faults for word in ("slots", "heartbeat", "'leese'") if word in str(fault)
     }
     assert 3 == len(faults)
-    assert ("a", 8, 10.0) == (settings.pool, settings.slots, settings.beat_s)
-    assert "default" == settings.origins["beat_s"]
+    assert ("a", 8, 10.0) == (settings.pool, settings.slots, settings.heartbeat_s)
+    assert "default" == settings.origins["heartbeat_s"]
 
 
 @pytest.mark.parametrize("content", [b"poll = ", b"\xff\xfe"])

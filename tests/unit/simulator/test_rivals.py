@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.model.job import Level
+from gpuqueue.model.job import Priority
 from gpuqueue.simulator.figures import Outcome, Served, bounded_slowdown, course, jain, percentile
 from gpuqueue.simulator.replay import Placement, Policy, replay
 from gpuqueue.simulator.rivals import ENDLESS_S, Backfill, ExclusiveFifo, FirstFit
@@ -129,10 +129,10 @@ def test_first_fit_counts_places_and_keeps_a_job_on_one_host() -> None:
 
 
 @pytest.mark.parametrize("policy", [ExclusiveFifo, Backfill, FirstFit])
-def test_a_higher_level_goes_first(policy: type[ExclusiveFifo | Backfill | FirstFit]) -> None:
+def test_a_higher_priority_goes_first(policy: type[ExclusiveFifo | Backfill | FirstFit]) -> None:
     """A job of a higher priority starts first, also if it arrived later."""
     first, second, high = requests((0, 20, 1, 10, 10), (1, 20, 1, 10, 10), (2, 20, 1, 10, 10))
-    urgent = Request(number=2, arrival_s=2, user="b", mem_bytes=high.mem_bytes, duration_s=10, level=Level.URGENT)
+    urgent = Request(number=2, arrival_s=2, user="b", mem_bytes=high.mem_bytes, duration_s=10, priority=Priority.URGENT)
 
     assert [0, 20, 10] == [start for start, _ in starts(policy(a_site("1x24G")), [first, second, urgent])]
 

@@ -9,7 +9,7 @@ from factories import make_spec
 
 from gpuqueue.cli.commands.history import CSV_COLUMNS, _csv
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.job import Job, JobState, Level
+from gpuqueue.model.job import Job, JobState, Priority
 from gpuqueue.model.run import Ending, Record, Run, RunDevice
 from gpuqueue.simulator import trace
 from gpuqueue.simulator.made import EXAMPLE, made
@@ -43,7 +43,7 @@ def test_a_line_says_all_of_a_job() -> None:
         gpus=2,
         duration_s=90.0,
         time_limit_s=5400.0,
-        level=Level.HIGH,
+        priority=Priority.HIGH,
         group="vision",
         name="sweep",
     )
@@ -53,7 +53,7 @@ def test_what_is_left_empty_has_a_default() -> None:
     """An empty cell has a default: one GPU, no limit, the normal priority."""
     (job,) = read(f"{HEAD},gpus,time_limit_s,priority", "0,ann,1073741825,5,,,").requests
 
-    assert (job.gpus, job.time_limit_s, job.level) == (1, None, Level.NORMAL)
+    assert (job.gpus, job.time_limit_s, job.priority) == (1, None, Priority.NORMAL)
     assert job.mem_bytes == GIB + 2**20, "memory is matched by the MiB, rounded up"
 
 
@@ -124,7 +124,7 @@ def test_what_makes_no_sense_is_named_by_line_and_column(lines: list[str], words
 
 def a_record(job_id: int, *, at: datetime, took_s: float | None, uuid: str = "GPU-0") -> Record:
     """Return a job of the history that ran for *took_s*, or never ran if *took_s* is None."""
-    spec = make_spec(mem_bytes=3 * GIB, gpus=2, time_limit_s=7200.0, level=Level.LOW)
+    spec = make_spec(mem_bytes=3 * GIB, gpus=2, time_limit_s=7200.0, priority=Priority.LOW)
     job = Job(id=job_id, spec=spec, state=JobState.SUCCEEDED, submitted_at=at)
     if took_s is None:
         return Record(job=job, runs=())
@@ -160,12 +160,12 @@ def test_the_history_of_a_site_is_a_trace() -> None:
     first, second = found.requests
     assert (0.0, 60.0) == (first.arrival_s, second.arrival_s)
     assert (trace.LEAST_S, 60.5) == (first.duration_s, second.duration_s)
-    assert ("ada", 3 * GIB, 2, 7200.0, Level.LOW) == (
+    assert ("ada", 3 * GIB, 2, 7200.0, Priority.LOW) == (
         second.user,
         second.mem_bytes,
         second.gpus,
         second.time_limit_s,
-        second.level,
+        second.priority,
     )
 
 

@@ -44,7 +44,7 @@ ARGUMENTS = [
     "name",
     "env",
     "cwd",
-    "level",
+    "priority",
     "pool",
     "requeue",
     "cap",

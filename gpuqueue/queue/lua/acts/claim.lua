@@ -16,7 +16,7 @@
 local host, device, worker, lease_ms, external, nonce, now, stamp
 local available, pool, slots, total, all_slots, kind, capacity, external_bytes, runs -- results of room_of()
 local r_job, r_need, r_start, blockers, room_beside -- the reservation of the device; bytes others may use beside it
-local levels, choosy
+local priorities, choosy
 
 -- A shape's text alone determines what it asks for, so parsed shapes stay for later calls. Nothing changes them. A
 -- damaged shape fits nowhere.
@@ -147,7 +147,7 @@ local function look_at_reservation(kept_for, leases)
   if places >= 1 then room_beside = math.max(bytes, 0) end
 end
 
-local function small_enough(lv) return call('ZCOUNT', key2('sh', lv), '-inf', available) end
+local function small_enough(priority) return call('ZCOUNT', key2('sh', priority), '-inf', available) end
 
 -- Check everything but the memory; few jobs differ in that. -> the most that the device may give the job, or false
 local function most_here(asks)
@@ -185,7 +185,7 @@ local function over_a_limit(user, shape) -- only for a shape that fits
   return are_limited() and limit_in_the_way(user, shape, kind, charged_on(fits(shape), asked_by(shape).want)) ~= nil
 end
 
-local function take(id, lv, user, shape, devices, how)
+local function take(id, priority, user, shape, devices, how)
   local j = call('HMGET', job_key(id), F.state, F.mem_bytes, F.attempts, F.losses, F.started_ms, F.left, F.array,
     F.index, F.left_since_ms, F.reserved)
   local array, index, left = j[7] or nil, j[8] or nil, nil
@@ -196,7 +196,7 @@ local function take(id, lv, user, shape, devices, how)
     id, index, left = split(array, j[6], now)
     if not id then return nil end
   else
-    leave_queue(id, lv, user, shape)
+    leave_queue(id, priority, user, shape)
     if j[1] ~= 'queued' then return nil end -- a stale entry, removed above
   end
   local asks = asked_by(shape)
@@ -232,7 +232,7 @@ local function take(id, lv, user, shape, devices, how)
   end
   call('ZADD', P .. 'leases', now + lease_ms, id)
   count_run(id, user, mem, names)
-  charge(user, deposit_s * rate * weight(fair_ms(now)), learned.any_shares == false and 1000 or share_of(user), levels)
+  charge(user, deposit_s * rate * weight(fair_ms(now)), learned.any_shares == false and 1000 or share_of(user), priorities)
   record_event('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
     'worker', worker, 'devices', names, 'lease', mem, 'start', how, unpack(left and {'of', array, 'index', index, 'left', left} or {}))
   return {id, token, spec, tostring(attempt), mem, names, stamp, array, index and tostring(index)}
@@ -289,17 +289,17 @@ end
 
 -- Return how a job came to its start: did it pass a job ahead that might run here? `rank` is the user's, from 0.
 -- `place` is the rank of the shape among the user's shapes, nil if unknown.
-local function how_it_came(lv, user, shape, rank, place)
-  for _, above in ipairs(levels) do
-    if above == lv then break end
+local function how_it_came(priority, user, shape, rank, place)
+  for _, above in ipairs(priorities) do
+    if above == priority then break end
     if any_belongs(key2('sh', above), 100) then return 'backfill' end
   end
   local before = math.min(rank, 64) -- users checked at most
-  for _, other in ipairs(before > 0 and call('ZRANGE', key2('ul', lv), 0, before - 1) or {}) do
-    if any_belongs(key3('us', lv, other), 100) then return 'backfill' end
+  for _, other in ipairs(before > 0 and call('ZRANGE', key2('ul', priority), 0, before - 1) or {}) do
+    if any_belongs(key3('us', priority, other), 100) then return 'backfill' end
   end
-  place = place or call('ZRANK', key3('us', lv, user), shape)
-  return place > 0 and any_belongs(key3('us', lv, user), place) and 'backfill' or 'immediate'
+  place = place or call('ZRANK', key3('us', priority, user), shape)
+  return place > 0 and any_belongs(key3('us', priority, user), place) and 'backfill' or 'immediate'
 end
 
 local function leave_elsewhere(id, shape) -- to a better device
@@ -317,26 +317,26 @@ local function leave_elsewhere(id, shape) -- to a better device
 end
 
 -- Return whether the first job of this queue was left to another device.
-local function is_left(lv, user, shape)
-  return learned.left_lines and learned.left_lines[queue_key(lv, user, shape)]
+local function is_left(priority, user, shape)
+  return learned.left_lines and learned.left_lines[queue_key(priority, user, shape)]
 end
-local function take_head(lv, user, shape, head, rank, place, how)
-  local id = first_at(head, lv, user, shape)
+local function take_head(priority, user, shape, head, rank, place, how)
+  local id = first_at(head, priority, user, shape)
   if leave_elsewhere(id, shape) then
-    learned_of('left_lines')[queue_key(lv, user, shape)] = true
+    learned_of('left_lines')[queue_key(priority, user, shape)] = true
     return nil
   end
-  return take(id, lv, user, shape, fits(shape), how or how_it_came(lv, user, shape, rank, place))
+  return take(id, priority, user, shape, fits(shape), how or how_it_came(priority, user, shape, rank, place))
 end
 
 -- Claim the first job by position among these shapes of the first user. `heads` has each shape with its position, in
 -- order. `from` is the first index to check; `ranked` if these are the user's very first shapes.
 -- -> the claim | nil, whether the search is over for this user
-local function take_one_of(lv, user, heads, from, ranked, how)
+local function take_one_of(priority, user, heads, from, ranked, how)
   for i = from, #heads, 2 do
-    if fits(heads[i]) and not is_left(lv, user, heads[i]) and not over_a_limit(user, heads[i]) then
-      local taken = take_head(lv, user, heads[i], heads[i + 1], 0, ranked and (i - 1) / 2, how)
-      if taken or not is_left(lv, user, heads[i]) then return taken, true end
+    if fits(heads[i]) and not is_left(priority, user, heads[i]) and not over_a_limit(user, heads[i]) then
+      local taken = take_head(priority, user, heads[i], heads[i + 1], 0, ranked and (i - 1) / 2, how)
+      if taken or not is_left(priority, user, heads[i]) then return taken, true end
     end
   end
 end
@@ -346,7 +346,7 @@ end
 -- comes before it (see enqueue in state.lua), or the device has more room. -> the claim | nil, whether all shapes of
 -- the user were checked
 local NEXT, MOST = 8, 124
-local function take_beyond(lv, user, before)
+local function take_beyond(priority, user, before)
   local function has_room(shape) -- that no reservation blocks; other conditions are not checked
     local asks = asked_by(shape)
     return asks.mem <= available
@@ -359,7 +359,7 @@ local function take_beyond(lv, user, before)
   end
   if first_with_room(before) then return nil, false end
 
-  local shapes, noted = key3('us', lv, user), key3('ub', lv, user)
+  local shapes, noted = key3('us', priority, user), key3('ub', priority, user)
   local kept = r_job and string.format('%s.%.0f', r_job, r_start) or '' -- reserved for which job, and until when
   local bytes, beside, kept_then, from =
     string.match(call('HGET', noted, device) or '', '^(%d+):(%d+):([^:]*):(%(?%-?%d+)$')
@@ -380,38 +380,38 @@ local function take_beyond(lv, user, before)
     call('HSET', noted, device, string.format('%.0f:%.0f:%s:%s', available, room_beside, kept, place))
   end
   if not i then return nil, all end
-  local taken, in_vain = take_one_of(lv, user, heads, i, false, might_run(before[1]) and 'backfill' or nil)
+  local taken, in_vain = take_one_of(priority, user, heads, i, false, might_run(before[1]) and 'backfill' or nil)
   return taken, in_vain or all
 end
 
 -- Claim the user's first job. It mostly is among the user's first few shapes, or none of these has room. `many` is how
 -- many shapes of all users are small enough; if few, `search` checks these.
 -- -> the claim | nil, whether all shapes of the user were checked
-local function take_in_order(lv, user, many)
-  local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
-  local taken, in_vain = take_one_of(lv, user, heads, 1, true)
+local function take_in_order(priority, user, many)
+  local heads = call('ZRANGE', key3('us', priority, user), 0, FEW - 1, 'WITHSCORES')
+  local taken, in_vain = take_one_of(priority, user, heads, 1, true)
   if taken or in_vain or #heads < 2 * FEW then return taken, true end
   if many < NEXT then return nil, false end
-  return take_beyond(lv, user, heads)
+  return take_beyond(priority, user, heads)
 end
 
 -- Claim the user's first job among the shapes that fit.
-local function take_fitting(lv, user, fitting, rank)
+local function take_fitting(priority, user, fitting, rank)
   local first, its_shape
   for from = 1, #fitting, 1000 do -- Lua passes some thousand arguments at most
     local to = math.min(#fitting, from + 999)
-    local heads = call('ZMSCORE', key3('us', lv, user), unpack(fitting, from, to))
+    local heads = call('ZMSCORE', key3('us', priority, user), unpack(fitting, from, to))
     for i = 1, #heads do
       local place = heads[i] and tonumber(heads[i])
       local shape = fitting[from + i - 1]
-      if place and (not first or place < first) and not is_left(lv, user, shape) and not over_a_limit(user, shape) then
+      if place and (not first or place < first) and not is_left(priority, user, shape) and not over_a_limit(user, shape) then
         first, its_shape = place, shape
       end
     end
   end
   if not first then return nil end
-  local taken = take_head(lv, user, its_shape, first, rank)
-  if not taken and is_left(lv, user, its_shape) then return take_fitting(lv, user, fitting, rank) end -- at most MOST_LEFT times
+  local taken = take_head(priority, user, its_shape, first, rank)
+  if not taken and is_left(priority, user, its_shape) then return take_fitting(priority, user, fitting, rank) end -- at most MOST_LEFT times
   return taken
 end
 
@@ -422,28 +422,28 @@ local function worth_judging(shape)
 end
 
 local ASKED = 2 -- users checked one by one; mostly one of them has a match
-local function who_has(lv, shapes)
+local function who_has(priority, shapes)
   local sets, has = {}, {}
-  for i = 1, #shapes do sets[i] = key3('su', lv, shapes[i]) end
+  for i = 1, #shapes do sets[i] = key3('su', priority, shapes[i]) end
   for _, user in ipairs(call('SUNION', unpack(sets))) do has[user] = true end
   return has
 end
 
 -- Find the shapes that fit, then the least-served user who waits with one of them. For few fitting shapes.
-local function search(lv, from)
+local function search(priority, from)
   local fitting = {}
-  for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', available)) do
+  for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', priority), '-inf', available)) do
     if (not choosy or worth_judging(shape)) and fits(shape) then fitting[#fitting + 1] = shape end
   end
   local has, asked, most = nil, 0, ASKED
   while #fitting > 0 do
-    local users = call('ZRANGE', key2('ul', lv), from, from + most - 1)
+    local users = call('ZRANGE', key2('ul', priority), from, from + most - 1)
     for i = 1, #users do
       -- none of the first users: read at once who has any
-      if asked == ASKED and not has and #fitting <= 32 then has = who_has(lv, fitting) end
+      if asked == ASKED and not has and #fitting <= 32 then has = who_has(priority, fitting) end
       if not has or has[users[i]] then
         asked = asked + 1
-        local taken = take_fitting(lv, users[i], fitting, from + i - 1)
+        local taken = take_fitting(priority, users[i], fitting, from + i - 1)
         if taken then return taken end
       end
     end
@@ -453,19 +453,19 @@ local function search(lv, from)
 end
 
 -- Claim from all priorities, starting with the first that has shapes small enough (`so_many`). -> the claim | nil
-local function take_in_turn(first_level, so_many)
-  for i = first_level, #levels do
-    local lv, many = levels[i], i == first_level and so_many or small_enough(levels[i])
+local function take_in_turn(first_priority, so_many)
+  for i = first_priority, #priorities do
+    local priority, many = priorities[i], i == first_priority and so_many or small_enough(priorities[i])
     if many > 0 then
       local passed = 0 -- first users without a match
       if not choosy then
-        for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, 0)) do
-          local taken, looked_at_all = take_in_order(lv, user, many)
+        for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, 0)) do
+          local taken, looked_at_all = take_in_order(priority, user, many)
           if taken then return taken end
           if looked_at_all then passed = 1 end
         end
       end
-      local taken = search(lv, passed)
+      local taken = search(priority, passed)
       if taken then return taken end
     end
   end
@@ -513,16 +513,16 @@ return function()
   look_at_reservation(any_kept and call('HGET', P .. 'rsv', device), leases)
 
   -- Mostly no waiting job is small enough.
-  levels = priorities_waited_at()
-  local first_level, so_many = 1, small_enough(levels[1])
-  while so_many == 0 and first_level < #levels do
-    first_level = first_level + 1
-    so_many = small_enough(levels[first_level])
+  priorities = priorities_waited_at()
+  local first_priority, so_many = 1, small_enough(priorities[1])
+  while so_many == 0 and first_priority < #priorities do
+    first_priority = first_priority + 1
+    so_many = small_enough(priorities[first_priority])
   end
   if so_many == 0 and not r_job then return {} end
 
   choosy = kind == 'cpu' and gpus_known()
   learned.kinds, learned.here, learned.only_this = {}, {}, {device}
-  local taken = (r_job and take_reserved()) or take_in_turn(first_level, so_many)
+  local taken = (r_job and take_reserved()) or take_in_turn(first_priority, so_many)
   return taken or (learned.left and {LEAVE_MS}) or {}
 end

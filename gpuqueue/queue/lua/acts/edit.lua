@@ -13,7 +13,7 @@ local wrong = expect {'id', 'nonce', 'priority?', 'size', 'shape', 'text', 'flag
 local waits
 if not wrong then waits, wrong = waits_of(10) end
 if wrong then return wrong end
-local id, digest, lv, mem, shape, spec, new_after, new_begin, new_time = unpack(ARGV, 1, 9)
+local id, digest, priority, mem, shape, spec, new_after, new_begin, new_time = unpack(ARGV, 1, 9)
 local need, _, _, pool, wanted_kind = parse_shape(shape)
 if not WANTED_KINDS[wanted_kind] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 5 is not the shape of the job') end
 local job = read_job(id)
@@ -25,7 +25,7 @@ local known = call('GET', key2('s', id)) or ''
 local function but_for_at_once(text) return (string.gsub(text, '("array":{"indexes":"[%d,:-]+","at_once":)%w+,', '%1,', 1)) end
 local begun = of[2] and not of[1]
 -- Dependencies and priority may differ where the spec is equal: the current ones may stem from aging or finished jobs.
-local other = new_after == '1' or new_begin == '1' or lv ~= '' or but_for_at_once(known) ~= but_for_at_once(spec)
+local other = new_after == '1' or new_begin == '1' or priority ~= '' or but_for_at_once(known) ~= but_for_at_once(spec)
 if of[1] or (begun and other) then -- the request belongs to the array, or to its members
   return {'begun'}
 end
@@ -65,9 +65,9 @@ local function circle(wanted)
   end
 end
 
-local verdict, why, figure = judge(job.user, lv == '' and job.priority or lv, shape)
+local verdict, why, figure = judge(job.user, priority == '' and job.priority or priority, shape)
 -- The user did not ask for a priority that comes from aging.
-if verdict == 'impossible' and not (why == 'urgent' and lv == '') then return {verdict, why, figure} end
+if verdict == 'impossible' and not (why == 'urgent' and priority == '') then return {verdict, why, figure} end
 local time_ms, _, _, _, old_pool = time_of(spec), parse_shape(job.shape)
 local moves = pool ~= old_pool -- the limits of the new pool apply in full
 local default_ms = moves and new_time == '0' and not time_ms and default_time_ms(pool)
@@ -89,9 +89,9 @@ local same = shape == job.shape
 leave(id, job, false, same)
 job.shape = shape
 call('HSET', job_key(id), F.shape, shape, F.mem_bytes, mem)
-if lv ~= '' then
-  job.priority = lv
-  call('HSET', job_key(id), F.priority, lv, F.promotions, 0)
+if priority ~= '' then
+  job.priority = priority
+  call('HSET', job_key(id), F.priority, priority, F.promotions, 0)
 end
 keep_spec()
 local nb, nw = job.not_before_ms, job.not_before_reason

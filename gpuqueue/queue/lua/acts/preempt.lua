@@ -37,18 +37,18 @@ end
 local function is_others(device, id) return holder[device.name] ~= nil and holder[device.name] ~= id end
 local function may_take(device, id, lower)
   if not is_others(device, id) then return true end
-  local level = call('HGET', job_key(holder[device.name]), F.priority)
-  return level and #level == 1 and string.find(lower, level, 1, true) ~= nil
+  local priority = call('HGET', job_key(holder[device.name]), F.priority)
+  return priority and #priority == 1 and string.find(lower, priority, 1, true) ~= nil
 end
 
-local known = {} -- run -> level (priority), going (it ends in any case), may (it may be preempted), began, work
+local known = {} -- run -> priority (priority), going (it ends in any case), may (it may be preempted), began, work
 local function run_of(id)
   if known[id] then return known[id] end
   local j = call('HMGET', job_key(id), F.state, F.priority, F.requeue, F.started_ms, F.preemptions, F.preempted_by,
     F.mem_bytes, F.devices, F.shape, F.preempt_until_ms)
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
   if mem and wants_alone(j[9] or '') then mem = allocated_to(id, j[8] or '') or mem end -- whole devices, whatever it asked for
-  local run = {level = j[2], going = is_leaving(j[1], j[6], j[10], now), began = began}
+  local run = {priority = j[2], going = is_leaving(j[1], j[6], j[10], now), began = began}
   run.may = j[1] == 'running' and not j[6] and j[3] == '1' and began and mem and now - began >= after_ms
     and j[2] and to_count(j[5]) < most
   if run.may then run.work = mem * (gang + 1) * (now - began) end
@@ -78,7 +78,7 @@ local function victims_on(device, mem, lower, want)
   local may, without, ids, work = {}, {}, {}, 0
   for _, run in ipairs(device.runs) do
     local its = run_of(run.id)
-    if its.may and string.find(lower, its.level, 1, true) then may[#may + 1] = run.id end
+    if its.may and string.find(lower, its.priority, 1, true) then may[#may + 1] = run.id end
   end
   table.sort(may, function(a, b)
     local x, y = run_of(a).began, run_of(b).began
@@ -223,13 +223,13 @@ local served = {} -- all devices that workers serve now
 for _, devices in ipairs(hosts) do
   for _, device in ipairs(devices) do served[#served + 1] = device end
 end
-local function look(lv, lower)
+local function look(priority, lower)
   local tried, looks, checked = 0, 0, {}
-  for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
-    local heads = call('ZRANGE', key3('us', lv, user), 0, MOST_SHAPES - 1, 'WITHSCORES')
+  for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
+    local heads = call('ZRANGE', key3('us', priority, user), 0, MOST_SHAPES - 1, 'WITHSCORES')
     for i = 1, #heads, 2 do
       local shape = heads[i]
-      local id = first_at(heads[i + 1], lv, user, shape)
+      local id = first_at(heads[i + 1], priority, user, shape)
       local like = limits_set() and user .. ' ' .. shape or shape -- as in reserve.lua
       local is_new = not checked[like] and parse_shape(shape)
       if is_new and not could_be_hosted(served, shape) then -- costs no try
@@ -249,9 +249,9 @@ local function look(lv, lower)
   end
 end
 
-for _, lv in ipairs(PRIORITIES) do
+for _, priority in ipairs(PRIORITIES) do
   for i = 4, #ARGV, 2 do
-    if ARGV[i] == lv then look(lv, ARGV[i + 1]) end
+    if ARGV[i] == priority then look(priority, ARGV[i + 1]) end
   end
 end
 if #out > 0 or given_up then wake('room') end

@@ -9,26 +9,26 @@ local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now, lifted = now_ms(), 0
 local last = last_id_before(now - after_ms)
 
-local function promote(id, lv, user, shape)
+local function promote(id, priority, user, shape)
   local j = call('HMGET', job_key(id), F.promotions, F.attempts, F.losses)
   local lifts, since = to_count(j[1]), waits_since(id, now)
   if not since or now - since < after_ms * (lifts + 1) then return false end
-  local above = tostring(tonumber(lv) + 1)
-  leave_queue(id, lv, user, shape) -- its reservation stays
+  local above = tostring(tonumber(priority) + 1)
+  leave_queue(id, priority, user, shape) -- its reservation stays
   call('HSET', job_key(id), F.priority, above, F.promotions, lifts + 1)
   enqueue(id, above, user, shape)
-  record_event('promote', id, 'queued', now, to_count(j[2]), to_count(j[3]), '', 'level', above)
+  record_event('promote', id, 'queued', now, to_count(j[2]), to_count(j[3]), '', 'priority', above)
   lifted = lifted + 1
   return true
 end
 
-for _, lv in ipairs({'1', '0'}) do -- highest first: no job is promoted twice
-  for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
-    local shapes = call('ZRANGE', key3('us', lv, user), '-inf', whole(last), 'BYSCORE')
+for _, priority in ipairs({'1', '0'}) do -- highest first: no job is promoted twice
+  for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
+    local shapes = call('ZRANGE', key3('us', priority, user), '-inf', whole(last), 'BYSCORE')
     for _, shape in ipairs(shapes) do
       while lifted < most do
-        local id = call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1]
-        if not id or tonumber(id) > last or not promote(id, lv, user, shape) then break end
+        local id = call('ZRANGE', queue_key(priority, user, shape), 0, 0)[1]
+        if not id or tonumber(id) > last or not promote(id, priority, user, shape) then break end
       end
     end
   end

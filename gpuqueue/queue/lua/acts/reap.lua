@@ -42,7 +42,7 @@ for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', whole(now), 'LI
   local job = read_job(id)
   if ACTIVE[job.state] then
     out[#out + 1] = id
-    out[#out + 1] = lose(id, job, now, tonumber(loss_limit), 'no worker vouched for it in time')
+    out[#out + 1] = lose(id, job, now, tonumber(loss_limit), 'no heartbeat renewed the lease in time')
   else
     call('ZREM', P .. 'leases', id)
   end

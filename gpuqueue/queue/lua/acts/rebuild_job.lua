@@ -19,16 +19,16 @@ if not wrong and not STATES[ARGV[4]] then wrong = redis.error_reply('BADARGS arg
 local waits
 if not wrong then waits, wrong = waits_of(15) end
 if wrong then return wrong end
-local epoch, lease_ms, id, state, reason, user, lv, mem, shape, requeue, spec, submitted, at, ls = unpack(ARGV, 1, 14)
+local epoch, lease_ms, id, state, reason, user, priority, mem, shape, requeue, spec, submitted, at, ls = unpack(ARGV, 1, 14)
 if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return -1 end
 if call('EXISTS', job_key(id)) == 1 then return 0 end
 local now = now_ms()
-call('HSET', job_key(id), F.state, state, F.user, user, F.priority, lv, F.shape, shape, F.mem_bytes, mem,
+call('HSET', job_key(id), F.state, state, F.user, user, F.priority, priority, F.shape, shape, F.mem_bytes, mem,
   F.requeue, requeue, F.attempts, at, F.losses, ls,
   F.submitted_ms, submitted, F.reason, reason)
 call('SET', key2('s', id), spec)
 call('ZADD', P .. 'live', id, id)
-local job = {user = user, priority = lv, shape = shape}
+local job = {user = user, priority = priority, shape = shape}
 store_waits(id, job, waits)
 restore(id, spec, now, job)
 if #ARGV == 15 then

@@ -112,8 +112,8 @@ local function is_missed(host, found, own_shape)
   for _, device in ipairs(host.devices) do free[device.name] = device end
   for _, kept in ipairs(found.devices) do
     local device = free[kept.name]
-    for _, lv in ipairs(#device.runs < device.slots and not device.alone and PRIORITIES or {}) do
-      for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', device.free, 'LIMIT', 0, MOST_ASKED)) do
+    for _, priority in ipairs(#device.runs < device.slots and not device.alone and PRIORITIES or {}) do
+      for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', priority), '-inf', device.free, 'LIMIT', 0, MOST_ASKED)) do
         local mem, _, _, pool, wanted_kind, more = parse_shape(shape)
         if mem and shape ~= own_shape and belongs(pool, wanted_kind, constraints(more), device.name, device.pool, device.kind) then
           return true
@@ -177,9 +177,9 @@ end
 
 local moment = now - after_ms
 local last_waiting -- a bound on the ids of jobs that have waited this long; read once
-local function heads_of(lv, user)
+local function heads_of(priority, user)
   last_waiting = last_waiting or last_id_before(moment)
-  return call('ZRANGE', key3('us', lv, user), '-inf', whole(last_waiting), 'BYSCORE', 'WITHSCORES')
+  return call('ZRANGE', key3('us', priority, user), '-inf', whole(last_waiting), 'BYSCORE', 'WITHSCORES')
 end
 
 -- Find where a job could have its devices first, ignoring its limits. Of several devices, some may give more than the
@@ -266,12 +266,12 @@ for _, host in ipairs(hosts) do
 end
 local function fill() -- in the order in which jobs are claimed
   local checked, tried, looks = {}, 0, 0
-  for _, lv in ipairs(PRIORITIES) do
-    for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
-      local heads = heads_of(lv, user)
+  for _, priority in ipairs(PRIORITIES) do
+    for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
+      local heads = heads_of(priority, user)
       for i = 1, #heads, 2 do
         local shape = heads[i]
-        local id = first_at(heads[i + 1], lv, user, shape)
+        local id = first_at(heads[i + 1], priority, user, shape)
         local like = limits_set() and user .. ' ' .. shape or shape -- jobs that are alike here have the same room
         if not standing[id] and not checked[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
           if (waits_since(id, now) or now + 1) <= moment then

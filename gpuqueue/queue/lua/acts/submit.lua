@@ -17,12 +17,12 @@ local wrong = expect {'user', 'priority', 'size', 'shape', 'flag', 'text', 'nonc
 local waits
 if not wrong then waits, wrong = waits_of(8) end
 if wrong then return wrong end
-local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV, 1, 7)
+local user, priority, mem, shape, requeue, spec, nonce = unpack(ARGV, 1, 7)
 if array_of(spec) == false then return redis.error_reply('BADARGS argument 6 tells of no array') end
 local need, _, _, pool, wanted_kind = parse_shape(shape)
 if not WANTED_KINDS[wanted_kind] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
 
-local verdict, why, figure = judge(user, lv, shape)
+local verdict, why, figure = judge(user, priority, shape)
 
 local time_ms = time_of(spec)
 local default_ms = not time_ms and default_time_ms(pool)
@@ -51,10 +51,10 @@ local now = now_ms()
 local stamp = whole(now)
 call('SET', key2('idem', nonce), id .. ':' .. stamp, 'EX', 600)
 local state = waits.hold and 'held' or 'queued'
-call('HSET', job_key(id), F.state, state, F.user, user, F.priority, lv, F.shape, shape, F.mem_bytes, mem, F.requeue, requeue,
+call('HSET', job_key(id), F.state, state, F.user, user, F.priority, priority, F.shape, shape, F.mem_bytes, mem, F.requeue, requeue,
   F.attempts, 0, F.losses, 0, F.submitted_ms, stamp)
 call('SET', key2('s', id), spec)
-local job = {user = user, priority = lv, shape = shape}
+local job = {user = user, priority = priority, shape = shape}
 begin_array(id, spec, waits.hold, job)
 call('ZADD', P .. 'live', id, id)
 store_waits(id, job, waits)

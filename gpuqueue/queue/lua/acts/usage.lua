@@ -7,8 +7,8 @@ for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do
   local user = call('HGET', job_key(id), F.user)
   if user then users[user] = true end
 end
-for _, lv in ipairs(PRIORITIES) do
-  for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do users[user] = true end
+for _, priority in ipairs(PRIORITIES) do
+  for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do users[user] = true end
 end
 for _, user in ipairs(call('SMEMBERS', P .. 'asiders')) do users[user] = true end
 local names, out = {}, {}

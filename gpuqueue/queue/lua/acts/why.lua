@@ -10,7 +10,7 @@ if not job.state then return '' end
 job.id = id
 if job.state ~= 'queued' and job.state ~= 'held' or not queueable(job) then
   local by, deadline, times = unpack(call('HMGET', job_key(id), F.preempted_by, F.preempt_until_ms, F.preemptions))
-  return cjson.encode({state = job.state, level = job.priority or '1',
+  return cjson.encode({state = job.state, priority = job.priority or '1',
     making_place = {by = by or nil, deadline_ms = deadline or nil, times = to_count(times)}})
 end
 local now = now_ms()
@@ -20,10 +20,10 @@ local function time(ms) return ms and ms > 0 and whole(ms) or nil end -- 0: unkn
 local function list(items) return #items > 0 and items or nil end -- cjson writes an empty table as {}
 
 local function describe_run(run)
-  local st, by, times, lv, deadline = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by, F.preemptions,
+  local st, by, times, priority, deadline = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by, F.preemptions,
     F.priority, F.preempt_until_ms))
   return {job_id = run.id, held_bytes = whole(run.bytes), ends_ms = time(run.ends), made_place = to_count(times),
-    going = is_leaving(st, by, deadline, now), level = string.match(lv or '', '^[0-3]$')}
+    going = is_leaving(st, by, deadline, now), priority = string.match(priority or '', '^[0-3]$')}
 end
 
 local function describe_device(device, obstacle, holder)
@@ -148,7 +148,7 @@ local function describe_start()
     behind = best.behind}
 end
 
-reply.state, reply.level, reply.devices = job.state, job.priority, list(devices)
+reply.state, reply.priority, reply.devices = job.state, job.priority, list(devices)
 reply.waits_since_ms = time(waits_since(id, now))
 if best and not (job.state == 'queued' and (job.reason or '') ~= '') then reply.start = describe_start() end
 if under then reply.room = {at_ms = time(under.at), kept_for = under.reserved_for, runs = list(under.ids)} end

@@ -206,7 +206,7 @@ end
 -- -> id, index, text of what is left; nil if no member may be claimed (the array then leaves the queue)
 function split(id, rm, now)
   local key = job_key(id)
-  local u, lv, sh, mem, rq, ts, cap, tw, rt, ro, lf =
+  local u, priority, sh, mem, rq, ts, cap, tw, rt, ro, lf =
     unpack(call('HMGET', key, F.user, F.priority, F.shape, F.mem_bytes, F.requeue, F.submitted_ms, F.at_once,
       F.member_claimed_ms, F.retries_allowed, F.retry_on, F.promotions))
   local index, left = nil, rm
@@ -216,7 +216,7 @@ function split(id, rm, now)
   end
   local member = index and member_id(id, index)
   if member then
-    call('HSET', job_key(member), F.state, 'queued', F.user, u, F.priority, lv, F.shape, sh,
+    call('HSET', job_key(member), F.state, 'queued', F.user, u, F.priority, priority, F.shape, sh,
       F.mem_bytes, mem or '', F.requeue, rq or '0', F.attempts, 0,
       F.losses, 0, F.submitted_ms, ts or whole(now), F.member_claimed_ms, whole(now), F.array, id, F.index, index)
     -- each member has the requested retries

@@ -23,7 +23,7 @@ local function whole(number) return string.format('%.0f', number) end -- not in 
 local function key2(a, b) return P .. a .. ':' .. b end
 local function key3(a, b, c) return P .. a .. ':' .. b .. ':' .. c end
 local function job_key(id) return P .. 'j:' .. id end
-local function queue_key(lv, user, shape) return P .. 'q:' .. lv .. ':' .. user .. ':' .. shape end
+local function queue_key(priority, user, shape) return P .. 'q:' .. priority .. ':' .. user .. ':' .. shape end
 
 -- Return whether each of these keys exists. EXISTS counts a key once for each time it is named, so one call answers for
 -- two or three keys.

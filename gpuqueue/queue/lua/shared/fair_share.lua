@@ -78,9 +78,9 @@ end
 local function share_of(user) return tonumber(call('HGET', P .. 'shares', user) or '') or 1000 end
 
 -- Add usage to a user's score, divided by the share: a user with twice the share may use twice as much.
-local function charge(user, amount, share, levels)
+local function charge(user, amount, share, priorities)
   local usage = call('ZINCRBY', P .. 'fair', rounded(amount * 1000 / share), user)
-  for i = 1, #levels do call('ZADD', key2('ul', levels[i]), 'XX', usage, user) end
+  for i = 1, #priorities do call('ZADD', key2('ul', priorities[i]), 'XX', usage, user) end
 end
 
 -- A claim charges a run in advance, so that a user cannot claim every device before the first charge: as many seconds

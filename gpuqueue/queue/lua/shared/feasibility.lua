@@ -11,11 +11,11 @@ end
 -- Judge a request. An unknown device does not make it impossible: a host that is down for an hour has withdrawn its
 -- devices.
 -- -> 'queued', '' or 'device' | 'impossible', why, figure
-local function judge(user, lv, shape)
+local function judge(user, priority, shape)
   local asked, _, n, pool, wanted_kind, more = parse_shape(shape) -- rounded up, as the claim compares it
   local want = constraints(more)
   local urgent = call('HGET', P .. 'meta', 'urgent') or '*'
-  if lv == '3' and urgent ~= '*' and not string.find(',' .. urgent .. ',', ',' .. user .. ',', 1, true) then
+  if priority == '3' and urgent ~= '*' and not string.find(',' .. urgent .. ',', ',' .. user .. ',', 1, true) then
     return 'impossible', 'urgent', 0
   end
   local in_pool, largest, most, parts, anything, of_models, named = 0, 0, 0, 0, false, false, false

@@ -42,8 +42,8 @@ end
 -- Return whether another job under the limit would take the reserved room, as far as limits tell.
 local function is_missed_under(bound, kept)
   for _, user in ipairs(bound.users) do
-    for _, lv in ipairs(PRIORITIES) do
-      for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, MOST_ASKED - 1)) do
+    for _, priority in ipairs(PRIORITIES) do
+      for _, shape in ipairs(call('ZRANGE', key3('us', priority, user), 0, MOST_ASKED - 1)) do
         local is_own = user == kept.user and shape == kept.shape
         if not is_own and parse_shape(shape) and not limit_in_the_way(user, shape, nil, nil, true) then return true end
       end
@@ -163,7 +163,7 @@ local function keep_for(id, user, shape, now, at)
 end
 
 -- Check all limits, in the order in which jobs are claimed. `at` has the functions of reserve.lua:
---   heads_of(lv, user): the user's shapes with the positions of their first jobs
+--   heads_of(priority, user): the user's shapes with the positions of their first jobs
 --   has_waited(id): whether the job has waited too long
 --   patient_until(id, since): until when a reservation lasts, as for devices
 --   hold_of(id): since when, and for which runs, the devices reserved for the job wait
@@ -171,13 +171,13 @@ end
 --     limits; the latest start; the runs with unknown end that it waits for
 function keep_rooms(now, at)
   for whose, kept in pairs(reserved_rooms()) do look_again(whose, kept, now, at) end
-  for _, lv in ipairs(PRIORITIES) do
-    for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
+  for _, priority in ipairs(PRIORITIES) do
+    for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
       local left, tried = left_to(user), 0
-      local heads = left and at.heads_of(lv, user) or {}
+      local heads = left and at.heads_of(priority, user) or {}
       for i = 1, #heads, 2 do
         if left and tried < MOST_TRIED and might_be_beyond(heads[i], left) then
-          local id = first_at(heads[i + 1], lv, user, heads[i])
+          local id = first_at(heads[i + 1], priority, user, heads[i])
           if at.has_waited(id) and keep_for(id, user, heads[i], now, at) then
             tried = tried + 1
             left = left_to(user)

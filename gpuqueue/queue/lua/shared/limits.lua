@@ -56,16 +56,16 @@ end
 -- call for each shape. A queue lists an array as one job while members may be claimed.
 function waiting_of(user)
   local count, aside = 0, key2('aside', user)
-  for _, lv in ipairs(PRIORITIES) do
-    for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
-      count = count + call('ZCARD', queue_key(lv, user, shape))
+  for _, priority in ipairs(PRIORITIES) do
+    for _, shape in ipairs(call('ZRANGE', key3('us', priority, user), 0, -1)) do
+      count = count + call('ZCARD', queue_key(priority, user, shape))
     end
   end
   count = count + call('ZCOUNT', aside, 0, 0)
   for _, array in ipairs(call('ZRANGE', aside, 1, 1, 'BYSCORE')) do
-    local left, held, lv, shape = unpack(call('HMGET', job_key(array), F.left, F.held, F.priority, F.shape))
+    local left, held, priority, shape = unpack(call('HMGET', job_key(array), F.left, F.held, F.priority, F.shape))
     count = count + count_of(parse_ranges(left)) + count_of(parse_ranges(held))
-    if lv and shape and call('ZSCORE', queue_key(lv, user, shape), array) then count = count - 1 end
+    if priority and shape and call('ZSCORE', queue_key(priority, user, shape), array) then count = count - 1 end
   end
   return count
 end

@@ -10,20 +10,20 @@ local MOST_READ = 32 -- jobs of one shape; more than that fill any device
 -- `ahead`.
 function jobs_ahead(job)
   local ahead, found = {}, {higher = 0, users_before = 0, theirs = 0}
-  local function waiting(lv, user, below)
+  local function waiting(priority, user, below)
     local count = 0
-    for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
-      local queue = queue_key(lv, user, shape)
+    for _, shape in ipairs(call('ZRANGE', key3('us', priority, user), 0, -1)) do
+      local queue = queue_key(priority, user, shape)
       local here = call('ZCOUNT', queue, '-inf', below)
       if here > 0 then ahead[#ahead + 1] = {shape = shape, user = user, queue = queue, below = below, count = here} end
       count = count + here
     end
     return count
   end
-  for _, lv in ipairs(PRIORITIES) do
-    if lv == job.priority then break end
-    for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
-      found.higher = found.higher + waiting(lv, user, '+inf')
+  for _, priority in ipairs(PRIORITIES) do
+    if priority == job.priority then break end
+    for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
+      found.higher = found.higher + waiting(priority, user, '+inf')
     end
   end
   for _, user in ipairs(call('ZRANGE', key2('ul', job.priority), 0, -1)) do

@@ -65,18 +65,18 @@ local function place_of(id)
   return front and '-' .. front or id
 end
 
--- Return the id of the first job of a shape. `place` is its position, as us:<lv>:<user> has it. A positive position is
+-- Return the id of the first job of a shape. `place` is its position, as us:<pr>:<user> has it. A positive position is
 -- the id itself.
-local function first_at(place, lv, user, shape)
+local function first_at(place, priority, user, shape)
   if type(place) == 'string' and string.find(place, '^[1-9]%d*$') then return place end
   if tonumber(place) > 0 then return whole(place) end
-  return call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1] or '0' -- a stale entry has no first job
+  return call('ZRANGE', queue_key(priority, user, shape), 0, 0)[1] or '0' -- a stale entry has no first job
 end
 
 -- Drop the notes of claims that skip a new job. A claim starts at the user's first shape that it noted to have room for
 -- (see claim.lua); that is wrong once an earlier position is in the queue.
-local function recall_passed(lv, user, place)
-  local noted = key3('ub', lv, user)
+local function recall_passed(priority, user, place)
+  local noted = key3('ub', priority, user)
   local notes = call('HGETALL', noted) -- device -> bytes:beside:kept:from, see ub in ../keys.py
   for i = 1, #notes, 2 do
     local from = tonumber(string.match(notes[i + 1], '%-?%d+$') or '')
@@ -84,17 +84,17 @@ local function recall_passed(lv, user, place)
   end
 end
 
-local function enqueue(id, lv, user, shape)
-  local shapes, place = key3('us', lv, user), place_of(id)
-  call('ZADD', queue_key(lv, user, shape), place, id)
+local function enqueue(id, priority, user, shape)
+  local shapes, place = key3('us', priority, user), place_of(id)
+  call('ZADD', queue_key(priority, user, shape), place, id)
   if call('ZADD', shapes, 'LT', 'CH', place, shape) == 0 then return end -- neither a new shape nor an earlier first job
-  if call('SADD', key3('su', lv, shape), user) == 1 then
-    call('ZADD', key2('sh', lv), (parse_shape(shape)), shape)
+  if call('SADD', key3('su', priority, shape), user) == 1 then
+    call('ZADD', key2('sh', priority), (parse_shape(shape)), shape)
   end
-  if call('ZSCORE', key2('ul', lv), user) then
-    recall_passed(lv, user, place)
+  if call('ZSCORE', key2('ul', priority), user) then
+    recall_passed(priority, user, place)
   else
-    call('ZADD', key2('ul', lv), call('ZSCORE', P .. 'fair', user) or 0, user)
+    call('ZADD', key2('ul', priority), call('ZSCORE', P .. 'fair', user) or 0, user)
   end
 end
 
@@ -109,9 +109,9 @@ local function unreserve(id)
   return true
 end
 
-local function leave_queue(id, lv, user, shape)
-  if not (lv and user and shape) then return end -- a damaged entry is in no queue
-  local queue, shapes = queue_key(lv, user, shape), key3('us', lv, user)
+local function leave_queue(id, priority, user, shape)
+  if not (priority and user and shape) then return end -- a damaged entry is in no queue
+  local queue, shapes = queue_key(priority, user, shape), key3('us', priority, user)
   if call('ZREM', queue, id) == 0 then return end
   local head = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
   if head[1] then
@@ -119,12 +119,12 @@ local function leave_queue(id, lv, user, shape)
     return
   end
   call('ZREM', shapes, shape)
-  call('SREM', key3('su', lv, shape), user)
-  if call('EXISTS', key3('su', lv, shape)) == 0 then call('ZREM', key2('sh', lv), shape) end
-  local waits, noted = exist(shapes, key3('ub', lv, user))
+  call('SREM', key3('su', priority, shape), user)
+  if call('EXISTS', key3('su', priority, shape)) == 0 then call('ZREM', key2('sh', priority), shape) end
+  local waits, noted = exist(shapes, key3('ub', priority, user))
   if not waits then
-    call('ZREM', key2('ul', lv), user)
-    if noted then call('DEL', key3('ub', lv, user)) end
+    call('ZREM', key2('ul', priority), user)
+    if noted then call('DEL', key3('ub', priority, user)) end
   end
 end
 

@@ -76,7 +76,7 @@ def test_each_job_lands_where_it_should(both: Site, fake: FakeGpus) -> None:
     assert PeakSource.HOST_RSS is on[cpu].peak.source
     assert 100 * MIB <= (on[cpu].peak.bytes or 0) < GIB
     assert not on[gpu].peak.bytes  # the job used no card memory, and its 100 MiB of host memory do not count
-    assert "  asked      200M on the CPU, level normal\n" in both.cli("show", str(cpu)).stdout
+    assert "  asked      200M on the CPU, priority normal\n" in both.cli("show", str(cpu)).stdout
     assert f"{both.settings.host}:cpu" in both.cli("history").stdout
 
 

@@ -151,7 +151,7 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
     assert queue.runs.claim(offer, worker="w1", lease_s=300, nonce="bb") is None
 
 
-def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_beat(host: Host) -> None:
+def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_heartbeat(host: Host) -> None:
     """The second check counts what another worker was allocated since the last heartbeat.
 
     A job on both cards, led by the other worker, was claimed a moment ago. Neither job may start beside an external

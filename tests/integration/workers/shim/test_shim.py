@@ -109,7 +109,7 @@ def test_a_job_that_hangs_before_it_begins_can_be_ended(
     meanwhile.
     """
     with dead_server(tmp_path / "dead") as dead:
-        shim = shims("true", cwd=str(dead), vouch_s=60.0 if asked else 3.0)
+        shim = shims("true", cwd=str(dead), renew_s=60.0 if asked else 3.0)
         until((shim.directory.path / "pid").exists)
         if asked:
             shim.directory.ask_end(EndingKind.CANCELLED)
@@ -249,9 +249,9 @@ def test_the_time_limit_ends_a_run(shims: Any) -> None:
     assert (end.duration_s or 0) >= 0.2
 
 
-def test_a_run_that_nobody_vouches_for_fences_itself(shims: Any) -> None:
+def test_a_run_without_heartbeats_fences_itself(shims: Any) -> None:
     """A run without heartbeats ends itself before its job can be claimed again."""
-    end = shims("sleep", "1000", vouch_s=0.3).ended()
+    end = shims("sleep", "1000", renew_s=0.3).ended()
 
     assert EndingKind.LOST is end.ending.kind
     assert "no worker renewed its lease in time" == end.ending.detail
@@ -259,7 +259,7 @@ def test_a_run_that_nobody_vouches_for_fences_itself(shims: Any) -> None:
 
 def test_vouching_again_keeps_a_run_alive(shims: Any) -> None:
     """Each heartbeat extends the run's deadline, on the shim's own clock."""
-    shim = shims("sleep", "0.8", vouch_s=0.4)
+    shim = shims("sleep", "0.8", renew_s=0.4)
     until(lambda: shim.directory.renew(time.monotonic() + 0.4) or shim.process.poll() is not None)
 
     assert "exit 0" == str(shim.ended().ending)

@@ -195,12 +195,12 @@ def test_what_is_no_file_holds_nobody_up(directory: RunDir, kind: str) -> None:
     assert b"" == tail(directory.log)  # the file of a terabyte is a hole
 
 
-def test_a_beat_that_is_a_pipe_is_an_error_and_no_wait(directory: RunDir) -> None:
+def test_a_heartbeat_that_is_a_pipe_is_an_error_and_no_wait(directory: RunDir) -> None:
     """A heartbeat file that is a pipe is an error.
 
     A wait would delay all runs, because one thread writes the heartbeats of all runs of a worker.
     """
-    os.mkfifo(directory.path / "beat")
+    os.mkfifo(directory.path / "heartbeat")
 
     with pytest.raises(OSError, match="No such device or address"):
         directory.renew(5.0)
@@ -360,7 +360,7 @@ def test_a_claim_has_the_names_of_its_lock_and_of_its_link(tmp_path: Path, monke
     assert [] == [*plain.path.iterdir(), *other.path.iterdir()]
 
 
-def test_figures_go_along_with_the_spec_until_a_beat_has_kept_some(directory: RunDir) -> None:
+def test_figures_go_along_with_the_spec_until_a_heartbeat_has_kept_some(directory: RunDir) -> None:
     """The first figures are stored with the spec, until a heartbeat stores newer ones.
 
     This saves a file for the ten seconds until the first heartbeat.

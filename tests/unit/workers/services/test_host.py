@@ -64,7 +64,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_within_the_grace(tmp_pa
             "GPUQUEUE_STATE_DIR": str(tmp_path),
             "GPUQUEUE_CONFIG": os.devnull,
             "GPUQUEUE_HOST_LOST_AFTER": "30s",
-            "GPUQUEUE_BEAT": "1s",
+            "GPUQUEUE_HEARTBEAT": "1s",
         }
     )
     host = Host(settings, SimulatedBackend("here", "1x8G"), "sim:1x8G", record=False)

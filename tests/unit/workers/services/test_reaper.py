@@ -19,7 +19,7 @@ class Steps:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, failing: str, error: Exception) -> None:
         self.taken: list[str] = []
-        settings = Settings.load({"GPUQUEUE_BEAT": "1s"})
+        settings = Settings.load({"GPUQUEUE_HEARTBEAT": "1s"})
         self.reaper = Reaper(settings, JobQueue("unix:///nowhere"), SystemClock())
         for name in ("keep_to_policy", "reap", "look_ahead"):
             raised = error if name == failing else None
