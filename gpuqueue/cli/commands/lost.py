@@ -6,6 +6,7 @@ import click
 
 from gpuqueue.cli.options.job_selection import confirmed
 from gpuqueue.client import Client
+from gpuqueue.text.sanitize import plain
 
 
 @click.command()
@@ -23,12 +24,11 @@ def lost(host: str, *, yes: bool) -> None:
       gpuqueue lost nodeA --yes
     """  # noqa: D301 - \b is click's mark for lines to keep
     if not yes:
-        click.echo(f"if {host} is only cut off, it may still run its jobs: use this when the machine is off", err=True)
-        confirmed(f"declare {host} lost")
+        confirmed(f"declare {plain(host)} lost; its jobs run twice if that machine is not off")
     with Client() as client:
         changed = client.devices.lost(host)
         called = client.queue.jobs.called(changed)
     for job_id, state in changed.items():
         click.echo(f"job {called.get(job_id, str(job_id))}: its run was lost, the job is {state}")
     if not changed:
-        click.echo(f"{host} ran no job")
+        click.echo(f"{plain(host)} ran no job")
