@@ -131,7 +131,7 @@ def test_a_worker_that_was_not_there_passes_the_word_on_when_it_is(crowded: Site
     crowded.end(worker, signal.SIGKILL)
     urgent = push_in(crowded)
     until(lambda: crowded.queue.jobs.why(urgent).start.blockers == (training,), what="the recorder's tick")  # type: ignore[union-attr]
-    until(lambda: "makes place" in crowded.log())
+    until(lambda: "is being preempted" in crowded.log())
     assert not (tmp_path / "saved").exists()
 
     crowded.start_worker()

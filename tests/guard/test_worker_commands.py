@@ -85,7 +85,7 @@ def named(command: str) -> str:
         return DIGESTS.get(words[1], "celery's script")
     if words[0].lower() == "fcall":
         return words[1].split("_")[1]
-    reported = re.match(r"/\d+\.celeryev/(\w+)\.", words[1]) if words[0].lower() == "publish" else None
+    reported = re.search(r"/\d+\.celeryev/(\w+)\.", words[1]) if words[0].lower() == "publish" else None
     return f"celery's {reported[1]}" if reported is not None else words[0].lower()
 
 

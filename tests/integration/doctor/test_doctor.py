@@ -132,7 +132,7 @@ def test_a_site_where_nothing_is_there_is_told_and_stays_so(home: Home) -> None:
     assert "no store runs at" in done.stdout
     assert "→ gpuqueue up" in done.stdout
     assert not home.state.exists()
-    assert {"store answers": "problem", "book answers": "problem", "queue opened": "unknown"} == home.bad()
+    assert {"store answers": "problem", "history answers": "problem", "queue opened": "unknown"} == home.bad()
 
 
 @pytest.mark.full

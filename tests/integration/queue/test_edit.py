@@ -449,8 +449,8 @@ def test_edit_by_the_command_line(site: Site) -> None:
         "edit", str(second), *words, "--begin", "2030-01-01", "--gpus", "1", "--device", "gpu", "--pool", ""
     )
 
-    changed = f"mem 8G, time 2h, name big, after {first}, retries 2, begin 2030-01-01, gpus 1, device gpu, any pool"
-    assert f"job {second}: queued, {changed}, priority high\n" == done.stdout
+    changed = f"mem 8G, time 2h, name big, priority high, after {first}, retries 2, begin 2030-01-01, gpus 1"
+    assert f"job {second}: queued, {changed}, device gpu, any pool\n" == done.stdout
     job = job_of(site.queue, second)
     spec = job.spec
     assert (8 * GIB, 7200.0, "big", Priority.HIGH, 2) == (

@@ -59,8 +59,8 @@ def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store_url: str
                     runs[run.job_id] += 1
             mine.devices.heartbeat(offer, [], lease_s=300)
             if claimed is None and uuid == "GPU-A0":
-                mine.reserve(after_s=0, most=1)
-                mine.age(after_s=0)
+                mine.maintenance.reserve(after_s=0, most=1)
+                mine.maintenance.promote(after_s=0)
         mine.close()
 
     with ThreadPoolExecutor(len(DEVICES)) as pool:
