@@ -57,16 +57,19 @@ class DryRun:
         """Return the largest size of the part *name*, in bytes."""
         return next(part.largest_bytes for part in self.parts if part.name == name)
 
-    @property
-    def fixed_bytes(self) -> int:
-        """Return the bytes that do not depend on the batch size: parameters, gradients, optimizer states."""
-        return sum(self.largest(name) for name in ("parameters", "gradients", "optimizer_states"))
+    def at_peak(self, name: str) -> int:
+        """Return the size of the part *name* at the overall peak, in bytes."""
+        return next(part.at_peak_bytes for part in self.parts if part.name == name)
 
     @property
-    def multiple(self) -> float | None:
-        """Return ``fixed_bytes`` as a multiple of the parameters (4 for Adam), or None without parameters."""
-        parameters = self.largest("parameters")
-        return self.fixed_bytes / parameters if parameters else None
+    def fixed_bytes(self) -> int:
+        """Return the bytes at the peak that do not depend on the batch: parameters, gradients, optimizer states."""
+        return sum(map(self.at_peak, ("parameters", "gradients", "optimizer_states")))
+
+    @property
+    def variable_bytes(self) -> int:
+        """Return the other bytes at the peak: activations, data, buffers, rounding."""
+        return self.peak_bytes - self.fixed_bytes
 
     @property
     def need_bytes(self) -> int:

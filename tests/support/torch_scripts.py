@@ -178,3 +178,28 @@ while True:
     checkpoint(part, torch.ones(2, 4, device="cuda"), use_reentrant=False).sum().backward()
     optimizer.step()
 """
+
+#: A line for the loop of NETWORK: fails if torch has imported its compiler.
+NO_COMPILER = """
+    import sys
+    assert "torch._dynamo" not in sys.modules, "the compiler was imported"
+"""
+
+#: Uses the compiler's own functions and settings, which import it.
+USES_COMPILER = """
+import torch
+import torch._dynamo
+import torch._dynamo.config
+
+torch._dynamo.config.suppress_errors = True
+
+@torch.compiler.disable
+def loss(out):
+    return out.sum()
+
+net = torch.compile(torch.nn.Linear(4, 4).cuda())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+loss(net(torch.zeros(2, 4, device="cuda"))).backward()
+optimizer.step()
+torch._dynamo.reset()
+"""

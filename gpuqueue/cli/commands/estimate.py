@@ -230,10 +230,18 @@ def _ratio(part: str, run: DryRun) -> str:
 
 
 def _formula(run: DryRun) -> list[str]:
-    if run.multiple is None or not run.steps:
+    """Return the sum behind the needed bytes, with the sizes at the peak, so that its terms add up."""
+    parameters = run.at_peak("parameters")
+    if not parameters or not run.steps:
         return []
-    fixed = f"{_number(run.multiple)} x parameters = {format_bytes(run.fixed_bytes)}"
-    return ["", f"formula: {fixed} for parameters, gradients and optimizer states; activations grow with the batch"]
+    fixed = f"{_number(run.fixed_bytes / parameters)} x {format_bytes(parameters)} parameters"
+    rest = f"{format_bytes(run.variable_bytes)} activations, data and buffers"
+    context, need = format_bytes(CONTEXT_BYTES), format_bytes(run.need_bytes)
+    return [
+        "",
+        f"formula: ({fixed} + {rest}) x {1 + ALLOWANCE:.1f} + {context} CUDA context = {need}",
+        "At the peak: gradients and optimizer states count as parameters; activations and data grow with the batch.",
+    ]
 
 
 def _number(value: float) -> str:

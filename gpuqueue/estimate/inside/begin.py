@@ -47,7 +47,7 @@ class DryRun:
         self.forwards = 0
         self.depth = 0
         self.dtypes: Dict[str, int] = {}
-        self.torch: Any = importlib.import_module("torch")
+        self.torch: Any = beside("_gpuqueue_no_compiler").import_torch()
         self.labels: Any = beside("_gpuqueue_ledger")
         self.ledger: Any = self.labels.Ledger()
 

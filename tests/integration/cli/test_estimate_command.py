@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import sys
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -21,7 +22,7 @@ from gpuqueue.model.event import Act
 from gpuqueue.model.job import Account, JobState
 from gpuqueue.model.run import Ending
 from gpuqueue.system.account import current_account
-from gpuqueue.text.units import GIB, MIB, format_bytes
+from gpuqueue.text.units import GIB, MIB, format_bytes, parse_bytes
 
 #: Read at import, because the tests clear the environment.
 IN_CI = bool(os.environ.get("CI"))
@@ -58,6 +59,16 @@ def remember(site: Site, path: Path, *sizes: int, account: Account | None = None
         ended = encode_ended(ending=Ending.from_status(0), duration_s=9.0, devices=facts("GPU-0", peak))
         outbox.report(job_id, Act.FINISH, JobState.SUCCEEDED, token="1.a", ended=ended)
     outbox.record()
+
+
+def formula_value(line: str) -> float:
+    """Return what the terms of a formula line add up to, in bytes."""
+    terms = re.fullmatch(
+        r"formula: \(([\d.]+) x (\S+) parameters \+ (\S+) .*\) x ([\d.]+) \+ (\S+) CUDA .* = \S+", line
+    )
+    assert terms is not None, line
+    parameters, rest, context = (parse_bytes(terms[group]) for group in (2, 3, 5))
+    return (float(terms[1]) * parameters + rest) * float(terms[4]) + context
 
 
 @pytest.mark.full
@@ -120,7 +131,10 @@ def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Pa
     assert "note: the history knows no run of this script whose peak can be trusted" in reported
     assert "optimizer states (Adam)" in reported
     assert "2 x parameters" in reported
-    assert f"formula: 4 x parameters = {format_bytes(16 * NETWORK_PARAMETERS)}" in reported
+    formula = next(line for line in reported.splitlines() if line.startswith("formula: "))
+    assert f"(4 x {format_bytes(4 * NETWORK_PARAMETERS)} parameters + " in formula
+    assert formula_value(formula) == pytest.approx(parse_bytes(formula.rpartition(" = ")[2]), rel=0.01)
+    assert ["needs", formula.rpartition(" = ")[2]] in [line.split() for line in reported.splitlines()]
     assert "It sees no workspace of cuDNN" in reported
     assert reported.endswith("ask for  --mem 512M\n")
 
