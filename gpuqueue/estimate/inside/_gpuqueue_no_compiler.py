@@ -17,13 +17,13 @@ def import_torch() -> Any:
     sys.modules["torch._compile"] = compiling
     torch: Any = importlib.import_module("torch")
     for optimizer in vars(torch.optim).values():
-        step = getattr(optimizer, "step", None)
+        step: Any = getattr(optimizer, "step", None)
         if getattr(getattr(step, "__code__", None), "co_name", "") == "_use_grad":
             optimizer.step = _stepping(torch, step.__wrapped__)
     return torch
 
 
-def _unchanged(function: Any = None, recursive: bool = True) -> Any:
+def _unchanged(function: Any = None, **_: bool) -> Any:
     """Replace the decorator that excludes a function from compilation. It imports the compiler at the first call."""
     return _unchanged if function is None else function
 
