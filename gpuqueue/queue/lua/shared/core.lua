@@ -36,6 +36,7 @@
 --   nt   its note (see set_tags.lua)
 local P = KEYS[1]
 local call = redis.call
+local SEEN_MS = 15000 -- a device that was silent for longer (or the clock was set) is not used
 local LEVELS = {'3', '2', '1', '0'} -- highest first
 
 -- Cache of what this call has read. The claim stays loaded in the server between calls (see ../functions.py), so all
