@@ -5,8 +5,9 @@ A claim that found nothing finds nothing again until one of these happens:
 - A job arrives that fits the device.
 - A run on the device ends, or its reservation changes.
 - The same on another device of the host, for a job that needs several devices.
-- A job is left to a better device. With limits, any run begins or ends: a claim also drops a reservation of a user who
-  has reached a limit. Then every device might get a job.
+- A job is left to a better device. Then every device might get a job.
+
+With limits this does not hold: a claim also drops the reservation of a user who has reached a limit.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Chances:
         self._joint: Counter[tuple[int, int]] = Counter()  # (bytes, devices) of the jobs that need several devices
         self._texts: Mapping[str, str] = {}
         self._holders: dict[int, tuple[int, bool]] = {}  # device -> its reserved job, and whether it needs several
-        self._untried_bytes = [math.inf] * len(site.cards)  # the smallest job that the device might get
+        #: The smallest job that each device might get. With limits always 0: any job that fits.
+        self._untried_bytes = [0.0 if has_limits else math.inf] * len(site.cards)
 
     def might_get_something(self, place: int) -> bool:
         """Return whether the device might get a waiting job. There must be one."""
@@ -41,7 +43,8 @@ class Chances:
 
     def got_nothing(self, place: int) -> None:
         """Note a claim that found no job."""
-        self._untried_bytes[place] = math.inf
+        if not self._has_limits:
+            self._untried_bytes[place] = math.inf
 
     def arrive(self, request: Request) -> None:
         """Add a waiting job."""
@@ -55,7 +58,7 @@ class Chances:
         released = [place for place, (holder, _) in self._holders.items() if holder == job_id]
         for place in released:
             del self._holders[place]
-        if released or self._has_limits:
+        if released:
             self._try_again(released)
 
     def leave(self, placement: Placement) -> None:
@@ -77,9 +80,6 @@ class Chances:
         self._untried_bytes = [0.0] * len(self._untried_bytes)
 
     def _try_again(self, places: Collection[int]) -> None:
-        if self._has_limits:
-            self.try_all_again()
-            return
         for host in self._hosts:
             free = [place for place in host if place not in self._holders]
             least = min((size for size, gpus in self._joint if self._is_room(free, size, gpus)), default=math.inf)

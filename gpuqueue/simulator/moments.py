@@ -8,7 +8,7 @@ from collections.abc import Container
 
 
 class Moments:
-    """Times in seconds, earliest first. Those of a job count only while it is in *waiting*."""
+    """Times in seconds, earliest first. Those of a job matter only while it is in *waiting*."""
 
     def __init__(self, waiting: Container[int]) -> None:
         self._waiting = waiting
@@ -20,14 +20,12 @@ class Moments:
 
     def first_s(self) -> float:
         """Return the earliest time; infinity if there is none."""
-        while self._heap and self._heap[0][1] and self._heap[0][1] not in self._waiting:
-            heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
 
     def pass_until(self, now_s: float) -> bool:
-        """Remove the times up to *now_s*; return whether there were any."""
-        found = False
+        """Remove the times up to *now_s*; return whether one of them matters."""
+        matters = False
         while self.first_s() <= now_s:
-            heapq.heappop(self._heap)
-            found = True
-        return found
+            _, job_id = heapq.heappop(self._heap)
+            matters = matters or not job_id or job_id in self._waiting
+        return matters

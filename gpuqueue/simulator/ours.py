@@ -59,8 +59,9 @@ class Ours:
         self._places = {card.uuid: place for place, card in enumerate(site.cards)}
         self._waiting: dict[int, Request] = {}
         self._claims: dict[int, Claim] = {}
-        self._chances = Chances(site, has_limits=knobs.limits != Limits())
-        self._reserve_due, self._age_due = Moments(self._waiting), Moments(self._waiting)
+        self._has_limits = knobs.limits != Limits()
+        self._chances = Chances(site, has_limits=self._has_limits)
+        self._due = Moments(self._waiting)
         self._again_s: float | None = None
         self._ticked_s, self._reaped_s, self._changed = 0.0, 0.0, False
         self._reserved: set[tuple[int, tuple[str, ...]]] = set()
@@ -102,11 +103,9 @@ class Ours:
         job = self._queue.submit(_spec(request), nonce=self._nonce())
         self._waiting[job.id] = request
         self._chances.arrive(request)
-        if self._knobs.reserve_after_s is not None:
-            self._reserve_due.add(now_s + self._knobs.reserve_after_s, job.id)
-        if self._knobs.age_after_s is not None:
-            for times in range(1, Level.HIGH - request.level + 1):
-                self._age_due.add(now_s + times * self._knobs.age_after_s, job.id)
+        for after_s in (self._knobs.reserve_after_s, self._knobs.age_after_s):
+            if after_s is not None:
+                self._due.add(now_s + after_s, job.id)
         self._changed = True
         self._reported += 1
 
@@ -148,11 +147,8 @@ class Ours:
         """Return the time of the next tick that can change something for a waiting job, or None."""
         if self._changed and self._somebody_waited_long():
             return self._next_tick_s(self._ticked_s)
-        due_s = self._due_s()
+        due_s = self._due.first_s()
         return self._grid_s(due_s) if due_s < math.inf else None
-
-    def _due_s(self) -> float:
-        return min(self._reserve_due.first_s(), self._age_due.first_s())
 
     def _is(self, now_s: float) -> None:
         self._clock.now_ms = EPOCH_MS + round(now_s * 1000)
@@ -173,18 +169,27 @@ class Ours:
         first = next(iter(self._waiting.values()))
         return after_s is not None and self._now_s() - first.arrival_s >= after_s
 
-    def _has_aged(self, after_s: float, now_s: float) -> bool:
+    def _somebody_has_aged(self) -> bool:
         """Return whether a job has waited long enough for a promotion. A job ahead of it may have to start first."""
+        after_s = self._knobs.age_after_s
         first = next((each for each in self._waiting.values() if each.level < Level.HIGH), None)
-        return first is not None and now_s - first.arrival_s >= after_s
+        return after_s is not None and first is not None and self._now_s() - first.arrival_s >= after_s
 
     def _tick_if_due(self, now_s: float) -> None:
         is_on_grid = math.isclose(now_s, self._grid_s(now_s), abs_tol=1e-6) and now_s > self._ticked_s
-        is_due = self._due_s() <= now_s
+        is_due = self._due.first_s() <= now_s
         if is_on_grid and (is_due or (self._changed and self._waiting)):
-            self._tick(now_s)
+            if self._due.pass_until(now_s) or self._has_limits or self._is_tick_useful():
+                self._tick(now_s)
+            else:
+                self._reap(now_s)
+                self._ticked_s = now_s
         elif now_s - self._reaped_s >= self._knobs.tick_s:
             self._reap(now_s)
+
+    def _is_tick_useful(self) -> bool:
+        is_long = bool(self._waiting) and (self._somebody_waited_long() or self._somebody_has_aged())
+        return self._changed and is_long
 
     def _reap(self, now_s: float) -> None:
         """Run the reaper, which lets usage decay up to now. No lease expires here."""
@@ -195,11 +200,10 @@ class Ours:
     def _tick(self, now_s: float) -> None:
         self._reap(now_s)
         self._ticked_s, self._changed = now_s, False
-        self._reserve_due.pass_until(now_s)
-        self._age_due.pass_until(now_s)
+        self._due.pass_until(now_s)
         after_s = self._knobs.age_after_s
-        if after_s is not None and self._has_aged(after_s, now_s) and self._queue.age(after_s=after_s):
-            self._age_due.add(now_s + self._knobs.tick_s)  # one call promotes some jobs only
+        if after_s is not None and self._somebody_has_aged() and self._queue.age(after_s=after_s):
+            self._due.add(now_s + after_s)
         if self._knobs.reserve_after_s is not None:
             self._reserve(self._knobs.reserve_after_s, now_s)
 
@@ -207,12 +211,12 @@ class Ours:
         reservations = self._queue.reserve(after_s=after_s, most=self._knobs.reservations)
         reserved = {(each.job_id, each.devices) for each in reservations}
         for _ in reserved - self._reserved:
-            self._reserve_due.add(now_s + max(after_s, COUNTS_S) + JUST_AFTER_S)
+            self._due.add(now_s + max(after_s, COUNTS_S) + JUST_AFTER_S)
         self._chances.reserve(self._queue.reservation_texts() if reserved else {}, self._waiting)
         self._reserved = reserved
         ends = {(each.job_id, each.until_ms) for each in reservations if each.until_ms is not None}
         for _, until_ms in ends - self._ends:
-            self._reserve_due.add((until_ms - EPOCH_MS) / 1000)
+            self._due.add((until_ms - EPOCH_MS) / 1000)
         self._ends = ends
 
     # ---- the workers -----------------------------------------------------------------------------------------------
