@@ -188,8 +188,7 @@ class Ours:
             self._reap(now_s)
 
     def _is_tick_useful(self) -> bool:
-        is_long = bool(self._waiting) and (self._somebody_waited_long() or self._somebody_has_aged())
-        return self._changed and is_long
+        return bool(self._waiting) and (self._somebody_waited_long() or self._somebody_has_aged())
 
     def _reap(self, now_s: float) -> None:
         """Run the reaper, which lets usage decay up to now. No lease expires here."""
