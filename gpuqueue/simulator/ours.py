@@ -6,7 +6,8 @@ nothing:
 - Devices send no heartbeats (see queue/simulated_clock.py).
 - Leases never expire, because no worker dies.
 - The tick that reserves devices and promotes jobs uses the same grid of seconds as real workers, but runs only after
-  an event or when a job has waited long enough.
+  an event or when a job has waited long enough. Usage decays at the same times if the tick could change nothing else.
+- A device claims only if it might get a job (see chances.py).
 - A device may leave a job to a better device. The better device usually claims the job at the same time, because all
   devices poll. Otherwise all devices poll again when the job has been left long enough.
 """
