@@ -123,7 +123,8 @@ class SimulatedSite:
 
     def tick(self, passed_s: float) -> None:
         """Do the work of heartbeats and the reaper: show the devices, decay the usage, reserve devices."""
-        self.queue.show(self._offers, lease_s=FOR_EVER_S)
+        for offer in self._offers:
+            self.queue.devices.heartbeat(offer, (), lease_s=FOR_EVER_S)
         self.queue.maintenance.reap(loss_limit=3, lease_s=FOR_EVER_S, tick_s=FOR_EVER_S, passed_s=passed_s)
         self.queue.maintenance.reserve(after_s=600.0, most=1)
 

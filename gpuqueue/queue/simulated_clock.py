@@ -1,25 +1,26 @@
 """The queue with a simulated clock, so that a month passes in seconds.
 
-The scripts are those of a real site, except ``now_ms`` of the prelude. The simulated ``now_ms`` takes the time from a
-second key, which each call passes. The scripts of a real queue do not contain this function, their calls have no second
-key, and the store does not save the simulated time. So a simulation cannot affect a real site.
+The scripts are those of a real site, except ``now_ms`` and ``SEEN_MS`` of the prelude. The simulated ``now_ms`` takes
+the time from a second key, which each call passes. A simulated device needs no heartbeats after its first one. The
+scripts of a real queue do not contain this text, their calls have no second key, and the store does not save the
+simulated time. So a simulation cannot affect a real site.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import cast
 
 import redis
 
-from gpuqueue.queue.devices import device_words
+from gpuqueue.queue import keys
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.keys import PREFIX
-from gpuqueue.queue.lease import Offer
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.queue.store import Store, answering
 
-#: Replaces the local function ``now_ms`` of the prelude, so the prelude and the acts use the simulated time.
-CLOCK = "now_ms = function() return tonumber(KEYS[2]) end\n"
+#: Replaces the local function ``now_ms`` of the prelude, so the prelude and the acts use the simulated time. No device
+#: counts as silent: a replay spent a third of its time on heartbeats.
+CLOCK = "now_ms = function() return tonumber(KEYS[2]) end\nSEEN_MS = math.huge\n"
 
 
 class SimulatedClock:
@@ -66,9 +67,6 @@ class SimulatedQueue(JobQueue):
         super().__init__(url, store=SimulatedStore(url, clock))
 
     @answering
-    def show(self, offers: Iterable[Offer], *, lease_s: float) -> None:
-        """Send the heartbeats of many devices in one round trip; ignore the verdicts on their runs."""
-        words = [device_words(offer, lease_s=lease_s) for offer in offers]
-        for reply in self.store.scripts.run_each("heartbeat", words):
-            if isinstance(reply, redis.RedisError):
-                raise reply
+    def reservation_texts(self) -> dict[str, str]:
+        """Return the store's entry of each reserved device, which changes with everything that the reservation says."""
+        return cast("dict[str, str]", self.store.client.hgetall(keys.KEPT))

@@ -38,7 +38,7 @@ OF_COMPOSE = ("extra_pip", "shm_size", "user_id", "work")
 #: Least number of heartbeats in a lease: some may be late or get lost.
 HEARTBEATS_IN_A_LEASE = 5
 #: Longest time between two heartbeats, in seconds. The scripts count on a device for 15 s after its last heartbeat
-#: (SEEN_MS in queue/lua/shared/capacity.lua), and a heartbeat that is a little late must not make the device silent.
+#: (SEEN_MS in queue/lua/shared/core.lua), and a heartbeat that is a little late must not make the device silent.
 LONGEST_HEARTBEAT_S = 10.0
 #: Default of ``host_lost_after``, in seconds. On one machine a host without heartbeats has no workers. Over a network
 #: the store may be away: its machine reboots, or a switch does. An hour of that ends no run.

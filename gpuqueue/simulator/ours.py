@@ -3,27 +3,30 @@
 Real workers act at every heartbeat. The simulation acts only when that can change something, so idle nights cost
 nothing:
 
-- Devices send a heartbeat just before their state is used.
+- Devices send no heartbeats (see queue/simulated_clock.py).
 - Leases never expire, because no worker dies.
 - The tick that reserves devices and promotes jobs uses the same grid of seconds as real workers, but runs only after
-  an event or when a job has waited long enough.
+  an event or when a job has waited long enough. Usage decays at the same times if the tick could change nothing else.
+- A device claims only if it might get a job (see chances.py).
 - A device may leave a job to a better device. The better device usually claims the job at the same time, because all
   devices poll. Otherwise all devices poll again when the job has been left long enough.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
 from collections import Counter
 
 from gpuqueue.model.device import Device, DeviceKind
 from gpuqueue.model.event import Act, Cursor
-from gpuqueue.model.job import Account, JobSpec, JobState
+from gpuqueue.model.job import Account, JobSpec, JobState, Priority
+from gpuqueue.model.limits import Limits
 from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import Claim, Later, Offer
 from gpuqueue.queue.simulated_clock import SimulatedClock, SimulatedQueue
+from gpuqueue.simulator.chances import Chances
+from gpuqueue.simulator.moments import Moments
 from gpuqueue.simulator.replay import Placement
 from gpuqueue.simulator.site import Knobs, Site
 from gpuqueue.simulator.trace import Request
@@ -32,9 +35,6 @@ from gpuqueue.simulator.trace import Request
 EPOCH_MS = 1_577_836_800_000
 #: A duration longer than any trace, in seconds, so that no lease expires and no tick counts as late.
 FOR_EVER_S = 100 * 365 * 86400.0
-#: Age of a device's heartbeat from which it is renewed before use, in seconds. It must be below SEEN_MS in
-#: queue/lua/shared/capacity.lua, 15 s.
-FRESH_S = 10.0
 #: Least duration of a reservation whose job has no known start (AT_LEAST_MS in queue/lua/acts/reserve.lua), and the
 #: delay after which the reservation is checked again, in seconds.
 COUNTS_S, JUST_AFTER_S = 60.0, 0.001
@@ -57,13 +57,12 @@ class Ours:
         self._clock = SimulatedClock(EPOCH_MS)
         self._queue = SimulatedQueue(url, self._clock)
         self._offers = [self._offer(place) for place in range(len(site.cards))]
-        self._seen_s = [-math.inf] * len(site.cards)
-        self._free_bytes = [card.usable_bytes for card in site.cards]
         self._places = {card.uuid: place for place, card in enumerate(site.cards)}
-        self._room = [site.slots] * len(site.cards)
         self._waiting: dict[int, Request] = {}
         self._claims: dict[int, Claim] = {}
-        self._due: list[float] = []
+        self._has_limits = knobs.limits != Limits()
+        self._chances = Chances(site, has_limits=self._has_limits)
+        self._due = Moments(self._waiting)
         self._again_s: float | None = None
         self._ticked_s, self._reaped_s, self._changed = 0.0, 0.0, False
         self._reserved: set[tuple[int, tuple[str, ...]]] = set()
@@ -78,6 +77,7 @@ class Ours:
         self._queue.rules.set_limits(knobs.limits)
         for offer in self._offers:
             self._queue.devices.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="simulated")
+            self._queue.devices.heartbeat(offer, (), lease_s=FOR_EVER_S)
         self._tick(0.0)
 
     def _offer(self, place: int) -> Offer:
@@ -103,9 +103,10 @@ class Ours:
         self._is(now_s)
         job = self._queue.requests.submit(_spec(request), nonce=self._nonce())
         self._waiting[job.id] = request
+        self._chances.arrive(request)
         for after_s in (self._knobs.reserve_after_s, self._knobs.age_after_s):
             if after_s is not None:
-                heapq.heappush(self._due, now_s + after_s)
+                self._due.add(now_s + after_s, job.id)
         self._changed = True
         self._reported += 1
 
@@ -121,7 +122,8 @@ class Ours:
             duration_s=placement.request.run_s,
             devices=(),
         )
-        self._change(placement, 1)
+        self._chances.leave(placement)
+        self._changed = True
         self._reported += 1
 
     def start(self, now_s: float) -> list[Placement]:
@@ -146,7 +148,8 @@ class Ours:
         """Return the time of the next tick that can change something for a waiting job, or None."""
         if self._changed and self._somebody_waited_long():
             return self._next_tick_s(self._ticked_s)
-        return self._grid_s(self._due[0]) if self._due else None
+        due_s = self._due.first_s()
+        return self._grid_s(due_s) if due_s < math.inf else None
 
     def _is(self, now_s: float) -> None:
         self._clock.now_ms = EPOCH_MS + round(now_s * 1000)
@@ -167,13 +170,26 @@ class Ours:
         first = next(iter(self._waiting.values()))
         return after_s is not None and self._now_s() - first.arrival_s >= after_s
 
+    def _somebody_has_aged(self) -> bool:
+        """Return whether a job has waited long enough for a promotion. A job ahead of it may have to start first."""
+        after_s = self._knobs.age_after_s
+        first = next((each for each in self._waiting.values() if each.priority < Priority.HIGH), None)
+        return after_s is not None and first is not None and self._now_s() - first.arrival_s >= after_s
+
     def _tick_if_due(self, now_s: float) -> None:
         is_on_grid = math.isclose(now_s, self._grid_s(now_s), abs_tol=1e-6) and now_s > self._ticked_s
-        is_due = bool(self._due) and self._due[0] <= now_s
+        is_due = self._due.first_s() <= now_s
         if is_on_grid and (is_due or (self._changed and self._waiting)):
-            self._tick(now_s)
+            if self._due.pass_until(now_s) or self._has_limits or self._is_tick_useful():
+                self._tick(now_s)
+            else:
+                self._reap(now_s)
+                self._ticked_s = now_s
         elif now_s - self._reaped_s >= self._knobs.tick_s:
             self._reap(now_s)
+
+    def _is_tick_useful(self) -> bool:
+        return bool(self._waiting) and (self._somebody_waited_long() or self._somebody_has_aged())
 
     def _reap(self, now_s: float) -> None:
         """Run the reaper, which lets usage decay up to now. No lease expires here."""
@@ -184,43 +200,34 @@ class Ours:
     def _tick(self, now_s: float) -> None:
         self._reap(now_s)
         self._ticked_s, self._changed = now_s, False
-        while self._due and self._due[0] <= now_s:
-            heapq.heappop(self._due)
-        knobs = self._knobs
-        self._show(now_s)
-        if knobs.age_after_s is not None and self._queue.maintenance.promote(after_s=knobs.age_after_s):
-            heapq.heappush(self._due, now_s + knobs.age_after_s)
-        if knobs.reserve_after_s is not None:
-            reservations = self._queue.maintenance.reserve(after_s=knobs.reserve_after_s, most=knobs.reservations)
-            reserved = {(each.job_id, each.devices) for each in reservations}
-            for _ in reserved - self._reserved:
-                heapq.heappush(self._due, now_s + max(knobs.reserve_after_s, COUNTS_S) + JUST_AFTER_S)
-            self._reserved = reserved
-            ends = {(each.job_id, each.until_ms) for each in reservations if each.until_ms is not None}
-            for _, until_ms in ends - self._ends:
-                heapq.heappush(self._due, (until_ms - EPOCH_MS) / 1000)
-            self._ends = ends
+        self._due.pass_until(now_s)
+        after_s = self._knobs.age_after_s
+        if after_s is not None and self._somebody_has_aged() and self._queue.maintenance.promote(after_s=after_s):
+            self._due.add(now_s + after_s)
+        if self._knobs.reserve_after_s is not None:
+            self._reserve(self._knobs.reserve_after_s, now_s)
+
+    def _reserve(self, after_s: float, now_s: float) -> None:
+        reservations = self._queue.maintenance.reserve(after_s=after_s, most=self._knobs.reservations)
+        reserved = {(each.job_id, each.devices) for each in reservations}
+        for _ in reserved - self._reserved:
+            self._due.add(now_s + max(after_s, COUNTS_S) + JUST_AFTER_S)
+        self._chances.reserve(self._queue.reservation_texts() if reserved else {}, self._waiting)
+        self._reserved = reserved
+        ends = {(each.job_id, each.until_ms) for each in reservations if each.until_ms is not None}
+        for _, until_ms in ends - self._ends:
+            self._due.add((until_ms - EPOCH_MS) / 1000)
+        self._ends = ends
 
     # ---- the workers -----------------------------------------------------------------------------------------------
-
-    def _show(self, now_s: float) -> None:
-        """Send heartbeats for devices whose last heartbeat is too old."""
-        silent = [place for place, seen_s in enumerate(self._seen_s) if now_s - seen_s >= FRESH_S]
-        if silent:
-            self._queue.show([self._offers[place] for place in silent], lease_s=FOR_EVER_S)
-        for place in silent:
-            self._seen_s[place] = now_s
 
     def _round(self, now_s: float) -> list[Placement]:
         """Let each device that might get a job claim until it gets none, in a random order."""
         self._again_s = None
         if not self._waiting:
             return []
-        asking = [place for place in self._order() if self._might_get_something(place)]
-        if asking and len(self._offers) > 1:  # a claim reads the other devices too: one of them may be better
-            self._show(now_s)
         started = []
-        for place in asking:
+        for place in self._order():
             while self._might_get_something(place) and (claim := self._claim(place)) is not None:
                 started.append(self._begin(claim, now_s))
         return started
@@ -234,18 +241,19 @@ class Ours:
     def _might_get_something(self, place: int) -> bool:
         if not self._waiting or not self._skip:
             return bool(self._waiting)
-        free = self._free_bytes[place]
-        return self._room[place] > 0 and any(request.mem_bytes <= free for request in self._waiting.values())
+        return self._chances.might_get_something(place)
 
     def _claim(self, place: int) -> Claim | None:
         offer = self._offers[place]
-        self._seen_s[place] = self._now_s()
         found = self._queue.runs.seek(
             offer, worker=f"worker-{offer.device.uuid}", lease_s=FOR_EVER_S, nonce=self._nonce(), gpus_here=True
         )
         if isinstance(found, Later):
             self._again_s = self._now_s() + found.after_s
+            self._chances.try_all_again()
             return None
+        if found is None:
+            self._chances.got_nothing(place)
         return found
 
     def _begin(self, claim: Claim, now_s: float) -> Placement:
@@ -254,16 +262,10 @@ class Ours:
         self._claims[request.number] = claim
         cards = tuple(self._places[uuid] for uuid in claim.devices)
         placement = Placement(request=request, cards=cards, start_s=now_s)
-        self._change(placement, -1)
+        self._chances.start(placement, claim.job_id)
+        self._changed = True
         self._reported += 2
         return placement
-
-    def _change(self, placement: Placement, sign: int) -> None:
-        """Note that devices lost (-1) or got back (1) the room of a run."""
-        for place in placement.cards:
-            self._free_bytes[place] += sign * placement.request.mem_bytes
-            self._room[place] += sign
-        self._changed = True
 
     def _nonce(self) -> str:
         self._nonces += 1

@@ -76,7 +76,8 @@ def simulate(
     """Replay a trace of jobs on imaginary devices, and compare policies.
 
     TRACE.csv is your own file, with at least the columns arrival_s, user, mem and duration_s (see --example), or the
-    output of gpuqueue history --csv. - reads standard input. Omitted options use the settings of this account.
+    output of gpuqueue history --csv. - reads standard input. Omitted options use the settings of this account. A replay
+    makes 100 to 400 jobs a second; long queues take longest.
 
     \b
     Examples:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -308,15 +309,33 @@ BUSY = [
 
 
 @pytest.mark.full
-def test_what_is_left_out_changes_nothing(run: Any) -> None:
+@pytest.mark.parametrize(("seed", "reservations"), [(0, 1), (1, 2), (2, 1), (3, 1)])
+def test_what_is_left_out_changes_nothing(run: Any, seed: int, reservations: int) -> None:
     """The simulator's shortcuts skip no tick that changes anything, and no device that would get a job."""
-    knobs = Knobs(reserve_after_s=120.0, age_after_s=1800.0, tick_s=30.0)
+    knobs = Knobs(reserve_after_s=120.0, age_after_s=1800.0, tick_s=30.0, reservations=reservations)
 
-    quick = run(BUSY, SITE, knobs)
+    quick = run(BUSY, SITE, knobs, seed=seed)
 
-    assert quick == run(BUSY, SITE, knobs, kind=EveryTick, skip=False)
+    assert quick == run(BUSY, SITE, knobs, kind=EveryTick, skip=False, seed=seed)
     assert len({each.start_s for each in quick}) > 30
     assert max(each.wait_s for each in quick) > 1800.0
+
+
+def test_a_replay_asks_the_store_seldom(run: Any, scratch: str) -> None:
+    """A replay with a long queue makes fewer than 20 calls for each job.
+
+    It made 55: heartbeats that nobody read, claims that could not succeed, and ticks for jobs that had started.
+    """
+    requests = [replace(each, arrival_s=round(each.arrival_s / 4)) for each in made(200, 2)]
+    client = connect(scratch)
+    client.config_resetstat()
+
+    placed = run(requests, Site.parse("8x24G", slots=16))
+
+    stats: Any = client.info("commandstats")
+    client.close()
+    assert sum(stats[f"cmdstat_{act}"]["calls"] for act in ("evalsha", "fcall")) < 20 * len(requests)
+    assert sum(each.wait_s for each in placed) > 3600 * len(requests)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

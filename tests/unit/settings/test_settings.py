@@ -159,7 +159,7 @@ def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
         Settings.load({**HERE, "GPUQUEUE_HEARTBEAT": "11s", "GPUQUEUE_HOST_LOST_AFTER": "10m"})
 
     assert LONGEST_HEARTBEAT_S == Settings.load({**HERE, "GPUQUEUE_HEARTBEAT": "10s"}).heartbeat_s
-    (seen_ms,) = re.findall(r"^SEEN_MS = (\d+)", source("capacity"), re.MULTILINE)
+    (seen_ms,) = re.findall(r"^local SEEN_MS = (\d+)", source("core"), re.MULTILINE)
     assert int(seen_ms) >= 1.5 * LONGEST_HEARTBEAT_S * 1000
 
 

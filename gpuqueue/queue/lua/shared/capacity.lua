@@ -4,10 +4,9 @@
 -- A reservation (rsv) is job:need:start:blockers. `need` is the bytes reserved for the job. `blockers` are the runs
 -- that must end before the job fits, comma-separated. `start` is when the last of these must have ended, 0 if one has
 -- no time limit.
-local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, planning_record, is_leaving,
+local parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, planning_record, is_leaving,
   asks_of, could_host, could_be_hosted, sooner, allowed_by_limits, plan, last_id_before, waits_since
 do
-SEEN_MS = 15000 -- a device that was silent for longer (or the clock was set) is not used
 local OVERDUE_MS = 60000 -- a run this long past its end ignores its limit: its end is unknown
 
 -- Return when a run must have ended by its lease; 0 if unknown. `now` nil: also for an overdue run.

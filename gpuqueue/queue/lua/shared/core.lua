@@ -5,6 +5,7 @@
 -- stored names, and the names themselves. ../../job_fields.py lists all fields; ../../scripts.py replaces both forms.
 local P = KEYS[1]
 local call = redis.call
+local SEEN_MS = 15000 -- a device that was silent for longer (or the clock was set) is not used
 local PRIORITIES = {'3', '2', '1', '0'} -- highest first
 
 -- Cache of what this call has read. The claim stays loaded in the server between calls (see ../functions.py), so all
