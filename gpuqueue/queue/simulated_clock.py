@@ -1,9 +1,9 @@
 """The queue with a simulated clock, so that a month passes in seconds.
 
-The scripts are those of a real site, except ``now_ms`` and ``SEEN_MS`` of the prelude. The simulated ``now_ms`` takes
-the time from a second key, which each call passes. A simulated device needs no heartbeats after its first one. The
-scripts of a real queue do not contain this text, their calls have no second key, and the store does not save the
-simulated time. So a simulation cannot affect a real site.
+The scripts are those of a real site, except ``now_ms`` of the prelude, and ``SEEN_MS`` if devices send no heartbeats.
+The simulated ``now_ms`` takes the time from a second key, which each call passes. The scripts of a real queue do not
+contain this text, their calls have no second key, and the store does not save the simulated time. So a simulation
+cannot affect a real site.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from gpuqueue.queue.keys import PREFIX
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.queue.store import Store, answering
 
-#: Replaces the local function ``now_ms`` of the prelude, so the prelude and the acts use the simulated time. No device
-#: counts as silent: a replay spent a third of its time on heartbeats.
-CLOCK = "now_ms = function() return tonumber(KEYS[2]) end\nSEEN_MS = math.huge\n"
+#: Replaces the local function ``now_ms`` of the prelude, so the prelude and the acts use the simulated time.
+CLOCK = "now_ms = function() return tonumber(KEYS[2]) end\n"
+#: Added to CLOCK where no device counts as silent: a replay spent a third of its time on heartbeats.
+NEVER_SILENT = "SEEN_MS = math.huge\n"
 
 
 class SimulatedClock:
@@ -33,24 +34,25 @@ class SimulatedClock:
 class SimulatedScripts(Scripts):
     """The scripts of one connection, which use the time of *clock*."""
 
-    def __init__(self, client: redis.Redis, clock: SimulatedClock) -> None:
+    def __init__(self, client: redis.Redis, clock: SimulatedClock, changes: str = CLOCK) -> None:
         super().__init__(client)
         self._time = clock
+        self._changes = changes
 
     def _keys(self) -> list[str]:
         return [PREFIX, str(self._time.now_ms)]
 
     def _clock(self) -> str:
-        return CLOCK
+        return self._changes
 
 
 class SimulatedStore(Store):
     """A store that uses the time of *clock*."""
 
-    def __init__(self, url: str, clock: SimulatedClock) -> None:
+    def __init__(self, url: str, clock: SimulatedClock, changes: str = CLOCK) -> None:
         super().__init__(url)
         self._clock = clock
-        self.scripts = SimulatedScripts(self.client, clock)
+        self.scripts = SimulatedScripts(self.client, clock, changes)
 
     def now_ms(self) -> int:
         """Return the simulated time, in milliseconds since 1970."""
@@ -60,11 +62,12 @@ class SimulatedStore(Store):
 class SimulatedQueue(JobQueue):
     """A queue in a separate store, which uses the time of *clock*.
 
-    The ids of outbox events still use the store's own clock; they only give the order.
+    Without *heartbeats*, a device is in service for ever after its first heartbeat. The ids of outbox events still use
+    the store's own clock; they only give the order.
     """
 
-    def __init__(self, url: str, clock: SimulatedClock) -> None:
-        super().__init__(url, store=SimulatedStore(url, clock))
+    def __init__(self, url: str, clock: SimulatedClock, *, heartbeats: bool = True) -> None:
+        super().__init__(url, store=SimulatedStore(url, clock, CLOCK if heartbeats else CLOCK + NEVER_SILENT))
 
     @answering
     def reservation_texts(self) -> dict[str, str]:

@@ -55,7 +55,7 @@ class Ours:
         self._seed = seed
         self._skip = skip
         self._clock = SimulatedClock(EPOCH_MS)
-        self._queue = SimulatedQueue(url, self._clock)
+        self._queue = SimulatedQueue(url, self._clock, heartbeats=False)
         self._offers = [self._offer(place) for place in range(len(site.cards))]
         self._places = {card.uuid: place for place, card in enumerate(site.cards)}
         self._waiting: dict[int, Request] = {}

@@ -326,7 +326,7 @@ class Site:
         )
         self.offers[uuid] = offer
         self.both(lambda queue: queue.devices.announce(offer, worker=f"w-{uuid}", pid=1, boot_id="b"))
-        self.both(lambda queue: queue.show([offer], lease_s=300))
+        self.both(lambda queue: queue.devices.heartbeat(offer, (), lease_s=300))
 
     def claim(self) -> None:
         """Claim for an announced device, often several times in a row."""
@@ -371,7 +371,7 @@ class Site:
         self.both(lambda queue: queue.maintenance.reserve(after_s=600, most=1))
         self.both(lambda queue: queue.maintenance.promote(after_s=3 * 3600))
         for offer in self.offers.values():
-            self.both(lambda queue, offer=offer: queue.show([offer], lease_s=300))
+            self.both(lambda queue, offer=offer: queue.devices.heartbeat(offer, (), lease_s=300))
 
     def drain(self) -> None:
         """Drain or resume a device."""

@@ -53,7 +53,8 @@ class Site:
             self.queue.devices.announce(offer, worker=f"worker-{device.uuid}", pid=1, boot_id="boot")
             self.offers.append(offer)
         self.queue.rules.set_limits(Limits.parse(limits, "", {"lab": ("ada", "bob")}))
-        self.queue.show(self.offers, lease_s=WEEK_S)
+        for offer in self.offers:
+            self.queue.devices.heartbeat(offer, (), lease_s=WEEK_S)
 
     def submit(
         self,
@@ -87,7 +88,8 @@ class Site:
                 if self.clock.now_ms >= ends_ms:
                     del self.runs[job_id]
                     self._finish(run)
-            self.queue.show(self.offers, lease_s=WEEK_S)
+            for offer in self.offers:
+                self.queue.devices.heartbeat(offer, (), lease_s=WEEK_S)
             self.queue.maintenance.reserve(after_s=self.after_s, most=1)
             self.kept.append({int(text.partition(":")[0]) for text in self.store.hvals(keys.KEPT_ROOM)})
             self._claim_all()
@@ -366,7 +368,8 @@ def test_a_run_that_holds_none_of_what_lacks_is_not_waited_for(site: Site) -> No
     site.serve(24, 24, limits="ada: running_gpus=2")
     site.queue.devices.announce(make_offer(device=cpu), worker="worker-cpu-0", pid=1, boot_id="boot")
     site.offers.append(make_offer(device=cpu))
-    site.queue.show(site.offers, lease_s=WEEK_S)
+    for offer in site.offers:
+        site.queue.devices.heartbeat(offer, (), lease_s=WEEK_S)
     on_cpu = site.submit(ADA, 1, WEEK_S, device=DeviceFilter.CPU)
     on_gpu = site.submit(ADA, 8, WEEK_S, 0)
     assert {on_cpu, on_gpu} == set(site.runs)

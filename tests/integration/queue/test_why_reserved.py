@@ -38,7 +38,7 @@ class Site:
     def at(self, moment_s: float) -> None:
         """Set the time, in seconds after the start, with a fresh heartbeat."""
         self.clock.now_ms = EPOCH_MS + round(moment_s * 1000)
-        self.queue.show([make_offer()], lease_s=DAY_S)
+        self.queue.devices.heartbeat(make_offer(), (), lease_s=DAY_S)
 
     def kept_for(self, job_id: int) -> dict[str, list[int]]:
         """Return by host the jobs with reservations that `why` names to this job."""

@@ -26,7 +26,7 @@ from gpuqueue.model.placement import Preference
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import ACTS, Scripts, whole
-from gpuqueue.queue.simulated_clock import CLOCK, SimulatedClock, SimulatedQueue
+from gpuqueue.queue.simulated_clock import CLOCK, NEVER_SILENT, SimulatedClock, SimulatedQueue
 from gpuqueue.simulator.made import EXAMPLE, made
 from gpuqueue.simulator.ours import EPOCH_MS, Ours
 from gpuqueue.simulator.replay import Placement, replay
@@ -84,6 +84,7 @@ def test_no_script_of_a_real_queue_takes_the_time_from_a_caller(store_url: str) 
     for act in ACTS:
         assert "KEYS[2]" not in whole(act), act
         assert whole(act).count("now_ms =") == 0, act
+        assert NEVER_SILENT not in whole(act), act
         assert whole(act, CLOCK).replace(CLOCK, "") == whole(act), "all else is the same"
     assert not scripts._clock()
     assert len(scripts._keys()) == 1
