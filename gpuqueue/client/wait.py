@@ -62,10 +62,10 @@ def _looked_at(connection: Connection, ids: dict[int | str, int], *, until: floa
     """Yield each job after each poll of it, until all have ended. An ended job is removed from *ids*."""
     next_look = 0.0
     with connection.ends() as wakeups:
-        rung: int | None = None  # the job whose end was announced; None: poll all
+        ended: int | None = None  # the job whose end was announced; None: poll all
         while ids:
             began = time.monotonic()
-            for name in [each for each, job_id in ids.items() if rung in {None, job_id}]:
+            for name in [each for each, job_id in ids.items() if ended in {None, job_id}]:
                 job = reads.get(connection, name)
                 if job.state.is_end:
                     del ids[name]
@@ -73,9 +73,9 @@ def _looked_at(connection: Connection, ids: dict[int | str, int], *, until: floa
             now = time.monotonic()
             if now >= until:
                 return
-            if rung is None:
+            if ended is None:
                 next_look = now + max(POLL_S, LOOK_SHARE * (now - began))
-            rung = _rung(wakeups, ids.values(), until=min(next_look, until)) if ids else None
+            ended = _announced(wakeups, ids.values(), until=min(next_look, until)) if ids else None
 
 
 def watch(connection: Connection, job: int | str, *, away: Callable[[Unreachable], None] | None) -> Iterator[Job]:
@@ -125,7 +125,7 @@ def recorded(connection: Connection, job: Job) -> Record:
         return runs.Record(job=job)
 
 
-def _rung(wakeups: Doorbell, ids: Collection[int], *, until: float) -> int | None:
+def _announced(wakeups: Doorbell, ids: Collection[int], *, until: float) -> int | None:
     """Return the id of a job of *ids* whose end is announced before *until*, else None."""
     while (left_s := until - time.monotonic()) > 0:
         wake = wakeups.wait(left_s)

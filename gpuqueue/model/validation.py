@@ -291,7 +291,7 @@ def other_at_once(now: Array | None, at_once: object) -> Array | None:
     if at_once is None:
         return now
     if now is None:
-        raise BadRequest("how many at once is said of an array: this job is none")
+        raise BadRequest("at_once limits the members of an array, and this job is no array")
     if at_once == NONE:
         return replace(now, at_once=None)
     text = str(at_once)

@@ -108,7 +108,7 @@ RETRIES_ALLOWED = "rt"
 RETRY_ON = "ro"
 #: The retries so far.
 RETRIES = "rn"
-#: The attempt whose end granted the last retry; while that is the last attempt, the retry is still to come.
+#: The attempt after which the last retry was granted. If the job has made no attempt since, that retry is pending.
 RETRY_AFTER = "ra"
 #: How often the runs of the job asked to be requeued.
 REQUEUES = "qn"
