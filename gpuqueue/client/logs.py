@@ -167,7 +167,7 @@ class Logs:
                 if job.spec.array is not None:
                     self._log_path_of(runs.Record(job=job))  # raises: an array has no log
                 if job.attempt:  # without an attempt there is no log, and the history need not be queried
-                    yield from self._turned(self._runs_to_read(job_id, tail, whole=whole), tail, again, whole=whole)
+                    yield from self._turned(self._runs_to_read(job, tail, whole=whole), tail, again, whole=whole)
                 yield from tail.rest()
                 if ended:
                     self.path(job_id)  # raises if there is no log
@@ -180,16 +180,18 @@ class Logs:
                     if wake is not None and wake.job_id == job.id:
                         break
 
-    def _runs_to_read(self, job_id: int | str, tail: LogTail, *, whole: bool) -> Record:
-        """Return the job with its runs that may have unread logs. Queries the history only for earlier runs."""
-        newest = reads.newest(self._connection, job_id)
-        path = newest.last_run.log_path if newest.last_run is not None else None
-        is_all = not whole if tail.path is None else path == str(tail.path)
-        if is_all:
-            return newest
+    def _runs_to_read(self, job: Job, tail: LogTail, *, whole: bool) -> Record:
+        """Return the job with its runs that may have unread logs. Queries the history only for earlier runs.
+
+        While the history is away, the job has the runs that the store knows: possibly none between two runs.
+        """
+        newest = runs.Record(job=job)
         try:
-            return reads.show(self._connection, job_id)
-        except HistoryUnreachable:  # the store has the newest run
+            newest = reads.newest(self._connection, job.label)
+            path = newest.last_run.log_path if newest.last_run is not None else None
+            is_all = not whole if tail.path is None else path == str(tail.path)
+            return newest if is_all else reads.show(self._connection, job.label)
+        except HistoryUnreachable:
             return newest
 
     def _turned(

@@ -174,21 +174,26 @@ def must_have(connection: Connection, name: JobName) -> None:
 def newest(connection: Connection, job: int | str) -> Record:
     """Return the job with its newest run. Reads the queue alone if the queue knows where that run's log is.
 
+    A claimed run whose start is not reported yet has no log path. It is returned as it is while the history is away.
+
     Raises:
         JobNotFound: the job does not exist.
+        HistoryUnreachable: only the history has the newest run, and it is away.
 
     """
     record = connection.queue.jobs.record(id_of(validation.one_job(job)))
     if record is None:
         return show(connection, job)
-    if record.job.state.is_end:
-        try:
-            return show(connection, job)
-        except HistoryUnreachable:
-            return record
     run = record.last_run
     is_known = not record.job.attempt if run is None else run.log_path is not None
-    return record if is_known else show(connection, job)
+    if is_known and not record.job.state.is_end:
+        return record
+    try:
+        return show(connection, job)
+    except HistoryUnreachable:
+        if run is None and not record.job.state.is_end:
+            raise  # an earlier run, which only the history has
+        return record
 
 
 def _with_current_run(connection: Connection, record: Record) -> Record:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 from bounded import until
+from factories import make_spec, must_claim, serve
 from site_of_one import Site
 
-from gpuqueue.model.job import JobState
+from gpuqueue.errors import Refused
+from gpuqueue.model.job import Job, JobState
+
+
+class Enough(Exception):
+    """Ends a call that would go on."""
 
 
 @pytest.fixture(params=["deleted", "dead"])
@@ -38,3 +44,27 @@ def test_an_array_and_its_members(away: Site) -> None:
     array = away.client.jobs.submit(["sh", "-c", "exit 4"], mem="1M", array="0-1").id
     until(lambda: away.client.queue.jobs.get(array).state is JobState.FAILED, what="it has ended")  # type: ignore[union-attr]
     assert 4 == away.cli("wait", f"{array}_1", check=False).returncode
+
+
+def test_a_run_that_is_claimed_and_has_not_started(store_url: str, tmp_path) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    """The log of a claimed job is not there yet, and that needs no history.
+
+    ``run`` ended with exit code 4 when it read the job in the moment between the claim and the report of the start.
+    """
+    site = Site(tmp_path / "state", store_url)
+    serve(site.queue)
+    job = site.queue.requests.submit(make_spec())
+    must_claim(site.queue)
+
+    polls = []
+
+    def stop_after_polls(job: Job) -> None:
+        polls.append(job.state)
+        if len(polls) == 4:
+            raise Enough
+
+    with pytest.raises(Refused, match="has no log yet"):
+        site.client.logs.path(job.id)
+    with pytest.raises(Enough):
+        list(site.client.logs.follow(job.id, seen=stop_after_polls))
+    assert [JobState.STARTING] * 4 == polls
