@@ -25,6 +25,14 @@ def away(store_url: str, tmp_path, request: pytest.FixtureRequest):  # type: ign
     site.stop()
 
 
+@pytest.fixture
+def idle(store_url: str, tmp_path):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Return a site without a worker, a recorder and a history."""
+    site = Site(tmp_path / "state", store_url)
+    yield site
+    site.stop()
+
+
 def test_the_end_of_a_job_needs_no_history(away: Site) -> None:
     """``run``, ``wait`` and ``logs`` report an end that the store still knows, with the exit code and the output.
 
@@ -46,15 +54,14 @@ def test_an_array_and_its_members(away: Site) -> None:
     assert 4 == away.cli("wait", f"{array}_1", check=False).returncode
 
 
-def test_a_run_that_is_claimed_and_has_not_started(store_url: str, tmp_path) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def test_a_run_that_is_claimed_and_has_not_started(idle: Site) -> None:
     """The log of a claimed job is not there yet, and that needs no history.
 
     ``run`` ended with exit code 4 when it read the job in the moment between the claim and the report of the start.
     """
-    site = Site(tmp_path / "state", store_url)
-    serve(site.queue)
-    job = site.queue.requests.submit(make_spec())
-    must_claim(site.queue)
+    serve(idle.queue)
+    job = idle.queue.requests.submit(make_spec())
+    must_claim(idle.queue)
 
     polls = []
 
@@ -64,7 +71,7 @@ def test_a_run_that_is_claimed_and_has_not_started(store_url: str, tmp_path) -> 
             raise Enough
 
     with pytest.raises(Refused, match="has no log yet"):
-        site.client.logs.path(job.id)
+        idle.client.logs.path(job.id)
     with pytest.raises(Enough):
-        list(site.client.logs.follow(job.id, seen=stop_after_polls))
+        list(idle.client.logs.follow(job.id, seen=stop_after_polls))
     assert [JobState.STARTING] * 4 == polls
