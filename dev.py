@@ -115,7 +115,7 @@ def other_servers() -> int:
     for name in ("redis-server", "valkey-server"):
         if program := shutil.which(name):
             os.environ["STORE_SERVER"] = program
-            codes.append(run(*PYTEST, "tests/integration/queue", "tests/contract/test_store_doors.py", *IN_PARALLEL))
+            codes.append(run(*PYTEST, "tests/integration/queue", "tests/contract/test_store_clients.py", *IN_PARALLEL))
             del os.environ["STORE_SERVER"]
         else:
             print(f"\nNOT TESTED: the queue on {name}: it is not installed here", flush=True)

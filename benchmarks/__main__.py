@@ -168,7 +168,7 @@ def _with_reason(name: str, measured: Measured) -> Measured:
     """Yield the figures, or the reason why the benchmark failed: the other figures must not be lost."""
     try:
         yield from measured
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is told
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - any error is reported
         heed()  # the error may be the result of a Ctrl-C
         yield Absent(name=name, why=f"it broke off: {error!r}")
 

@@ -53,7 +53,7 @@ LIMITS_S = (None, 600.0, 3600.0, 86400.0)
 #: More than any job asks for, so that memory never ends a measurement.
 CARD_BYTES = 64 * GIB
 #: The request of the job for which the card is reserved: more than is ever free.
-KEPT_BYTES = 60 * GIB
+RESERVED_BYTES = 60 * GIB
 PIPE = 1000
 #: Shorter claims count as this, in us. With threshold 0 the log would also record each command of a script, which made
 #: the scripts a quarter slower.
@@ -66,15 +66,15 @@ READS = 30
 class Case:
     """How full the device is, and what is in the way.
 
-    *finds* is whether a claim then has a job. *kept_s* is the time until the job for which the device is reserved may
-    start: a job that ends before may go first. *rewritten* is whether the store has just rewritten its file.
+    *finds* is whether a claim then has a job. *reserved_s* is the time until the job for which the device is reserved
+    may start: a job that ends before may go first. *rewritten* is whether the store has just rewritten its file.
     """
 
     name: str
     what: str
     free_bytes: int
     finds: bool = True
-    kept_s: float | None = None
+    reserved_s: float | None = None
     rewritten: bool = False
 
 
@@ -82,9 +82,11 @@ CASES = (
     Case(name="best", what="everything fits", free_bytes=40 * GIB),
     Case(name="typical", what="a quarter fits", free_bytes=8 * GIB),
     Case(name="smallest", what="the smallest class fits", free_bytes=GIB),
-    Case(name="nothing", what="nothing fits (an idle look)", free_bytes=GIB // 2, finds=False),
-    Case(name="kept", what="kept for another, most may go before", free_bytes=40 * GIB, kept_s=2 * 86400),
-    Case(name="worst", what="kept for another, nobody may go before", free_bytes=8 * GIB, kept_s=60, finds=False),
+    Case(name="nothing", what="nothing fits (an idle poll)", free_bytes=GIB // 2, finds=False),
+    Case(name="reserved", what="reserved for another, most may go before", free_bytes=40 * GIB, reserved_s=2 * 86400),
+    Case(
+        name="worst", what="reserved for another, nobody may go before", free_bytes=8 * GIB, reserved_s=60, finds=False
+    ),
     Case(name="rewritten", what="as typical, right after a rewrite", free_bytes=8 * GIB, rewritten=True),
 )
 
@@ -122,7 +124,7 @@ def _at(size: int, line: Line, claims: int) -> Iterator[Figure]:
     yield Figure(name=f"store.pending.{size}", value=used["used_memory"] / size, unit="bytes", of=size)
     for case in CASES:
         yield from _claims(f"claim.{size}", case, line, claims)
-    yield from _looks(size, line.store)
+    yield from _queue_reads(size, line.store)
 
 
 def _claims(name: str, case: Case, line: Line, claims: int) -> Iterator[Figure]:
@@ -141,7 +143,7 @@ def _claims(name: str, case: Case, line: Line, claims: int) -> Iterator[Figure]:
         yield Figure(name=f"{name}.{case.name}.{label}", value=float(value), unit="us", floor=floor, of=claims)
 
 
-def _looks(size: int, store: Store) -> Iterator[Figure]:
+def _queue_reads(size: int, store: Store) -> Iterator[Figure]:
     """Measure how long a user waits for ``gpuqueue queue``."""
     state = str(store.settings.state_dir)
     environ = clean_environ(state) | {"GPUQUEUE_STATE_DIR": state}
@@ -252,14 +254,14 @@ def on_device(store: Store, case: Case) -> Iterator[Offer]:
     offer = _announce(store, taken_bytes=CARD_BYTES - case.free_bytes)
     if case.rewritten:
         _rewrite(store.client)
-    if case.kept_s is None:
+    if case.reserved_s is None:
         yield offer
         return
-    job_id = store.queue.requests.submit(_text_of(0, KEPT_BYTES, None, Priority.NORMAL)[0]).id
-    start_ms = store.queue.now_ms() + round(case.kept_s * 1000)
-    store.client.hset(keys.KEPT, "GPU-0", f"{job_id}:{KEPT_BYTES}:{start_ms}:")
+    job_id = store.queue.requests.submit(_text_of(0, RESERVED_BYTES, None, Priority.NORMAL)[0]).id
+    start_ms = store.queue.now_ms() + round(case.reserved_s * 1000)
+    store.client.hset(keys.RESERVED, "GPU-0", f"{job_id}:{RESERVED_BYTES}:{start_ms}:")
     yield offer
-    if store.client.hdel(keys.KEPT, "GPU-0") != 1:
+    if store.client.hdel(keys.RESERVED, "GPU-0") != 1:
         raise RuntimeError(f"the device is no longer reserved for job {job_id}")
     store.queue.jobs.cancel(job_id)
 

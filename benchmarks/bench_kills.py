@@ -42,12 +42,12 @@ def _done(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
         words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
-            said, complained = process.communicate()
+            output, complained = process.communicate()
         except BaseException:
             process.terminate()
             process.communicate()
             raise
-    return subprocess.CompletedProcess(words, process.returncode, said, complained)
+    return subprocess.CompletedProcess(words, process.returncode, output, complained)
 
 
 def _counted(plain: dict[str, Any]) -> Measured:

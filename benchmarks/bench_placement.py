@@ -39,7 +39,7 @@ def _measure(devices: int, jobs: int) -> Measured:
     with private_machine(f"sim:{devices}x8G") as machine:
         waits_ms, best = _waits_ms(machine, jobs)
     for label, value in (("p50", statistics.median), ("p90", lambda waits: quantile(waits, 0.9))):
-        low = Floor(name=f"whoever looks first ({label})", value=float(value(waits_ms["first"])))
+        low = Floor(name=f"the worker that polls first ({label})", value=float(value(waits_ms["first"])))
         name, found = f"placement.{devices}.spread.{label}", float(value(waits_ms["spread"]))
         yield Figure(name=name, value=found, unit="ms", floor=low, rounds=jobs)
     share = 100 * best["spread"] / jobs

@@ -90,7 +90,7 @@ def record(database: HistoryDatabase, events: list[Event], batch: int) -> float:
     began = time.perf_counter()
     for start in range(0, len(events), batch):
         if not database.apply(events[start : start + batch], expected=database.cursor(), epoch="bench"):
-            raise SystemExit("somebody else writes into this book")
+            raise SystemExit("somebody else writes into this history")
     return time.perf_counter() - began
 
 

@@ -87,7 +87,7 @@ def _runs(fake: Any, environ: dict[str, str], runs: int, seconds: float) -> Iter
             words = [sys.executable, "-m", "benchmarks.bench_sampling", "--seconds", str(seconds)]
             words += ["--inside", f"{who}-{pace}", tops]
             shares[who] = float(subprocess.run(words, env=environ, check=True, stdout=subprocess.PIPE).stdout)
-        floor = Floor(name="bare NVML looks", value=100 * shares["bare"])
+        floor = Floor(name="bare NVML samples", value=100 * shares["bare"])
         yield Figure(name=f"sampler.{runs}-runs.{pace}", value=100 * shares["sampler"], unit="%", floor=floor)
     for pid, each in zip(pids, families, strict=True):
         os.kill(pid, signal.SIGKILL)
@@ -99,13 +99,13 @@ def _runs(fake: Any, environ: dict[str, str], runs: int, seconds: float) -> Iter
 def measure(case: str, shims: list[int], seconds: float) -> float:
     """Return the share of a core that a loop takes."""
     who, pace = case.split("-")
-    looking = sampler(shims, young=pace == "young") if who == "sampler" else bare(0.0 if pace == "idle" else 1.0)
+    sample = sampler(shims, young=pace == "young") if who == "sampler" else bare(0.0 if pace == "idle" else 1.0)
     interval_s = {"idle": 1.0, "settled": 1.0, "young": 0.1}[pace]
     never = threading.Event()
-    looking()  # the first sample opens the session
+    sample()  # the first sample opens the session
     began_s, spent_s = time.monotonic(), time.process_time()
     while time.monotonic() - began_s < seconds:
-        looking()
+        sample()
         never.wait(interval_s)
     return (time.process_time() - spent_s) / (time.monotonic() - began_s)
 
@@ -131,12 +131,12 @@ def bare(share: float) -> Callable[[], None]:
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
 
-    def look() -> None:
+    def sample_once() -> None:
         if share:
             pynvml.nvmlDeviceGetMemoryInfo(handle)
             pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
 
-    return look
+    return sample_once
 
 
 if __name__ == "__main__":

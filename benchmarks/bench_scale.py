@@ -56,7 +56,7 @@ _LABELS = {
     "page_ms": ("page", "ms"),
     "stats_ms": ("stats", "ms"),
     "stats_us": ("stats-each", "us"),
-    "book_bytes": ("book", "bytes"),
+    "history_bytes": ("history", "bytes"),
     "keys_left": ("keys", "keys"),
     "store_mib": ("store", "MiB"),
 }
@@ -82,7 +82,7 @@ class Day:
 
     ``recorded`` is the jobs a second of the recorder from the outbox, ``written`` those of the history's writer alone.
     ``page_ms`` and ``stats_ms`` are the history's first page and the statistics of seven days by user; ``stats_us`` is
-    the time of the statistics for each job in them. ``book_bytes`` is per ended job. ``keys_left`` is what the store
+    the time of the statistics for each job in them. ``history_bytes`` is per ended job. ``keys_left`` is what the store
     wrongly still holds of each job that *passed through it*: one hour of each day.
     """
 
@@ -93,7 +93,7 @@ class Day:
     page_ms: float
     stats_ms: float
     stats_us: float
-    book_bytes: float
+    history_bytes: float
     keys_left: float
     store_mib: float
 
@@ -179,7 +179,7 @@ class _Week:
         self._size = size
         self._made = MadeHours(site.database)
         self._begin_ms = site.clock.now_ms
-        self._bytes = self._book_bytes()
+        self._bytes = self._history_bytes()
         self._other_keys = site.keys().other
         #: Jobs that have ended since the week began.
         self.ended = 0
@@ -208,7 +208,7 @@ class _Week:
             page_ms=1e3 * best_s(lambda: site.database.history(HistoryQuery())),
             stats_ms=1e3 * stats_s,
             stats_us=1e6 * stats_s / self.ended,
-            book_bytes=(self._book_bytes() - self._bytes) / self.ended,
+            history_bytes=(self._history_bytes() - self._bytes) / self.ended,
             keys_left=left / self.passed,
             store_mib=site.used_bytes() / 2**20,
         )
@@ -223,7 +223,7 @@ class _Week:
         until = from_epoch_ms(self._site.clock.now_ms)
         return self._site.database.statistics(by=By.USER, since=until - timedelta(days=7), until=until)
 
-    def _book_bytes(self) -> int:
+    def _history_bytes(self) -> int:
         """Return the size of the history, including its journal."""
         return sum(each.stat().st_size for each in self._path.parent.iterdir() if each.name.startswith(self._path.name))
 

@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 def rows(count: int) -> Iterator[tuple[Row, Row, Row]]:
     """Yield the rows of each job in the three tables."""
-    chance = random.Random(1)  # noqa: S311 - the same book each time
+    chance = random.Random(1)  # noqa: S311 - the same history each time
     for number in range(1, count + 1):
         yield one(number, NOW - SPAN + SPAN * (number / count), chance)
 

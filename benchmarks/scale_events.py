@@ -54,7 +54,7 @@ class MadeHours:
         ms, _, last = cursor.last_id.partition("-")
         events = [replace(event, id=f"{ms}-{int(last) + place}") for place, event in enumerate(batch, 1)]
         if not self._database.apply(events, expected=cursor, epoch=cursor.epoch):
-            raise RuntimeError("somebody else writes into this book")
+            raise RuntimeError("somebody else writes into this history")
         return Cursor(epoch=cursor.epoch, last_id=events[-1].id)
 
     def _job(self, job_id: int, at_ms: int) -> Iterator[Event]:

@@ -40,16 +40,16 @@ def run(group: click.Group, program: str) -> int:
         code = _ended(group, program)
         sys.stdout.flush()
     except click.exceptions.Abort:
-        code = say(program, "interrupted", INTERRUPTED)
+        code = print_message(program, "interrupted", INTERRUPTED)
     except click.ClickException as error:
-        code = say(program, _in_words(error, _asked_for(group, program)), error.exit_code)
+        code = print_message(program, _in_words(error, _asked_for(group, program)), error.exit_code)
     except GpuQueueError as error:
-        code = say(program, str(error), error.exit_code)
+        code = print_message(program, str(error), error.exit_code)
     except BrokenPipeError:  # the reader (head, less) has gone, which is no error
         _close_stdout()
         code = READER_GONE
     except OSError as error:  # such as a full disk, or a directory without permission
-        code = say(program, _said_by_the_system(error), FAILED)
+        code = print_message(program, _system_message(error), FAILED)
         with contextlib.suppress(OSError):
             _close_stdout()  # else Python's flush at exit would fail again
     return code
@@ -68,7 +68,7 @@ def _ended(group: click.Group, program: str) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _said_by_the_system(error: OSError) -> str:
+def _system_message(error: OSError) -> str:
     """Return the message and the path of *error*. Without a path, an error of a full disk concerns the output."""
     words = error.strerror or str(error)
     if isinstance(error.filename, (str, bytes)):
@@ -78,7 +78,7 @@ def _said_by_the_system(error: OSError) -> str:
     return words
 
 
-def say(program: str, message: str, code: int = 0) -> int:
+def print_message(program: str, message: str, code: int = 0) -> int:
     """Print *message* in one line on stderr and return *code*."""
     with contextlib.suppress(OSError):  # without stderr only the exit code is left
         click.echo(f"{program}: {in_one_line(message)}", err=True)

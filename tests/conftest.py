@@ -87,7 +87,7 @@ def queue(store_url: str) -> Iterator[JobQueue]:
 
 @pytest.fixture
 def site(store_url: str, tmp_path: Path) -> Iterator[Site]:
-    """Return a site with a store and a SQLite book; its processes are gone after the test."""
+    """Return a site with a store and a SQLite history; its processes are gone after the test."""
     made = Site(tmp_path / "state", store_url)
     yield made
     made.stop()

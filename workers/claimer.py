@@ -54,7 +54,7 @@ class Claimer:
         self._clock = clock
         self._worker = worker
         self._slots = settings.slots_for(admission.device)
-        self._said: str | None = None
+        self._logged: str | None = None
         self._paused_until_s = 0.0
         #: Seconds until the next claim attempt, after a job was left to a better device.
         self._again_s = math.inf
@@ -103,9 +103,9 @@ class Claimer:
         """
         offer = self._admission.offer()
         if offer.trouble is not None:
-            if offer.trouble != self._said:
+            if offer.trouble != self._logged:
                 log.warning("%s takes no new job: %s", offer.device.uuid, offer.trouble)
-            self._said = offer.trouble
+            self._logged = offer.trouble
             return None
         return self._queue.runs.seek(
             offer, worker=self._worker, lease_s=self._settings.lease_s, nonce=nonce, gpus_here=self._gpus_here

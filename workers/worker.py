@@ -15,9 +15,9 @@ from gpuqueue.errors import Unreachable
 from gpuqueue.model.device import Device
 from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import MakePlace
+from gpuqueue.queue.lease import PreemptRequest
 from gpuqueue.queue.scripts import load_all
-from gpuqueue.queue.wakeup import Doorbell, WakeUp
+from gpuqueue.queue.wakeup import Subscriber, WakeUp
 from gpuqueue.settings.settings import Settings
 from workers.claimer import Claimer
 from workers.devices.backend import DeviceBackend
@@ -115,12 +115,14 @@ class Worker:
             "claimer": lambda stopping: self._claimer.loop(hand_over, stopping),
         }
         for name, loop in loops.items():
-            thread = threading.Thread(target=self._keep_up, args=(name, loop), name=f"gpuqueue-{name}", daemon=True)
+            thread = threading.Thread(
+                target=self._restart_always, args=(name, loop), name=f"gpuqueue-{name}", daemon=True
+            )
             thread.start()
             self._threads.append(thread)
         log.info("worker %s serves %s (%s)", self.name, self.device.name, self.device.uuid)
 
-    def _keep_up(self, name: str, loop: Callable[[SteadyEvent], None]) -> None:
+    def _restart_always(self, name: str, loop: Callable[[SteadyEvent], None]) -> None:
         """Run *loop* until the worker stops, and restart it after an exception."""
         while not self._stopping.is_set():
             try:
@@ -150,7 +152,7 @@ class Worker:
     def _listen(self, stopping: SteadyEvent) -> None:
         while not stopping.is_set():
             try:
-                with Doorbell(self.settings.redis_url) as wakeups:
+                with Subscriber(self.settings.redis_url) as wakeups:
                     self._claimer.wake.set()  # a message may have been lost while the listener was not subscribed
                     while not stopping.is_set():
                         wake = wakeups.wait(LISTEN_S)
@@ -159,7 +161,7 @@ class Worker:
                         if wake.what == "cancel" and wake.token is not None:
                             self._cancel(wake.token)
                         elif wake.what == "preempt" and wake.token is not None:
-                            self._ask_for_place(wake)
+                            self._ask_preempt(wake)
                         elif wake.device in (None, self.device.uuid):
                             self._claimer.wake.set()
             except Unreachable as error:
@@ -172,11 +174,11 @@ class Worker:
             with contextlib.suppress(OSError):  # the next heartbeat asks again
                 run.directory.ask_end(EndingKind.CANCELLED)
 
-    def _ask_for_place(self, wake: WakeUp) -> None:
+    def _ask_preempt(self, wake: WakeUp) -> None:
         run = self.runs.get(wake.token or "")
         if run is not None and wake.by is not None and wake.left_s is not None:
             with contextlib.suppress(OSError):  # the next heartbeat asks again
-                self._heartbeats.ask_for_place(run, MakePlace(by=wake.by, left_s=wake.left_s))
+                self._heartbeats.ask_preempt(run, PreemptRequest(by=wake.by, left_s=wake.left_s))
 
     # ---- stop ----------------------------------------------------------------------------------------------------
 

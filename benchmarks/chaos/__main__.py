@@ -22,7 +22,7 @@ from pathlib import Path
 from benchmarks.chaos import report
 from benchmarks.chaos.database import Database, open_database
 from benchmarks.chaos.effects import read_effects
-from benchmarks.chaos.evidence import Watch, files_left, keys_left, processes_left, read_book
+from benchmarks.chaos.evidence import Watch, files_left, keys_left, processes_left, read_history
 from benchmarks.chaos.judge import Evidence, judge
 from benchmarks.chaos.kills import Killer
 from benchmarks.chaos.plan import FOR_EVER_S, Breaks, plan_jobs, plan_kills
@@ -132,7 +132,7 @@ def _break(options: argparse.Namespace, place: Path, database: Database) -> tupl
                 f"{len(killer.kills)} of {options.kills} kills, {'quiet' if quiet else 'not quiet'}"
             )
         left = processes_left(site), keys_left(site), files_left(site)
-        records, stories = read_book(site)
+        records, stories = read_history(site)
         site.down()
     finally:
         operator.drop()  # otherwise the operator would restart what is ended here

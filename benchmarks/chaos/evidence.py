@@ -131,7 +131,7 @@ def files_left(site: Site) -> list[str]:
     return sorted(str(path.relative_to(runs)) for path in left)
 
 
-def read_book(site: Site) -> tuple[dict[int, Record], dict[int, Sequence[Event]]]:
+def read_history(site: Site) -> tuple[dict[int, Record], dict[int, Sequence[Event]]]:
     """Return every job with its runs, and its events, by id."""
     records: dict[int, Record] = {}
     with Client(site.settings) as client:

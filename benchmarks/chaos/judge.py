@@ -63,7 +63,7 @@ class Verdict:
     acknowledged: int
     #: Submits that ended in an error, and how many of them had succeeded nevertheless.
     unsure: int
-    unsure_kept: int
+    unsure_found: int
     runs: int
     #: Runs that were recorded as lost, by the recorded reason.
     losses: Counter[str] = field(default_factory=Counter)
@@ -79,7 +79,7 @@ class Verdict:
 
 def judge(evidence: Evidence) -> Verdict:
     """Return every discrepancy, and the figures."""
-    findings = [*_of_the_site(evidence), *_of_the_book(evidence)]
+    findings = [*_of_the_site(evidence), *_of_the_history(evidence)]
     hit = Hit(evidence.kills, evidence.records.values())
     known_names = {record.job.spec.name: job_id for job_id, record in evidence.records.items()}
     for name, traces in evidence.traces.items():
@@ -107,7 +107,7 @@ def judge(evidence: Evidence) -> Verdict:
         findings=tuple(findings),
         acknowledged=len(evidence.acks),
         unsure=len(evidence.unsure),
-        unsure_kept=sum(name in known_names for name in evidence.unsure),
+        unsure_found=sum(name in known_names for name in evidence.unsure),
         runs=runs,
         losses=losses,
         again=again,
@@ -135,7 +135,7 @@ def _of_the_site(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(Fault.OTHER, None, surprise)
 
 
-def _of_the_book(evidence: Evidence) -> Iterator[Finding]:
+def _of_the_history(evidence: Evidence) -> Iterator[Finding]:
     for job_id, ack in evidence.acks.items():
         record = evidence.records.get(job_id)
         if record is None:

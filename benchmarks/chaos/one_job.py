@@ -91,7 +91,7 @@ def _of_the_story(record: Record, story: Sequence[Event]) -> Found:
         tokens = Counter(event.fields.get("token") for event in story if event.act is act)
         for token, count in tokens.items():
             if count > 1:
-                yield Fault.WRONG, f"{act} of run {token} is told {count} times"
+                yield Fault.WRONG, f"{act} of run {token} is recorded {count} times"
 
 
 def _of_the_runs(record: Record) -> Found:

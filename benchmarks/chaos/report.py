@@ -14,7 +14,7 @@ from benchmarks.chaos.one_job import Fault
 from benchmarks.chaos.plan import Breaks
 from gpuqueue.model.event import Act, Event
 
-_BOOK = frozenset({Breaks.RECORDER_KILL, Breaks.DATABASE})
+_HISTORY = frozenset({Breaks.RECORDER_KILL, Breaks.DATABASE})
 _RUN = frozenset({Breaks.SHIM_KILL, Breaks.JOB_KILL})
 #: The acts that end a run. A shim killed before its job began causes only a release of the claim.
 _ENDS = frozenset({Act.FINISH, Act.LOSE, Act.RELEASE_CLAIM})
@@ -43,7 +43,7 @@ class Signs:
     def after(self, kill: Kill) -> float | None:
         """Return how long after a kill its sign of recovery came, in seconds; None if none came."""
         breaks = kill.plan.breaks
-        if breaks in _BOOK:
+        if breaks in _HISTORY:
             place = bisect_right(self.moves, kill.at)
             return self.moves[place] - kill.at if place < len(self.moves) else None
         token = next(iter(kill.shims | kill.jobs), None) if breaks in _RUN else None
@@ -76,7 +76,7 @@ def recoveries(kills: Sequence[Kill], signs: Signs) -> dict[Breaks, list[float |
 def table(verdict: Verdict, evidence: Evidence, recovered: dict[Breaks, list[float | None]]) -> Iterator[str]:
     """Yield the lines of the result."""
     yield f"{'jobs acknowledged':34} {verdict.acknowledged:6}"
-    yield f"{'  submits that ended in an error':34} {verdict.unsure:6}   {verdict.unsure_kept} had come through"
+    yield f"{'  submits that ended in an error':34} {verdict.unsure:6}   {verdict.unsure_found} had come through"
     yield f"{'runs':34} {verdict.runs:6}"
     for cause, count in sorted(verdict.losses.items()):
         yield f"{'  lost':34} {count:6}   {cause}"
@@ -110,7 +110,7 @@ def story(finding: Finding, evidence: Evidence) -> Iterator[str]:
     ack = evidence.acks.get(job_id)
     if ack is not None:
         yield f"  asked   {ack.plan}"
-        yield f"  told    {ack.at:.3f} id {ack.job_id}"
+        yield f"  printed {ack.at:.3f} id {ack.job_id}"
     record = evidence.records.get(job_id)
     events = evidence.stories.get(job_id, ())
     for event in events:
@@ -136,7 +136,7 @@ def as_plain(verdict: Verdict, kills: Sequence[Kill], recovered: dict[Breaks, li
     return {
         "acknowledged": verdict.acknowledged,
         "unsure": verdict.unsure,
-        "unsure_kept": verdict.unsure_kept,
+        "unsure_found": verdict.unsure_found,
         "runs": verdict.runs,
         "losses": dict(verdict.losses),
         "again": verdict.again,

@@ -68,12 +68,12 @@ class Traffic:
         self._site = site
         self._left = iter(plans)
         self._waiting = 0
-        self._looked_s = 0.0
+        self._polled_s = 0.0
         self._due: list[tuple[float, int]] = []
         self._stopping = threading.Event()
         self._submitters = [threading.Thread(target=self._submit_all, daemon=True) for _ in range(SUBMITTERS)]
         self._others = [
-            threading.Thread(target=each, daemon=True) for each in (self._look, self._cancel, self._release)
+            threading.Thread(target=each, daemon=True) for each in (self._poll, self._cancel, self._release)
         ]
 
     def start(self) -> None:
@@ -113,7 +113,7 @@ class Traffic:
     def _enough(self) -> bool:
         """Return whether enough jobs wait; without a fresh reading of the backlog, return False."""
         most = LEAST_BACKLOG if self._behind() else BACKLOG
-        return self._waiting >= most and time.monotonic() - self._looked_s < FRESH_S
+        return self._waiting >= most and time.monotonic() - self._polled_s < FRESH_S
 
     def _submit(self, client: Client, plan: JobPlan) -> None:
         """Submit until it is acknowledged, each time under a new name: an earlier submit may have succeeded."""
@@ -150,12 +150,12 @@ class Traffic:
 
     # ---- the others ----------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         with self._client() as client:
             while not self._stopping.wait(PAUSE_S):
                 try:
                     self._waiting, _ = client.queue.jobs.counts()
-                    self._looked_s = time.monotonic()
+                    self._polled_s = time.monotonic()
                 except Unreachable:
                     self._waiting = 0  # submitters do not wait for the store to be up
 

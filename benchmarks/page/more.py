@@ -10,7 +10,7 @@ from benchmarks.page.memory import REPORTED, how_counted
 from gpuqueue.cli.main import COMMANDS
 
 NOTHING = "Not measured in this run."
-CASES = ("best", "typical", "smallest", "nothing", "kept", "worst", "rewritten")
+CASES = ("best", "typical", "smallest", "nothing", "reserved", "worst", "rewritten")
 #: What a process does meanwhile -> the start of its figures' names.
 PROCESSES = {
     "worker, nothing to do": "worker.idle",
@@ -20,10 +20,10 @@ PROCESSES = {
 }
 SAMPLERS = {
     "sampler of one device, no job": "sampler.0-runs.idle",
-    "sampler, one job, one look a second": "sampler.1-runs.settled",
-    "sampler, one job, ten looks a second": "sampler.1-runs.young",
-    "sampler, eight jobs, one look a second": "sampler.8-runs.settled",
-    "sampler, eight jobs, ten looks a second": "sampler.8-runs.young",
+    "sampler, one job, one sample a second": "sampler.1-runs.settled",
+    "sampler, one job, ten samples a second": "sampler.1-runs.young",
+    "sampler, eight jobs, one sample a second": "sampler.8-runs.settled",
+    "sampler, eight jobs, ten samples a second": "sampler.8-runs.young",
 }
 
 
@@ -34,7 +34,7 @@ def claims(report: Report) -> str:
 
 
 def _claim_lines(report: Report) -> Iterator[Sequence[str]]:
-    for group, said in (("claim", ""), ("claim-libc", ", the C library's allocator")):
+    for group, output in (("claim", ""), ("claim-libc", ", the C library's allocator")):
         for size in sorted(
             {int(each.name.split(".")[1]) for each in report.figures if each.name.startswith(f"{group}.")}
         ):
@@ -42,8 +42,8 @@ def _claim_lines(report: Report) -> Iterator[Sequence[str]]:
                 ", ".join(reported(report.get(f"{group}.{size}.{case}.{share}")) for share in ("p50", "p99"))
                 for case in CASES
             ]
-            looks = [f"queue.{size}.process", f"queue.{size}.page"] if group == "claim" else ["", ""]
-            yield f"{size:_}".replace("_", " ") + said, *cases, *(reported(report.get(look)) for look in looks)
+            reads = [f"queue.{size}.process", f"queue.{size}.page"] if group == "claim" else ["", ""]
+            yield f"{size:_}".replace("_", " ") + output, *cases, *(reported(report.get(each)) for each in reads)
 
 
 def commands(report: Report) -> str:
@@ -63,18 +63,18 @@ def _command_lines(report: Report) -> Iterator[Sequence[str]]:
 
 def shares(report: Report) -> str:
     """Return the table of the memory and CPU shares of workers and samplers."""
-    told_all = table(("", "memory", "of one core"), _share_lines(report))
-    return told_all if told_all == NOTHING else f"{told_all}\n\n{REPORTED[how_counted(report)]}"
+    all_shown = table(("", "memory", "of one core"), _share_lines(report))
+    return all_shown if all_shown == NOTHING else f"{all_shown}\n\n{REPORTED[how_counted(report)]}"
 
 
 def _share_lines(report: Report) -> Iterator[Sequence[str]]:
-    for said, name in PROCESSES.items():
+    for output, name in PROCESSES.items():
         found = [report.get(f"{name}.{what}") for what in ("memory", "cpu")]
         if any(found):
-            yield said, *map(reported, found)
-    for said, name in SAMPLERS.items():
+            yield output, *map(reported, found)
+    for output, name in SAMPLERS.items():
         if (share := report.get(name)) is not None:
-            yield said, "-", reported(share)
+            yield output, "-", reported(share)
 
 
 def reported(figure: Figure | None) -> str:

@@ -17,10 +17,10 @@ NAMED = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """A figure that was measured elsewhere: *said* is its text, *value* its best in our figure's unit."""
+    """A figure that was measured elsewhere: *shown* is its text, *value* its best in our figure's unit."""
 
     name: str
-    said: str
+    shown: str
     value: float
 
 
@@ -43,7 +43,7 @@ class Others:
         here = self._of_run(report)
         names = [_peer(each) for each in here]
         reported = [f"{_peer(each)} {amount(each.value, each.unit)}" for each in here[:NAMED]]
-        known = ", ".join(f"{each.name} {each.said}" for each in self.known if each.name not in names)
+        known = ", ".join(f"{each.name} {each.shown}" for each in self.known if each.name not in names)
         return "<br>".join([*reported, *([f"{NOT_OF_THIS_RUN}: {known}"] if known else [])]) or "none is known"
 
     def beside(self, report: Report) -> tuple[str, bool]:
@@ -63,12 +63,12 @@ class Others:
         if here and _best_first(everyone, unit)[0] is here[0]:
             mine, best = ours[0], here[0]
             whose = f"{_peer(best)}, {amount(best.value, unit)} beside our {amount(mine.value, unit)} in this run"
-            return _standing(_behind(mine.value, best.value, unit), whose)
+            return _rank(_behind(mine.value, best.value, unit), whose)
         # The statement then also holds for the peers that were measured beside our lesser figure.
         mine, least = _best_first(ours, unit)[-1], _best_first(known, unit)[0]
         beside = f", beside our {amount(mine.value, unit)} in the table of others" if mine.name != self.ours else ""
         whose = f"{least.name}, {amount(least.value, unit)}: {NOT_OF_THIS_RUN}{beside}"
-        return _standing(_behind(mine.value, least.value, unit), whose)
+        return _rank(_behind(mine.value, least.value, unit), whose)
 
     def _of_run(self, report: Report) -> list[Figure]:
         """Return the run's figures of other queues, the best first."""
@@ -80,7 +80,7 @@ class Others:
         return _best_first([each for each in found if _peer(each) != "gpuqueue"], found[0].unit if found else "")
 
 
-def _standing(behind: float, whose: str) -> tuple[str, bool]:
+def _rank(behind: float, whose: str) -> tuple[str, bool]:
     """Return in words how many times we are *behind* the best, and whether we are."""
     if behind <= 1:
         return f", ahead of the best ({whose})", False

@@ -54,7 +54,7 @@ def _claim(report: Report) -> Row:
         )
         + " ([the store's allocator](#the-stores-allocator)). What remains with it are those instructions, more than "
         "half of them in some 30 commands, and the misses of a cache that is smaller than the queue; and for `p99` the "
-        "garbage that the server collects within every fiftieth call. How fast the machine was tells the floor of the "
+        "garbage that the server collects within every fiftieth call. How fast the machine was shows the floor of the "
         "same run: from 18 to 43 us on one machine on different days; of that floor the typical p50 is 5 to 6.5 "
         "times. It would take fewer commands, as one order of the users for all priorities instead of one for each.",
     )
@@ -90,13 +90,13 @@ def _granted(report: Report) -> Row:
         what=f"submit → {seen}",
         others=Others(
             ours="latency.idle.granted.p50",
-            known=(Known(name="celery", said="4 to 5 ms (not durable)", value=4),),
+            known=(Known(name="celery", shown="4 to 5 ms (not durable)", value=4),),
         ),
         aim="p50 ≤ 10 ms",
         aims=(Aim(figure="latency.idle.granted.p50", bound=10),),
-        why_not="The store has submit and claim on the disk before it answers, and in between the worker hears the "
-        "bell, makes its run directory and looks at the card. To go below would take a claim that is also the start, "
-        "without the last look.",
+        why_not="The store has submit and claim on the disk before it answers, and meanwhile the worker gets the "
+        "message, makes its run directory and samples the card. A faster way: a claim that is also the start, without "
+        "the last sample.",
     )
 
 
@@ -121,10 +121,10 @@ _SUBMIT = Row(
         ours="command.submit.process",
         measured="submit",
         known=(
-            Known(name="task-spooler", said="2 ms (C)", value=2),
-            Known(name="slurm", said="5 ms (C)", value=5),
-            Known(name="gflow", said="20 ms (Rust)", value=20),
-            Known(name="rq", said="188 ms", value=188),
+            Known(name="task-spooler", shown="2 ms (C)", value=2),
+            Known(name="slurm", shown="5 ms (C)", value=5),
+            Known(name="gflow", shown="20 ms (Rust)", value=20),
+            Known(name="rq", shown="188 ms", value=188),
         ),
     ),
     aim='≤ 60 ms, ≤ 2 times `python -c "import click"`',
@@ -143,11 +143,11 @@ _CORRIDOR = (
             ours="latency.idle.start.p50",
             measured="start",
             known=(
-                Known(name="task-spooler", said="2 ms (nothing on the disk)", value=2),
-                Known(name="HyperQueue", said="12 ms", value=12),
-                Known(name="rq", said="19 ms", value=19),
-                Known(name="gflow", said="64 ms", value=64),
-                Known(name="slurm", said="970 to 2970 ms", value=970),
+                Known(name="task-spooler", shown="2 ms (nothing on the disk)", value=2),
+                Known(name="HyperQueue", shown="12 ms", value=12),
+                Known(name="rq", shown="19 ms", value=19),
+                Known(name="gflow", shown="64 ms", value=64),
+                Known(name="slurm", shown="970 to 2970 ms", value=970),
             ),
         ),
         aim="p50 ≤ 30 ms",
@@ -185,7 +185,7 @@ _CORRIDOR = (
         aim="p50 ≤ 50 ms",
         aims=(Aim(figure="latency.idle.recorded.p50", bound=50), Aim(figure="latency.idle.recorded.p99", bound=500)),
         why_not="The job itself, the shim's word to the worker, one script and one commit: the commit waits for the "
-        "disk. It would take a recorder that does not wait for it, and then an end could be told and be gone.",
+        "disk. It would take a recorder that does not wait for it, and then a reported end could be lost.",
     ),
     Row(
         what="trivial jobs a second, each through a shim, recorded",
@@ -193,18 +193,18 @@ _CORRIDOR = (
             ours="throughput.jobs",
             measured="jobs",
             known=(
-                Known(name="task-spooler", said="800", value=800),
-                Known(name="celery", said="500 to 600", value=600),
-                Known(name="HyperQueue", said="300 to 500", value=500),
-                Known(name="rq", said="75 to 360", value=360),
-                Known(name="gflow", said="6", value=6),
-                Known(name="slurm", said="4", value=4),
+                Known(name="task-spooler", shown="800", value=800),
+                Known(name="celery", shown="500 to 600", value=600),
+                Known(name="HyperQueue", shown="300 to 500", value=500),
+                Known(name="rq", shown="75 to 360", value=360),
+                Known(name="gflow", shown="6", value=6),
+                Known(name="slurm", shown="4", value=4),
             ),
         ),
         aim="≥ 100 jobs/s",
         aims=(Aim(figure="throughput.jobs", bound=100),),
         why_not="The processors bound it. Of what a job takes, two fifths are the worker's (directories and files of "
-        "the run, one look at the device, three scripts, Celery), a third is the shim's with the job's own process, "
+        "the run, one sample of the device, three scripts, Celery), a third is the shim's with the job's own process, "
         "mostly pages that two forks of a Python copy, and the rest is the recorder's, the store's and the "
         "submitter's. Those that are ahead run a function in a worker that is there already, or are in C and keep "
         "nothing on the disk; nobody owns the job when that worker is gone (the table of others). It would take shims "
@@ -225,8 +225,8 @@ _AROUND = (
         others=Others(
             ours="submit.array.10000.process",
             known=(
-                Known(name="slurm", said="6 ms (C)", value=6),
-                Known(name="HyperQueue", said="70 ms (Rust)", value=70),
+                Known(name="slurm", shown="6 ms (C)", value=6),
+                Known(name="HyperQueue", shown="70 ms (Rust)", value=70),
             ),
         ),
         aim="≤ 50 ms",
@@ -245,9 +245,9 @@ _AROUND = (
             ours="submit.client",
             measured="submits",
             known=(
-                Known(name="huey", said="1500 (not durable)", value=1500),
-                Known(name="rq", said="900 (not durable)", value=900),
-                Known(name="celery", said="600 to 700 (not durable)", value=700),
+                Known(name="huey", shown="1500 (not durable)", value=1500),
+                Known(name="rq", shown="900 (not durable)", value=900),
+                Known(name="celery", shown="600 to 700 (not durable)", value=700),
             ),
         ),
         aim="≤ 3 times a durable SET; pipelined ≤ 5 times",
@@ -278,8 +278,8 @@ _AROUND = (
             Aim(figure="recording.sqlite.batch500", bound=5000),
             Aim(figure="recording.postgresql.batch500", bound=3000),
         ),
-        why_not="A job is seven rows in four tables with keys and checks, and the floor has neither; and what was told "
-        "of it is read field by field, since anybody may have told it. No site starts as many jobs a second: the "
+        why_not="A job is seven rows in four tables with keys and checks, and the floor has neither; and its events "
+        "are read field by field, since they may be damaged. No site starts as many jobs a second: the "
         "recorder is never what one waits for.",
     ),
 )

@@ -115,7 +115,7 @@ def _run(report: Report) -> str:
     )
 
 
-def _listed(report: Report, chosen: Callable[[Figure], bool], said: str) -> str:
+def _listed(report: Report, chosen: Callable[[Figure], bool], output: str) -> str:
     """Return a sentence with the groups of the *chosen* figures, and how many of each group are chosen."""
     groups = Counter(_group(each) for each in report.figures)
     found = Counter(_group(each) for each in report.figures if chosen(each))
@@ -123,7 +123,7 @@ def _listed(report: Report, chosen: Callable[[Figure], bool], said: str) -> str:
         f"`{name}.…`" if count == groups[name] else f"{count} of {groups[name]} of `{name}.…`"
         for name, count in found.items()
     )
-    return f"\n\n{said}: {', '.join(names)} (in the JSON)." if found else ""
+    return f"\n\n{output}: {', '.join(names)} (in the JSON)." if found else ""
 
 
 def _is_one_pass(figure: Figure) -> bool:
@@ -146,12 +146,12 @@ def _table(report: Report) -> tuple[str, list[str]]:
                 )
             missed.append(f"{row.what}: not what is aimed at, or behind the best of others")
             reasons.append(f"- **{row.what}**: {row.why_not}")
-    said = (
+    output = (
         ["", "What misses its aim or is behind the best of others: why, and what it would take.", "", *reasons]
         if reasons
         else []
     )
-    return "\n".join([*lines, *said]), missed
+    return "\n".join([*lines, *output]), missed
 
 
 def _peers(report: Report) -> str:
@@ -166,10 +166,10 @@ def _peers(report: Report) -> str:
     absent = {each.name: each.why for each in report.absent}
     for name in names:
         figures = [report.get(f"peers.{name}.{what}") for what in REPORTED]
-        said = [reported(each) for each in figures]
+        output = [reported(each) for each in figures]
         if not any(figures):
-            said[0] = absent.pop(f"peers.{name}", said[0])
-        lines.append(cells([name, *said]))
+            output[0] = absent.pop(f"peers.{name}", output[0])
+        lines.append(cells([name, *output]))
     # For peers with some figures: why the rest is missing.
     reasons = [f"- {name.removeprefix('peers.')}: {why}" for name, why in absent.items() if name.startswith("peers.")]
     return "\n".join([*lines, *([""] if reasons else []), *reasons])

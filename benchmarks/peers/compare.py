@@ -147,16 +147,16 @@ def _submit(peer: Peer, rounds: int) -> Figure | Absent:
 
 
 def _quiet(words: Sequence[str], peer: Peer) -> None:
-    with tempfile.TemporaryFile() as said:  # no pipe: a background process of a submit would hold it open
+    with tempfile.TemporaryFile() as output:  # no pipe: a background process of a submit would hold it open
         nobody = subprocess.DEVNULL
         environ = dict(peer.environ)
         with patient(
-            words, patience_s=PATIENCE_S, env=environ, cwd=ROOT, stdin=nobody, stdout=nobody, stderr=said
+            words, patience_s=PATIENCE_S, env=environ, cwd=ROOT, stdin=nobody, stdout=nobody, stderr=output
         ) as process:
             code = process.wait()
-        said.seek(0)
+        output.seek(0)
         if code:
-            raise RuntimeError(f"{words[0]} ended with {code}: {said.readline().decode(errors='replace').strip()}")
+            raise RuntimeError(f"{words[0]} ended with {code}: {output.readline().decode(errors='replace').strip()}")
 
 
 def _kill(peer: Peer, submitter: Submitter, place: Path) -> Measured:

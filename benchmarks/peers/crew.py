@@ -58,14 +58,14 @@ class Crew:
             TimeoutError: it did not come up.
         """
 
-        def looked() -> object:
+        def answered() -> object:
             for number, process in self._running.items():
                 if process.poll() is not None:
                     command = self._commands[number]
                     raise RuntimeError(f"{command[0]} ended with {process.returncode}: {_last(self._log(command))}")
             return is_up()
 
-        until(looked, what, timeout_s=PATIENCE_S, every_s=0.1)
+        until(answered, what, timeout_s=PATIENCE_S, every_s=0.1)
 
     def mains(self) -> list[psutil.Process]:
         """Return the main process of each."""

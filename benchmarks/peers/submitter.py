@@ -64,8 +64,8 @@ def to_gflow() -> tuple[Submit, Cancel]:
     """Return functions that submit to gflow and cancel there, by commands, as gflow has no library."""
 
     def submit(words: list[str]) -> str:
-        said = _reported("gbatch", *words)  # Submitted batch job 12 (name)
-        return said.split()[3]
+        printed = _reported("gbatch", *words)  # Submitted batch job 12 (name)
+        return printed.split()[3]
 
     return submit, lambda job_id: _reported("gcancel", job_id)
 
@@ -127,10 +127,10 @@ def _reported(name: str, *words: str) -> str:
     program = shutil.which(name) or name
     pipe = subprocess.PIPE
     with patient([program, *words], patience_s=PATIENCE_S, stdout=pipe, stderr=pipe) as process:
-        said, complaint = process.communicate()
+        printed, complaint = process.communicate()
     if process.returncode:
         raise RuntimeError(f"{name} ended with {process.returncode}: {complaint.strip()}")
-    return said.strip()
+    return printed.strip()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
     .venv/bin/python docs/pictures/charts.py [DIRECTORY]
 
-It fills a book of its own with two weeks of jobs on four cards, the same each time. `gpuqueue stats --plot` draws them:
+It fills a history with two weeks of jobs on four cards, the same each time. `gpuqueue stats --plot` draws them:
 stats.png. memory.png is what `gpuqueue show --plot` draws of one of the jobs, without the command: that asks the store
 as well, and here is none.
 """
@@ -76,7 +76,7 @@ class Card:
 
 
 def main(target: Path) -> int:
-    """Fill a book and draw into *target*."""
+    """Fill a history and draw into *target*."""
     place = Path(mkdtemp(prefix="gpuqueue-charts-"))
     ours = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
     environ = {**ours, "GPUQUEUE_STATE_DIR": str(place), "TZ": "UTC"}
@@ -104,7 +104,7 @@ def draw_memory(database: HistoryDatabase, job_id: int, path: Path) -> None:
 
 
 def fill(outbox: Outbox, chance: random.Random) -> int:
-    """Tell of all jobs, have the history write them down; return the id of one that is worth drawing."""
+    """Report all jobs to the history; return the id of one with an interesting chart."""
     cards = [Card(index) for index in range(4)]
     chosen, most_s = 1, 0.0
     for job_id, (at, person) in enumerate(arrivals(chance), start=1):
@@ -149,7 +149,7 @@ def report(
     where: tuple[int, Card],
     chance: random.Random,
 ) -> bool:
-    """Tell of one job from its submission to its end; return whether it failed."""
+    """Report one job from its submission to its end; return whether it failed."""
     (at, start, took), (asked, card) = times, where
     peak = int(asked * min(0.99, chance.gauss(person.used, 0.06)))
     kind = chance.random()

@@ -4,7 +4,7 @@
     .venv/bin/python docs/pictures/record.py [DIRECTORY]
 
 It starts a queue with two simulated devices in a temporary directory, types the steps of tests/support/walk.py, which
-the acceptance tests type too, and writes first-look.svg, a film, and top.svg, the screen of `gpuqueue top`. Only the
+the acceptance tests type too, and writes first-steps.svg, a film, and top.svg, the screen of `gpuqueue top`. Only the
 account's name and the path of the directory are replaced. tests/acceptance/test_pictures.py fails when the pictures
 show an old table.
 """
@@ -29,7 +29,7 @@ from svg import Cell, Frame, film, still  # noqa: E402 - as above
 from walk import Shell, walk  # noqa: E402 - as above
 
 BIN = Path(sys.executable).parent
-#: The rows hold all steps up to `why`, so that the picture without animation tells the whole story.
+#: The rows hold all steps up to `why`, so that the picture without animation shows the whole story.
 COLUMNS, ROWS = 96, 28
 #: Steps of the walk that are shown, and for how many seconds.
 SHOWN = {"up": 5.0, "submit": 3.5, "queue": 4.5, "why": 6.0, "top": 6.0, "logs": 4.0, "history": 7.0}
@@ -64,7 +64,7 @@ def main(target: Path) -> int:
         shutil.rmtree(place, ignore_errors=True)
     shown = [(frames[halt], seconds) for halt, seconds in SHOWN.items()]
     title = "gpuqueue: three jobs on two devices, why the third waits, and what became of them"
-    write(target / "first-look.svg", film(shown, title, shown=list(SHOWN).index(STILL)))
+    write(target / "first-steps.svg", film(shown, title, shown=list(SHOWN).index(STILL)))
     write(target / "top.svg", still(shorter(frames["top"]), "gpuqueue top"))
     return 0
 

@@ -116,7 +116,7 @@ def options_table(rows: list[list[str]], command: from_code.Command) -> list[str
 def codes_table(rows: list[list[str]]) -> list[str]:
     """Return a row for each exit code."""
     words = {row[0].strip("`"): row[1] for row in rows}
-    return [f"| `{code}` | {words.get(str(code), said)} |" for code, said in from_code.exit_codes().items()]
+    return [f"| `{code}` | {words.get(str(code), text)} |" for code, text in from_code.exit_codes().items()]
 
 
 def job_fields_page(page: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpuqueue.model.job import Job, JobState, WaitReason
 
 
-def standing(job: Job, members: Iterable[JobState]) -> Job:
+def displayed(job: Job, members: Iterable[JobState]) -> Job:
     """Return *job*, an array, with the state that follows from the states of its claimed *members*.
 
     The store records an array as running until its last member has ended. If no member is active, the array is

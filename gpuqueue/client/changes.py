@@ -56,10 +56,10 @@ def cancel(connection: Connection, job: int | str) -> Change:
     name = validation.job_name(job)
     done = _changed(connection, "cancel", name)
     if name.part is not None and not done.moved:
-        done = replace(done, state=_state_of_ended(connection, name), stood=True)
+        done = replace(done, state=_state_of_ended(connection, name), unchanged=True)
     if done.state.is_end and done.state is not JobState.CANCELLED:
         raise Refused(f"job {name} {_already(done.state)}: see gpuqueue show {name}")
-    already = done.state is JobState.CANCELLED and (done.stood or done.moved == 0)
+    already = done.state is JobState.CANCELLED and (done.unchanged or done.moved == 0)
     return Change(state=done.state, already=already, missed=_missed(connection, name, done))
 
 
@@ -78,7 +78,7 @@ def _state_of_ended(connection: Connection, name: JobName) -> JobState:
 
 
 def _all_cancelled(connection: Connection, name: JobName) -> bool:
-    """Return whether all members of a part were cancelled; False if the history lags too far to tell."""
+    """Return whether all members of a part were cancelled; False if the history lags too far to know."""
     from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - lazy import: most cancels need no history
 
     array = reads.array_of(connection, name.id)
@@ -100,9 +100,9 @@ def hold_or_release(connection: Connection, verb: str, job: int | str) -> Change
     name = validation.job_name(job)
     done = _changed(connection, verb, name)
     if not done.moved:
-        _must_stand(connection, verb, name, done)
+        _check_unchanged(connection, verb, name, done)
     state = done.state if not done.moved else JobState.HELD if verb == "hold" else JobState.QUEUED
-    return Change(state=state, already=done.stood, missed=_missed(connection, name, done))
+    return Change(state=state, already=done.unchanged, missed=_missed(connection, name, done))
 
 
 def move(connection: Connection, job: int | str, *, front: bool = True) -> JobState:
@@ -114,7 +114,7 @@ def move(connection: Connection, job: int | str, *, front: bool = True) -> JobSt
         return state
     known = reads.show(connection, job).job
     if known.state.is_end:
-        raise Refused(f"job {name} {known.state.said}: only a job that waits can be moved")
+        raise Refused(f"job {name} {known.state.in_words}: only a job that waits can be moved")
     raise BadRequest(f"{name} waits with its array, which goes in its own order: move all of {name.id}")
 
 
@@ -132,20 +132,20 @@ def _changed(connection: Connection, act: str, name: JobName) -> Changed:
         return done
     from gpuqueue.queue.changes import Changed  # noqa: PLC0415 - lazy import for startup time
 
-    return Changed(state=reads.show(connection, name.id).job.state, stood=True)
+    return Changed(state=reads.show(connection, name.id).job.state, unchanged=True)
 
 
 def _missed(connection: Connection, name: JobName, done: Changed) -> tuple[tuple[JobState | Elsewhere, Indexes], ...]:
     """Return the members of *name* that were not changed, if others were, by state."""
     if not done.moved:
         return ()
-    stands: dict[JobState | Elsewhere, list[int]] = {}
+    by_state: dict[JobState | Elsewhere, list[int]] = {}
     for index, state in done.others.items():
-        stands.setdefault(state, []).append(index)
+        by_state.setdefault(state, []).append(index)
     named = set(name.part) if name.part is not None else set()
     for index, place in _elsewhere(connection, name, named - set(done.others) - (done.reached or set())):
-        stands.setdefault(place, []).append(index)
-    return tuple((where, Indexes.of(indexes)) for where, indexes in stands.items())
+        by_state.setdefault(place, []).append(index)
+    return tuple((where, Indexes.of(indexes)) for where, indexes in by_state.items())
 
 
 def _elsewhere(connection: Connection, name: JobName, unknown: Collection[int]) -> Iterator[tuple[int, Elsewhere]]:
@@ -164,7 +164,7 @@ def _elsewhere(connection: Connection, name: JobName, unknown: Collection[int]) 
                 yield index, Elsewhere.OVER if index in members else Elsewhere.NO_MEMBER
 
 
-def _must_stand(connection: Connection, verb: str, name: JobName, done: Changed) -> None:
+def _check_unchanged(connection: Connection, verb: str, name: JobName, done: Changed) -> None:
     """Check that a job that did not change is in the wanted state.
 
     Raises:
@@ -178,4 +178,4 @@ def _must_stand(connection: Connection, verb: str, name: JobName, done: Changed)
         what = "is held" if verb == "release" else "waits"
         raise Refused(f"nothing of {name} {what}: there is nothing to {verb}, see gpuqueue show {name.id}")
     state = reads.get(connection, str(name)).state if name.member else done.state
-    raise Refused(f"job {name} {state.said}: there is nothing to {verb}, see gpuqueue show {name}")
+    raise Refused(f"job {name} {state.in_words}: there is nothing to {verb}, see gpuqueue show {name}")

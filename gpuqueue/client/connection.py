@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
     from gpuqueue.model.run import Record
     from gpuqueue.queue.jobqueue import JobQueue
-    from gpuqueue.queue.wakeup import Doorbell
+    from gpuqueue.queue.wakeup import Subscriber
 
 
 class Connection:
@@ -52,13 +52,13 @@ class Connection:
                 return sqlite_reader.record(self.settings.database_url, job_id)
         return self.database.get(job_id)
 
-    def ends(self) -> Doorbell:
+    def ends(self) -> Subscriber:
         """Return a subscription to the ends of jobs, to be used as a context manager."""
         from gpuqueue.queue import keys  # noqa: PLC0415 - lazy import for startup time
         from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - lazy import for startup time
-        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - lazy import for startup time
+        from gpuqueue.queue.wakeup import Subscriber  # noqa: PLC0415 - lazy import for startup time
 
-        return Doorbell(self.settings.redis_url, keys.END, by=connect_at_once)
+        return Subscriber(self.settings.redis_url, keys.END, by=connect_at_once)
 
     @property
     def account(self) -> Account:

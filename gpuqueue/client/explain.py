@@ -28,10 +28,10 @@ def why(connection: Connection, job: int | str) -> Why:
     if explanation is None and asked.member is not None and not asked.state.is_end:
         explanation = _with_its_array(connection, asked.member)
     if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
-        return Why(job=asked, making_place=explanation.making_place if explanation is not None else None)
+        return Why(job=asked, preemption=explanation.preemption if explanation is not None else None)
     devices = {status.device.uuid: status for status in connection.queue.devices.all()}
     named = named_by(explanation) | {each.job_id for each in asked.awaits}
-    named |= {status.kept.job_id for status in devices.values() if status.kept is not None}
+    named |= {status.reservation.job_id for status in devices.values() if status.reservation is not None}
     others = {each: other for each in named if (other := _seen(connection, each)) is not None}
     usual, outlived = _usual(connection, _unlimited(explanation, others))
     settings = connection.settings

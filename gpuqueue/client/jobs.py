@@ -17,7 +17,7 @@ from gpuqueue.model.job import Job, JobSpec, JobState
 if TYPE_CHECKING:
     from gpuqueue.client import changes, edit, explain, marks, notifications, reads, retry, selection, submit, wait
     from gpuqueue.client.changes import Change
-    from gpuqueue.client.selection import Chosen, Stand, Which
+    from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
     from gpuqueue.errors import Unreachable
     from gpuqueue.model import job_edit, job_request
@@ -151,7 +151,7 @@ class Jobs:
         *,
         user: str | None = None,
         name: str | None = None,
-        stand: Stand | str | None = None,
+        state: StateFilter | str | None = None,
         tag: str | None = None,
     ) -> Sequence[Chosen]:
         """Return the jobs that have not ended and match all criteria.
@@ -159,12 +159,12 @@ class Jobs:
         Args:
             user: The submitting account. By default this account.
             name: The whole name, or a pattern such as ``"train*"``.
-            stand: ``"waiting"``, ``"running"``, ``"queued"`` or ``"held"``. Of an array only the members in this state
+            state: ``"waiting"``, ``"running"``, ``"queued"`` or ``"held"``. Of an array only the members in this state
                 are selected.
             tag: One of the job's tags.
 
         """
-        return selection.choose(self._connection, user=user, name=name, stand=stand, tag=tag)
+        return selection.choose(self._connection, user=user, name=name, state=state, tag=tag)
 
     def named(self, word: str, *, which: Which | str = "waits or runs") -> Sequence[str]:
         """Return the names of the jobs that *word* means, in order of their ids.

@@ -92,7 +92,7 @@ class Logs:
             path = self._current_log(job.id) if logs is None else _path(logs.get(job.id))
             names = LOGS[::-1] if job.spec.separate_stderr else LOGS[:1]  # tqdm draws its bars on standard error
             ends = (last_bytes(path.with_name(name), TAIL_BYTES) for name in names) if path is not None else ()
-            progress = next((said for said in map(progress_in, ends) if said is not None), None)
+            progress = next((each for each in map(progress_in, ends) if each is not None), None)
             if progress is not None:
                 found[job.id] = progress
         return found
@@ -129,11 +129,11 @@ class Logs:
             Refused: the job is an array, its log is on another host, or it ended without a run.
 
         """
-        tail, patience, look = tail or LogTail(), Patience(away), seen or _ignored
+        tail, patience, on_seen = tail or LogTail(), Patience(away), seen or _ignored
 
         def there(seen_so: Job) -> None:
             patience.answered()
-            look(seen_so)
+            on_seen(seen_so)
 
         notification = HeldMessage(held)
         while True:
@@ -162,7 +162,7 @@ class Logs:
                 ended = job.state.is_end  # read before the log, so that no output written before the end is missed
                 if ended:
                     recorded(self._connection, job)  # wait briefly for the history, which has the log's path
-                notification.look(job)
+                notification.update(job)
                 seen(job)
                 if job.spec.array is not None:
                     self._log_path_of(runs.Record(job=job))  # raises: an array has no log

@@ -43,4 +43,6 @@ def _mark(connection: Connection, job: int | str, mark: Mark) -> None:
     if recorded is None:
         raise BadRequest(f"{name} has no story of its own yet: say it of all of {name.id}")
     if not connection.queue.jobs.mark(job_id, mark, by=connection.user, ended=recorded.job):
-        raise Refused(f"job {name} {known.state.said} in the history, and the queue does not know it: try again later")
+        raise Refused(
+            f"job {name} {known.state.in_words} in the history, and the queue does not know it: try again later"
+        )

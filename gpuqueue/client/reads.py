@@ -106,7 +106,7 @@ def by_its_members(connection: Connection, job: Job) -> Job:
     """Return a running array with the state that follows from its members, and any other job unchanged."""
     if job.tally is None or job.state is not JobState.RUNNING:
         return job
-    return array_state.standing(job, connection.queue.jobs.members(job.id))
+    return array_state.displayed(job, connection.queue.jobs.members(job.id))
 
 
 def _member(connection: Connection, member: Member) -> Record:
@@ -226,7 +226,7 @@ def listing(connection: Connection, *, user: str | None = None, limit: int | Non
             logs={**first.logs, **each.logs},
             devices={**first.devices, **each.devices},
         )
-    return replace(first, jobs=tuple(_standing(found[:most])), after=None)
+    return replace(first, jobs=tuple(_with_states(found[:most])), after=None)
 
 
 def _wanted(page: Listing, user: str | None) -> list[Job]:
@@ -257,7 +257,7 @@ def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
     return {each: state is JobState.SUCCEEDED for each, state in states.items()}
 
 
-def _standing(jobs: Sequence[Job]) -> Iterator[Job]:
+def _with_states(jobs: Sequence[Job]) -> Iterator[Job]:
     """Yield *jobs*, with each array's state derived from its members if all claimed members are in *jobs*."""
     members: dict[int, list[JobState]] = {}
     for job in jobs:
@@ -270,4 +270,4 @@ def _standing(jobs: Sequence[Job]) -> Iterator[Job]:
             continue
         taken = len(array) - len(here.left) - len(here.held) - sum(here.ended.values())
         found = members.get(job.id, [])
-        yield array_state.standing(job, found) if len(found) == taken else job
+        yield array_state.displayed(job, found) if len(found) == taken else job

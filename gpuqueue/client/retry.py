@@ -17,7 +17,7 @@ from gpuqueue.model import validation
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job, JobSpec, JobState
-from gpuqueue.system.git_checkout import CheckoutLook
+from gpuqueue.system.git_checkout import CheckoutReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def spec_again(
         waits=Waits(dedupe=spec.waits.dedupe),
         retry_of=before.id,
         tags=before.tags,
-        git=CheckoutLook(Path(spec.cwd)).seen() if connection.settings.git and spec.git is not None else None,
+        git=CheckoutReader(Path(spec.cwd)).seen() if connection.settings.git and spec.git is not None else None,
         array=None if spec.array is None else _failed(connection, before, spec.array, name),
     )
 
@@ -71,8 +71,8 @@ def _argv(spec: JobSpec, name: JobName, args: Sequence[str] | None) -> tuple[str
         return spec.argv
     if spec.script is None:
         raise BadRequest(f"job {name} runs a command, not a script: submit it anew with its new arguments")
-    kept = 1 if spec.interpreter is None else 2
-    return (*spec.argv[:kept], *validation.words("args", args))
+    leading = 1 if spec.interpreter is None else 2
+    return (*spec.argv[:leading], *validation.words("args", args))
 
 
 def _must_be_over(job: Job, name: JobName) -> None:

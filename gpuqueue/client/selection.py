@@ -26,7 +26,7 @@ else:
 PAGE = 500
 
 
-class Stand(str, Enum):
+class StateFilter(str, Enum):
     """State by which jobs, or the members of arrays, are selected."""
 
     #: Queued or held.
@@ -134,13 +134,13 @@ def choose(
     *,
     user: str | None,
     name: str | None,
-    stand: Stand | str | None,
+    state: StateFilter | str | None,
     tag: str | None,
 ) -> list[Chosen]:
     """Return the jobs that have not ended and match all criteria."""
     whose = validation.text_or_none("user", user) or connection.account.name
     called = validation.text_or_none("name", name)
-    where = None if stand is None else validation.word("stand", stand, Stand)
+    where = None if state is None else validation.word("state", state, StateFilter)
     word = validation.text_or_none("tag", tag)
     jobs = [
         job
@@ -149,23 +149,23 @@ def choose(
     ]
     if where is None:
         return [Chosen(job.label, job) for job in _whole(jobs) if job.state is not JobState.CANCELLING]
-    return [Chosen(each, job) for job in jobs for each in _standing(job, where)]
+    return [Chosen(each, job) for job in jobs for each in _in_state(job, where)]
 
 
 def _whole(jobs: Iterable[Job]) -> list[Job]:
     """Return *jobs* without the members of arrays that are among them. A change to an array changes its members."""
-    kept = list(jobs)
-    arrays = {job.id for job in kept if job.tally is not None or job.spec.array is not None}
-    return [job for job in kept if job.member is None or job.member.array_id not in arrays]
+    found = list(jobs)
+    arrays = {job.id for job in found if job.tally is not None or job.spec.array is not None}
+    return [job for job in found if job.member is None or job.member.array_id not in arrays]
 
 
-def _standing(job: Job, where: Stand) -> Iterator[str]:
+def _in_state(job: Job, where: StateFilter) -> Iterator[str]:
     """Yield the name of *job* if its state matches *where*; of an array, the names of the matching parts."""
     states = {
-        Stand.WAITING: {JobState.QUEUED, JobState.HELD},
-        Stand.RUNNING: {JobState.STARTING, JobState.RUNNING},
-        Stand.QUEUED: {JobState.QUEUED},
-        Stand.HELD: {JobState.HELD},
+        StateFilter.WAITING: {JobState.QUEUED, JobState.HELD},
+        StateFilter.RUNNING: {JobState.STARTING, JobState.RUNNING},
+        StateFilter.QUEUED: {JobState.QUEUED},
+        StateFilter.HELD: {JobState.HELD},
     }[where]
     if job.tally is None:
         if job.state in states:

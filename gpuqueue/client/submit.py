@@ -18,7 +18,7 @@ from gpuqueue.model.tags import tags_of
 from gpuqueue.system.account import current_umask
 from gpuqueue.system.command_line import command_of, name_of, working_directory
 from gpuqueue.system.environment import travelling
-from gpuqueue.system.git_checkout import CheckoutLook
+from gpuqueue.system.git_checkout import CheckoutReader
 from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
     """
     settings = connection.settings
     directory = working_directory(validation.path_or_none("cwd", request.cwd))
-    checkout = CheckoutLook(directory) if (settings.git if request.git is None else request.git) else None
+    checkout = CheckoutReader(directory) if (settings.git if request.git is None else request.git) else None
     argv, script, interpreter = command_of(
         request.command if isinstance(request.command, str) else validation.words("command", request.command),
         validation.words("args", request.args),

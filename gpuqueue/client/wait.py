@@ -18,14 +18,14 @@ from gpuqueue.model.job import Job, JobState
 if TYPE_CHECKING:
     from gpuqueue.model import run as runs
     from gpuqueue.model.run import Record
-    from gpuqueue.queue.wakeup import Doorbell
+    from gpuqueue.queue.wakeup import Subscriber
 else:
     runs = later("gpuqueue.model.run")
 
 #: Longest interval between two polls for an end, in seconds. A wake-up message usually arrives earlier.
 POLL_S = 1.0
 #: Polling very many jobs is slow. The interval between two polls is at least this many times the poll's duration.
-LOOK_SHARE = 10
+POLL_SHARE = 10
 #: How long to wait for an ended job's record in the history, in seconds. After that, it is returned without its runs.
 RECORD_S = 5.0
 
@@ -46,21 +46,21 @@ def ends(
     patience = Patience(away)
     while ids:
         try:
-            for name, job in _looked_at(connection, ids, until=deadline):
+            for name, job in _polled(connection, ids, until=deadline):
                 patience.answered()
                 if job.state.is_end:
                     yield name, job
                 else:
-                    notifications[name].look(job)
+                    notifications[name].update(job)
         except ABSENCES as error:
             patience.bear(error)
         if ids and time.monotonic() >= deadline:
             raise WaitTimeout(_still_open(list(ids), timeout_s or 0.0))
 
 
-def _looked_at(connection: Connection, ids: dict[int | str, int], *, until: float) -> Iterator[tuple[int | str, Job]]:
+def _polled(connection: Connection, ids: dict[int | str, int], *, until: float) -> Iterator[tuple[int | str, Job]]:
     """Yield each job after each poll of it, until all have ended. An ended job is removed from *ids*."""
-    next_look = 0.0
+    next_poll = 0.0
     with connection.ends() as wakeups:
         ended: int | None = None  # the job whose end was announced; None: poll all
         while ids:
@@ -74,8 +74,8 @@ def _looked_at(connection: Connection, ids: dict[int | str, int], *, until: floa
             if now >= until:
                 return
             if ended is None:
-                next_look = now + max(POLL_S, LOOK_SHARE * (now - began))
-            ended = _announced(wakeups, ids.values(), until=min(next_look, until)) if ids else None
+                next_poll = now + max(POLL_S, POLL_SHARE * (now - began))
+            ended = _announced(wakeups, ids.values(), until=min(next_poll, until)) if ids else None
 
 
 def watch(connection: Connection, job: int | str, *, away: Callable[[Unreachable], None] | None) -> Iterator[Job]:
@@ -125,7 +125,7 @@ def recorded(connection: Connection, job: Job) -> Record:
         return runs.Record(job=job)
 
 
-def _announced(wakeups: Doorbell, ids: Collection[int], *, until: float) -> int | None:
+def _announced(wakeups: Subscriber, ids: Collection[int], *, until: float) -> int | None:
     """Return the id of a job of *ids* whose end is announced before *until*, else None."""
     while (left_s := until - time.monotonic()) > 0:
         wake = wakeups.wait(left_s)
@@ -147,7 +147,7 @@ class HeldMessage:
         self._report = report
         self._was_held = False
 
-    def look(self, job: Job) -> None:
+    def update(self, job: Job) -> None:
         """Record the job's state, and call *report* if the job became held since the last call."""
         is_held = job.state is JobState.HELD
         if is_held and not self._was_held and self._report is not None:

@@ -10,7 +10,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import Job, Priority
 
 if TYPE_CHECKING:
-    from gpuqueue.queue.explanation import Explanation, MakingPlace, Verdict
+    from gpuqueue.queue.explanation import Explanation, Preemption, Verdict
     from gpuqueue.queue.lease import DeviceStatus
 
 
@@ -39,7 +39,7 @@ class Why:
     job: Job
     explanation: Explanation | None = None
     #: For a job that does not wait: whether its run is being preempted.
-    making_place: MakingPlace | None = None
+    preemption: Preemption | None = None
     devices: Mapping[str, DeviceStatus] = field(default_factory=dict)
     others: Mapping[int, Job] = field(default_factory=dict)
     usual: Mapping[int, Usual] = field(default_factory=dict)
@@ -81,12 +81,12 @@ def named_by(explanation: Explanation) -> set[int]:
     """Return the ids of the other jobs that *explanation* names."""
     runs = {run.job_id for device in explanation.devices for run in device.runs}
     for limit in explanation.limits:
-        runs |= {*limit.runs, *filter(None, [limit.kept_for])}
+        runs |= {*limit.runs, *filter(None, [limit.reserved_for])}
     if explanation.room is not None:
-        runs |= {*explanation.room.runs, *filter(None, [explanation.room.kept_for])}
+        runs |= {*explanation.room.runs, *filter(None, [explanation.room.reserved_for])}
     if explanation.start is not None:
         runs |= {*filter(None, [explanation.start.behind])}
-    return runs | {device.kept_for for device in explanation.devices if device.kept_for is not None}
+    return runs | {device.reserved_for for device in explanation.devices if device.reserved_for is not None}
 
 
 def usual_of(durations_s: Iterable[float], *, elapsed_s: float) -> Usual | None:

@@ -72,11 +72,11 @@ class _Examination:
     def rooms(self) -> Iterator[tuple[str, list[Finding]]]:
         """Yield each section with its findings as soon as they are known."""
         settings = self._settings
-        look, check = f"{settings.state_dir} cannot be looked at", "is its disk there, and may we look?"
+        unread, check = f"{settings.state_dir} cannot be looked at", "is its disk there, and may we look?"
         sections: Mapping[str, Callable[[], Iterator[Finding]]] = {
             "settings": lambda: examined("settings", self._values, values.CHECKS),
             "state": lambda: _section(
-                "state", self._state.result, state.CHECKS, lambda why: problem(f"{look}: {why}", check)
+                "state", self._state.result, state.CHECKS, lambda why: problem(f"{unread}: {why}", check)
             ),
             "host": lambda: self._of_machines("host"),
             "python": lambda: self._of_machines("python"),

@@ -49,8 +49,8 @@ def ask(environ: Mapping[str, str], *, deep: bool, fix: bool = False) -> Answer:
     except subprocess.TimeoutExpired as error:
         return _read(error.stdout or b"", f"it took longer than {limit_s:g} s")
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        return _read(done.stdout, f"it ended with {done.returncode}: {next(iter(said[-1:]), 'without a word')}")
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        return _read(done.stdout, f"it ended with {done.returncode}: {next(iter(lines[-1:]), 'without a word')}")
     return _read(done.stdout, "")
 
 

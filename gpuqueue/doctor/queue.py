@@ -53,7 +53,7 @@ def opened(facts: Facts) -> Findings:
         return problem(seen, "use the gpuqueue that its workers have")
     if facts.queue.claims_from_ms is not None and facts.queue.is_paused:
         left_s = -facts.ago_s(facts.queue.claims_from_ms)
-        when = f"in {format_duration(left_s)}" if left_s > 0 else "with the next look of a worker, within seconds"
+        when = f"in {format_duration(left_s)}" if left_s > 0 else "with the next check of a worker, within seconds"
         return note(f"it lost its data and was rebuilt: jobs start again {when}")
     return ok(f"epoch {facts.queue.epoch}, layout {facts.queue.layout}")
 
@@ -169,7 +169,7 @@ def arrays(facts: Facts) -> Findings:
     named = ", ".join(torn[:MOST_NAMED]) + (" and others" if len(torn) > MOST_NAMED else "")
     return warning(
         f"the store lost its data, and the history cannot say how far array {named} had come: nothing more of it runs",
-        f"gpuqueue history --array {torn[0]} tells what ran; submit the rest anew, and gpuqueue cancel {torn[0]}",
+        f"gpuqueue history --array {torn[0]} shows what ran; submit the rest anew, and gpuqueue cancel {torn[0]}",
     )
 
 
@@ -195,9 +195,9 @@ def reaper(facts: Facts) -> Findings:
     if facts.queue.reaped_ms is None:
         return ok("nothing ran yet")
     ago_s = facts.ago_s(facts.queue.reaped_ms)
-    seen = f"looked {format_duration(ago_s)} ago"
+    seen = f"checked {format_duration(ago_s)} ago"
     if ago_s > SILENT_HEARTBEATS * facts.settings.heartbeat_s and facts.queue.active:
-        return warning(f"{seen}: nobody looks for leases that expired", "gpuqueue up: every worker and recorder does")
+        return warning(f"{seen}: nothing checks for expired leases", "gpuqueue up: every worker and recorder does")
     return ok(seen)
 
 

@@ -31,7 +31,7 @@ def repair(environ: Mapping[str, str]) -> Iterator[str]:
         yield f"nothing was repaired: {why}"
         return
     if owner != os.getuid():  # files created here would have the wrong owner
-        yield f"nothing was repaired: {settings.state_dir} is not this account's; gpuqueue doctor tells whose it is"
+        yield f"nothing was repaired: {settings.state_dir} is not this account's; gpuqueue doctor shows whose it is"
         return
     try:
         yield from TimedCall(lambda: resume_after_a_killed_down(settings), REPAIR_S).result()

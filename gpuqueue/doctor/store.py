@@ -55,7 +55,7 @@ def away(settings: Settings, why: CallFailed) -> Finding:
     """Return a finding on why the store is unreachable or not ready, with a remedy."""
     if isinstance(why.cause, StoreNotReady):
         seen, _, remedy = str(why).partition(": ")  # StoreNotReady messages have the form "fault: remedy"
-        return problem(seen, remedy or "it is there, and its log tells more")
+        return problem(seen, remedy or "it is there, and its log says more")
     if settings.embedded:
         return _embedded_away(settings)
     seen = str(why)  # StoreUnreachable messages name the address
@@ -150,7 +150,7 @@ def memory(facts: StoreFacts) -> Findings:
     """Check that the store has memory for more jobs."""
     server = facts.server
     if server.used_bytes is None:
-        return unknown("it does not tell how much memory it uses")
+        return unknown("it does not report how much memory it uses")
     limit_bytes, whose = server.limit_bytes, "its maxmemory"
     if limit_bytes is None:
         limit_bytes, whose = server.system_bytes, "its machine's memory"

@@ -28,7 +28,7 @@ def tally(source: Rows, rows: Sequence[Row]) -> dict[int, Tally]:
     arrays = {row["id"]: row for row in rows if row["array_left"] is not None}
     counts: dict[int, dict[str, int]] = defaultdict(dict)
     if arrays:
-        for array_id, state, times in source.standing(list(arrays)):
+        for array_id, state, times in source.count_states(list(arrays)):
             counts[array_id][state] = times
     found = {}
     for array_id, row in arrays.items():

@@ -194,7 +194,7 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
         writes = connection.get_execution_options().get(WRITES)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
-    _keep_to_the_path(engine)
+    _check_the_path(engine)
     return engine
 
 
@@ -216,7 +216,7 @@ def _find_file(url: sa.URL, path: Path, *, make: bool) -> None:
         raise HistoryUnreachable(f"the history database at {shown(url)} cannot be made: {why}") from error
 
 
-def _keep_to_the_path(engine: sa.Engine) -> None:
+def _check_the_path(engine: sa.Engine) -> None:
     """Reconnect if the database file was moved away, or replaced, as by a backup."""
 
     @event.listens_for(engine, "connect")

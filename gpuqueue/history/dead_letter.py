@@ -20,7 +20,7 @@ _MOST = 2**31 - 1
 
 def dead_letter(event: Event, why: str, *, epoch: str) -> Batch:
     """Return the rows that store *event* as a dead letter and set the state of its job and its run."""
-    batch = kept_whole(event, why, epoch=epoch)
+    batch = whole_event(event, why, epoch=epoch)
     within = _within(event)
     move_job(batch, within)
     if event.act in {Act.FINISH, Act.LOSE} and "token" in event.fields:
@@ -30,7 +30,7 @@ def dead_letter(event: Event, why: str, *, epoch: str) -> Batch:
     return batch
 
 
-def kept_whole(event: Event, why: str, *, epoch: str) -> Batch:
+def whole_event(event: Event, why: str, *, epoch: str) -> Batch:
     """Return the rows that store *event* as a dead letter and list it in ``job_events``."""
     within = _within(event)
     whole = {"job": event.job_id, "attempt": event.attempt, "losses": event.losses, **event.fields}

@@ -152,7 +152,7 @@ class _Tables:
             rows.extend(self._connection.execute(found).mappings())
         return rows
 
-    def standing(self, array_ids: Collection[int]) -> list[tuple[int, str, int]]:
+    def count_states(self, array_ids: Collection[int]) -> list[tuple[int, str, int]]:
         """Return members per array and state: see :class:`gpuqueue.history.rows.Rows`."""
         some = sa.select(jobs.c.array_id, jobs.c.state, sa.func.count()).where(jobs.c.array_id.in_(array_ids))
         found = self._connection.execute(some.group_by(jobs.c.array_id, jobs.c.state))

@@ -76,9 +76,9 @@ def records_of(source: Rows, rows: Sequence[Row], *, timelines: bool = False, ar
 
 
 def _notes(source: Rows, job_id: int) -> tuple[Note, ...]:
-    said = [event_of(row) for row in source.of("job_events", "job_id", [job_id], "event_id") if row["act"] in _NOTES]
-    said.sort(key=lambda each: steps.place(each.id))
-    return tuple(Note(at=each.at, attempt=each.attempt, text=_text(each)) for each in said)
+    notes = [event_of(row) for row in source.of("job_events", "job_id", [job_id], "event_id") if row["act"] in _NOTES]
+    notes.sort(key=lambda each: steps.place(each.id))
+    return tuple(Note(at=each.at, attempt=each.attempt, text=_text(each)) for each in notes)
 
 
 def _text(event: Event) -> str:

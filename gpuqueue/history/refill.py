@@ -103,8 +103,8 @@ def _run_story(run: Run, to: Cursor) -> Iterator[Event]:
     yield _event(run.job_id, to, run.claimed_at, Act.CLAIM, JobState.STARTING, attempt=run.attempt, **claimed)
     if run.started_at is not None:
         started = encode_started(log_path=run.log_path or "", devices=run.devices)
-        said = {"token": run.token, "started": started}
-        yield _event(run.job_id, to, run.started_at, Act.STARTED, JobState.RUNNING, attempt=run.attempt, **said)
+        details = {"token": run.token, "started": started}
+        yield _event(run.job_id, to, run.started_at, Act.STARTED, JobState.RUNNING, attempt=run.attempt, **details)
 
 
 def _event(job_id: int, to: Cursor, at: datetime, act: Act, state: JobState, **given: Any) -> Event:

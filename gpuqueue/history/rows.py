@@ -31,5 +31,5 @@ class Rows(Protocol):
     def of(self, table: str, key: str, ids: Collection[int], order: str) -> Sequence[Row]:
         """Return the whole rows of *table* whose *key* is one of *ids*, ordered by *key* and then by *order*."""
 
-    def standing(self, array_ids: Collection[int]) -> Iterable[tuple[int, str, int]]:
+    def count_states(self, array_ids: Collection[int]) -> Iterable[tuple[int, str, int]]:
         """Return (array id, state, number of members in that state), counting members with a row of their own."""

@@ -74,7 +74,7 @@ class _File:
         some = f"SELECT * FROM {table} WHERE {key} IN ({_marks(ids)}) ORDER BY {key}, {order}"  # noqa: S608 - our words
         return self._connection.execute(some, tuple(ids)).fetchall()
 
-    def standing(self, array_ids: Collection[int]) -> list[tuple[int, str, int]]:
+    def count_states(self, array_ids: Collection[int]) -> list[tuple[int, str, int]]:
         """Return members per array and state: see :class:`gpuqueue.history.rows.Rows`."""
         some = f"SELECT array_id, state, count(*) FROM jobs WHERE array_id IN ({_marks(array_ids)})"  # noqa: S608 - as above
         found = self._connection.execute(f"{some} GROUP BY array_id, state", tuple(array_ids))

@@ -13,7 +13,7 @@ from gpuqueue.history import bulk, text_index
 from gpuqueue.history.batch import Batch, DeviceKey
 from gpuqueue.history.columns import Row
 from gpuqueue.history.connect import check_revision, writing
-from gpuqueue.history.dead_letter import dead_letter, kept_whole
+from gpuqueue.history.dead_letter import dead_letter, whole_event
 from gpuqueue.history.error_text import reason
 from gpuqueue.history.fold import fold
 from gpuqueue.history.members import with_requests
@@ -68,7 +68,7 @@ def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | N
         raise
     except Exception as error:  # noqa: BLE001 - a driver may raise any error for a row
         log.warning("the state of job %s after the event cannot be written either: %s", event.job_id, reason(error))
-        return _apply(engine, kept_whole(event, why, epoch=epoch), expected, to)
+        return _apply(engine, whole_event(event, why, epoch=epoch), expected, to)
 
 
 def _apply(engine: sa.Engine, batch: Batch, expected: Cursor | None, to: Cursor) -> bool:

@@ -68,7 +68,7 @@ class JobState(str, Enum):
         return self in {JobState.STARTING, JobState.RUNNING, JobState.CANCELLING}
 
     @property
-    def said(self) -> str:
+    def in_words(self) -> str:
         """Return the state as the predicate of a sentence: ``is running``, ``has succeeded``, ``was lost``."""
         if self in {JobState.SUCCEEDED, JobState.FAILED}:
             return f"has {self}"
@@ -271,8 +271,8 @@ def _are_right(kinds: tuple[type, ...]) -> bool:
 class JobSpec:
     """The frozen request of a job.
 
-    - ``mem_bytes`` is the memory that the job needs on *each* of its ``gpus`` devices. With ``cap``, the worker tells
-      the job's frameworks to stay within it.
+    - ``mem_bytes`` is the memory that the job needs on *each* of its ``gpus`` devices. With ``cap``, the worker limits
+      the job's frameworks to it.
     - ``device`` is the device kind. None means a GPU if the queue knows one (:func:`gpuqueue.model.device.suits`).
       ``placement`` restricts the devices further.
     - ``env`` is the submitter's environment. It may hold secrets, so ``repr`` omits it. ``umask`` is the submitter's.
@@ -284,7 +284,7 @@ class JobSpec:
     - ``waits`` is what the job waits for besides a device. ``retries`` is how often it runs again after a failure.
       ``signal`` is sent to the first process before the time limit.
     - ``array`` is set if the job is an array.
-    - ``notices`` are the notifications to send at the final end of the job.
+    - ``notifications`` are the notifications to send at the final end of the job.
     - ``retry_of`` is the id of the job that a user retries with this one. ``tags`` are the initial tags.
     """
 

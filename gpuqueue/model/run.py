@@ -208,7 +208,7 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A job with all its runs: one entry of the history. Lists omit ``notes`` and ``told``."""
+    """A job with all its runs: one entry of the history. Lists omit ``notes`` and ``deliveries``."""
 
     job: Job
     runs: tuple[Run, ...] = ()

@@ -47,8 +47,8 @@ def _sent(asked: dict[str, Any]) -> str | None:
         import apprise  # noqa: PLC0415 - an optional and slow dependency
     except ImportError:
         return "Apprise is not installed here: pip install '.[notify]' in a clone"
-    said = io.StringIO()
-    handler = logging.StreamHandler(said)
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
     logger = logging.getLogger("apprise")
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
@@ -61,18 +61,18 @@ def _sent(asked: dict[str, Any]) -> str | None:
         return NO_SCHEME
     target = apprise.Apprise.instantiate(asked["url"], asset=asset, suppress_exceptions=True)
     if target is None:
-        return f"its URL cannot be read: {_words(said.getvalue(), asked['url']) or 'no such scheme'}"
+        return f"its URL cannot be read: {_words(output.getvalue(), asked['url']) or 'no such scheme'}"
     kind = apprise.NotifyType.SUCCESS if asked["good"] else apprise.NotifyType.FAILURE
     sender = apprise.Apprise(asset=asset)
     sender.add(target)
     if sender.notify(body=asked["body"], title=asked["title"], notify_type=kind, body_format=apprise.NotifyFormat.TEXT):
         return None
-    return _words(said.getvalue(), asked["url"]) or "it was refused, without a reason"
+    return _words(output.getvalue(), asked["url"]) or "it was refused, without a reason"
 
 
-def _words(said: str, url: str) -> str:
-    """Return Apprise's output *said* without the parts of *url* that may be secrets."""
-    text = " ".join(said.split())
+def _words(output: str, url: str) -> str:
+    """Return Apprise's output *output* without the parts of *url* that may be secrets."""
+    text = " ".join(output.split())
     host = re.sub(r"^.*@", "", url.partition("://")[2]).split("/")[0]
     text = text.replace(url, "…")
     for part in sorted(re.split(r"[/:@?&=,]+", url), key=len, reverse=True):

@@ -17,14 +17,14 @@ class Changed:
 
     ``reached`` are the array members that the operation changed; None if the job is not an array. ``others`` are the
     states of claimed members that the operation could not change. ``ending``: a changed member still has to end.
-    ``stood``: nothing changed, because the job was not held or was already cancelled.
+    ``unchanged``: nothing changed, because the job was not held or was already cancelled.
     """
 
     state: JobState
     reached: frozenset[int] | None = None
     others: Mapping[int, JobState] = field(default_factory=dict)
     ending: bool = False
-    stood: bool = False
+    unchanged: bool = False
 
     @property
     def moved(self) -> int | None:

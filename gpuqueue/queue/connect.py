@@ -142,10 +142,10 @@ def _in_our_words(error: Exception, url: str) -> Exception:
         from gpuqueue.queue.redis_py import as_ours  # noqa: PLC0415 - as in connect
 
         failure = as_ours(cast("redis.RedisError", error))
-    not_open = _said(failure, NOT_OPEN)
+    not_open = _message_for(failure, NOT_OPEN)
     if not_open is not None:
         return StoreNotOpen(not_open)
-    words = _NOT_LET_IN if isinstance(failure, NotLetIn) else _said(failure, _BY_CODE)
+    words = _NOT_LET_IN if isinstance(failure, NotLetIn) else _message_for(failure, _BY_CODE)
     if words is not None:
         return (StoreLoading if words == _LOADING else StoreNotReady)(words)
     if not isinstance(failure, Gone):
@@ -214,7 +214,7 @@ def _is_forbidden(error: BaseException | None) -> bool:
     return False
 
 
-def _said(error: RespError, words: Mapping[str, str]) -> str | None:
+def _message_for(error: RespError, words: Mapping[str, str]) -> str | None:
     """Return the message for the code in *error*, None if no code is known.
 
     The code can be anywhere in the text, because a script may include the error of a command in its own message.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.device import Device
     from gpuqueue.queue import drains, replies
     from gpuqueue.queue.drains import DrainOrigin
-    from gpuqueue.queue.lease import Alive, DeviceStatus, Kept, Offer, Verdicts
+    from gpuqueue.queue.lease import Alive, DeviceReservation, DeviceStatus, Offer, Verdicts
 else:
     drains = later("gpuqueue.queue.drains")
     logging = later("logging")
@@ -71,21 +71,21 @@ class Devices:
         """Return every device that workers announced (on *host*), sorted by host, index and UUID."""
         pipe = self._store.client.pipeline(transaction=False)
         pipe.time()
-        for key in (keys.FACTS, keys.DRAINED, keys.SEEN, keys.KEPT):
+        for key in (keys.FACTS, keys.DRAINED, keys.SEEN, keys.RESERVED):
             pipe.hgetall(key)
         (seconds, micros), facts, drained, seen, reservations = pipe.execute()
         now = int(seconds) * 1000 + int(micros) // 1000
-        kept = self._kept(reservations)
+        reserved = self._device_reservations(reservations)
         found = []
         for uuid, record, leases in self._readings(facts, host):
             try:
                 status = replies.device_status(facts[uuid], record, leases, now, drained.get(uuid), seen.get(uuid))
-                found.append(replace(status, kept=kept.get(uuid)))
+                found.append(replace(status, reservation=reserved.get(uuid)))
             except Unreadable as error:
                 logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
         return sorted(found, key=lambda each: (each.host, each.device.index, each.device.uuid))
 
-    def _kept(self, reservations: Mapping[str, str]) -> dict[str, Kept]:
+    def _device_reservations(self, reservations: Mapping[str, str]) -> dict[str, DeviceReservation]:
         """Return the reservation of each reserved device; send no command if there are none."""
         holders = {uuid: text.partition(":")[0] for uuid, text in reservations.items()}
         whole = {uuid: int(job_id) for uuid, job_id in holders.items() if job_id.isdecimal() and job_id.isascii()}
@@ -95,14 +95,14 @@ class Devices:
         for job_id in whole.values():
             pipe.hget(keys.job(job_id), stored.RESERVED_SINCE_MS)
         since = zip(whole.items(), pipe.execute(), strict=True)
-        return {uuid: replies.kept(job_id, since_ms) for (uuid, job_id), since_ms in since}
+        return {uuid: replies.device_reservation(job_id, since_ms) for (uuid, job_id), since_ms in since}
 
     def _readings(self, facts: Mapping[str, str], only: str | None) -> Iterator[tuple[str, str, dict[str, str]]]:
         """Yield each served device (on the host *only*) with its record and its leases."""
         pipe, asked = self._store.client.pipeline(transaction=False), []
         for uuid, text in facts.items():
             try:
-                where = loaded(text, f"what the worker of {uuid} told of it").text("host")
+                where = loaded(text, f"the worker's report of {uuid}").text("host")
             except Unreadable as error:
                 logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
                 continue

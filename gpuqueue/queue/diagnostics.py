@@ -84,7 +84,7 @@ class QueueFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class StoreState:
     """The state of a job in the store, and the token of its current run, empty if it has none."""
 
     state: str
@@ -171,7 +171,7 @@ def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
         yield DeviceFacts(status=status, version=version, clock_ahead_s=clock_ahead_s)
 
 
-def standings(url: str, job_ids: Iterable[int]) -> dict[int, Standing] | None:
+def store_states(url: str, job_ids: Iterable[int]) -> dict[int, StoreState] | None:
     """Return the state of each of *job_ids* that the store knows, or None if the store is not open.
 
     Raises:
@@ -189,4 +189,4 @@ def standings(url: str, job_ids: Iterable[int]) -> dict[int, Standing] | None:
     if not opened:
         return None
     known = zip(wanted, answers, strict=True)
-    return {job_id: Standing(state=state, token=token or "") for job_id, (state, token) in known if state is not None}
+    return {job_id: StoreState(state=state, token=token or "") for job_id, (state, token) in known if state is not None}

@@ -47,9 +47,9 @@ def entries_in(store: Store, answers: Sequence[Any]) -> Iterator[tuple[dict[str,
     """Yield the hashes and specs in the replies to :func:`ask_entries`; a member has the spec of its array."""
     hashes, specs = answers[::2], answers[1::2]
     arrays = sorted({fields[stored.ARRAY] for fields in hashes if fields.get(stored.ARRAY)})
-    kept = dict(zip(arrays, store.client.mget([keys.spec(each) for each in arrays]), strict=True)) if arrays else {}
+    shared = dict(zip(arrays, store.client.mget([keys.spec(each) for each in arrays]), strict=True)) if arrays else {}
     for fields, spec in zip(hashes, specs, strict=True):
-        yield fields, _spec_of(fields, spec, kept) if fields.get(stored.ARRAY) else spec
+        yield fields, _spec_of(fields, spec, shared) if fields.get(stored.ARRAY) else spec
 
 
 def ask_ids(pipe: Any, after: int | str, limit: int) -> None:

@@ -42,7 +42,7 @@ class Obstacle(str, Enum):
     #: The device runs its maximum number of jobs.
     SLOTS = "slots"
     #: The device is reserved for a job that has waited too long, or for which others were preempted.
-    KEPT = "kept"
+    RESERVED = "reserved"
     #: The device has room, but too few others on its host do: the job needs several.
     ALONE = "alone"
     #: The device has room, but a limit of the job's user or group leaves none.
@@ -69,14 +69,14 @@ NEVER_THERE = frozenset(
 class Occupant:
     """A run on a device: the bytes that it counts for, and when it must have ended (None: it has no time limit).
 
-    ``made_place`` is how often its job was preempted. ``going``: the run ends in any case, because it was cancelled or
+    ``preemptions`` is how often its job was preempted. ``going``: the run ends in any case, because it was cancelled or
     is being preempted. ``priority`` is its current priority, which includes promotions by aging; None if unknown.
     """
 
     job_id: int
     held_bytes: int
     ends_ms: int | None = None
-    made_place: int = 0
+    preemptions: int = 0
     going: bool = False
     priority: Priority | None = None
 
@@ -85,8 +85,8 @@ class Occupant:
 class Verdict:
     """A device, and the job's obstacle there. ``capacity_bytes`` is what it could allocate if no job ran there.
 
-    ``kept_for`` is the job that the device is reserved for. ``place_made``: the device is reserved because runs of
-    lower priority were preempted for that job; otherwise because that job has waited too long.
+    ``reserved_for`` is the job that the device is reserved for. ``by_preemption``: the device is reserved because runs
+    of lower priority were preempted for that job; otherwise because that job has waited too long.
     """
 
     device: str
@@ -95,9 +95,9 @@ class Verdict:
     available_bytes: int
     capacity_bytes: int
     total_bytes: int
-    kept_for: int | None = None
+    reserved_for: int | None = None
     runs: tuple[Occupant, ...] = ()
-    place_made: bool = False
+    by_preemption: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,8 +128,8 @@ class Start:
 class LimitReached:
     """A limit that leaves a job no room: *runs* hold *used* of *most*, and *asked* is more than the rest.
 
-    ``whose`` is a user, or ``@`` and a group. ``kept_for`` is the job for which the remaining room is reserved; None if
-    the room is not there at all.
+    ``whose`` is a user, or ``@`` and a group. ``reserved_for`` is the job for which the remaining room is reserved;
+    None if the room is not there at all.
     """
 
     whose: str
@@ -138,24 +138,24 @@ class LimitReached:
     most: int
     asked: int
     runs: tuple[int, ...] = ()
-    kept_for: int | None = None
+    reserved_for: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoomUnderLimits:
     """When a job has room under all its limits: after ``runs`` have ended, at ``at_ms`` at the latest.
 
-    ``at_ms`` is None if one of the runs has no time limit, or if the room is reserved for the job ``kept_for``, which
-    must start or leave the queue first.
+    ``at_ms`` is None if one of the runs has no time limit, or if the room is reserved for the job ``reserved_for``,
+    which must start or leave the queue first.
     """
 
     at_ms: int | None = None
     runs: tuple[int, ...] = ()
-    kept_for: int | None = None
+    reserved_for: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MakingPlace:
+class Preemption:
     """Preemption of a job that does not wait: by which job (None: none), by when, and how often so far."""
 
     by: int | None = None
@@ -172,7 +172,7 @@ class Explanation:
 
     ``start`` is None if no device can have room under present conditions. ``limits`` are the limits that block the job.
     ``room`` is when there is room under all of them; None without limits.
-    ``making_place`` is None for a waiting job.
+    ``preemption`` is None for a waiting job.
 
     ``waits_since_ms`` is since when the job has waited for its turn, which decides about reservations. The time on hold
     and the time spent waiting for another job or a start time do not count. None if the job does not wait for its turn.
@@ -189,7 +189,7 @@ class Explanation:
     devices: tuple[Verdict, ...] = ()
     limits: tuple[LimitReached, ...] = ()
     room: RoomUnderLimits | None = None
-    making_place: MakingPlace | None = None
+    preemption: Preemption | None = None
     waits_since_ms: int | None = None
 
     def behind(self, members: int) -> Explanation:
@@ -216,7 +216,7 @@ class Explanation:
 def explanation(job_id: int, reply: str) -> Explanation:
     """Return the reply of ``why.lua`` as a value."""
     plain = json.loads(reply, object_hook=_with_numbers)
-    for name, kind in (("start", Start), ("room", RoomUnderLimits), ("making_place", MakingPlace)):
+    for name, kind in (("start", Start), ("room", RoomUnderLimits), ("preemption", Preemption)):
         if name in plain:
             plain[name] = kind(**plain[name])
     plain["state"], plain["priority"] = JobState(plain["state"]), Priority(plain["priority"])

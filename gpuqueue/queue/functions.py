@@ -100,5 +100,5 @@ class Function:
 
 def _refuses(error: redis.ResponseError) -> bool:
     """Return whether the store has no functions (Redis 6, or a proxy), or its ACL forbids them."""
-    said = str(error).lower()
-    return isinstance(error, redis.exceptions.NoPermissionError) or "unknown command" in said or "fcall" in said
+    message = str(error).lower()
+    return isinstance(error, redis.exceptions.NoPermissionError) or "unknown command" in message or "fcall" in message

@@ -81,7 +81,7 @@ HOST = "host"
 #: The devices of the run, comma-separated.
 DEVICES = "devs"
 #: What the worker reported at the start, as JSON for the history.
-START_REPORT = "said"
+START_REPORT = "rep"
 #: How the run came to its start: immediate, backfill or reserved.
 START_KIND = "how"
 #: The seconds of usage that the claim charged in advance.

@@ -40,7 +40,7 @@ else:
 #: States of a job after a successful operation, by act.
 _AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
 #: Prefix of the state in a reply when nothing changed: the job was not held, or was already cancelled.
-_STANDS = "stands "
+_UNCHANGED = "unchanged "
 
 #: Maximum number of jobs in one call of ``listing.lua``.
 MOST_JOBS = 500
@@ -84,21 +84,21 @@ class Jobs:
         ids = [int(job_id) for job_id in ids_in(page)]
         entries, details = self._entries_with_details(ids)
         jobs: list[Job] = []
-        said: dict[int, tuple[str, tuple[RunDevice, ...]]] = {}
+        reports: dict[int, tuple[str, tuple[RunDevice, ...]]] = {}
         for job_id, (fields, spec) in zip(ids, entries, strict=True):
             try:
                 if fields:
                     jobs.append(replies.job(job_id, fields, spec))
                     if jobs[-1].state.is_active and fields.get(stored.START_REPORT):
-                        said[job_id] = codec.decode_started(fields[stored.START_REPORT])
+                        reports[job_id] = codec.decode_started(fields[stored.START_REPORT])
             except Unreadable as error:
                 logging.getLogger(__name__).warning("%s", error)
         return listings.Listing(
             at=from_epoch_ms(int(seconds) * 1000 + int(micros) // 1000),
             jobs=tuple(self._with_reasons(jobs, details)),
             held_bytes={job_id: int(each) for job_id, each in details.items() if each and each.isdecimal()},
-            logs={job_id: log_path for job_id, (log_path, _) in said.items() if log_path},
-            devices={job_id: devices for job_id, (_, devices) in said.items()},
+            logs={job_id: log_path for job_id, (log_path, _) in reports.items() if log_path},
+            devices={job_id: devices for job_id, (_, devices) in reports.items()},
             after=ids[-1] if len(ids) == limit else None,
         )
 
@@ -212,8 +212,8 @@ class Jobs:
             return self.part(job_id, act, by=by)
         if reply.startswith("of "):
             raise not_yours(job_id, reply[3:])
-        state = state_in(reply.removeprefix(_STANDS))
-        return None if state is None else Changed(state=state, stood=reply.startswith(_STANDS))
+        state = state_in(reply.removeprefix(_UNCHANGED))
+        return None if state is None else Changed(state=state, unchanged=reply.startswith(_UNCHANGED))
 
     @answering
     def part(self, array_id: int, act: str, part: Indexes | None = None, *, by: str = "") -> Changed | None:
@@ -236,17 +236,18 @@ class Jobs:
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        stands = {
-            int(each) - array_id - 1: answer.removeprefix(_STANDS) for each, answer in zip(others, answers, strict=True)
+        states = {
+            int(each) - array_id - 1: answer.removeprefix(_UNCHANGED)
+            for each, answer in zip(others, answers, strict=True)
         }
-        reached = {index for index, answer in stands.items() if answer in _AIMS[act]}
+        reached = {index for index, answer in states.items() if answer in _AIMS[act]}
         after = self._store.client.hget(keys.job(array_id), stored.STATE) if others else state
         return Changed(
             state=JobState(after or state),
             reached=frozenset(reached.union(Indexes.parse(moved))),
-            others={index: JobState(answer) for index, answer in stands.items() if answer and index not in reached},
+            others={index: JobState(answer) for index, answer in states.items() if answer and index not in reached},
             ending="cancelling" in answers,
-            stood=not moved and bool(answers) and all(answer.startswith(_STANDS) for answer in answers),
+            unchanged=not moved and bool(answers) and all(answer.startswith(_UNCHANGED) for answer in answers),
         )
 
     @answering
@@ -265,8 +266,8 @@ class Jobs:
             return None
         if reply[0] == "of":
             raise not_yours(called or job_id, reply[1])
-        if reply[0] == "stands":
-            raise Refused(f"job {called or job_id} {JobState(reply[1]).said}: only a job that waits can be moved")
+        if reply[0] == "unchanged":
+            raise Refused(f"job {called or job_id} {JobState(reply[1]).in_words}: only a job that waits can be moved")
         return state_in(reply[0])
 
     @answering

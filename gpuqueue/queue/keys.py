@@ -20,10 +20,10 @@ am:<id>                set     the claimed members of an array that have not end
 q:<pr>:<user>:<shape>  zset    job id -> its place: one user's waiting jobs of one shape; the place is the id, or
                                negative if the job was moved to the front (see ``lua/shared/priority_front.lua``)
 us:<pr>:<user>         zset    shape -> place of its first job: one user's shapes, in the order of these jobs
-ub:<pr>:<user>         hash    device -> ``bytes:beside:kept:from``: a claim for the device starts its search at the
+ub:<pr>:<user>         hash    device -> ``bytes:beside:reserved:from``: a claim for the device starts its search at the
                                shape at place ``from``. Earlier shapes have no room as long as the device has no more
                                than ``bytes`` free, and no more than ``beside`` free beside the job that the device is
-                               reserved for (``kept``; see ``lua/acts/claim.lua``)
+                               reserved for (``reserved``; see ``lua/acts/claim.lua``)
 ul:<pr>                zset    user -> usage: the users with waiting jobs of this priority, the least served first
 sh:<pr>                zset    shape -> memory: the shapes of waiting jobs of this priority
 su:<pr>:<shape>        set     users with waiting jobs of this shape
@@ -39,7 +39,7 @@ lk                     hash    user, or @ and group -> the room under its limits
                                waited too long (see ``lua/shared/limits.lua``)
 run:<user>             hash    job id -> ``GPUs:bytes`` of its run on all its devices; exists as long as its leases
 hosts                  set     hosts that have ever announced a device
-dev:<host>             hash    device -> ``total:headroom:foreign:seen:slots:pool:kind``: bytes, the time of the last
+dev:<host>             hash    device -> ``total:headroom:external:seen:slots:pool:kind``: bytes, the time of the last
                                heartbeat, and the number of slots
 facts                  hash    device -> JSON of the device, its host, its worker with version and clock offset, and
                                its distance to the other devices of the host
@@ -70,7 +70,7 @@ meta                   hash    the version of the layout; the last tick and the 
                                and when claims begin; how often a job was moved to the front
 =====================  ======  ==================================================================================
 
-Channels: ``bell`` (work or room is available; ``for:<device>``: a job was left to that device), ``ctl``
+Channels: ``wake`` (work or room is available; ``for:<device>``: a job was left to that device), ``ctl``
 (``cancel:<id>:<token>``, ``preempt:<id>:<token>:<by>:<ms left>``), ``end`` (a job's id).
 """
 
@@ -86,7 +86,7 @@ LIVE = PREFIX + "live"
 HOSTS = PREFIX + "hosts"
 FACTS = PREFIX + "facts"
 DRAINED = PREFIX + "drained"
-KEPT = PREFIX + "rsv"
+RESERVED = PREFIX + "rsv"
 DEATHS = PREFIX + "deaths"
 SEEN = PREFIX + "seen"
 SENDERS = PREFIX + "senders"
@@ -97,11 +97,11 @@ ENDED = PREFIX + "ended"
 #: The version of this layout. rebuild_finish.lua writes it.
 LAYOUT = "1"
 
-WAKEUP_CHANNEL = PREFIX + "bell"
+WAKEUP_CHANNEL = PREFIX + "wake"
 CONTROL = PREFIX + "ctl"
 END = PREFIX + "end"
 LIMITS = PREFIX + "limits"
-KEPT_ROOM = PREFIX + "lk"
+RESERVED_ROOM = PREFIX + "lk"
 ASIDERS = PREFIX + "asiders"
 
 

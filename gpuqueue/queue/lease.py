@@ -95,7 +95,7 @@ class Offer:
 
     @property
     def counted_bytes(self) -> int:
-        """Return the memory to count as foreign: all of the device if it is unknown."""
+        """Return the memory to count as external: all of the device if it is unknown."""
         return self.device.total_bytes if self.external_bytes is None else self.external_bytes
 
     @property
@@ -142,7 +142,7 @@ class Lease:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MakePlace:
+class PreemptRequest:
     """A run is preempted by the job *by* and has *left_s* seconds to end; a negative value means overdue."""
 
     by: int
@@ -161,7 +161,7 @@ class Verdicts:
     others: tuple[Lease, ...]
     drains: tuple[Drain, ...] = ()
     #: Preemptions of the runs in ``go_on``, by token.
-    places: Mapping[str, MakePlace] = field(default_factory=dict)
+    preemptions: Mapping[str, PreemptRequest] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,7 +204,7 @@ class Holding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class DeviceReservation:
     """The job that a device is reserved for, and since when; ``since`` is None if it is unknown."""
 
     job_id: int
@@ -241,7 +241,7 @@ class DeviceStatus:
     #: Whether its only run holds it exclusively.
     exclusive: bool = False
     #: The job that it is reserved for.
-    kept: Kept | None = None
+    reservation: DeviceReservation | None = None
 
     @property
     def drained(self) -> str | None:

@@ -81,7 +81,7 @@ def gathered(survivor: Survivor) -> list[str | int]:
     return [job.id, str(job.tally.left), str(job.tally.held), int(job.state is JobState.CANCELLING), *ended, began_ms]
 
 
-def made_place(survivor: Survivor) -> tuple[int, ...]:
+def preemptions(survivor: Survivor) -> tuple[int, ...]:
     """Return a job's id and how often it was preempted; an empty tuple if it never was."""
     endings = [run.ending for run in survivor.record.runs if run.ending is not None]
     times = sum(ending.kind is EndingKind.PREEMPTED for ending in endings)
@@ -149,7 +149,7 @@ def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Sur
         token = fields.get(stored.TOKEN)
         run = _run_of(job, token, fields) if token else None
     except (Unreadable, ValueError, KeyError) as error:
-        logging.getLogger(__name__).error("job %s cannot be told to the history: %s", job_id, error)
+        logging.getLogger(__name__).error("job %s cannot be recorded in the history: %s", job_id, error)
         return None
     # The reason MEMORY is derived when a job is read; no event records it.
     job = replace(job, reason=None if job.reason is WaitReason.MEMORY else job.reason)

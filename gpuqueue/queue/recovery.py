@@ -53,12 +53,12 @@ class Recovery:
                     raise reply
                 logging.getLogger(__name__).error("job %s cannot be put back: %s", survivor.record.job.id, reply)
         reported = [int(reply) for reply in replies if not isinstance(reply, Exception)]
-        made_place = [word for survivor in jobs for word in rebuild.made_place(survivor)]
-        if made_place:
-            reported.append(min(0, int(self._store.scripts.run("rebuild_preemptions", epoch, *made_place))))
-        said = [word for survivor in jobs for word in rebuild.remembered(survivor)]
-        if said:
-            reported.append(min(0, int(self._store.scripts.run("rebuild_marks", epoch, *said))))
+        preemptions = [word for survivor in jobs for word in rebuild.preemptions(survivor)]
+        if preemptions:
+            reported.append(min(0, int(self._store.scripts.run("rebuild_preemptions", epoch, *preemptions))))
+        marks = [word for survivor in jobs for word in rebuild.remembered(survivor)]
+        if marks:
+            reported.append(min(0, int(self._store.scripts.run("rebuild_marks", epoch, *marks))))
         return None if -1 in reported else sum(reported)
 
     @answering

@@ -9,7 +9,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from gpuqueue.queue.resp.errors import Gone, NotLetIn, RespError, Said
+from gpuqueue.queue.resp.errors import Gone, NotLetIn, ReplyError, RespError
 
 #: redis-py has classes for these errors of the store, and removes the code from their messages.
 _CODES: tuple[tuple[type[Exception], str], ...] = (
@@ -47,9 +47,11 @@ def as_ours(error: redis.RedisError) -> RespError:
     text = str(error)
     code = next((code for kind, code in _CODES if isinstance(error, kind)), None)
     if code is not None:
-        return Said(f"{code} {text}")
+        return ReplyError(f"{code} {text}")
     if isinstance(error, redis.AuthenticationError):
         return NotLetIn(text)
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
         return Gone(text)
-    return Said(text.rpartition(" of pipeline caused error: ")[2])  # redis-py puts a prefix before the store's message
+    return ReplyError(
+        text.rpartition(" of pipeline caused error: ")[2]
+    )  # redis-py puts a prefix before the store's message

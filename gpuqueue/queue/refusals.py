@@ -127,20 +127,20 @@ def _words(measure: Measure, amount: int) -> str:
 
 def _beyond_pool(spec: JobSpec, name: str, most: int, asked: int) -> Refused:
     if name == "max_mem":
-        said, allowed = format_apart(asked, most)
+        wanted, allowed = format_apart(asked, most)
     elif name == "max_time":
-        said, allowed = format_duration(asked / 1000), format_duration(most / 1000)
+        wanted, allowed = format_duration(asked / 1000), format_duration(most / 1000)
     else:
-        said, allowed = str(asked), str(most)
+        wanted, allowed = str(asked), str(most)
     where = f"pool {spec.pool}" if spec.pool else "a job without a pool"
     if name == "max_time" and not asked:
         return Refused(f"{where} may have {allowed} and not more (limit {name}): say how long it may run with --time")
     if name == "max_mem" and spec.placement.exclusive:
         return Refused(
-            f"a job that is alone on its device gets all of it, here at least {said}, and {where} may have {allowed} "
+            f"a job that is alone on its device gets all of it, here at least {wanted}, and {where} may have {allowed} "
             f"on a device (limit {name}): leave out --exclusive, or ask for a smaller device with --device-type"
         )
     noun, option = _OF_POOL[name]
     return Refused(
-        f"{said} {noun} asked for, and {where} may have {allowed} (limit {name}): ask for less with {option}"
+        f"{wanted} {noun} asked for, and {where} may have {allowed} (limit {name}): ask for less with {option}"
     )

@@ -22,13 +22,13 @@ from gpuqueue.queue.drains import drains
 from gpuqueue.queue.lease import (
     BrokenClaim,
     Claim,
+    DeviceReservation,
     DeviceStatus,
     ExternalProcess,
     Holding,
-    Kept,
     Later,
     Lease,
-    MakePlace,
+    PreemptRequest,
     Reservation,
     Verdicts,
 )
@@ -113,8 +113,8 @@ def verdicts(reply: str) -> Verdicts:
         stale=stale,
         others=tuple(Lease(**{**each, **{name: int(each[name]) for name in numbers}}) for each in plain["others"]),
         drains=drains(plain.get("drained")),
-        places={
-            token: MakePlace(by=int(each["by"]), left_s=each["left_ms"] / 1000)
+        preemptions={
+            token: PreemptRequest(by=int(each["by"]), left_s=each["left_ms"] / 1000)
             for token, each in plain["preempted"].items()
         },
     )
@@ -230,7 +230,7 @@ def device_status(
     leases: Mapping[str, str],
     now_ms: int,
     drained: str | None,
-    last_look: str | None,
+    last_sample: str | None,
 ) -> DeviceStatus:
     """Return the status of a device from its facts, its last record and its leases.
 
@@ -238,18 +238,18 @@ def device_status(
         Unreadable: one of them is damaged.
 
     """
-    plain = loaded(facts, "what a worker told of its device")
+    plain = loaded(facts, "a worker's report of its device")
     with _making_sense("the store's entry of a device"):
-        _, headroom, foreign, seen, slots, *_ = record.split(":")
+        _, headroom, external, seen, slots, *_ = record.split(":")
         holdings = tuple(_holding(job_id, leases[job_id]) for job_id in sorted(leases, key=int))
-        look = _last_look(last_look)
+        sample = _last_sample(last_sample)
         return DeviceStatus(
             device=device_from_plain(plain.plain("device")),
             host=plain.text("host"),
             worker=plain.text("worker"),
             worker_pid=plain.whole("pid"),
             headroom_bytes=int(headroom),
-            external_bytes=None if look.blind else int(foreign),
+            external_bytes=None if sample.blind else int(external),
             allocated_bytes=sum(max(each.lease_bytes, each.observed_bytes) for each in holdings),
             jobs=tuple(each.job_id for each in holdings),
             exclusive=any(_is_alone(lease) for lease in leases.values()),
@@ -257,17 +257,17 @@ def device_status(
             pool=pool(record),
             seen_s_ago=abs(now_ms - int(seen)) / 1000,
             drains=drains(drained),
-            trouble=look.trouble,
-            external_processes=look.external_processes,
+            trouble=sample.trouble,
+            external_processes=sample.external_processes,
             holdings=holdings,
         )
 
 
-def kept(job_id: int, since_ms: str | None) -> Kept:
+def device_reservation(job_id: int, since_ms: str | None) -> DeviceReservation:
     """Return the reservation of a device; an unreadable time becomes None."""
     with suppress(ValueError, OverflowError, OSError):
-        return Kept(job_id=job_id, since=from_epoch_ms(int(since_ms)) if since_ms else None)
-    return Kept(job_id=job_id, since=None)
+        return DeviceReservation(job_id=job_id, since=from_epoch_ms(int(since_ms)) if since_ms else None)
+    return DeviceReservation(job_id=job_id, since=None)
 
 
 def _holding(job_id: str, lease: str) -> Holding:
@@ -280,7 +280,7 @@ def _is_alone(lease: str) -> bool:
     return lease.split(":")[3:4] == ["x"]
 
 
-class _Look(NamedTuple):
+class _Sample(NamedTuple):
     """The trouble of a device, whether it gives no reading, and its external processes."""
 
     trouble: str | None = None
@@ -288,14 +288,14 @@ class _Look(NamedTuple):
     external_processes: tuple[ExternalProcess, ...] = ()
 
 
-def _last_look(text: str | None) -> _Look:
+def _last_sample(text: str | None) -> _Sample:
     """Return the last sample of a worker; an empty one if it cannot be read."""
     try:
-        look = loaded(text, "a look at a device")
-        external_processes = tuple(_external(each) for each in look.each("external_processes"))
-        return _Look(look.text_or_none("trouble"), look.flag("blind"), external_processes)
+        sample = loaded(text, "a sample of a device")
+        external_processes = tuple(_external(each) for each in sample.each("external_processes"))
+        return _Sample(sample.text_or_none("trouble"), sample.flag("blind"), external_processes)
     except Unreadable:
-        return _Look()
+        return _Sample()
 
 
 def _external(plain: object) -> ExternalProcess:

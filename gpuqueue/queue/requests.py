@@ -125,8 +125,8 @@ class Requests:
         def ask(payload: str | None, spec: JobSpec) -> Sequence[str]:
             digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
             words = (int(spec.priority) if priority else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
-            said = (int(after), int(begin), int(time), dependency_args.asked(spec, ends))
-            reply: Sequence[str] = self._store.scripts.run("edit", job_id, digest, *words, *said, by) or ("changed",)
+            flags = (int(after), int(begin), int(time), dependency_args.asked(spec, ends))
+            reply: Sequence[str] = self._store.scripts.run("edit", job_id, digest, *words, *flags, by) or ("changed",)
             return reply
 
         while True:
@@ -149,7 +149,7 @@ def only_waiting(job_id: int, state: JobState) -> Refused:
     anew = f"gpuqueue retry {job_id} --mem 8G, or with what else it needs"
     first = "" if state.is_end else f"gpuqueue cancel {job_id}, then "
     return Refused(
-        f"job {job_id} {state.said}: only a job that waits can be edited; to run it otherwise: {first}{anew}"
+        f"job {job_id} {state.in_words}: only a job that waits can be edited; to run it otherwise: {first}{anew}"
     )
 
 
@@ -157,7 +157,7 @@ def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
     """Raise the error of a refused edit, if it is one that a submit cannot have."""
     if verdict == "of":
         raise not_yours(job_id, rest[0])
-    if verdict == "stands":
+    if verdict == "unchanged":
         raise only_waiting(job_id, JobState(rest[0]))
     if verdict == "begun":
         raise Refused(

@@ -72,4 +72,4 @@ class SimulatedQueue(JobQueue):
     @answering
     def reservation_texts(self) -> dict[str, str]:
         """Return the store's entry of each reserved device, which changes with everything that the reservation says."""
-        return cast("dict[str, str]", self.store.client.hgetall(keys.KEPT))
+        return cast("dict[str, str]", self.store.client.hgetall(keys.RESERVED))

@@ -48,7 +48,7 @@ def wake_of(channel: str, text: str) -> WakeUp:
     return WakeUp("work")
 
 
-class Doorbell:
+class Subscriber:
     """A subscriber with its own connection. Messages may be lost, so the caller must also poll at intervals."""
 
     def __init__(self, url: str, *channels: str, by: Connect = connect) -> None:
@@ -76,7 +76,7 @@ class Doorbell:
             return None
         return wake_of(message["channel"], message["data"])
 
-    def __enter__(self) -> Doorbell:  # noqa: PYI034 - typing.Self is of 3.11
+    def __enter__(self) -> Subscriber:  # noqa: PYI034 - typing.Self is of 3.11
         return self
 
     def __exit__(

@@ -1,6 +1,6 @@
 """Reads the commit and branch that a directory has checked out, and whether tracked files were changed.
 
-The commit is read directly from ``.git``, which takes microseconds. Only git can tell whether files were changed, which
+The commit is read directly from ``.git``, which takes microseconds. Only git knows whether files were changed, which
 takes a while in a large repository. So git runs in the background, and the result is awaited only for a limited time.
 This module uses posix_spawn, because the import of ``subprocess`` costs a submit more than git does.
 """
@@ -32,7 +32,7 @@ _STATUS = (
 )
 
 
-class CheckoutLook:
+class CheckoutReader:
     """Reads the checkout of *directory* and starts ``git status`` in the background. It never raises."""
 
     def __init__(self, directory: Path) -> None:
@@ -65,15 +65,15 @@ def _repositories(directory: Path) -> Iterator[tuple[Path, Path]]:
 def _head(own: Path) -> tuple[str | None, str | None]:
     """Return the commit and the branch of HEAD, or None for each that cannot be read."""
     shared = own / (_read(own / "commondir").strip() or ".")  # a worktree has its branches in its repository
-    said = _read(own / "HEAD").strip()
-    name = said.partition("ref:")[2].strip() if said.startswith("ref:") else ""
+    text = _read(own / "HEAD").strip()
+    name = text.partition("ref:")[2].strip() if text.startswith("ref:") else ""
     branch = name.removeprefix(_HEADS)[:MAX_BRANCH] if name.startswith(_HEADS) else None
     for _ in range(MOST_STEPS):
-        if not said.startswith("ref:"):
+        if not text.startswith("ref:"):
             break
-        name = said.partition("ref:")[2].strip()
-        said = _read(own / name).strip() or _read(shared / name).strip() or _packed(shared, name)
-    return (said, branch) if COMMIT.fullmatch(said) else (None, None)
+        name = text.partition("ref:")[2].strip()
+        text = _read(own / name).strip() or _read(shared / name).strip() or _packed(shared, name)
+    return (text, branch) if COMMIT.fullmatch(text) else (None, None)
 
 
 def _packed(shared: Path, name: str) -> str:
@@ -99,7 +99,7 @@ class _Asked:
         self._until_s = time.monotonic() + DIRTY_S
         self._pid: int | None = None
         environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # set in git hooks
-        self._says, writes = os.pipe()
+        self._answer_fd, writes = os.pipe()
         try:
             actions = [
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -118,24 +118,24 @@ class _Asked:
         pid, self._pid = self._pid, None
         if pid is None:
             return self._closed(None)
-        said = self._first_byte()
-        if said is None:
+        text = self._first_byte()
+        if text is None:
             os.kill(pid, signal.SIGKILL)
-        status = _collected(pid, wait=said == b"")
-        if said:
+        status = _collected(pid, wait=text == b"")
+        if text:
             return self._closed(True)
         return self._closed(False if status == 0 else None)
 
     def _closed(self, answer: bool | None) -> bool | None:  # noqa: FBT001 - the value is passed through
-        os.close(self._says)
+        os.close(self._answer_fd)
         return answer
 
     def _first_byte(self) -> bytes | None:
         """Return the first byte of git's output, ``b""`` if there is no output, None after the time limit."""
         poll = select.poll()
-        poll.register(self._says, select.POLLIN)
+        poll.register(self._answer_fd, select.POLLIN)
         left_s = max(0.0, self._until_s - time.monotonic())
-        return os.read(self._says, 1) if poll.poll(left_s * 1000) else None
+        return os.read(self._answer_fd, 1) if poll.poll(left_s * 1000) else None
 
 
 def _collected(pid: int, *, wait: bool) -> int | None:

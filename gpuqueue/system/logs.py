@@ -77,7 +77,7 @@ class LogTail:
     def skip_to_time(self, since: datetime) -> bool:
         """Skip the content written before *since*, to within a second. Return whether the position is known.
 
-        A line that was partly written at that time is kept whole.
+        A line that was partly written at that time is data whole.
         """
         if self.path is None:
             return True  # the job has not run yet
@@ -98,10 +98,10 @@ class LogTail:
             self._offset = size
             yield b"\ngpuqueue: the log was cut here, and goes on below\n"
         while chunk := os.pread(log, max(0, min(CHUNK_BYTES, size - self._offset)), self._offset):
-            kept = chunk[: _hole(log, self._offset) - self._offset]
-            if kept:
-                self._offset += len(kept)
-                yield kept
+            data = chunk[: _hole(log, self._offset) - self._offset]
+            if data:
+                self._offset += len(data)
+                yield data
                 continue
             end = _data(log, self._offset)
             if end is None:
@@ -119,9 +119,9 @@ def last_bytes(path: Path, most: int) -> bytes:
             offset = max(0, os.fstat(log).st_size - most)
             found = bytearray()
             while chunk := os.pread(log, CHUNK_BYTES, offset):
-                kept = chunk[: _hole(log, offset) - offset]
-                found += kept
-                end = offset + len(kept) if kept else _data(log, offset)
+                data = chunk[: _hole(log, offset) - offset]
+                found += data
+                end = offset + len(data) if data else _data(log, offset)
                 if end is None:
                     break
                 offset = end

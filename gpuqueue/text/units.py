@@ -63,7 +63,7 @@ def format_bytes(size_bytes: int | None) -> str:
 
 
 def format_apart(one_bytes: int, other_bytes: int) -> tuple[str, str]:
-    """Return two sizes for display, with enough digits to tell them apart."""
+    """Return two sizes for display, with enough digits to distinguish them."""
     for digits in (1, 2, 3):
         one, other = _format(one_bytes, digits), _format(other_bytes, digits)
         if one != other or one_bytes == other_bytes:

@@ -175,9 +175,9 @@ def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     commands_page.write_text(text)
     settings_page.write_text(re.sub(r"^.*_HOST_LOST_AFTER`.*\n", "", settings_page.read_text(), flags=re.MULTILINE))
 
-    code, said = generate(tmp_path, "--check")
+    code, printed = generate(tmp_path, "--check")
     assert code == 1
-    assert "run .venv/bin/python docs/reference/generate.py" in said
+    assert "run .venv/bin/python docs/reference/generate.py" in printed
     assert text == commands_page.read_text()
 
     assert generate(tmp_path)[0] == 0
@@ -266,7 +266,7 @@ def a_wait(job: Job) -> Why:
                     available_bytes=1,
                     capacity_bytes=1,
                     total_bytes=1,
-                    kept_for=None,
+                    reserved_for=None,
                     runs=(),
                 ),
             ),

@@ -51,17 +51,17 @@ def words(picture: Path) -> str:
 @pytest.mark.timeout(400)
 def test_the_film_and_the_still_are_recorded(tmp_path: Path) -> None:
     """Each step of the walk has its frame, and no picture shows details of the machine that made it."""
-    assert {"first-look.svg", "top.svg"} == made("record.py", tmp_path)
+    assert {"first-steps.svg", "top.svg"} == made("record.py", tmp_path)
 
-    film = words(tmp_path / "first-look.svg")
+    film = words(tmp_path / "first-steps.svg")
     for seen in ("gpuqueue up", "running", "why 3", "too little", "saved model.pt", "succeeded", "/home/ada/.local"):
         assert seen in film
     assert "/tmp" not in film
-    text = (tmp_path / "first-look.svg").read_text()
+    text = (tmp_path / "first-steps.svg").read_text()
     assert 7 == text.count('<g class="f ')
     assert "prefers-reduced-motion" in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-    for picture in ("first-look.svg", "top.svg"):
+    for picture in ("first-steps.svg", "top.svg"):
         assert heads(PICTURES / picture) == heads(tmp_path / picture), "run docs/pictures/record.py"
 
 
@@ -70,14 +70,14 @@ def test_the_pictures_show_the_tables_of_today() -> None:
 
     If this fails, run docs/pictures/record.py.
     """
-    film, screen = (heads(PICTURES / picture) for picture in ("first-look.svg", "top.svg"))
+    film, screen = (heads(PICTURES / picture) for picture in ("first-steps.svg", "top.svg"))
     whole = {tuple(column.head for column in each) for each in (device_table.COLUMNS, DEVICE_COLUMNS)} | {WHY_HEAD}
     fitted = [{column.head for column in each} for each in (queue_table.COLUMNS, history_columns.COLUMNS.values())]
 
     assert whole <= film
     assert [] == [row for row in film | screen if row not in whole and not any(each.issuperset(row) for each in fitted)]
     assert {"PROGRESS / REASON", "PEAK"} <= {head for row in film for head in row}
-    assert [REVISION] == re.findall(r"tables at revision (\d+)", words(PICTURES / "first-look.svg"))[:1]
+    assert [REVISION] == re.findall(r"tables at revision (\d+)", words(PICTURES / "first-steps.svg"))[:1]
 
 
 def test_every_viewer_shows_the_columns() -> None:
@@ -103,5 +103,5 @@ def test_each_picture_is_small_and_shown() -> None:
     pages = "".join(page.read_text() for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")))
     pictures = {entry.name: entry.stat().st_size for entry in PICTURES.iterdir() if entry.suffix in {".svg", ".png"}}
 
-    assert {"first-look.svg", "top.svg", "stats.png", "memory.png"} == set(pictures)
+    assert {"first-steps.svg", "top.svg", "stats.png", "memory.png"} == set(pictures)
     assert [] == [name for name, size in pictures.items() if f"pictures/{name})" not in pages or size > MOST_BYTES]

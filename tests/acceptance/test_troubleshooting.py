@@ -40,7 +40,7 @@ def strings(tree: ast.AST) -> Iterator[str]:
 
 
 @cache
-def said() -> tuple[tuple[str, ...], ...]:
+def output() -> tuple[tuple[str, ...], ...]:
     """Return the tokens of all texts that the code can print."""
     files = [path for room in ("gpuqueue", "workers") for path in (ROOT / room).rglob("*.py")]
     ours = {text for path in files for text in strings(ast.parse(path.read_text()))}
@@ -87,7 +87,7 @@ def _is_text(message: str, least: float) -> bool:
     own = {word for word in words if word.isalpha() and len(word) > len("and")}
     least *= sum(word != ANY for word in words)
     return any(
-        agreement((ANY, *words, ANY), text) >= least for text in said() if 2 * len(own.intersection(text)) >= len(own)
+        agreement((ANY, *words, ANY), text) >= least for text in output() if 2 * len(own.intersection(text)) >= len(own)
     )
 
 

@@ -108,8 +108,8 @@ def unhelpful(home: Home, mistakes: dict[str, tuple[int, str]]) -> dict[str, str
             check=False,
             timeout=100,
         )
-        said = done.stderr or done.stdout.splitlines()[-1] + "\n"
-        if code != done.returncode or remedy not in said or said.count("\n") != 1:
+        printed = done.stderr or done.stdout.splitlines()[-1] + "\n"
+        if code != done.returncode or remedy not in printed or printed.count("\n") != 1:
             found[words] = f"{done.returncode}: {done.stdout}{done.stderr}"
     return found
 

@@ -101,7 +101,7 @@ def _on_the_fake(spec: str, kinds: set[DeviceKind], tmp_path: Path) -> Iterator[
         kinds,
         code=JOB.read_text(),
         environ=lambda device: {**environ, "CUDA_VISIBLE_DEVICES": device.uuid},
-        tells_health=True,
+        reports_health=True,
     )
     with contextlib.closing(backend), ended_after(bench):
         yield bench

@@ -100,7 +100,7 @@ def emptied(connection: sa.Connection) -> sa.Connection:
     return connection
 
 
-@odd.gate
+@odd.few_examples
 @given(first=batches, second=batches)
 def test_rows_are_put_as_they_are_one_by_one(
     connection: sa.Connection, first: list[dict[str, Any]], second: list[dict[str, Any]]
@@ -114,7 +114,7 @@ def test_rows_are_put_as_they_are_one_by_one(
     assert kept(connection, PLAIN) == kept(connection, MANY)
 
 
-@odd.gate
+@odd.few_examples
 @given(first=batches, second=batches)
 def test_rows_that_are_there_are_left_alone(
     connection: sa.Connection, first: list[dict[str, Any]], second: list[dict[str, Any]]
@@ -129,7 +129,7 @@ def test_rows_that_are_there_are_left_alone(
     assert kept(connection, PLAIN) == [before[row[:2]] for row in kept(connection, PLAIN)]
 
 
-@odd.gate
+@odd.few_examples
 @given(reported=batches, change=rows)
 def test_rows_are_updated_as_they_are_one_by_one(
     connection: sa.Connection, reported: list[dict[str, Any]], change: dict[str, Any]

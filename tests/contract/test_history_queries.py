@@ -132,9 +132,9 @@ def test_tables_of_another_version_are_refused(history_url: str, revision: str, 
     ("url", "words"),
     [
         ("nonsense", "cannot be read"),
-        ("mysql://me:secret@localhost/book", "only SQLite and PostgreSQL"),
-        ("postgresql+nodriver://me:secret@localhost/book", "no driver"),
-        ("postgresql://me:secret@127.0.0.1:1/book?password=secret", "does not answer"),
+        ("mysql://me:secret@localhost/history", "only SQLite and PostgreSQL"),
+        ("postgresql+nodriver://me:secret@localhost/history", "no driver"),
+        ("postgresql://me:secret@127.0.0.1:1/history?password=secret", "does not answer"),
         ("sqlite:////dev/null/history.db", "is not there yet"),
     ],
 )

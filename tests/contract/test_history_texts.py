@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
 from hypothesis import given
 from hypothesis import strategies as st
-from odd import gate
+from odd import few_examples
 from outbox import Outbox, ids
 from private_postgres import Server
 
@@ -123,7 +123,7 @@ queries = st.fixed_dictionaries(
 
 @pytest.mark.usefixtures("near")
 @pytest.mark.parametrize("few", [0, 2, index_choice.FEW])
-@gate
+@few_examples
 @given(query=queries)
 def test_an_index_changes_no_answer(
     furnished: HistoryDatabase, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]

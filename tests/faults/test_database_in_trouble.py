@@ -92,16 +92,16 @@ def go_through(site: Site, faults: list[Fault]) -> None:
     serve(site.queue)
     site.spawn_command([sys.executable, str(WITH_CONSTANT), *CONSTANTS, "record"])
     jobs = [life(site.queue)]
-    until(lambda: site.queue.outbox.backlog() == (0, None), what="a book that is well")
+    until(lambda: site.queue.outbox.backlog() == (0, None), what="a history that is well")
     for name, broken, words, readable in faults:
         before = len(reported(site))
         with broken():
 
-            def said(words: str = words, before: int = before) -> bool:
+            def output(words: str = words, before: int = before) -> bool:
                 jobs.append(life(site.queue))
                 return any(re.search(words, line) for line in reported(site)[before:])
 
-            until(said, what=f"{name}: {words}")
+            until(output, what=f"{name}: {words}")
             assert site.queue.outbox.backlog()[0] >= 4
             with Client(site.settings) as client:
                 if readable:
@@ -375,11 +375,11 @@ def test_postgresql(store_url: str, tmp_path: Path, postgres: Breakable) -> None
     """
     run = postgres.server.run
     run("CREATE ROLE ada LOGIN PASSWORD 'right'")
-    run("CREATE DATABASE book OWNER ada")
+    run("CREATE DATABASE history OWNER ada")
     (postgres.data / "pg_hba.conf").write_text("local all gpuqueue trust\nlocal all ada scram-sha-256")
     run("SELECT pg_reload_conf()")
     link = Link(f"unix://{postgres.socket}")
-    url = f"postgresql://ada:right@127.0.0.1:{link.url.rpartition(':')[2]}/book?connect_timeout=2"
+    url = f"postgresql://ada:right@127.0.0.1:{link.url.rpartition(':')[2]}/history?connect_timeout=2"
     migrate.upgrade(url)
     site = Site(tmp_path / "state", store_url, GPUQUEUE_DATABASE_URL=url)
     away = Away(postgres, link)

@@ -318,17 +318,17 @@ def test_a_shim_that_cannot_read_its_heartbeat_goes_by_the_last_word_of_it(shims
     until(lambda: "ready" in shim.log())
     if removed:
         (shim.directory.path / "heartbeat").unlink()
-        look(shim.process.pid)
+        check_process(shim.process.pid)
     else:
         with no_descriptors(shim.process.pid):
-            look(shim.process.pid)
+            check_process(shim.process.pid)
     assert shim.process.poll() is None
 
     end = shim.ended()
     assert (EndingKind.LOST, True) == (end.ending.kind, time.monotonic() >= until_s)
 
 
-def look(pid: int) -> None:
+def check_process(pid: int) -> None:
     """Make a shim check its files twice, and wait until it has done so."""
     for _ in range(2):
         before = _sleeps(pid)

@@ -192,7 +192,7 @@ def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, ho
     without = recorder(site)
     until(site.queue.senders.all, what=f"a sender\n{site.log()}")
 
-    said = site.cli("submit", "--mem", "64M", "--on-end", hook.url("fine"), "--", "true")
+    output = site.cli("submit", "--mem", "64M", "--on-end", hook.url("fine"), "--", "true")
     claimed = must_claim(site.queue)
     site.queue.runs.finish(
         claimed.job_id,
@@ -204,8 +204,8 @@ def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, ho
     )
 
     host = site.settings.host
-    assert f"Apprise is not installed on {host}: nobody is notified" in said.stderr
-    site.until_recorded(int(said.stdout))
+    assert f"Apprise is not installed on {host}: nobody is notified" in output.stderr
+    site.until_recorded(int(output.stdout))
     site.end(without)
     assert [] == hook.reported("fine")
     site.environ.pop("PYTHONPATH")

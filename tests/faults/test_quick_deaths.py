@@ -56,8 +56,8 @@ def test_three_crashes_at_once_drain_the_device_until_somebody_resumes_it(site: 
 
     jobs = [dies(site, "kill -SEGV $$") for _ in range(3)]
 
-    (said,) = drains(site)
-    assert all(f"job {job_id} (killed by SIGSEGV)" in said.why for job_id in jobs)
+    (output,) = drains(site)
+    assert all(f"job {job_id} (killed by SIGSEGV)" in output.why for job_id in jobs)
     waits = int(site.cli("submit", "--mem", "1M", "--", "true").stdout)
     until(lambda: "takes no new job, drained after quick deaths" in site.log(), what="the worker's word")
     assert JobState.QUEUED is site.client.jobs.get(waits).state
@@ -167,6 +167,6 @@ def test_what_cuda_says_counts_unless_the_device_s_trouble_explains_it(
     for job in jobs:
         assert JobState.FAILED is gpu_site.until_recorded(job.id).job.state
 
-    said = "".join(each.why for each in drains(gpu_site))
-    assert (3 if drained else 0) == said.count("(CUDA error: unknown error)")
+    output = "".join(each.why for each in drains(gpu_site))
+    assert (3 if drained else 0) == output.count("(CUDA error: unknown error)")
     assert row(store_url) is None

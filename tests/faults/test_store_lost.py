@@ -31,7 +31,7 @@ class Patient:
 
     def __init__(self, site: Site, place: Path, code: int = 0) -> None:
         self.site = site
-        self.said, self.gate = place / f"said-{code}", place / f"gate-{code}"
+        self.output, self.gate = place / f"said-{code}", place / f"gate-{code}"
         script = f"echo $$ >> {self.said}; while [ ! -e {self.gate} ]; do sleep 0.05; done; exit {code}"
         self.job: Job = site.queue.requests.submit(
             make_spec(argv=("sh", "-c", script), mem_bytes=MIB, name=f"patient-{code}")
@@ -39,7 +39,7 @@ class Patient:
 
     def pids(self) -> list[int]:
         """Return the pid of each copy of the job that ever began."""
-        return [int(word) for word in self.said.read_text().split()] if self.said.exists() else []
+        return [int(word) for word in self.output.read_text().split()] if self.output.exists() else []
 
     def process(self) -> ProcessIdentity:
         """Wait until the job runs, and return its process."""
@@ -53,7 +53,7 @@ class Patient:
         self.gate.touch()
 
 
-def until_in_book(site: Site, job_id: int, state: JobState) -> None:
+def until_in_history(site: Site, job_id: int, state: JobState) -> None:
     """Wait until the history has the job in *state*."""
 
     def there() -> bool:
@@ -122,7 +122,7 @@ def test_everything_goes_on_where_it_was(
     ]
     held = site.queue.requests.submit(make_spec(argv=("sh", "-c", f"echo held >> {effects}"), mem_bytes=8 * GIB)).id
     site.queue.jobs.hold(held)
-    until_in_book(site, held, JobState.HELD)
+    until_in_history(site, held, JobState.HELD)
     tokens = [site.client.database.get(patient.job.id).runs[0].token for patient in patients]  # type: ignore[union-attr]
 
     if worker_dies:
@@ -189,7 +189,7 @@ def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
     until_open(site)
     if worker_dies:
         site.start_worker()
-    until_in_book(site, patient.job.id, JobState.RUNNING)
+    until_in_history(site, patient.job.id, JobState.RUNNING)
     patient.end()
 
     record = site.until_recorded(patient.job.id)
@@ -257,7 +257,7 @@ def test_a_worker_that_finds_the_store_not_open_keeps_its_runs_alive_meanwhile(
     site.spawn("run", "--device", "0", "--plain")
     until(lambda: site.log().count("the runs go on") > 15, what="longer than the grace")
     site.spawn("record")
-    until_in_book(site, patient.job.id, JobState.RUNNING)
+    until_in_history(site, patient.job.id, JobState.RUNNING)
     until(site.queue.devices.all, what="the worker is up")
     patient.end()
 
@@ -326,14 +326,14 @@ def test_a_run_of_which_nobody_speaks_is_over_before_its_job_starts_again(
     site = own_site
     site.make_tables()
     worker = site.start_worker()
-    said = tmp_path / "said"
+    output = tmp_path / "output"
     # Each copy writes whether an earlier one is still alive.
     script = (
-        f'for pid in $(cut -d" " -f1 {said} 2>/dev/null); do kill -0 $pid && alive=$pid; done; '
-        f'echo $$ ${{alive:-alone}} >> {said}; [ "$(wc -l < {said})" -gt 1 ] || sleep 1000'
+        f'for pid in $(cut -d" " -f1 {output} 2>/dev/null); do kill -0 $pid && alive=$pid; done; '
+        f'echo $$ ${{alive:-alone}} >> {output}; [ "$(wc -l < {output})" -gt 1 ] || sleep 1000'
     )
     job = site.queue.requests.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
-    until(lambda: said.exists() and said.read_text().count("alone") == 1, what="it runs")
+    until(lambda: output.exists() and output.read_text().count("alone") == 1, what="it runs")
     record_steps(site, job.id, MISSED["the claim"])
     site.end(worker, signal.SIGKILL)
 
@@ -350,7 +350,7 @@ def test_a_run_of_which_nobody_speaks_is_over_before_its_job_starts_again(
         elsewhere.start_worker()
 
         assert JobState.SUCCEEDED is elsewhere.until_recorded(job.id).job.state
-        assert ["alone", "alone"] == [line.split()[1] for line in said.read_text().splitlines()]
+        assert ["alone", "alone"] == [line.split()[1] for line in output.read_text().splitlines()]
     finally:
         elsewhere.stop()
 
@@ -368,7 +368,7 @@ def test_a_recorder_killed_in_the_rebuild_is_followed_by_one_that_ends_it(
     site = own_site
     recorder = site.start_recorder()
     ids = [site.queue.requests.submit(make_spec(name=f"n{number}")).id for number in range(600)]  # more than one page
-    until_in_book(site, ids[-1], JobState.QUEUED)
+    until_in_history(site, ids[-1], JobState.QUEUED)
     site.end(recorder)
     lose_data(own_store)
     place, _, turn = step.partition("@")

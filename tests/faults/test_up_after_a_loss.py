@@ -34,25 +34,25 @@ def submit(up: Home) -> Callable[[str], int]:
 
 def patient(submit: Callable[[str], int], place: Path, code: int) -> int:
     """Submit a job that writes its pid and exits with *code* once the file ``go`` exists; return when it runs."""
-    said = place / f"said-{code}"
-    job_id = submit(f"echo $$ >> {said}; while [ ! -e {place}/go ]; do sleep 0.1; done; exit {code}")
-    until(lambda: said.exists() and said.read_text(), what=f"job {job_id} runs")
+    output = place / f"said-{code}"
+    job_id = submit(f"echo $$ >> {output}; while [ ! -e {place}/go ]; do sleep 0.1; done; exit {code}")
+    until(lambda: output.exists() and output.read_text(), what=f"job {job_id} runs")
     return job_id
 
 
-def until_in_book(home: Home, held: int) -> None:
-    """Wait until the history says that the last job is held: then it has all earlier events too."""
+def until_in_history(home: Home, held: int) -> None:
+    """Wait until the history output_of that the last job is held: then it has all earlier events too."""
     until(lambda: (held, "held") in states(home, "history"), what=f"job {held} is held in the history")
 
 
 def states(home: Home, what: str) -> list[tuple[int, str]]:
     """Return the id and state of each job that ``gpuqueue queue`` or ``gpuqueue history`` lists, by id."""
-    return sorted((row["id"], row["state"]) for row in json.loads(home.says(what, "--json")))
+    return sorted((row["id"], row["state"]) for row in json.loads(home.output_of(what, "--json")))
 
 
 def ended(home: Home, job_ids: list[int]) -> dict[int, dict[str, Any]]:
     """Wait until these jobs have ended in the history, and return the history's row of each."""
-    home.says("wait", *map(str, job_ids))
+    home.output_of("wait", *map(str, job_ids))
     rows = {row["id"]: row for row in json.loads(home("history", "--json"))}
     return {job_id: rows[job_id] for job_id in job_ids}
 
@@ -75,7 +75,7 @@ def test_a_store_without_its_data(up: Home, submit: Callable[[str], int], tmp_pa
     held = submit(f"echo held >> {tmp_path}/done")
     up("hold", str(held))
     tokens = [[path.name for path in (up.state / "runs" / str(each)).iterdir()] for each in running]
-    until_in_book(up, held)
+    until_in_history(up, held)
     store = ProcessIdentity.parse((up.state / "store" / "pid").read_text())
     assert store is not None
 
@@ -85,9 +85,9 @@ def test_a_store_without_its_data(up: Home, submit: Callable[[str], int], tmp_pa
     else:
         until(lambda: (age_s(store.pid) or 0) > UNREACHABLE_S, what="a store that is no newcomer")
     shutil.rmtree(up.state / "store")
-    said = up("up")
+    output = up("up")
 
-    assert "queue    rebuilt      the store had lost its data: " in said
+    assert "queue    rebuilt      the store had lost its data: " in output
     assert states(up, "queue") == [
         *((each, "running") for each in running),
         *((each, "queued") for each in waiting),
@@ -113,7 +113,7 @@ def test_a_database_file_that_was_deleted(up: Home, submit: Callable[[str], int]
     running = [patient(submit, tmp_path, code) for code in (5, 6)]
     waiting, held = (submit(f"echo {name} >> {tmp_path}/done") for name in ("waiting", "held"))
     up("hold", str(held))
-    until_in_book(up, held)
+    until_in_history(up, held)
 
     for file in up.state.glob("history.db*"):
         file.unlink()

@@ -25,10 +25,10 @@ def test_up_starts_nothing_with_newer_tables(home: Home) -> None:
     with sqlite3.connect(home.state / "history.db") as connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
 
-    said = home("up", "--devices", "sim:1x1G", code=4)
+    output = home("up", "--devices", "sim:1x1G", code=4)
 
-    assert "is newer than this gpuqueue: upgrade gpuqueue" in said
-    assert 1 == len(said.strip().splitlines())
+    assert "is newer than this gpuqueue: upgrade gpuqueue" in output
+    assert 1 == len(output.strip().splitlines())
     assert [] == home.ours()
     assert not (home.state / "store").exists()
 

@@ -305,7 +305,7 @@ def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) 
 
     site.environ["GPUQUEUE_HEARTBEAT"] = "0.2s"
     site.start_worker()
-    until(lambda: looks_at(site) > 1, what="looks of the next worker")
+    until(lambda: samples_of(site) > 1, what="looks of the next worker")
     adopted_s = time.monotonic() - began_s
     gate.touch()
 
@@ -315,7 +315,7 @@ def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) 
     assert len(timeline.bytes) * timeline.step_s > adopted_s - 0.5
 
 
-def looks_at(site: Site) -> int:
+def samples_of(site: Site) -> int:
     """Return how many samples of its only run the worker has saved."""
     (directory,) = site.settings.runs_dir.glob("[0-9]*/*")
     kept = directory / "meters"

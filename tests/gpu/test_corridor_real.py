@@ -45,14 +45,16 @@ def holding(site: Site, gate: Path, mem_bytes: int, *sizes: int, deaf: bool = Fa
         ignoring = "trap '' TERM; " if deaf else ""
         line = f"{ignoring}exec {words} <{shlex.quote(str(gate))}"
         job = int(site.cli("submit", "--mem", f"{mem_bytes // MIB}M", "--", "sh", "-c", line).stdout)
-        until(lambda: said(site, job) or site.client.jobs.get(job).state.is_end, timeout_s=60, what=f"job {job}'s word")
-        assert "ready\n" == said(site, job), f"{site.cli('show', str(job), check=False).stdout}\n{site.log()[-3000:]}"
+        until(
+            lambda: output(site, job) or site.client.jobs.get(job).state.is_end, timeout_s=60, what=f"job {job}'s word"
+        )
+        assert "ready\n" == output(site, job), f"{site.cli('show', str(job), check=False).stdout}\n{site.log()[-3000:]}"
         yield job
     finally:
         os.close(open_gate)
 
 
-def said(site: Site, job: int) -> str:
+def output(site: Site, job: int) -> str:
     """Return what a job has printed."""
     return "".join(log.read_text() for log in site.settings.runs_dir.glob(f"{job}/*/log"))
 

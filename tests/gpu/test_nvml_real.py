@@ -32,7 +32,7 @@ class TestNvmlOnARealCard(DeviceConformance):
             {DeviceKind.GPU},
             code=JOB.read_text(),
             environ=lambda device: {"CUDA_VISIBLE_DEVICES": device.uuid},
-            tells_health=True,
+            reports_health=True,
         )
         try:
             yield bench

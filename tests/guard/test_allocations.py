@@ -44,7 +44,7 @@ def built(place: Path) -> Path:
 
 def allocations(claims: int, library: Path) -> int:
     """Return the number of a store's allocations from its start to its end, with this number of claims."""
-    said = life(claims, environ={"LD_PRELOAD": str(library)})
-    found = re.search(r"allocations: (\d+)", said)
-    assert found is not None, said
+    output = life(claims, environ={"LD_PRELOAD": str(library)})
+    found = re.search(r"allocations: (\d+)", output)
+    assert found is not None, output
     return int(found[1])

@@ -64,7 +64,7 @@ LARGE = {
     "workers": (),
 }
 #: Prints on the last line of stderr what a command loads in addition to click.
-TELLING = """
+REPORTING = """
 import atexit, json, sys
 import click
 before = set(sys.modules)
@@ -77,7 +77,7 @@ main()
 
 def loaded_by(command: str) -> set[str]:
     """Return the modules that ``gpuqueue COMMAND --help`` loads in addition to click's."""
-    words = [sys.executable, "-c", TELLING, command]
+    words = [sys.executable, "-c", REPORTING, command]
     done = subprocess.run(words, env=uncovered(), capture_output=True, text=True, check=True, timeout=60)
     return set(json.loads(done.stderr.splitlines()[-1]))
 

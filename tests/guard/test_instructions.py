@@ -36,7 +36,7 @@ def test_a_claim_takes_as_many_instructions_as_agreed() -> None:
 def instructions(claims: int) -> int:
     """Return the instructions of a store from its start to its end, with this number of claims."""
     count = [str(VALGRIND), "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
-    said = life(claims, under=count)
-    found = re.search(r"I\s+refs:\s+([\d,]+)", said)
-    assert found is not None, said
+    output = life(claims, under=count)
+    found = re.search(r"I\s+refs:\s+([\d,]+)", output)
+    assert found is not None, output
     return int(found[1].replace(",", ""))

@@ -38,7 +38,7 @@ FIRST = 3
 #: slot. Messages that arrive during an attempt count as one, so the lower number depends on the machine's load and the
 #: upper one does not. Attempts for the job before the monitor started may be counted, those for the last job may not.
 #: Measured: 3.2 to 3.8 for each job.
-LOOKS = Bound(2 * JOBS - 1, 4 * JOBS + 2)
+CLAIMS = Bound(2 * JOBS - 1, 4 * JOBS + 2)
 #: Celery's events for each job: received, started, succeeded. Events of the same moment are sent together.
 EVENTS = Bound(1, 3 * JOBS + 3)
 #: Celery's own commands, sent by its clock: its heartbeats and its control queues. Commands inside a transaction of
@@ -61,7 +61,7 @@ ENDED = JOBS + FIRST
 DIGESTS = {hashlib.sha1(whole(act).encode(), usedforsecurity=False).hexdigest(): act for act in ACTS}
 #: How long an idle worker is observed, in seconds, and its claim attempts meanwhile. The clock causes none, but
 #: messages of the last job may still arrive, which are four at most as above. All else that it asks for are heartbeats.
-IDLE_S, IDLE_LOOKS = 3.0, Bound(0, 4)
+IDLE_S, IDLE_CLAIMS = 3.0, Bound(0, 4)
 #: How often all threads of a worker wake up in a second. Each time, a thread takes a CPU from the jobs for a moment.
 #: The wake-up channel's thread wakes up twice to check whether it should stop, and the worker once to check its parent;
 #: Celery adds three for its own loop. Measured: 3 and 6; a busy machine makes it fewer. The range is wide, because
@@ -108,12 +108,12 @@ def listen(store: OwnStore, site: Site, act: Callable[[], object]) -> Heard:
     with admin.monitor() as listening:
         act()
         admin.echo(END)
-        for said in listening.listen():
-            if END in said["command"]:
+        for output in listening.listen():
+            if END in output["command"]:
                 break
-            name = named(said["command"])
-            if said["client_type"] != "lua" and name not in NO_PART_OF_IT:
-                (heard.worker if said["client_type"] == "unix" else heard.others)[name] += 1
+            name = named(output["command"])
+            if output["client_type"] != "lua" and name not in NO_PART_OF_IT:
+                (heard.worker if output["client_type"] == "unix" else heard.others)[name] += 1
     admin.close()
     return heard
 
@@ -145,7 +145,7 @@ def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_pat
         site.stop()
 
     worker, others = heard.worker, heard.others
-    LOOKS.hold(worker.pop("claim"), f"looks for work of {JOBS} jobs")
+    CLAIMS.hold(worker.pop("claim"), f"looks for work of {JOBS} jobs")
     if not plain:
         EVENTS.hold(worker.pop("celery's task"), f"events of Celery for {JOBS} jobs")
         for name in CELERYS:
@@ -201,7 +201,7 @@ def test_an_idle_worker_sleeps(own_store: OwnStore, tmp_path: Path, *, plain: bo
     finally:
         site.stop()
 
-    IDLE_LOOKS.hold(heard.worker.pop("claim", 0), f"looks for work in {IDLE_S:g} idle seconds")
+    IDLE_CLAIMS.hold(heard.worker.pop("claim", 0), f"looks for work in {IDLE_S:g} idle seconds")
     WAKES.hold(a_second[0], "times that an idle worker wakes up in a second")
     for name in (*CELERYS, "celery's task"):
         if not plain:

@@ -37,7 +37,7 @@ SITES: dict[str, tuple[dict[str, Any], int]] = {
         {**ONE_CARD, "faults": (0, 0, 1), "sizes": (1,), "acts": frozenset({"edit"})},
         11335,
     ),
-    "two jobs are edited and lifted": (
+    "two jobs are edited and promoted": (
         {**ONE_CARD, "claims": 1, "acts": frozenset({"edit", "age"})},
         12117,
     ),
@@ -65,13 +65,13 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
         "the store is back",
     ),
     "no start in the pause": ({"faults": (0, 0, 1), "sizes": (2,)}, "job 0 runs twice", "the store is rebuilt"),
-    "nothing newer": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 ends by a run that was taken back", "is told"),
+    "nothing newer": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 ends by a run that was taken back", "is reported"),
     "what the history knows comes back": (
         {"faults": (0, 0, 1), "sizes": (2,)},
         "job 0 is gone",
         "the store is rebuilt",
     ),
-    "ends are kept": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 had ended", "is told"),
+    "an end is final": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 had ended", "is reported"),
     "attempts count on": ({**ONE_CARD, "sizes": (2,)}, "attempts of job 0 do not grow", "is taken back"),
     "who is cancelled is not queued again": (
         {**ONE_CARD, "sizes": (2,), "acts": frozenset({"cancel"})},
@@ -83,19 +83,19 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
         "job 0 is active and stands in 1 lines",
         "claims job 0",
     ),
-    "what waits no more is kept nothing": (
+    "a job that does not wait has no reservation": (
         {**ONE_CARD, "acts": frozenset({"reserve"})},
-        "what is reserved for job 1 is told in two ways",
+        "what is reserved for job 1 is recorded in two ways",
         "claims job 1",
     ),
-    "what is kept is nobody else's": (
+    "a reservation is for one job": (
         {**ONE_CARD, "acts": frozenset({"reserve"})},
         "job 0 has what is reserved for job 1",
         "device 0 is reserved for job 1",
     ),
     "one device is reserved for one": (
         {**ONE_CARD, "sizes": (2, 2, 1), "acts": frozenset({"reserve"})},
-        "what is reserved for job 1 is told in two ways",
+        "what is reserved for job 1 is recorded in two ways",
         "device 0 is reserved for job 2",
     ),
     "what asked for less is not taken back": (

@@ -50,8 +50,8 @@ class Breakable:
 
         A killed child must be waited for.
         """
-        said = ("fsync=off", "full_page_writes=off", "listen_addresses=", f"unix_socket_directories={self._home}")
-        options = [word for each in (*said, *settings) for word in ("-c", each)]
+        output = ("fsync=off", "full_page_writes=off", "listen_addresses=", f"unix_socket_directories={self._home}")
+        options = [word for each in (*output, *settings) for word in ("-c", each)]
         with (self._home / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [self._binaries / "postgres", "-D", self.data, *options],

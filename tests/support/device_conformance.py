@@ -47,7 +47,7 @@ class Bench:
     kinds: set[DeviceKind]
     code: str = HOLD
     environ: Callable[[Device], dict[str, str]] = lambda _: {}
-    tells_health: bool = False
+    reports_health: bool = False
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def hold(self, device: Device, size_bytes: int = HELD_BYTES) -> int:
@@ -139,7 +139,7 @@ class DeviceConformance:
         assert 0 == bench.used_by(devices[1], pid)
         assert pid not in bench.backend.reading(devices[1]).processes
 
-    def test_a_maximum_that_nobody_kept_is_not_told(self, bench: Bench) -> None:
+    def test_a_maximum_that_was_not_recorded_is_not_reported(self, bench: Bench) -> None:
         """An unknown process has no accounted maximum, and that of a live process is at least what it holds."""
         device = bench.backend.devices()[0]
         pid = bench.hold(device)
@@ -155,7 +155,7 @@ class DeviceConformance:
             assert health.limit_c is None or 1 <= health.limit_c < 150
             assert health.utilisation is None or 0 <= health.utilisation <= 1
             assert health.compute_mode in (None, "default", "prohibited", "exclusive_process")
-            if not bench.tells_health or device.kind is DeviceKind.CPU:
+            if not bench.reports_health or device.kind is DeviceKind.CPU:
                 assert {None} == set(astuple(health))
 
     def test_distance_is_the_same_both_ways(self, bench: Bench) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 #: For every property test with strange input: few examples, always the same, so that the quick run stays quick and
 #: stable.
-gate = settings(
+few_examples = settings(
     max_examples=40,
     deadline=None,
     derandomize=True,

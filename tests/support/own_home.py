@@ -33,7 +33,7 @@ class Home:
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr
 
-    def says(self, *words: str) -> str:
+    def output_of(self, *words: str) -> str:
         """Return what ``gpuqueue`` prints, for any exit code."""
         return command(words, self.environ).stdout
 

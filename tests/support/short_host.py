@@ -27,9 +27,9 @@ PIDS = Path("/sys/fs/cgroup/pids")
 def own_disk(where: Path, kind: str = "tmpfs", *, options: str = "size=1m") -> Iterator[Path]:
     """Mount a file system at *where*, and unmount it afterwards; skip where none can be mounted."""
     where.mkdir(parents=True, exist_ok=True)
-    said = ["-o", options] if kind == "tmpfs" else []
+    output = ["-o", options] if kind == "tmpfs" else []
     done = subprocess.run(
-        [shutil.which("mount") or "/bin/mount", "-t", kind, *said, "none", str(where)],
+        [shutil.which("mount") or "/bin/mount", "-t", kind, *output, "none", str(where)],
         capture_output=True,
         text=True,
         check=False,
@@ -54,8 +54,8 @@ def dead_server(where: Path) -> Iterator[Path]:
         server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         pytest.skip(f"a dead file server needs /dev/fuse: {error}")
-    said = f"fd={server},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}".encode()
-    if libc.mount(b"dead", os.fsencode(where), b"fuse", 0, said) != 0:
+    output = f"fd={server},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}".encode()
+    if libc.mount(b"dead", os.fsencode(where), b"fuse", 0, output) != 0:
         os.close(server)
         pytest.skip(f"a dead file server needs root: {os.strerror(ctypes.get_errno())}")
     try:

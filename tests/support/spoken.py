@@ -44,8 +44,8 @@ def speak(words: Sequence[str], encoding: str = "utf-8") -> Spoken:
         out.flush()
         err.flush()
     assert isinstance(code, int)
-    said = err.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
-    return Spoken(code, out.buffer.getvalue(), said)  # type: ignore[attr-defined]
+    printed = err.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    return Spoken(code, out.buffer.getvalue(), printed)  # type: ignore[attr-defined]
 
 
 def harmless(text: str) -> bool:

@@ -88,12 +88,12 @@ def walk(shell: Shell, place: Path) -> Iterator[str]:
     assert "\n2\n" in shell.types("gpuqueue submit train.py --mem 2G --time 2h --name bert -- --epochs 5000")
     assert "\n3\n" in shell.types("gpuqueue submit train.py --mem 2G --name patient")
     yield "submit"
-    yield from _looks(shell)
+    yield from _reads(shell)
     yield from _ends(shell, place)
     yield from _afterwards(shell, place)
 
 
-def _looks(shell: Shell) -> Iterator[str]:
+def _reads(shell: Shell) -> Iterator[str]:
     """Show the state of the queue, and why a job waits."""
     seen = shell.types("gpuqueue queue")
     assert ["running", "running", "queued"] == [line.split()[3] for line in seen.rstrip().splitlines()[-4:-1]]

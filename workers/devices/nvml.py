@@ -11,7 +11,7 @@ import pynvml
 from gpuqueue.model.device import Device, DeviceKind, Health, Reading
 from workers.devices.nvml_calls import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session, text
 from workers.devices.nvml_health import health_of
-from workers.devices.nvml_memory import accounted, look, memory
+from workers.devices.nvml_memory import accounted, memory, sample
 
 _log = logging.getLogger(__name__)
 
@@ -49,13 +49,13 @@ class NvmlBackend:
 
         A GPU that stops answering stays in the list. A GPU that has never answered has no known UUID and is left out.
         """
-        looks = [self._identify(card) for card in range(int(self._session.ask(pynvml.nvmlDeviceGetCount)))]
-        silent = {card: look for card, look in enumerate(looks) if isinstance(look, Refusal)}
+        found = [self._identify(card) for card in range(int(self._session.ask(pynvml.nvmlDeviceGetCount)))]
+        silent = {card: each for card, each in enumerate(found) if isinstance(each, Refusal)}
         answering = {
             device.uuid: (card, device)
-            for card, look in enumerate(looks)
-            if not isinstance(look, Refusal)
-            for device in look
+            for card, each in enumerate(found)
+            if not isinstance(each, Refusal)
+            for device in each
         }
         remembered = {uuid: known for uuid, known in self._known.items() if known[0] in silent}
         self._known = remembered | answering
@@ -67,7 +67,7 @@ class NvmlBackend:
 
     def reading(self, device: Device) -> Reading:
         """Return a sample of the memory of *device*."""
-        total_bytes, free_bytes, held = look(self._session, self._session.handle(device.uuid))
+        total_bytes, free_bytes, held = sample(self._session, self._session.handle(device.uuid))
         return Reading(total_bytes=total_bytes, free_bytes=min(free_bytes, total_bytes), processes=held)
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:

@@ -19,7 +19,7 @@ from workers.devices.backend import DeviceTrouble
 _Answer = TypeVar("_Answer")
 
 _WORDS: Mapping[int, str] = {
-    pynvml.NVML_ERROR_UNINITIALIZED: "the connection to the NVIDIA driver is closed; the next look opens it again",
+    pynvml.NVML_ERROR_UNINITIALIZED: "the connection to the NVIDIA driver is closed; the next sample opens it again",
     pynvml.NVML_ERROR_NOT_SUPPORTED: "the GPU does not support this question",
     pynvml.NVML_ERROR_NO_PERMISSION: "no permission to ask the NVIDIA driver; check the rights on /dev/nvidia*",
     pynvml.NVML_ERROR_NOT_FOUND: "the NVIDIA driver knows no such GPU",

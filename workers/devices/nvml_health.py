@@ -31,16 +31,16 @@ _DEGREES_FROM = 40
 
 def health_of(session: Session, handle: Any, parent: Any = None) -> Health:
     """Return the health of the GPU *handle*. For a MIG instance, its card *parent* supplies the missing fields."""
-    own = _look(session, handle)
+    own = _read(session, handle)
     if parent is None:
         return own
-    card = _look(session, parent)
+    card = _read(session, parent)
     names = [field.name for field in fields(Health)]
-    said = {name: getattr(own, name) for name in names}
-    return Health(**{name: getattr(card, name) if said[name] is None else said[name] for name in names})
+    known = {name: getattr(own, name) for name in names}
+    return Health(**{name: getattr(card, name) if known[name] is None else known[name] for name in names})
 
 
-def _look(session: Session, handle: Any) -> Health:
+def _read(session: Session, handle: Any) -> Health:
     """Return the health that *handle* itself reports."""
     temperature_c = _temperature_c(session, handle)
     rates = session.maybe("nvmlDeviceGetUtilizationRates", handle)

@@ -19,7 +19,7 @@ _NOT_AVAILABLE = 2**64 - 1
 #: How often a process list is read at most, if it grows while it is read.
 _LIST_TRIES = 5
 #: How often a sample is taken at most, if the free memory changes during the sample.
-_LOOKS = 3
+_SAMPLES = 3
 
 
 def memory(session: Session, handle: Any) -> Any:
@@ -34,7 +34,7 @@ def memory(session: Session, handle: Any) -> Any:
     return session.ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
 
 
-def look(session: Session, handle: Any) -> tuple[int, int, dict[int, int | None]]:
+def sample(session: Session, handle: Any) -> tuple[int, int, dict[int, int | None]]:
     """Return a GPU's total bytes, its free bytes, and the bytes of each process, as one consistent sample.
 
     NVML needs several calls for this. The memory of unlisted processes is the used memory minus that of the listed
@@ -43,7 +43,7 @@ def look(session: Session, handle: Any) -> tuple[int, int, dict[int, int | None]
     attempt, the smaller free value of the last attempt is used.
     """
     before = memory(session, handle)
-    for _ in range(_LOOKS):
+    for _ in range(_SAMPLES):
         held = processes(session, handle)
         after = memory(session, handle)
         free_bytes = min(int(before.free), int(after.free))

@@ -108,7 +108,7 @@ class SimulatedBackend(Driverless):
             raise DeviceTrouble(f"there is no simulated device {device.uuid}")
         listed: dict[_Identity, frozenset[str]] = {}
         processes: dict[int, int | None] = {}
-        for identity, rss_bytes in self._processes.look():
+        for identity, rss_bytes in self._processes.sample():
             uuids = self._devices_of(identity)
             if uuids is None:
                 continue
@@ -154,7 +154,7 @@ class _Processes:
         #: kernel threads. A reused pid has another inode.
         self._kernels: dict[str, int] = {}
 
-    def look(self) -> Iterator[tuple[_Identity, int]]:
+    def sample(self) -> Iterator[tuple[_Identity, int]]:
         """Yield every process that has resident memory, with its resident bytes."""
         young = (time.clock_gettime(time.CLOCK_BOOTTIME) - YOUNG_S) * _TICKS
         kernels: dict[str, int] = {}

@@ -55,19 +55,19 @@ def facts_of(settings: Settings, driver: DriverFacts) -> Facts:
     """Read all devices at the same time, so that a slow device does not delay the others."""
     try:
         backend = choose(settings.devices, settings.host)
-        looks = [(device, TimedCall(partial(_ask, backend, device), DEVICE_S)) for device in backend.devices()]
+        calls = [(device, TimedCall(partial(_ask, backend, device), DEVICE_S)) for device in backend.devices()]
     except (BadRequest, DeviceTrouble) as error:
         return Facts(settings=settings, driver=driver, trouble=str(error))
-    return Facts(settings=settings, driver=driver, devices=tuple(_seen(device, look) for device, look in looks))
+    return Facts(settings=settings, driver=driver, devices=tuple(_seen(device, call) for device, call in calls))
 
 
 def _ask(backend: DeviceBackend, device: Device) -> tuple[Reading, Health]:
     return backend.reading(device), backend.health(device)
 
 
-def _seen(device: Device, look: TimedCall[tuple[Reading, Health]]) -> Seen:
+def _seen(device: Device, call: TimedCall[tuple[Reading, Health]]) -> Seen:
     try:
-        reading, health = look.result()
+        reading, health = call.result()
     except CallFailed as why:
         return Seen(device=device, trouble=str(why))
     return Seen(device=device, reading=reading, health=health)
@@ -94,10 +94,12 @@ def devices(facts: Facts) -> Iterator[Finding]:
 
 def health(facts: Facts) -> Iterator[Finding]:
     """Check whether a device is hot, is slowed down, or has memory errors."""
-    looked = [each for each in facts.devices if each.health is not None]
-    found = [finding for each in looked for finding in _unwell(each, each.health or Health())]
+    known_devices = [each for each in facts.devices if each.health is not None]
+    found = [finding for each in known_devices for finding in _unwell(each, each.health or Health())]
     yield from found
-    known = [each.health.temperature_c for each in looked if each.health and each.health.temperature_c is not None]
+    known = [
+        each.health.temperature_c for each in known_devices if each.health and each.health.temperature_c is not None
+    ]
     if known and not found:
         yield ok(f"at most {max(known):.0f} °C, nothing slows a device down")
 

@@ -59,7 +59,7 @@ def _well(facts: DriverFacts, around: Surroundings) -> Finding:
         return ok(seen)
     if around.cards:
         where = ", ".join(around.cards)
-        remedy = "dmesg tells why the driver does not take it (NVRM, Xid); it may need a newer driver, or a reset"
+        remedy = "dmesg shows why the driver does not take it (NVRM, Xid); it may need a newer driver, or a reset"
         return problem(f"{seen}, but there is one on the bus ({where})", remedy)
     return note(seen, "the driver is there, and no card")
 
@@ -128,7 +128,7 @@ def _broken(facts: DriverFacts, around: Surroundings) -> Finding:
             "containers, unless they are named one by one (--device) or by CDI"
         )
         return problem(facts.words, remedy)
-    return problem(facts.words, "nvidia-smi and dmesg (NVRM, Xid) tell more; a reboot often helps")
+    return problem(facts.words, "nvidia-smi and dmesg (NVRM, Xid) show more; a reboot often helps")
 
 
 def device_files(facts: Facts) -> Findings:

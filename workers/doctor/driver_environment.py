@@ -34,7 +34,7 @@ class Surroundings:
     visible: str | None
 
 
-def look_around(root: Path = Path("/"), visible: str | None = None) -> Surroundings:
+def read_surroundings(root: Path = Path("/"), visible: str | None = None) -> Surroundings:
     """Return the driver's environment below *root*. *visible* is NVIDIA_VISIBLE_DEVICES, if it is set."""
     files = sorted((root / "dev").glob("nvidia[0-9]*"))
     control = [root / "dev" / "nvidiactl"] if (root / "dev" / "nvidiactl").exists() else []

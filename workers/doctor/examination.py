@@ -13,7 +13,7 @@ from gpuqueue.system.timed_call import CallFailed, TimedCall
 from workers.devices.nvml_calls import Session
 from workers.devices.nvml_diagnostics import CardFacts, DriverFacts, DriverState, card_facts, driver_facts
 from workers.doctor import cards, driver, orphans, python, runs, visibility
-from workers.doctor.driver_environment import look_around
+from workers.doctor.driver_environment import read_surroundings
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
     except CallFailed as why:
         seen, remedy = (
             f"the NVIDIA driver hangs: {why}",
-            "dmesg (NVRM, Xid) tells which card; a reset or a reboot helps",
+            "dmesg (NVRM, Xid) shows which card; a reset or a reboot helps",
         )
         yield replace(problem(seen, remedy), room="host", check=name_of(driver.driver))
         facts = DriverFacts(state=DriverState.BROKEN, words=str(why))
@@ -55,18 +55,18 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
 
 def _with_cards(session: Session, facts: DriverFacts) -> DriverFacts:
     """Return *facts* with the facts of each card. A card that hangs is in trouble, and does not delay the others."""
-    looks = [TimedCall(partial(card_facts, session, index), CARD_S) for index in range(facts.count)]
+    calls = [TimedCall(partial(card_facts, session, index), CARD_S) for index in range(facts.count)]
     found = []
-    for index, look in enumerate(looks):
+    for index, call in enumerate(calls):
         try:
-            found.append(look.result())
+            found.append(call.result())
         except CallFailed as why:
             found.append(CardFacts(index=index, trouble=f"it hangs: {why}"))
     return replace(facts, cards=tuple(found))
 
 
 def _host(settings: Settings, environ: Mapping[str, str], facts: DriverFacts) -> Iterator[Finding]:
-    around = look_around(visible=environ.get("NVIDIA_VISIBLE_DEVICES"))
+    around = read_surroundings(visible=environ.get("NVIDIA_VISIBLE_DEVICES"))
     yield from examined("host", driver.Facts(settings=settings, driver=facts, around=around), driver.CHECKS)
     served = TimedCall(lambda: cards.facts_of(settings, facts), DEVICES_S)
     yield from _reported("host", served, cards.CHECKS)
@@ -74,9 +74,9 @@ def _host(settings: Settings, environ: Mapping[str, str], facts: DriverFacts) ->
     yield from _reported("host", seen, visibility.CHECKS)
 
 
-def _reported(room: str, look: TimedCall[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:
+def _reported(room: str, call: TimedCall[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:
     try:
-        yield from examined(room, look.result(), checks)
+        yield from examined(room, call.result(), checks)
     except CallFailed as why:
         name = name_of(next(iter(checks)))
         yield replace(unknown(f"it could not be looked at: {why}"), room=room, check=name)

@@ -26,15 +26,15 @@ import importlib.util, json, runpy, sys
 found = {"python": ".".join(map(str, sys.version_info[:3]))}
 spec = importlib.util.find_spec("torch")
 if spec is not None and spec.origin:
-    said = runpy.run_path(spec.origin.replace("__init__.py", "version.py"))
-    found.update(torch=said["__version__"], cuda=said.get("cuda"), hip=said.get("hip"))
+    version = runpy.run_path(spec.origin.replace("__init__.py", "version.py"))
+    found.update(torch=version["__version__"], cuda=version.get("cuda"), hip=version.get("hip"))
 print(json.dumps(found))
 """
 #: Initializes CUDA in torch as a job would. It creates no context on a card, so it uses no device memory.
 TRY = """
 import json, sys, warnings
 found = {"count": 0, "error": None}
-with warnings.catch_warnings(record=True) as said:
+with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     import torch
     found["count"] = torch.cuda.device_count()
@@ -42,7 +42,7 @@ with warnings.catch_warnings(record=True) as said:
         torch.cuda.init()
     except Exception as error:
         found["error"] = str(error) or type(error).__name__
-found["said"] = [str(each.message) for each in said]
+found["warnings"] = [str(each.message) for each in caught]
 print(json.dumps(found))
 """
 
@@ -161,8 +161,8 @@ def trial(facts: Facts) -> Findings:
     count, error, there = facts.trial["count"], facts.trial["error"], len(facts.undivided)
     if count == there and not (there and error):
         return ok(f"it sees {count} of {there} GPUs")
-    said = error or next(iter(facts.trial["said"]), "it gives no reason")
-    seen = f"it sees {count} of {there} GPUs: {said.splitlines()[0]}"
+    reason = error or next(iter(facts.trial["warnings"]), "it gives no reason")
+    seen = f"it sees {count} of {there} GPUs: {reason.splitlines()[0]}"
     return problem(seen, f"the jobs of {facts.path} have the same trouble: mend that environment or the driver")
 
 

@@ -10,7 +10,7 @@ from gpuqueue.errors import Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.model.run import Record
-from gpuqueue.queue.diagnostics import standings
+from gpuqueue.queue.diagnostics import store_states
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import is_locked
 from gpuqueue.text.units import format_duration
@@ -76,7 +76,7 @@ def facts_of(settings: Settings) -> Facts:
         over = tokens_over(settings, names)
     except Unreachable as error:
         unasked = str(error)
-    runs = tuple(_look(settings.runs_dir, job_id, token, over=token in over) for job_id, token in names)
+    runs = tuple(_read(settings.runs_dir, job_id, token, over=token in over) for job_id, token in names)
     locks = settings.state_dir / "devices"
     devices = {run.device for run in runs if run.device is not None}
     return Facts(
@@ -106,7 +106,7 @@ def tokens_over(settings: Settings, names: Iterable[tuple[int, str]]) -> frozens
     the queue is rebuilt from them.
     """
     pairs = list(names)
-    known = standings(settings.redis_url, {job_id for job_id, _ in pairs}) if pairs else {}
+    known = store_states(settings.redis_url, {job_id for job_id, _ in pairs}) if pairs else {}
     if known is None:
         return frozenset()
     unknown_there = [(job_id, token) for job_id, token in pairs if job_id not in known or known[job_id].token != token]
@@ -130,7 +130,7 @@ def _is_over(record: Record | None, token: str) -> bool:
     return reported or record.job.state.is_end or any(run.attempt > attempt for run in record.runs)
 
 
-def _look(runs: Path, job_id: int, token: str, *, over: bool) -> RunFacts:
+def _read(runs: Path, job_id: int, token: str, *, over: bool) -> RunFacts:
     directory = RunDir(runs / str(job_id) / token)
     held = directory.held()
     return RunFacts(

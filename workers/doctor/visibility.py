@@ -128,12 +128,14 @@ def pids(facts: Facts) -> Findings:
         return unknown(seen, PID_HOST)
     if blind and facts.hidden:
         seen = f"{len(blind)} of {len(facts.pids)} processes on the GPUs are hidden from this account (hidepid)"
-        return note(seen, "whose they are cannot be told; our own jobs are seen all the same")
+        return note(seen, "their owners are unknown; our own jobs are seen all the same")
     if blind and len(blind) == len(facts.pids):
         seen = f"the driver names {len(blind)} processes, and /proc knows none: it counts in another pid namespace"
         return warning(seen, PID_HOST)
     if facts.unreported:
-        seen = f"the driver does not tell what {len(facts.unreported)} of {len(facts.pids)} processes on the GPUs hold"
+        seen = (
+            f"the driver does not report what {len(facts.unreported)} of {len(facts.pids)} processes on the GPUs hold"
+        )
         return note(seen, "their memory is counted by the device; jobs get no peak from the driver (WSL, vGPU)")
     return ok(f"{len(facts.pids)} processes on the GPUs, {len(facts.pids) - len(blind)} of them known here")
 
@@ -158,7 +160,7 @@ def visible_devices(facts: Facts) -> Findings:
     if facts.visible is None or not facts.gpus:
         return ()
     seen = f"CUDA_VISIBLE_DEVICES={facts.visible!r} is set here, and means nothing to the queue"
-    return note(seen, "each job gets its own; what shall be served is said by GPUQUEUE_DEVICES")
+    return note(seen, "each job gets its own; GPUQUEUE_DEVICES sets which devices are served")
 
 
 CHECKS = (pids, other_queues, visible_devices)

@@ -146,14 +146,14 @@ class LiveRun:
         If the figures cannot be read, the run continues without them, and its peak covers only the samples from now on.
         """
         try:
-            kept = self.directory.meters()
-            if kept is None:
+            stored = self.directory.meters()
+            if stored is None:
                 return
-            since_s = kept.number("since_s")
-            devices = kept.below("devices", "the figures of a run's devices")
+            since_s = stored.number("since_s")
+            devices = stored.below("devices", "the figures of a run's devices")
             mine = [device.uuid for device in self.held.devices if device.uuid in devices]
             meters = {uuid: Meter.from_plain(devices.plain(uuid)) for uuid in mine}
-            at_once_bytes = kept.whole_or_none("at_once_bytes")
+            at_once_bytes = stored.whole_or_none("at_once_bytes")
         except Unreadable as error:
             log.warning("%s: its figures so far are lost: %s", self, error)
             return

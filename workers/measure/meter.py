@@ -72,10 +72,10 @@ class Meter:
     @property
     def interval_s(self) -> float | None:
         """Return the mean time between two samples, in seconds; None for fewer than two samples."""
-        looks = self.samples + self.na_samples
-        if self._first_s is None or self._last_s is None or looks < 2:  # noqa: PLR2004 - an interval needs two samples
+        samples = self.samples + self.na_samples
+        if self._first_s is None or self._last_s is None or samples < 2:  # noqa: PLR2004 - an interval needs two samples
             return None
-        return round(max(0.0, self._last_s - self._first_s) / (looks - 1), 3)
+        return round(max(0.0, self._last_s - self._first_s) / (samples - 1), 3)
 
     def note_health(self, health: Health) -> None:
         """Record the device's health. Called at most once per ``INTERVAL_S``, so that the mean is a mean over time."""

@@ -33,7 +33,7 @@ class Sampler:
         self._runs = runs
         self._clock = clock
         #: The trouble last logged for each device that gives no sample, so that each trouble is logged once.
-        self._said: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
     def loop(self, stopping: threading.Event) -> None:
         """Sample until *stopping* is set. A new run is sampled without waiting for the next poll."""
@@ -72,9 +72,9 @@ class Sampler:
             # At most once per INTERVAL_S, at any sampling rate: these calls are slow with some drivers.
             self._monitor.health(device, INTERVAL_S)
         except (DeviceTrouble, OSError) as trouble:
-            if self._said.get(device.uuid) != str(trouble):
+            if self._logged.get(device.uuid) != str(trouble):
                 log.warning("no sample of %s: %s", device.uuid, trouble)
-            self._said[device.uuid] = str(trouble)
+            self._logged[device.uuid] = str(trouble)
             return None
-        self._said.pop(device.uuid, None)
+        self._logged.pop(device.uuid, None)
         return sample

@@ -174,7 +174,7 @@ class RunDir:
             self._not_after_settlement("cancel")
         self._call_shim()
 
-    def ask_for_place(self, by: int, left_s: float) -> bool:
+    def ask_preempt(self, by: int, left_s: float) -> bool:
         """Preempt the run for the job *by*, with *left_s* seconds to go, by a file for the shim and the job itself.
 
         Returns:
@@ -213,8 +213,8 @@ class RunDir:
     def start(self) -> str | None:
         """Return the shim's words on whether a warm interpreter became the job, or None if it has written none."""
         with contextlib.suppress(Unreadable, OSError):
-            said = read(self.path / "start")
-            return None if said is None else in_one_line(said)
+            text = read(self.path / "start")
+            return None if text is None else in_one_line(text)
         return None
 
     def keep_meters(self, plain: Mapping[str, Any]) -> None:

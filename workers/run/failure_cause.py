@@ -15,7 +15,7 @@ from errno import EAGAIN, EIO, EMFILE, ENFILE, ENOMEM, ENOSPC, EROFS, ESTALE
 
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import Ending, EndingKind
-from workers.run.verdict import says_out_of_memory
+from workers.run.verdict import shows_out_of_memory
 
 #: A failure within so many seconds of the start is a quick one. Long enough to import torch from a slow disk.
 QUICK_S = 30.0
@@ -67,7 +67,7 @@ def blame(ending: Ending, duration_s: float | None, log_tail: bytes, *, kind: De
     by_itself = ending.kind in {EndingKind.EXITED, EndingKind.SIGNALLED}
     if not by_itself or duration_s is None or speaks_well(ending, duration_s):
         return None
-    if says_out_of_memory(log_tail) or _ASSERTED.search(log_tail):
+    if shows_out_of_memory(log_tail) or _ASSERTED.search(log_tail):
         return None  # later CUDA errors in the log are consequences of this one
     failed = _DEVICE_FAILED.search(log_tail)
     if failed is not None or _CUDA_FAILED.search(log_tail):

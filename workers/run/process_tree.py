@@ -11,7 +11,7 @@ from pathlib import Path
 #: The root of the proc file system. Tests replace it.
 PROC = Path("/proc")
 #: Number of polls of a process in the middle of exec(), and the time between two polls in seconds.
-EXEC_LOOKS = 50
+EXEC_POLLS = 50
 EXEC_POLL_S = 0.001
 
 
@@ -63,7 +63,7 @@ def _carries(pid: int, wanted: bytes) -> bool:
     A process in the middle of exec() has no environment for a moment, so it is polled until it has one.
     """
     try:
-        for _ in range(EXEC_LOOKS):
+        for _ in range(EXEC_POLLS):
             environ = (PROC / str(pid) / "environ").read_bytes()
             if environ or not _in_exec(pid):
                 return wanted in environ.split(b"\0")

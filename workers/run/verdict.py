@@ -46,7 +46,7 @@ def judged(
         return replace(ending, detail=detail)
     if not _failed_by_itself(ending):
         return ending
-    if not (report is not None and report.out_of_memory) and not says_out_of_memory(log_tail):
+    if not (report is not None and report.out_of_memory) and not shows_out_of_memory(log_tail):
         return ending
     status = ending.exit_code if ending.signal is None else -ending.signal
     return Ending.stopped(EndingKind.OUT_OF_MEMORY, status, detail)
@@ -59,7 +59,7 @@ def _failed_by_itself(ending: Ending) -> bool:
     return ending.kind is EndingKind.EXITED and ending.exit_code != 0
 
 
-def says_out_of_memory(log_tail: bytes) -> bool:
+def shows_out_of_memory(log_tail: bytes) -> bool:
     """Return whether the end of a log reports that a device was out of memory."""
     return _FULL.search(log_tail) is not None
 

@@ -11,7 +11,7 @@ from gpuqueue.errors import StoreNotOpen, Unreachable
 from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Alive, MakePlace, Verdicts
+from gpuqueue.queue.lease import Alive, PreemptRequest, Verdicts
 from gpuqueue.settings.parsers import OnPartition
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import format_duration
@@ -80,28 +80,28 @@ class Heartbeats:
                 break
             self._adoption.introduce(offer)
             if self._epoch is not None:
-                self._say_drains_again(offer.device.uuid)
+                self._restore_drains(offer.device.uuid)
             self._epoch = verdicts.epoch
-        self._tell_drains(offer.device.uuid, verdicts.drains)
+        self._log_drains(offer.device.uuid, verdicts.drains)
         for run in runs:
-            self._tell_notes(run)
+            self._send_notes(run)
         for run in runs:
             if self._runs.get(run.held.token) is not None:  # the run may have ended during the heartbeat
                 self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)
         self._adoption.forget_recorded(verdicts.epoch)
         return verdicts
 
-    def _say_drains_again(self, uuid: str) -> None:
+    def _restore_drains(self, uuid: str) -> None:
         """Repeat the device's drains in a store that lost them. Drains by ``down`` are left out: ``up`` ends those."""
-        for said in self._drains:
-            if said.origin is not DrainOrigin.DOWN:
-                self._queue.devices.drain([uuid], origin=said.origin, why=said.why, by=said.by or "")
+        for drain in self._drains:
+            if drain.origin is not DrainOrigin.DOWN:
+                self._queue.devices.drain([uuid], origin=drain.origin, why=drain.why, by=drain.by or "")
 
-    def _tell_drains(self, uuid: str, drains: tuple[Drain, ...]) -> None:
+    def _log_drains(self, uuid: str, drains: tuple[Drain, ...]) -> None:
         """Log when the device is drained, with the origin of the drain, and when it takes jobs again."""
-        for said in drains:
-            if said not in self._drains:
-                log.warning("%s takes no new job, drained %s%s", uuid, said, f": {said.why}" if said.why else "")
+        for drain in drains:
+            if drain not in self._drains:
+                log.warning("%s takes no new job, drained %s%s", uuid, drain, f": {drain.why}" if drain.why else "")
         if self._drains and not drains:
             log.info("%s takes jobs again", uuid)
         self._drains = drains
@@ -116,25 +116,25 @@ class Heartbeats:
             run.directory.renew(until_s)
             if run.held.token in verdicts.cancelled:
                 run.directory.ask_end(EndingKind.CANCELLED)
-            elif run.held.token in verdicts.places:
-                self.ask_for_place(run, verdicts.places[run.held.token])
+            elif run.held.token in verdicts.preemptions:
+                self.ask_preempt(run, verdicts.preemptions[run.held.token])
             run.directory.keep_meters(run.figures())
         except OSError as error:
             log.warning("%s: its run directory cannot be written: %s", run, error)
 
-    def ask_for_place(self, run: LiveRun, place: MakePlace) -> None:
+    def ask_preempt(self, run: LiveRun, place: PreemptRequest) -> None:
         """Preempt the run through its run directory, and add a note for the job's owner.
 
         Raises:
             OSError: The run directory cannot be written now.
 
         """
-        if run.directory.ask_for_place(place.by, place.left_s):
+        if run.directory.ask_preempt(place.by, place.left_s):
             run.notes.append(
                 f"preemption requested for job {place.by}, in {format_duration(place.left_s)} at the latest"
             )
 
-    def _tell_notes(self, run: LiveRun) -> None:
+    def _send_notes(self, run: LiveRun) -> None:
         run.hear_start()
         for text in run.taken_notes():
             try:

@@ -68,7 +68,7 @@ class Host:
         children = [*self._recorder, *self._workers]
         while not stopping.is_set():
             for child in children:
-                self._look_after(child)
+                self._supervise(child)
             stopping.wait(POLL_S)
         # The recorder ends last, because it still has to record the last events of the workers.
         for group in (self._workers, self._recorder):
@@ -94,7 +94,7 @@ class Host:
             queue.devices.resume(here, origins=[DrainOrigin.DOWN])  # drains by users and by quick failures stay
         queue.close()
 
-    def _look_after(self, child: Child) -> None:
+    def _supervise(self, child: Child) -> None:
         now = time.monotonic()
         if child.process is not None and child.process.poll() is not None:
             code = child.process.returncode

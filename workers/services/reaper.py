@@ -40,7 +40,7 @@ class Reaper:
 
         A failing step does not affect the others, but an unreachable store ends the tick.
         """
-        for step in (self.keep_to_policy, self.reap, self.look_ahead):
+        for step in (self.send_policy, self.reap, self.serve_long_waits):
             try:
                 step()
             except Unreachable as error:
@@ -49,7 +49,7 @@ class Reaper:
             except Exception:
                 log.exception("a step of the reaper failed; it is taken again in %g s", self._settings.heartbeat_s)
 
-    def keep_to_policy(self) -> None:
+    def send_policy(self) -> None:
         """Send the site's policy and limits to the store, once per epoch of the store."""
         epoch = self._queue.epoch()
         if epoch is None or epoch == self._reported_epoch:
@@ -70,23 +70,23 @@ class Reaper:
         for job_id, state in reaped.items():
             log.warning("job %s: its lease expired, it is %s now", job_id, state)
 
-    def look_ahead(self) -> None:
+    def serve_long_waits(self) -> None:
         """Promote jobs that have waited long, preempt jobs, and reserve devices for jobs that fit nowhere."""
         settings = self._settings
         if settings.age_after_s is not None:
             promoted = self._queue.maintenance.promote(after_s=settings.age_after_s)
             if promoted:
                 log.info("%s jobs waited long and were promoted by one priority", promoted)
-        self.make_place()
+        self.preempt()
         after_s, most = settings.reserve_after_s, settings.reservations
-        standing = self._queue.maintenance.reserve(after_s=after_s or 0.0, most=0 if after_s is None else most)
-        reserved = {each.job_id: each.devices for each in standing}
+        found = self._queue.maintenance.reserve(after_s=after_s or 0.0, most=0 if after_s is None else most)
+        reserved = {each.job_id: each.devices for each in found}
         for job_id, devices in reserved.items():
             if self._reserved.get(job_id) != devices:
                 log.info("job %s has waited too long: room on %s is reserved for it", job_id, ", ".join(devices))
         self._reserved = reserved
 
-    def make_place(self) -> None:
+    def preempt(self) -> None:
         """Preempt jobs for jobs of a higher priority, if the site enables that."""
         priorities = parse_preempt(self._settings.preempt)
         if not priorities:

@@ -198,7 +198,7 @@ def _drive(
     due = time.monotonic()
     for script in scripts:
         while time.monotonic() < due:
-            crew.look_after()
+            crew.supervise()
             time.sleep(POLL_S)
         due += PACE_S
         if _acknowledged(submitter, script):
@@ -212,7 +212,7 @@ def _drive(
     left = set(acknowledged)
     while left and time.monotonic() < submitted + PATIENCE_S:
         left -= {script.effects.name for script in scripts if _has_ended(script.effects)}
-        crew.look_after()
+        crew.supervise()
         if not restarted and time.monotonic() > submitted + RESTART_S:
             restarted = True
             crew.restart()

@@ -35,7 +35,7 @@ class Crew:
         """Start every worker."""
         self.workers = [self._spawn(number) for number in range(len(self.commands))]
 
-    def look_after(self) -> None:
+    def supervise(self) -> None:
         """Record runs that are alive without a parent of this crew, and restart dead workers."""
         for pid, token in self._jobs():
             if not self._is_ours(_parent(pid)):
@@ -64,7 +64,7 @@ class Crew:
             worker.terminate()
         for worker in self.workers:
             worker.wait(60)
-        self.look_after()
+        self.supervise()
 
     def end(self) -> None:
         """End all processes."""

@@ -13,7 +13,7 @@ from gpuqueue.client import Client
 
 
 @click.command(cls=Once)
-@chosen(stands=True)
+@chosen(with_state=True)
 def cancel(**words: Any) -> None:
     """Cancel jobs (12), ranges of jobs (14-19), arrays (17), or members of arrays (17_2, 17_5-9).
 

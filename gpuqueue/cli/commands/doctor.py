@@ -62,9 +62,9 @@ def doctor(*, deep: bool, fix: bool, quiet: bool, as_json: bool) -> None:
     worst = max((each.grade for each in found), key=list(Grade).index, default=Grade.OK)
     if as_json:
         reported = [each for each in found if not (quiet and each.grade.is_well)]
-        screen.say(json.dumps(_plain(reported, worst, repairs), indent=2))
+        screen.show(json.dumps(_plain(reported, worst, repairs), indent=2))
     elif not quiet:
-        screen.say(f"\n{_summary(found)}")
+        screen.show(f"\n{_summary(found)}")
     sys.exit(EXIT_CODES[worst])
 
 
@@ -106,25 +106,25 @@ class _Screen:
             return False
         return True
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Print *text*; a character that the encoding lacks becomes a question mark."""
         click.echo(text.encode(self._encoding, "replace").decode(self._encoding))
 
     def report_repairs(self, repairs: Sequence[str] | None) -> None:
         """Print the repairs that were made; None prints nothing."""
         for each in repairs or ():
-            self.say(f"repair: {plain(each)}")
+            self.show(f"repair: {plain(each)}")
         if repairs is not None:
-            self.say("\n" if repairs else "repair: there was nothing to mend\n")
+            self.show("\n" if repairs else "repair: there was nothing to mend\n")
 
     def report_section(self, room: str, found: Sequence[Finding]) -> None:
         """Print the findings of one section, or nothing if there are none."""
         if not found:
             return
-        self.say(click.style(room, bold=True))
+        self.show(click.style(room, bold=True))
         for each in found:
             for line in self._lines(each):
-                self.say(line)
+                self.show(line)
 
     def _lines(self, finding: Finding) -> Iterator[str]:
         mark, ascii_mark, colour = MARKS[finding.grade]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from gpuqueue.cli.output.machine import interrupt, report
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import BadRequest, Refused, Unreachable
 from gpuqueue.settings.settings import Settings
@@ -59,7 +59,7 @@ def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:
         if not leave and machine.host_running() is not None:
             _drain(machine)
     except Unreachable as error:
-        say("gpuqueue", str(error))
+        print_message("gpuqueue", str(error))
     except KeyboardInterrupt:
         machine.resume()
         click.echo("gpuqueue: stopped waiting: the machine stays up and takes jobs again", err=True)

@@ -52,11 +52,11 @@ def edit(job_id: str, **changes: Any) -> None:
     with Client() as client:
         given = {name: value for name, value in changes.items() if value not in (None, ())}
         job = client.jobs.edit(job_id, **given)
-        click.echo(f"job {job.id}: {job.state}, {', '.join(_said(*each) for each in given.items())}")
+        click.echo(f"job {job.id}: {job.state}, {', '.join(_in_words(*each) for each in given.items())}")
         placement.warn_if_alone(client, job)
 
 
-def _said(name: str, value: object) -> str:
+def _in_words(name: str, value: object) -> str:
     """Return a change in the words of its option: ``mem 8G``, ``exclusive``."""
     words = _CALLED.get(name, name.replace("_", " "))
     if isinstance(value, bool):

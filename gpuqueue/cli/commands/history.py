@@ -22,7 +22,7 @@ from gpuqueue.cli.output.no_match import why_nothing
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.client import Client
 from gpuqueue.codec import record_to_plain
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.model.history_query import Sort
 from gpuqueue.model.job import JobState
@@ -144,7 +144,7 @@ def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **a
         records = client.history.search(limit=min(most, _MOST), **asked)
         never_began = _never_began(client, asked) if for_people else None
         if not records and not never_began:
-            say("gpuqueue", "no job in the history matches" + why_nothing(client, asked))
+            print_message("gpuqueue", "no job in the history matches" + why_nothing(client, asked))
     if as_json:
         click.echo(json.dumps([record_to_plain(record) for record in records], indent=2))
     elif as_csv:

@@ -10,7 +10,7 @@ from gpuqueue.cli.options.array_part import change_line
 from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
 from gpuqueue.cli.options.once import Once
 from gpuqueue.client import Client
-from gpuqueue.client.selection import Stand
+from gpuqueue.client.selection import StateFilter
 
 
 @click.command(cls=Once)
@@ -23,7 +23,7 @@ def hold(**words: Any) -> None:
       gpuqueue hold 12 14-19
       gpuqueue hold --name 'sweep*'
     """  # noqa: D301 - \b is click's mark for lines to keep
-    act_on("hold", Selection(stand=None, **words), _hold, stand=Stand.QUEUED)
+    act_on("hold", Selection(state=None, **words), _hold, state=StateFilter.QUEUED)
 
 
 def _hold(client: Client, name: str) -> str:

@@ -8,7 +8,7 @@ from gpuqueue.cli.follow.status_line import report_again, report_away, report_he
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.job_id import job_id
 from gpuqueue.client import Client
-from gpuqueue.console import put, say
+from gpuqueue.console import print_message, put
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.run import EndingKind
 from gpuqueue.model.times import PASTS, moment
@@ -53,7 +53,7 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
         if lines is not None:
             tail.skip_to_last(lines)
         if begin is not None and not tail.skip_to_time(begin):
-            say("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
+            print_message("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
         chunks = (
             client.logs.follow(job_id, tail, held=report_held, again=report_again, away=report_away)
             if follow
@@ -63,4 +63,4 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
             put(chunk)
         last = (client.jobs.newest(job_id) if follow else newest).last_run
     if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:
-        say("gpuqueue", f"job {job_id} never started: {last.ending.detail}")
+        print_message("gpuqueue", f"job {job_id} never started: {last.ending.detail}")

@@ -15,7 +15,7 @@ from gpuqueue.cli.options.notification import targets
 from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
-from gpuqueue.console import say, sentence
+from gpuqueue.console import print_message, sentence
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.model.notification import Notification, masked
 from gpuqueue.text.sanitize import plain
@@ -59,7 +59,9 @@ def notify(to: str | None, *, as_json: bool) -> None:
     else:
         click.echo("no targets: name some in the settings where the recorder runs (setting notify)")
     if senders and not any(each.schemes for each in senders):
-        say("gpuqueue", f"Apprise is not installed on {senders[0].host}: pip install '.[notify]' in a clone there")
+        print_message(
+            "gpuqueue", f"Apprise is not installed on {senders[0].host}: pip install '.[notify]' in a clone there"
+        )
 
 
 def target_to_plain(name: str, host: str, *, sends: bool) -> dict[str, Any]:
@@ -105,6 +107,6 @@ def _test(notification: Notification) -> int:
         raise BadRequest(f"nothing can be sent to {where}: {trouble}")
     if trouble is not None:
         next_step = "" if "pip install" in trouble else " Does this machine reach it, and is the URL right?"
-        return say("gpuqueue", f"nothing was sent to {where}: {sentence(trouble)}{next_step}", 1)
+        return print_message("gpuqueue", f"nothing was sent to {where}: {sentence(trouble)}{next_step}", 1)
     click.echo(f"sent to {where} in {time.monotonic() - began_s:.1f} s")
     return 0

@@ -10,7 +10,7 @@ from gpuqueue.cli.options.array_part import change_line
 from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
 from gpuqueue.cli.options.once import Once
 from gpuqueue.client import Client
-from gpuqueue.client.selection import Stand
+from gpuqueue.client.selection import StateFilter
 
 
 @click.command(cls=Once)
@@ -23,7 +23,7 @@ def release(**words: Any) -> None:
       gpuqueue release 12 14-19
       gpuqueue release --all
     """  # noqa: D301 - \b is click's mark for lines to keep
-    act_on("release", Selection(stand=None, **words), _release, stand=Stand.HELD)
+    act_on("release", Selection(state=None, **words), _release, state=StateFilter.HELD)
 
 
 def _release(client: Client, name: str) -> str:

@@ -51,7 +51,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
         record = client.jobs.show(job_id, away=report_history_away)
         is_text = not as_json and plot is None
         log = client.logs.path_or_none(record) if is_text else None
-        now = live_run.look(client, record.job) if is_text else None
+        now = live_run.read(client, record.job) if is_text else None
         silent = list(live_run.silent(client, record.job)) if is_text else []
     if plot is not None:
         _plot(record, plot)

@@ -165,13 +165,13 @@ def _read(file: str) -> Trace:
 
 
 def _left_out(jobs: Trace, reported: Comparison) -> list[str]:
-    said = (
+    left_out = (
         (jobs.never_ran, "never ran"),
         (jobs.on_cpu, "ran on a CPU"),
         (reported.too_large.count, f"fit no device of this site{_in_line(reported.too_large)}"),
         (reported.over_limit.count, f"beyond a limit by what they ask for alone{_in_line(reported.over_limit)}"),
     )
-    return [f"{_counted(count, 'job')} left out: {why}" for count, why in said if count]
+    return [f"{_counted(count, 'job')} left out: {why}" for count, why in left_out if count]
 
 
 def _in_line(left: LeftOut) -> str:

@@ -65,8 +65,8 @@ def snapshot_to_plain(seen: Snapshot, settings: Settings) -> dict[str, object]:
 
     jobs = []
     for job in seen.jobs:
-        said = progress_to_plain(seen.progress.get(job.id))
-        jobs.append({**job_to_plain(job), "held_bytes": seen.held_bytes.get(job.id), "progress": said})
+        progress = progress_to_plain(seen.progress.get(job.id))
+        jobs.append({**job_to_plain(job), "held_bytes": seen.held_bytes.get(job.id), "progress": progress})
     return {
         "at": seen.at.isoformat(timespec="milliseconds"),
         "devices": [device_plain(each, settings) for each in seen.devices],

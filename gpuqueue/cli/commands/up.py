@@ -13,7 +13,7 @@ from gpuqueue.cli.completion.candidates import listed, one_of
 from gpuqueue.cli.output.devices import device_rows
 from gpuqueue.cli.output.machine import interrupt, report
 from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import BadRequest, HistoryUnreachable, Refused
 from gpuqueue.settings.settings import Settings
@@ -114,7 +114,7 @@ def _prepare_history(machine: Machine) -> None:
 
 def _report_away(error: HistoryUnreachable) -> None:
     report("history", "away", "it waits in the store; when the history database is back, run gpuqueue db upgrade")
-    say("gpuqueue", str(error))
+    print_message("gpuqueue", str(error))
 
 
 def _open_queue(machine: Machine) -> None:

@@ -13,7 +13,7 @@ from gpuqueue.cli.follow.status_line import report_away, report_held
 from gpuqueue.cli.options.job_id import JobNameType
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output.arrays import first_bad_code
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job
@@ -64,7 +64,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
         for name, job in client.jobs.ends(names, timeout_s=timeout_s, held=report_held, away=report_away):
             ended[name] = job
             if job.because:
-                say("gpuqueue", f"job {name} {job.state} ({job.because})")
+                print_message("gpuqueue", f"job {name} {job.state} ({job.because})")
             if first:
                 break
         # Succeeded jobs need no query of the history and no import of its library.

@@ -17,7 +17,7 @@ from gpuqueue.cli.follow.wait_line import WaitLine
 from gpuqueue.cli.options.job_id import job_id
 from gpuqueue.cli.output.arrays import worst_code
 from gpuqueue.client import Client
-from gpuqueue.console import INTERRUPTED, LEFT, say
+from gpuqueue.console import INTERRUPTED, LEFT, print_message
 from gpuqueue.errors import GpuQueueError, Refused, Unreachable
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Run
@@ -110,7 +110,7 @@ class Attendance:
                     whole=self._ours,
                 ):
                     self._line.clear()
-                    self._look_for_terminal(chunk)
+                    self._find_terminal(chunk)
                     self._shown.put(chunk)
                     self._ctrl_c.check()
                 self._put_errors()
@@ -128,7 +128,7 @@ class Attendance:
         last = record.last_run
         why = record.job.because or (last.ending if last else None)
         how = f" ({why})" if why and str(why) != str(record.job.state) else ""
-        say("gpuqueue", f"job {job_id} {record.job.state}{how}")
+        print_message("gpuqueue", f"job {job_id} {record.job.state}{how}")
         return worst_code(client, record)
 
     def _report_unreadable(self, refused: Refused) -> None:
@@ -139,9 +139,11 @@ class Attendance:
             return
         self._make_room()
         instead = "" if has_ended else ". What becomes of it is reported here, and its exit code comes back"
-        say("gpuqueue", f"{refused}{instead}")
+        print_message("gpuqueue", f"{refused}{instead}")
         if self._is_typed and not has_ended:
-            say("gpuqueue", f"nobody can type to it from here: gpuqueue attach {self._job_id} on its own host")
+            print_message(
+                "gpuqueue", f"nobody can type to it from here: gpuqueue attach {self._job_id} on its own host"
+            )
 
     def _report_state(self, job: Job) -> None:
         self._make_room()
@@ -149,7 +151,7 @@ class Attendance:
             report_held(job)
         else:
             where = f" on {job.host}" if job.host else ""
-            say("gpuqueue", f"job {self._job_id} {job.state}{where}")
+            print_message("gpuqueue", f"job {self._job_id} {job.state}{where}")
 
     def _seen(self, job: Job) -> None:
         self._job = job
@@ -159,9 +161,9 @@ class Attendance:
         self._ctrl_c.check()
         self._is_typed = job.spec.pty is not None and job.spec.pty.typed
         self._may_sit = self._is_typed and job.state is JobState.RUNNING
-        self._look_for_terminal()
+        self._find_terminal()
 
-    def _look_for_terminal(self, unshown: bytes = b"") -> None:
+    def _find_terminal(self, unshown: bytes = b"") -> None:
         """Raise TerminalThere if the run has a terminal that this command has not attached yet.
 
         Output shows that the job runs even if its last known state is STARTING. So the hint about keys is printed
@@ -192,7 +194,7 @@ class Attendance:
         except OSError as error:
             self._sat = path
             if not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):  # these mean that it has just ended
-                say("gpuqueue", f"nobody can type to job {self._job_id} from here: {error.strerror}")
+                print_message("gpuqueue", f"nobody can type to job {self._job_id} from here: {error.strerror}")
             self._shown.put(unshown)
             return
 
@@ -250,7 +252,7 @@ class Attendance:
         if choice is interrupt_prompt.Choice.DETACH:
             self._leave(f"it runs on: gpuqueue attach {self._job_id}", LEFT)
         if choice is interrupt_prompt.Choice.GO_ON:
-            say("gpuqueue", f"job {self._job_id} goes on")
+            print_message("gpuqueue", f"job {self._job_id} goes on")
         if choice is interrupt_prompt.Choice.CANCEL:
             self._cancelled = True
             with contextlib.suppress(Refused):  # the job has just ended
@@ -268,9 +270,9 @@ class Attendance:
 
     def _report_it_runs_on(self) -> None:
         self._make_room()
-        say("gpuqueue", f"job {self._job_id}: it runs on: gpuqueue attach {self._job_id}")
+        print_message("gpuqueue", f"job {self._job_id}: it runs on: gpuqueue attach {self._job_id}")
 
     def _leave(self, words: str, code: int) -> None:
         self._make_room()
-        say("gpuqueue", f"job {self._job_id}: {words}")
+        print_message("gpuqueue", f"job {self._job_id}: {words}")
         sys.exit(code)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.errors import Unreachable
 from gpuqueue.model.job import Job, WaitReason
 from gpuqueue.model.run import Run
@@ -16,19 +16,19 @@ _WHY = {
 def report_held(job: Job) -> None:
     """Print that *job* is held, and how to release it."""
     why = _WHY.get(job.reason, "") if job.reason is not None else ""
-    say("gpuqueue", f"job {job.label} is held{why} and will wait for: gpuqueue release {job.label}")
+    print_message("gpuqueue", f"job {job.label} is held{why} and will wait for: gpuqueue release {job.label}")
 
 
 def report_again(run: Run) -> None:
     """Print that the following output is from another run."""
-    say("gpuqueue", f"job {run.job_id} runs again, attempt {run.attempt}: what follows is of that run")
+    print_message("gpuqueue", f"job {run.job_id} runs again, attempt {run.attempt}: what follows is of that run")
 
 
 def report_away(error: Unreachable) -> None:
     """Print that the command waits for the store, and that the jobs go on."""
-    say("gpuqueue", f"{error}. Waiting for it; the jobs go on")
+    print_message("gpuqueue", f"{error}. Waiting for it; the jobs go on")
 
 
 def report_history_away(error: Unreachable) -> None:
     """Print that the following data is from the history, which may be behind."""
-    say("gpuqueue", f"{error}. What the history has of it follows")
+    print_message("gpuqueue", f"{error}. What the history has of it follows")

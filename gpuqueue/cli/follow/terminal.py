@@ -24,7 +24,7 @@ from gpuqueue.system.logs import TTY, LogTail
 #: Most bytes of one read from standard input: enough for a paste, and less than the limit of a frame (65535).
 CHUNK_BYTES = 16384
 #: Longest time between two reads of the log, in milliseconds. The socket wakes the reader when there is more.
-LOOK_MS = 1000
+POLL_MS = 1000
 STDIN = 0
 
 
@@ -99,7 +99,7 @@ class AttachedTerminal:
         try:
             self._send_size()
             while True:
-                ready = {fd for fd, _ in poll.poll(LOOK_MS)}
+                ready = {fd for fd, _ in poll.poll(POLL_MS)}
                 if resized in ready:
                     os.read(resized, CHUNK_BYTES)
                     self._send_size()

@@ -8,7 +8,7 @@ import os
 import stat
 import termios
 
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 
 STDIN = 0
 
@@ -17,7 +17,7 @@ def report_unread() -> None:
     """Warn if standard input has unread data: the job does not receive it."""
     if _holds_something():
         words = "what is on standard input does not go to the job, which reads nothing there"
-        say("gpuqueue", f"{words}: put it into a file, and name that in its arguments")
+        print_message("gpuqueue", f"{words}: put it into a file, and name that in its arguments")
 
 
 def _holds_something() -> bool:

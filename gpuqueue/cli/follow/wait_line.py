@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 
 from gpuqueue.cli.output.terminal_width import is_dumb
 from gpuqueue.client import Client
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.text.sanitize import in_words
@@ -56,7 +56,7 @@ class WaitLine:
         self._began_s = time.monotonic()
         self._asked_s = self._wrote_s = float("-inf")
         self._why = self._reported = ""
-        self._stands = False
+        self._is_shown = False
 
     def seen(self, job: Job) -> None:
         """Update the line for the current state of the job."""
@@ -71,9 +71,9 @@ class WaitLine:
 
     def clear(self) -> None:
         """Clear the line before other output."""
-        if self._stands:
+        if self._is_shown:
             self._put(CLEAR)
-            self._stands = False
+            self._is_shown = False
 
     def _write(self, job: Job, now: float) -> None:
         reason = f"job {job.id} waits {WORDS[job.reason] if job.reason else ''}".rstrip()
@@ -81,7 +81,7 @@ class WaitLine:
             if reason != self._reported:
                 self._reported = reason
                 self._ask(job, now)
-                say("gpuqueue", self._line(reason))
+                print_message("gpuqueue", self._line(reason))
             return
         if now - self._asked_s >= ASK_S:
             self._ask(job, now)
@@ -90,7 +90,7 @@ class WaitLine:
         so_far = f"{waited_s:.0f}s" if waited_s < 60 else format_duration(waited_s)  # noqa: PLR2004 - a minute
         line = self._line(f"{reason}, {so_far} so far")
         self._put(CLEAR + in_words(line, max(1, width)))  # a wrapped line could not be cleared
-        self._stands = True
+        self._is_shown = True
 
     @staticmethod
     def _put(text: str) -> None:

@@ -27,9 +27,9 @@ def change_line(verb: str, word: str, change: Change) -> str:
         return job_line(word, change.state)
     # A range may skip members.
     reported = [
-        f"{_called(name.id, indexes)} {_are(stands, len(indexes))}"
-        for stands, indexes in change.missed
-        if stands is not Elsewhere.PASSED_OVER
+        f"{_called(name.id, indexes)} {_are(state, len(indexes))}"
+        for state, indexes in change.missed
+        if state is not Elsewhere.PASSED_OVER
     ]
     if name.part is None:  # skipped members of a whole array are no error
         return job_line(word, change.state) + (f", but {', '.join(reported)}" if verb == "hold" else "")
@@ -48,10 +48,10 @@ def _called(array_id: int, indexes: Indexes) -> str:
     return f"{JobName(array_id, first)}" + (f" and {more} more" if more else "")
 
 
-def _are(stands: JobState | Elsewhere, number: int) -> str:
+def _are(state: JobState | Elsewhere, number: int) -> str:
     if number == 1:
-        return f"is {stands}"
-    return "are no members" if stands is Elsewhere.NO_MEMBER else f"are {stands}"
+        return f"is {state}"
+    return "are no members" if state is Elsewhere.NO_MEMBER else f"are {state}"
 
 
 def job_line(name: str, state: object) -> str:

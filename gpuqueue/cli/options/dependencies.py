@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from gpuqueue.cli.options.fields import field
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.model.dependencies import AT_ONCE, BEGINS
 from gpuqueue.model.job import Job
 from gpuqueue.model.retries import DEFAULT_ON, RetryOn
@@ -31,9 +31,9 @@ WAIT_OPTIONS = (
 def report_if_past(begin: str | None, job: Job) -> None:
     """Warn if the time of ``--begin`` is in the past, which may be a typing error."""
     if begin is not None and begin.strip() not in AT_ONCE and job.spec.waits.begin_at is None:
-        say("gpuqueue", f"--begin {plain(begin)} has been: job {job.id} may start at once")
+        print_message("gpuqueue", f"--begin {plain(begin)} has been: job {job.id} may start at once")
 
 
 def report_found(job: Job) -> None:
     """Print that no job was queued, since *job* has the same dedupe key."""
-    say("gpuqueue", f"job {job.id} has this dedupe key and is {job.state}: no new job was queued")
+    print_message("gpuqueue", f"job {job.id} has this dedupe key and is {job.state}: no new job was queued")

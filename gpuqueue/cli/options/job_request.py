@@ -12,7 +12,7 @@ from gpuqueue.cli.options.dependencies import WAIT_OPTIONS, report_found
 from gpuqueue.cli.options.fields import Option, field, with_options
 from gpuqueue.cli.options.notification import NOTIFICATION_OPTIONS
 from gpuqueue.client import Client
-from gpuqueue.console import say, sentence
+from gpuqueue.console import print_message, sentence
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, Priority
@@ -171,4 +171,6 @@ def report_unknown(job: Job) -> None:
     if array is not None and unknown:
         names = ", ".join(f"{{{axis.name}}}" for axis in array.axes) or "no sweep"
         left = ", ".join(short(f"{{{name}}}", LONGEST_NAME) for name in unknown)
-        say("gpuqueue", f"{left} stays as it is: this array has {{index}} and {names}. Meant so? Then all is well")
+        print_message(
+            "gpuqueue", f"{left} stays as it is: this array has {{index}} and {names}. Meant so? Then all is well"
+        )

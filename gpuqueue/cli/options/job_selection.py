@@ -11,8 +11,8 @@ import click
 from gpuqueue.cli.completion.candidates import live_ids, tags, users
 from gpuqueue.cli.options.fields import with_options
 from gpuqueue.client import Client
-from gpuqueue.client.selection import Chosen, Stand, Which
-from gpuqueue.console import say
+from gpuqueue.client.selection import Chosen, StateFilter, Which
+from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job_ref import JobName
@@ -35,7 +35,7 @@ class Selection:
     ids: tuple[str, ...]
     user: str | None
     name: str | None
-    stand: str | None
+    state: str | None
     tag: str | None
     all_jobs: bool
     yes: bool
@@ -43,7 +43,7 @@ class Selection:
     @property
     def by_filter(self) -> bool:
         """Return whether the jobs are selected by filters."""
-        return self.all_jobs or any(each is not None for each in (self.user, self.name, self.tag, self.stand))
+        return self.all_jobs or any(each is not None for each in (self.user, self.name, self.tag, self.state))
 
     def check(self, verb: str) -> None:
         """Check that the selection has either names or filters.
@@ -66,8 +66,8 @@ def ids(*states: str) -> Callable[[F], F]:
     return click.argument("ids", metavar="ID…", nargs=-1, shell_complete=live_ids(*states))
 
 
-def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
-    """Return a decorator that adds the job argument and the filter options; *stands* adds ``--state``."""
+def chosen(*states: str, with_state: bool = False) -> Callable[[F], F]:
+    """Return a decorator that adds the job argument and the filter options; *with_state* adds ``--state``."""
     options = [
         ids(*states),
         click.option("-u", "--user", metavar="NAME", help="Jobs of this user.", shell_complete=users),
@@ -76,16 +76,16 @@ def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
         click.option("--all", "all_jobs", is_flag=True, help="All your jobs; with --user, all jobs of that user."),
         click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation."),
     ]
-    if stands:
-        which = click.Choice([Stand.WAITING.value, Stand.RUNNING.value])
-        options.insert(3, click.option("-s", "--state", "stand", type=which, help="Only waiting or only running jobs."))
+    if with_state:
+        which = click.Choice([StateFilter.WAITING.value, StateFilter.RUNNING.value])
+        options.insert(3, click.option("-s", "--state", "state", type=which, help="Only waiting or only running jobs."))
     return with_options(options)
 
 
-def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = None) -> None:
+def act_on(verb: str, selection: Selection, act: Act, *, state: StateFilter | None = None) -> None:
     """Call *act* for each selected job, print the results, and exit with the highest exit code.
 
-    *stand* is the state of the jobs that filters select, unless ``--state`` gives one.
+    *state* is the state of the jobs that filters select, unless ``--state`` gives one.
     """
     selection.check(verb)
     with Client() as client:
@@ -94,13 +94,13 @@ def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = N
         if selection.user is not None:
             client.jobs.must_own(selection.user)
         found = client.jobs.choose(
-            user=selection.user, name=selection.name, stand=selection.stand or stand, tag=selection.tag
+            user=selection.user, name=selection.name, state=selection.state or state, tag=selection.tag
         )
         if not found:
-            say("gpuqueue", f"no job matches: there is nothing to {verb}")
+            print_message("gpuqueue", f"no job matches: there is nothing to {verb}")
             return
         if not selection.yes and not _agreed(verb, found):
-            sys.exit(say("gpuqueue", "nothing was changed", NOTHING_DONE))
+            sys.exit(print_message("gpuqueue", "nothing was changed", NOTHING_DONE))
         sys.exit(on_each(client, [each.name for each in found], act))
 
 
@@ -136,7 +136,7 @@ def _reported(error: GpuQueueError) -> int:
     """Print the error of one job and return its exit code; raise it if the store does not answer."""
     if isinstance(error, Unreachable):
         raise error
-    return say("gpuqueue", str(error), error.exit_code)
+    return print_message("gpuqueue", str(error), error.exit_code)
 
 
 def _agreed(verb: str, found: Sequence[Chosen]) -> bool:
@@ -169,7 +169,7 @@ def confirmed(what: str) -> None:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise BadRequest(f"this would {what}, and there is no terminal to ask on: add --yes")
     if not _yes(f"{what}?"):
-        sys.exit(say("gpuqueue", "nothing was changed", NOTHING_DONE))
+        sys.exit(print_message("gpuqueue", "nothing was changed", NOTHING_DONE))
 
 
 def _yes(question: str) -> bool:

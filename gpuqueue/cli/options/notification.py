@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.lazy.imports import later
 
@@ -49,4 +49,4 @@ def warn_if_nobody_sends(client: Client, job: Job) -> None:
     with contextlib.suppress(GpuQueueError):
         trouble = client.jobs.nobody_sends()
         if trouble is not None:
-            say("gpuqueue", trouble)
+            print_message("gpuqueue", trouble)

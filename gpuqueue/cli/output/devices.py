@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.device_table import device_table
-from gpuqueue.cli.output.drains import drain_lines, drain_plain, jobs_on, kept_lines
+from gpuqueue.cli.output.drains import drain_lines, drain_plain, jobs_on, reserved_lines
 from gpuqueue.cli.output.silent_hosts import kept_until, silent_lines
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.codec import device_to_plain
@@ -25,7 +25,7 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, queue: JobQue
     """Return the table of devices and the lines below it; *queue* gives the labels of their jobs."""
     called = queue.jobs.called(jobs_on(found))
     table = device_table(found, settings.heartbeat_s, terminal_width(), called)
-    return "\n".join((table, *drain_lines(found), *kept_lines(found, called), *silent_lines(found, settings)))
+    return "\n".join((table, *drain_lines(found), *reserved_lines(found, called), *silent_lines(found, settings)))
 
 
 def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
@@ -55,14 +55,16 @@ def device_plain(each: DeviceStatus, settings: Settings) -> dict[str, object]:
         "jobs": list(each.jobs),
         "holdings": [asdict(holding) for holding in each.holdings],
         "exclusive": each.exclusive,
-        "kept_for": each.kept.job_id if each.kept else None,
-        "kept_since": each.kept.since.isoformat(timespec="milliseconds") if each.kept and each.kept.since else None,
+        "reserved_for": each.reservation.job_id if each.reservation else None,
+        "reserved_since": each.reservation.since.isoformat(timespec="milliseconds")
+        if each.reservation and each.reservation.since
+        else None,
         "slots": each.slots,
         "pool": each.pool,
         "seen_s_ago": each.seen_s_ago,
         "jobs_kept_until": until.isoformat(timespec="milliseconds") if until else None,
         "drained": each.drained,
-        "drains": [drain_plain(said) for said in each.drains],
+        "drains": [drain_plain(drain) for drain in each.drains],
         "trouble": each.trouble,
         "external_processes": [asdict(external) for external in each.external_processes],
     }

@@ -14,8 +14,8 @@ def jobs_on(found: Iterable[DeviceStatus]) -> Iterator[int]:
     """Yield the jobs that hold the devices *found*, and those that have them reserved."""
     for each in found:
         yield from each.jobs
-        if each.kept is not None:
-            yield each.kept.job_id
+        if each.reservation is not None:
+            yield each.reservation.job_id
 
 
 def going_on(jobs: Sequence[int], called: Mapping[int, str]) -> str:
@@ -32,27 +32,27 @@ def device_name(each: DeviceStatus) -> str:
 def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
     """Yield a line for each drain of a device: its time, user and reason."""
     for each in found:
-        for said in each.drains:
-            since = f" since {render.when(said.at)}" if said.at else ""
-            by = f" by {plain(said.by)}" if said.by else ""
-            why = f": {plain(said.why)}" if said.why else ""
+        for drain in each.drains:
+            since = f" since {render.when(drain.at)}" if drain.at else ""
+            by = f" by {plain(drain.by)}" if drain.by else ""
+            why = f": {plain(drain.why)}" if drain.why else ""
             yield f"drained: {each.host} device {each.device.index}{since}{by}{why}"
 
 
-def kept_lines(found: Sequence[DeviceStatus], called: Mapping[int, str]) -> Iterator[str]:
+def reserved_lines(found: Sequence[DeviceStatus], called: Mapping[int, str]) -> Iterator[str]:
     """Yield a line for each reserved device: its job and the time of the reservation; *called* as in `condition`."""
     for each in found:
-        if each.kept is not None:
-            since = f" since {render.when(each.kept.since)}" if each.kept.since else ""
+        if each.reservation is not None:
+            since = f" since {render.when(each.reservation.since)}" if each.reservation.since else ""
             where = f"{plain(each.host)} device {render.device_label(each.device)}"
-            name = called.get(each.kept.job_id, str(each.kept.job_id))
-            yield f"kept: {where}{since} for job {name}, see gpuqueue why {name}"
+            name = called.get(each.reservation.job_id, str(each.reservation.job_id))
+            yield f"reserved: {where}{since} for job {name}, see gpuqueue why {name}"
 
 
-def drain_plain(said: Drain) -> dict[str, str | None]:
+def drain_plain(drain: Drain) -> dict[str, str | None]:
     """Return a drain as plain values."""
-    at = said.at.isoformat(timespec="milliseconds") if said.at else None
-    return {"origin": said.origin.value, "why": said.why, "by": said.by, "at": at}
+    at = drain.at.isoformat(timespec="milliseconds") if drain.at else None
+    return {"origin": drain.origin.value, "why": drain.why, "by": drain.by, "at": at}
 
 
 def condition(device: DeviceStatus, heartbeat_s: float, called: Mapping[int, str] | None = None) -> str:
@@ -63,5 +63,9 @@ def condition(device: DeviceStatus, heartbeat_s: float, called: Mapping[int, str
         return f"silent for {device.seen_s_ago:.0f}s"
     if device.trouble is not None:
         return f"closed: {plain(device.trouble)}"
-    kept = device.kept
-    return "ready" if kept is None else f"reserved for job {(called or {}).get(kept.job_id, str(kept.job_id))}"
+    reservation = device.reservation
+    return (
+        "ready"
+        if reservation is None
+        else f"reserved for job {(called or {}).get(reservation.job_id, str(reservation.job_id))}"
+    )

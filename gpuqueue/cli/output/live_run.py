@@ -25,7 +25,7 @@ class Live:
     progress: Progress | None
 
 
-def look(client: Client, job: Job) -> Live | None:
+def read(client: Client, job: Job) -> Live | None:
     """Return the current state of *job*, or None if it does not run or the store does not answer."""
     if job.state not in {JobState.RUNNING, JobState.CANCELLING}:
         return None

@@ -45,8 +45,8 @@ def why_nothing(client: Client, asked: Mapping[str, Any]) -> str:
     *asked* are the filters. The result begins with a colon or a
     full stop, since it follows "no job in the history matches".
     """
-    said = [name for name in _FILTERS if asked.get(name) not in _NOTHING]
-    for name in said:
+    given = [name for name in _FILTERS if asked.get(name) not in _NOTHING]
+    for name in given:
         words, then = _FILTERS[name]
         # A job must have all tags, so each one is checked alone.
         for each in [[tag] for tag in asked[name]] if name == "tags" else [asked[name]]:
@@ -56,9 +56,9 @@ def why_nothing(client: Client, asked: Mapping[str, Any]) -> str:
                 return f": {words.format(_quoted(value))}. {_next(name, value) or then}"
     if asked["after_id"] is not None:
         return f": none stands after job {asked['after_id']} in this order"
-    if not said:
+    if not given:
         return ". gpuqueue queue lists those that wait or run"
-    return ": each filter finds some, all of them together none. Leave one out" if len(said) > 1 else ""
+    return ": each filter finds some, all of them together none. Leave one out" if len(given) > 1 else ""
 
 
 def _quoted(value: Any) -> str:

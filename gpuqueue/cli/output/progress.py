@@ -22,5 +22,5 @@ def in_words(progress: Progress) -> str:
 def fitted(progress: Progress, width: int) -> str:
     """Return the progress in *width* columns; the bar is omitted first, then the time left, then the counts."""
     share, counts = f"{100 * progress.share:.0f} %", short(progress.words.partition(",")[0])
-    said = (share_bar(progress), in_words(progress), f"{share} {counts}".rstrip(), share)
-    return next((words for words in said if cells(words) <= width), share)
+    forms = (share_bar(progress), in_words(progress), f"{share} {counts}".rstrip(), share)
+    return next((words for words in forms if cells(words) <= width), share)

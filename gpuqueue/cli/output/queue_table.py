@@ -28,7 +28,7 @@ class Line(NamedTuple):
 
     job: Job
     label: str
-    stands: JobState
+    state: JobState
     listing: Listing
     progress: Progress | None
 
@@ -40,7 +40,7 @@ Column: TypeAlias = terminal_width.Column[Line]
 def queue_table(listing: Listing, progress: Mapping[int, Progress], width: int | None = None) -> str:
     """Return the jobs as a table *width* columns wide; None: for a pipe."""
     lines = [
-        Line(job, label, stands, listing, progress.get(job.id)) for job in listing.jobs for label, stands in labels(job)
+        Line(job, label, state, listing, progress.get(job.id)) for job in listing.jobs for label, state in labels(job)
     ]
     return table_of(lines, width)
 
@@ -76,7 +76,7 @@ def _piped(column: Column, line: Line) -> str:
 
 def _shown(column: Column, line: Line, width: int) -> str:
     cell = short(column.cell(line, width), width)
-    return click.style(cell, fg=render.COLOURS.get(line.stands)) if column is STATE else cell
+    return click.style(cell, fg=render.COLOURS.get(line.state)) if column is STATE else cell
 
 
 def _id(line: Line, width: int) -> str:
@@ -105,7 +105,7 @@ def elapsed_s(job: Job, listing: Listing) -> float | None:
 def _time(line: Line, _width: int) -> str:
     """Return the run time and the time limit of the job, or its waiting time if it waits."""
     ran_s = (
-        elapsed_s(line.job, line.listing) if line.stands.is_active else None
+        elapsed_s(line.job, line.listing) if line.state.is_active else None
     )  # a line of an array shows members that do not run
     limit_s = line.job.spec.time_limit_s
     if ran_s is None:
@@ -124,11 +124,11 @@ def _note(line: Line, width: int) -> str:
     """Return the progress of the job, or why it waits and its priority if that is not the default."""
     if line.progress is not None:
         return fitted(line.progress, width)
-    if line.stands.is_active:
+    if line.state.is_active:
         return ""
     priority = line.job.promoted or line.job.spec.priority
-    stands_so = line.stands is line.job.state  # False for the held members of an array that is not held
-    why = render.waits_for(line.job, line.listing.at) if stands_so else str(line.stands)
+    is_own_state = line.state is line.job.state  # False for the held members of an array that is not held
+    why = render.waits_for(line.job, line.listing.at) if is_own_state else str(line.state)
     words = (why, "" if line.job.spec.priority is priority is Priority.NORMAL else render.priority_of(line.job))
     return ", ".join(word for word in words if word)
 
@@ -138,7 +138,7 @@ LEAST_ID = 11
 #: Narrowed first: an array with many ranges of waiting members has a very long label.
 ID = Column(head="ID", cell=_id, least=LEAST_ID, right=True, narrows=0)
 NAME = Column(head="NAME", cell=lambda line, _: plain(line.job.spec.name), least=11, enough=24, narrows=2)
-STATE = Column(head="STATE", cell=lambda line, _: str(line.stands))
+STATE = Column(head="STATE", cell=lambda line, _: str(line.state))
 NOTE = Column(
     head="PROGRESS / REASON",
     cell=_note,

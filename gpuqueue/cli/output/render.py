@@ -360,8 +360,8 @@ def memory_line(device: RunDevice, duration_s: float | None = None, width: int |
     line = device.timeline
     if line is None or not any(line.bytes):
         return ""
-    looked = _between_looks(line)
-    steps = [*looked, *[None] * (int((duration_s or 0.0) / line.step_s) - len(looked))]
+    sampled = _between_samples(line)
+    steps = [*sampled, *[None] * (int((duration_s or 0.0) / line.step_s) - len(sampled))]
     over = f" over {format_duration(len(steps) * line.step_s)}"
     room = LINE_WIDTH if width is None else max(LEAST_BLOCKS, width - len(f"memory {over}"))
     count = min(LINE_WIDTH, len(steps), room)
@@ -375,7 +375,7 @@ def memory_line(device: RunDevice, duration_s: float | None = None, width: int |
     return f"memory {''.join(blocks)}{over}"
 
 
-def _between_looks(line: Timeline) -> list[int | None]:
+def _between_samples(line: Timeline) -> list[int | None]:
     """Return the steps of *line*; steps between two consecutive samples have the value of the first one."""
     steps, last = list(line.bytes), 0
     for place, seen in enumerate(line.bytes):

@@ -24,12 +24,12 @@ def kept_until(each: DeviceStatus, settings: Settings) -> datetime | None:
 
 def silent_lines(found: Sequence[DeviceStatus], settings: Settings, job_id: int | None = None) -> Iterator[str]:
     """Yield a line for each silent host with jobs; with *job_id* only for the hosts that run this job."""
-    said = set()
+    shown = set()
     for each in found:
         until = kept_until(each, settings)
-        if until is None or each.host in said or job_id not in {None, *each.jobs}:
+        if until is None or each.host in shown or job_id not in {None, *each.jobs}:
             continue
-        said.add(each.host)
+        shown.add(each.host)
         minutes = each.seen_s_ago / 60
         silence = f"{minutes:.0f} min" if minutes >= 1 else f"{each.seen_s_ago:.0f} s"
         yield f"host {plain(each.host)} has been silent for {silence}: its jobs are kept until {_time(until)}"

@@ -28,9 +28,9 @@ def terminal_width() -> int | None:
     """Return the width of the terminal at standard output, or None if there is none; ``COLUMNS`` overrides it."""
     if not os.isatty(1):
         return None
-    said = os.environ.get("COLUMNS", "")
-    if said.isascii() and said.isdigit() and int(said):
-        return int(said)
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdigit() and int(columns):
+        return int(columns)
     try:
         return os.get_terminal_size(1).columns or 80
     except OSError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuqueue.cli.completion.candidates import files
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.text.sanitize import brief
 
@@ -82,4 +82,4 @@ def write(path: str, figure: Figure) -> None:
         with contextlib.suppress(OSError):
             part.unlink()
         raise GpuQueueError(_refusal(path, error.errno)) from error
-    say("gpuqueue", f"{path} written")
+    print_message("gpuqueue", f"{path} written")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: Colour, width and line style of each policy, in the order of the table. Line styles differ for prints without colour.
-LOOKS: tuple[tuple[str, float, str], ...] = (
+STYLES: tuple[tuple[str, float, str], ...] = (
     (BLUE, 2.6, "-"),
     ("#777777", 1.6, ":"),
     (ORANGE, 1.6, "--"),
@@ -47,7 +47,7 @@ def _each(reported: Comparison) -> list[tuple[str, Sequence[Placement], dict[str
     return [
         (name, placed, {"color": colour, "linewidth": width, "linestyle": line, "zorder": 9 - place})
         for place, ((name, placed), (colour, width, line)) in enumerate(
-            zip(reported.placements.items(), LOOKS, strict=True)
+            zip(reported.placements.items(), STYLES, strict=True)
         )
     ]
 
@@ -55,11 +55,11 @@ def _each(reported: Comparison) -> list[tuple[str, Sequence[Placement], dict[str
 def _waits(axes: Axes, reported: Comparison) -> None:
     axes.set_title("Share of the jobs that waited no longer than …")
     longest_s = LEAST_S
-    for name, placed, look in _each(reported):
+    for name, placed, drawn_as in _each(reported):
         waits = sorted(max(LEAST_S, each.wait_s) for each in placed)
         longest_s = max(longest_s, waits[-1])
         shares = [100 * (place + 1) / len(waits) for place in range(len(waits))]
-        axes.step([LEAST_S, *waits], [0, *shares], where="post", label=name, **look)
+        axes.step([LEAST_S, *waits], [0, *shares], where="post", label=name, **drawn_as)
     axes.set_xscale("log")
     marks = [mark for mark in (*_MARKS, *_DAYS) if mark[0] <= longest_s * 1.5]
     axes.set_xticks([at_s for at_s, _ in marks], [words for _, words in marks])
@@ -76,10 +76,10 @@ def _memory(axes: Axes, reported: Comparison) -> None:
     last_s = max(outcome.makespan_s for outcome in reported.outcomes)
     size_s, unit = (86400, "days") if last_s > 3 * 86400 else (3600, "hours") if last_s > 2 * 3600 else (60, "minutes")
     step_s = last_s / STEPS
-    for name, placed, look in _each(reported):
+    for name, placed, drawn_as in _each(reported):
         means = [100 * share for share in _means(*course(placed, reported.site), step_s)]
         edges = [number * step_s / size_s for number in range(STEPS + 1)]
-        axes.stairs(means, edges, baseline=None, label=name, **look)
+        axes.stairs(means, edges, baseline=None, label=name, **drawn_as)
     axes.set_xlim(0, last_s / size_s)
     axes.set_ylim(0, 101)
     axes.set_xlabel(f"{unit} since the first arrival")

@@ -58,7 +58,7 @@ class Top(App[None]):
     #legend { height: 1; color: $text-muted; padding: 0 1; }
     #jobs { height: 1fr; overflow-x: hidden; }
     #pane { height: 45%; border-top: solid $primary; display: none; padding: 0 1; text-wrap: nowrap; }
-    #said { height: auto; max-height: 3; padding: 0 1; color: $warning; }
+    #message { height: auto; max-height: 3; padding: 0 1; color: $warning; }
     #head:nocolor, #jobs:nocolor > .datatable--cursor { text-style: reverse; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -98,11 +98,11 @@ class Top(App[None]):
         self._heads: dict[DataTable[Text], dict[str, int]] = {}
         self._changing = threading.Lock()
         # References instead of queries: an update may arrive while the screen is being removed.
-        self._head = Static("looking …", id="head", markup=False)
+        self._head = Static("reading …", id="head", markup=False)
         self._devices: DataTable[Text] = DataTable(id="devices", show_cursor=False)
         self._jobs: DataTable[Text] = DataTable(id="jobs", cursor_type="row")
         self._pane = Static("", id="pane", markup=False)
-        self._said = Static("", id="said", markup=False)
+        self._message = Static("", id="message", markup=False)
 
     def on_load(self) -> None:
         """Exit cleanly after a signal, so that the terminal is restored."""
@@ -121,17 +121,17 @@ class Top(App[None]):
         yield Static(lines.LEGEND, id="legend", markup=False)
         yield self._jobs
         yield self._pane
-        yield self._said
+        yield self._message
         yield Footer()
 
     def on_mount(self) -> None:
         """Start polling; the tables get their columns with the first snapshot."""
         self._jobs.focus()
-        self.set_interval(self._interval_s, self._look)
-        self._look()
+        self.set_interval(self._interval_s, self._read_again)
+        self._read_again()
 
-    @work(thread=True, exclusive=True, group="look")
-    def _look(self) -> None:
+    @work(thread=True, exclusive=True, group="read")
+    def _read_again(self) -> None:
         """Ask the store, away from the screen: it may be slow to answer."""
         worker = get_current_worker()
         try:
@@ -147,7 +147,9 @@ class Top(App[None]):
         self._snapshot = snapshot
         if self._away:
             self._away = False
-            self._say("" if snapshot.devices else "no worker has announced a device: start one with gpuqueue up")
+            self._show_message(
+                "" if snapshot.devices else "no worker has announced a device: start one with gpuqueue up"
+            )
         self._head.update(lines.head_line(snapshot, self._order, self._user))
         self._show_devices(snapshot)
         self._show_jobs(snapshot)
@@ -203,10 +205,10 @@ class Top(App[None]):
 
     def _report_away(self, why: str) -> None:
         self._away = True
-        self._say(f"{why} (shown is what was last seen)" if self._snapshot else why)
+        self._show_message(f"{why} (shown is what was last seen)" if self._snapshot else why)
 
-    def _say(self, words: str) -> None:
-        self._said.update(in_one_line(words))
+    def _show_message(self, words: str) -> None:
+        self._message.update(in_one_line(words))
 
     def action_sort(self) -> None:
         """Sort the jobs by the next order."""
@@ -217,7 +219,7 @@ class Top(App[None]):
     def action_mine(self) -> None:
         """Toggle between the user's own jobs and all jobs."""
         self._user = None if self._user == self._me else self._me
-        self._look()
+        self._read_again()
 
     def action_pane(self, kind: str) -> None:
         """Open the pane with the content *kind* for the job under the cursor; close it if it shows that already."""
@@ -257,13 +259,13 @@ class Top(App[None]):
 
     @work(thread=True, exclusive=True, group="pane")
     def _read(self, job_id: int, about: About) -> None:
-        said = reported(self._client, job_id, about, self.size.width - PANE_BESIDE)
+        text = reported(self._client, job_id, about, self.size.width - PANE_BESIDE)
         if not get_current_worker().is_cancelled:
-            self.call_from_thread(self._write, said, (job_id, about))
+            self.call_from_thread(self._write, text, (job_id, about))
 
-    def _write(self, said: str, of: tuple[int, About]) -> None:
+    def _write(self, text: str, of: tuple[int, About]) -> None:
         if of == self._pane_of:
-            self._reported = said.split("\n")
+            self._reported = text.split("\n")
             self._draw_pane()
 
     def _draw_pane(self) -> None:
@@ -294,7 +296,7 @@ class Top(App[None]):
         """Hold the job under the cursor, or release it if it is held."""
         line = self._chosen()
         if line is not None:
-            act = self._client.jobs.release if line.stands is JobState.HELD else self._client.jobs.hold
+            act = self._client.jobs.release if line.state is JobState.HELD else self._client.jobs.hold
             self._change(line.job, lambda job_id: act(job_id).state)
 
     def action_priority(self, by: int) -> None:
@@ -313,19 +315,19 @@ class Top(App[None]):
 
     @work(thread=True, group="change")
     def _change(self, job: Job, act: Callable[[int], JobState | str]) -> None:
-        """Do it away from the screen, tell how it went, and look again."""
+        """Do it away from the screen, report the result, and read again."""
         try:
             with self._changing:
                 words = f"job {job.label}: {act(job.id)}"
         except GpuQueueError as error:
             words = str(error)
-        self.call_from_thread(self._say, words)
-        self.call_from_thread(self._look)
+        self.call_from_thread(self._show_message, words)
+        self.call_from_thread(self._read_again)
 
 
 def _key(line: Line) -> str:
     """Return a unique key of a line; an array may have two lines, for waiting and for held members."""
-    return f"{line.job.id} {line.stands}" if line.job.tally is not None else str(line.job.id)
+    return f"{line.job.id} {line.state}" if line.job.tally is not None else str(line.job.id)
 
 
 def _text(words: str, column: terminal_width.Column[Any], style: str = "") -> Text:
@@ -333,7 +335,7 @@ def _text(words: str, column: terminal_width.Column[Any], style: str = "") -> Te
 
 
 def _cell(column: Column, line: Line, width: int) -> Text:
-    style = render.COLOURS.get(line.stands, "") if column is STATE else ""
+    style = render.COLOURS.get(line.state, "") if column is STATE else ""
     return _text(short(column.cell(line, width), width), column, style)
 
 

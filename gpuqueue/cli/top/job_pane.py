@@ -33,7 +33,7 @@ def reported(client: Client, job_id: int, about: About, width: int | None = None
             return click.unstyle(story(client.jobs.why(job_id), width))
         if about is About.STORY:
             record = client.jobs.show(job_id)
-            return click.unstyle(render.story(record, live_run.look(client, record.job), width))
+            return click.unstyle(render.story(record, live_run.read(client, record.job), width))
         return "\n".join(log_lines(last_bytes(client.logs.path(job_id), LOG_BYTES))) or "nothing was written yet"
     except GpuQueueError as error:
         return plain(str(error))

@@ -120,9 +120,9 @@ def job_lines(snapshot: Snapshot, order: Order) -> list[Line]:
     """Return the jobs in *order* as lines of the queue's table; an array has up to two, as in `labels`."""
     listing = snapshot.listing
     return [
-        Line(job, label, stands, listing, snapshot.progress.get(job.id))
+        Line(job, label, state, listing, snapshot.progress.get(job.id))
         for job in ordered(snapshot, order)
-        for label, stands in labels(job)
+        for label, state in labels(job)
     ]
 
 

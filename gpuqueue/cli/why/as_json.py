@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuqueue.cli.why.preempts import runs_below
-from gpuqueue.cli.why.reserved import kept_to_plain
+from gpuqueue.cli.why.reserved import reserved_to_plain
 from gpuqueue.client.why import Why
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import job_to_plain
@@ -30,17 +30,17 @@ def why_to_plain(found: Why) -> dict[str, object]:
         "more_limits": []
         if explanation is None
         else [_limit_plain(explanation, each) for each in explanation.limits[1:]],
-        "making_place": None
-        if found.making_place is None
+        "preemption": None
+        if found.preemption is None
         else {
-            "for": found.making_place.by,
-            "by": _iso(found.making_place.deadline_ms),
-            "times": found.making_place.times,
+            "for": found.preemption.by,
+            "by": _iso(found.preemption.deadline_ms),
+            "times": found.preemption.times,
         },
         "may_preempt": [
             {"job_id": job.id, "from": at.isoformat(timespec="milliseconds")} for job, at in runs_below(found)
         ],
-        "kept_for_others": kept_to_plain(found),
+        "reserved_for_others": reserved_to_plain(found),
         "devices": [] if explanation is None else [_verdict_plain(found, each) for each in explanation.devices],
         "start": None
         if explanation is None or explanation.start is None
@@ -70,7 +70,7 @@ def _limit_plain(explanation: Explanation, limit: LimitReached) -> dict[str, obj
         "most": limit.most,
         "asked": limit.asked,
         "runs": list(limit.runs),
-        "kept_for": limit.kept_for,
+        "reserved_for": limit.reserved_for,
         "room_at": _iso(explanation.room.at_ms) if explanation.room else None,
     }
 
@@ -85,8 +85,8 @@ def _verdict_plain(found: Why, verdict: Verdict) -> dict[str, object]:
         "total_bytes": verdict.total_bytes,
         "headroom_bytes": status.headroom_bytes if status else None,
         "external_bytes": status.external_bytes if status else None,
-        "kept_for": verdict.kept_for,
-        "place_made": verdict.place_made,
+        "reserved_for": verdict.reserved_for,
+        "by_preemption": verdict.by_preemption,
         "runs": [
             {"job_id": run.job_id, "held_bytes": run.held_bytes, "ends_at": _iso(run.ends_ms)} for run in verdict.runs
         ],

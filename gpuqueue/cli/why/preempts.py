@@ -70,9 +70,9 @@ def _could_have(found: Why, explanation: Explanation) -> list[Verdict]:
 
 def _may_take(found: Why, device: Verdict) -> bool:
     """Return whether *device* is reserved for no other job, or for a job of a priority that may be preempted."""
-    if device.kept_for in {None, found.job.id}:
+    if device.reserved_for in {None, found.job.id}:
         return True
-    holder = found.others.get(device.kept_for)
+    holder = found.others.get(device.reserved_for)
     if holder is None:
         return False
     return (holder.spec.priority if holder.promoted is None else holder.promoted) in found.preempts
@@ -98,4 +98,4 @@ def _may_go(found: Why, run: Occupant) -> bool:
     if job is None or job.state is not JobState.RUNNING or job.started_at is None or run.going:
         return False
     priority = job.spec.priority if run.priority is None else run.priority
-    return job.spec.requeue and priority in found.preempts and run.made_place < MOST
+    return job.spec.requeue and priority in found.preempts and run.preemptions < MOST

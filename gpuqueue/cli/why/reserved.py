@@ -17,7 +17,7 @@ from gpuqueue.queue.explanation import NEVER_THERE
 from gpuqueue.text.sanitize import plain
 
 #: Up to this age, in seconds, a reservation always counts towards a host's maximum; see ``reserve.lua``.
-STANDS_S = 60.0
+COUNTS_S = 60.0
 #: Most hosts with a line of their own.
 MOST_HOSTS = 3
 #: Reasons of a job that waits only for room on a device.
@@ -27,39 +27,41 @@ _FOR_ROOM = {None, WaitReason.MEMORY, WaitReason.SLOTS, WaitReason.RESERVATION}
 Holders = Mapping[int, "datetime | None"]
 
 
-def kept_lines(found: Why) -> Iterator[str]:
-    """Yield a line for each host of :func:`kept_for_others`, with the jobs that have reservations there."""
-    hosts = kept_for_others(found, SystemClock().now())
+def reserved_lines(found: Why) -> Iterator[str]:
+    """Yield a line for each host of :func:`reserved_for_others`, with the jobs that have reservations there."""
+    hosts = reserved_for_others(found, SystemClock().now())
     rule = f"a host reserves devices for {count(found.reservations, 'job')} at a time (setting reservations)"
     for host, holders in list(hosts.items())[:MOST_HOSTS]:
         jobs = " and ".join(named(found, each) + _since(at) for each, at in holders.items())
-        yield f"kept   on {plain(host)} for {jobs}; nothing is reserved for this job yet: {rule}"
+        yield f"reserved on {plain(host)} for {jobs}; nothing is reserved for this job yet: {rule}"
     if len(hosts) > MOST_HOSTS:
-        yield f"kept   so it is on {len(hosts) - MOST_HOSTS} more: see gpuqueue gpus"
+        yield f"reserved on {len(hosts) - MOST_HOSTS} more hosts: see gpuqueue gpus"
 
 
 def _since(at: datetime | None) -> str:
     return f" since {render.when(at)}" if at is not None else ""
 
 
-def kept_for_others(found: Why, now: datetime) -> dict[str, Holders]:
+def reserved_for_others(found: Why, now: datetime) -> dict[str, Holders]:
     """Return the hosts that have their maximum of reservations, so that this job gets none there.
 
-    Reservations older than both ``reserve_after_s`` and `STANDS_S` do not count; see ``reserve.lua``. The result is
+    Reservations older than both ``reserve_after_s`` and `COUNTS_S` do not count; see ``reserve.lua``. The result is
     empty if the job has not waited long enough, could start now, or has a reservation.
     """
     explanation, after_s = found.explanation, found.reserve_after_s
     if explanation is None or after_s is None or not found.reservations or not _wants_room(found, now):
         return {}
-    kept = [(status.host, status.kept) for status in found.devices.values() if status.kept is not None]
+    reserved = [
+        (status.host, status.reservation) for status in found.devices.values() if status.reservation is not None
+    ]
     own = {found.job.id, found.job.member.array_id if found.job.member is not None else None}
-    if any(each.job_id in own for _, each in kept):
+    if any(each.job_id in own for _, each in reserved):
         return {}
     possible = {device.host for device in explanation.devices if device.obstacle not in NEVER_THERE}
     hosts: dict[str, dict[int, datetime | None]] = {host: {} for host in sorted(possible)}
-    for host, each in kept:
+    for host, each in reserved:
         age_s = (now - each.since).total_seconds() if each.since is not None else 0.0
-        if host in hosts and age_s <= max(after_s, STANDS_S):
+        if host in hosts and age_s <= max(after_s, COUNTS_S):
             hosts[host][each.job_id] = each.since
     return {host: holders for host, holders in hosts.items() if len(holders) >= found.reservations}
 
@@ -76,10 +78,10 @@ def _wants_room(found: Why, now: datetime) -> bool:
     return job.reason in _FOR_ROOM and waited_s >= (found.reserve_after_s or 0.0)
 
 
-def kept_to_plain(found: Why) -> list[dict[str, object]]:
-    """Return the hosts of :func:`kept_for_others` as the plain values of ``why --json``."""
+def reserved_to_plain(found: Why) -> list[dict[str, object]]:
+    """Return the hosts of :func:`reserved_for_others` as the plain values of ``why --json``."""
     return [
         {"host": host, "job_id": job_id, "since": at.isoformat(timespec="milliseconds") if at else None}
-        for host, holders in kept_for_others(found, SystemClock().now()).items()
+        for host, holders in reserved_for_others(found, SystemClock().now()).items()
         for job_id, at in holders.items()
     ]

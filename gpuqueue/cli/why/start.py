@@ -12,7 +12,7 @@ from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Start
 from gpuqueue.text.units import format_duration
 
 #: Obstacles of a device that has room for the job, apart from reservations.
-_WITH_ROOM = {Obstacle.KEPT, Obstacle.ALONE, Obstacle.LIMIT, Obstacle.NOT_YET, Obstacle.FITS}
+_WITH_ROOM = {Obstacle.RESERVED, Obstacle.ALONE, Obstacle.LIMIT, Obstacle.NOT_YET, Obstacle.FITS}
 
 
 def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
@@ -73,8 +73,8 @@ def _until_then(found: Why, explanation: Explanation) -> str:
 def _unknown(found: Why, explanation: Explanation, start: Start) -> str:
     """Return why the start time is unknown: the jobs that go first, or runs without a time limit."""
     room = explanation.room
-    if start.limited and room is not None and room.kept_for is not None:
-        holder = named(found, room.kept_for)
+    if start.limited and room is not None and room.reserved_for is not None:
+        holder = named(found, room.reserved_for)
         return (
             f"first {holder}, for which the room under {limits_of(explanation)} is reserved, must have started or gone"
         )
@@ -127,9 +127,9 @@ def _once_there_is_room(found: Why, start: Start) -> str:
 def _no_start(found: Why, explanation: Explanation) -> str:
     """Return why no device that matches the job's device filter has a known start time."""
     possible = [each for each in explanation.devices if each.obstacle not in NEVER_THERE]
-    kept_for = _kept_from(found, possible)
-    if kept_for:
-        first = ", ".join(named(found, each) for each in sorted(kept_for))
+    holders = _reserved_from(found, possible)
+    if holders:
+        first = ", ".join(named(found, each) for each in sorted(holders))
         return f"cannot say: there is room once {first}, for which devices are reserved, has started or gone"
     silent = [label(found, each.device) for each in possible if each.obstacle is Obstacle.SILENT]
     if silent and not any(each.obstacle is Obstacle.DRAINED for each in possible):
@@ -162,7 +162,9 @@ def _once_freed_memory_is_free(found: Why, possible: Sequence[Verdict]) -> str:
     return f"{when}, if the external processes there do not take again what they have just freed"
 
 
-def _kept_from(found: Why, possible: Sequence[Verdict]) -> set[int]:
+def _reserved_from(found: Why, possible: Sequence[Verdict]) -> set[int]:
     """Return the jobs whose reservations alone keep this job from starting now."""
     enough = found.with_enough(each for each in possible if each.obstacle in _WITH_ROOM)
-    return {each.kept_for for each in enough if each.obstacle is Obstacle.KEPT and each.kept_for is not None}
+    return {
+        each.reserved_for for each in enough if each.obstacle is Obstacle.RESERVED and each.reserved_for is not None
+    }

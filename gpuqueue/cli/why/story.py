@@ -8,7 +8,7 @@ from datetime import datetime
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.terminal_width import hanging
 from gpuqueue.cli.why.preempts import place_lines
-from gpuqueue.cli.why.reserved import kept_lines
+from gpuqueue.cli.why.reserved import reserved_lines
 from gpuqueue.cli.why.start import have, limits_of, start_lines
 from gpuqueue.cli.why.table import clock, count, label, named, table
 from gpuqueue.client.why import Why
@@ -28,10 +28,10 @@ def story(found: Why, width: int | None = None) -> str:
     """Return why a job waits as text, wrapped to *width* columns; None: for a pipe, not wrapped."""
     job, explanation = found.job, found.explanation
     if explanation is None:
-        return _fitted([_asked(job), _no_wait(job), *_place(found)], width)
+        return _fitted([_asked(job), _no_wait(job), *_preemption(found)], width)
     starts = list(_not_yet(found)) or [*start_lines(found, explanation), *place_lines(found)]
     parts = (
-        _fitted([_asked(job), *_stands(found, explanation)], width),
+        _fitted([_asked(job), *_obstacles(found, explanation)], width),
         table(found, explanation, width),
         _fitted([f"start  {words}" for words in starts], width),
     )
@@ -48,7 +48,7 @@ def _asked(job: Job) -> str:
     return f"job {job.label}  {plain(spec.name)} ({plain(spec.account.name)}), {render.size_of(spec)} on {where}"
 
 
-def _stands(found: Why, explanation: Explanation) -> Iterator[str]:
+def _obstacles(found: Why, explanation: Explanation) -> Iterator[str]:
     """Yield what holds the job back on all devices, and how many jobs go before it."""
     job = found.job
     if job.state is JobState.HELD:
@@ -57,7 +57,7 @@ def _stands(found: Why, explanation: Explanation) -> Iterator[str]:
         yield "array limit: as many of its members are at it as were asked to be at once; the next begins when one ends"
     for limit in explanation.limits:
         yield f"limit  {_limit(found, limit)}"
-    yield from kept_lines(found)
+    yield from reserved_lines(found)
     yield f"order  {_order(explanation, job.spec.account.name, front=job.front is not None)}"
 
 
@@ -80,8 +80,8 @@ def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
         return f"room on {where}"
     if start.at_ms is not None:
         return f"by {_soon(start.at_ms)} on {where}"
-    if start.limited and explanation.room is not None and explanation.room.kept_for is not None:
-        return f"the room under {limits_of(explanation)} is reserved for job {explanation.room.kept_for}"
+    if start.limited and explanation.room is not None and explanation.room.reserved_for is not None:
+        return f"the room under {limits_of(explanation)} is reserved for job {explanation.room.reserved_for}"
     if start.room_ms is not None:
         return f"room by {_soon(start.room_ms)} on {where} for the first"
     if start.free_ms is None and start.behind is not None:
@@ -108,20 +108,20 @@ def _no_wait(job: Job) -> str:
     if job.state is JobState.HELD:
         return _held(job)
     if job.state is JobState.QUEUED and job.tally is not None:
-        return f"its members wait to be run again: gpuqueue why {job.label}_N tells of each"
+        return f"its members wait to be run again: gpuqueue why {job.label}_N shows each"
     since = f" since {render.when(job.started_at)}" if job.started_at else ""
     return f"it does not wait: {job.state}{since}"
 
 
-def _place(found: Why) -> Iterator[str]:
+def _preemption(found: Why) -> Iterator[str]:
     """Yield the lines about the preemption of a run: by which job, the deadline, and whether it was the last time."""
-    place = found.making_place
-    if place is None or not found.job.state.is_active:
+    preemption = found.preemption
+    if preemption is None or not found.job.state.is_active:
         return
-    if place.by is not None and place.deadline_ms is not None:
-        yield f"place  it is being preempted for job {place.by} by {clock(place.deadline_ms)}"
-    if place.times >= MOST:
-        yield f"place  it was preempted {count(place.times, 'time')}: it is not asked to again"
+    if preemption.by is not None and preemption.deadline_ms is not None:
+        yield f"it is being preempted for job {preemption.by} by {clock(preemption.deadline_ms)}"
+    if preemption.times >= MOST:
+        yield f"it was preempted {count(preemption.times, 'time')}: it is not asked to again"
 
 
 def _limit(found: Why, limit: LimitReached) -> str:
@@ -129,8 +129,8 @@ def _limit(found: Why, limit: LimitReached) -> str:
     runs = ", ".join(named(found, each) for each in limit.runs)
     noun = _NOUNS.get(limit.measure, "")
     words = f"{plain(limit.whose)} has {used} of {most} {noun} ({limit.measure}), and this job asks for {asked}"
-    if limit.kept_for is not None:
-        first = named(found, limit.kept_for)
+    if limit.reserved_for is not None:
+        first = named(found, limit.reserved_for)
         words = f"the room under it is reserved for {first}, which has waited too long: {words}"
     return words + (f": {runs}" if runs else "")
 
@@ -157,9 +157,9 @@ def _not_yet(found: Why) -> Iterator[str]:
         yield "not before the pause after a rebuild of the store is over: gpuqueue doctor says when that is"
     for each in job.awaits:
         other = found.others.get(each.job_id)
-        stands = f"it is {other.state}" if other is not None else "it has ended, which the queue is about to report"
+        state = f"it is {other.state}" if other is not None else "it has ended, which the queue is about to report"
         ended = {Condition.OK: "has succeeded", Condition.ANY: "has ended", Condition.FAIL: "has failed"}
-        yield f"not before job {each.job_id} {ended[each.condition]}: {stands}"
+        yield f"not before job {each.job_id} {ended[each.condition]}: {state}"
     if job.begins_at is not None and (job.state is JobState.QUEUED or job.begins_at > SystemClock().now()):
         # The time of a held job may have passed, and its reason does not show it.
         yield f"not before {render.when(job.begins_at)}{_by_its_last_run(job)}"

@@ -11,7 +11,7 @@ from gpuqueue.queue.resp.commands import Commands, Shape
 from gpuqueue.queue.resp.connection import Line
 from gpuqueue.queue.resp.errors import NoStore, RespError
 from gpuqueue.queue.resp.protocol import Word
-from gpuqueue.queue.resp.pubsub import Ear
+from gpuqueue.queue.resp.pubsub import PubSub
 from gpuqueue.queue.resp.script import Script
 
 
@@ -54,9 +54,9 @@ class RespClient(Commands):
         """Return a pipeline, which sends its commands at once; with *transaction* they run in one atomic step."""
         return Pipeline(self, transaction=transaction)
 
-    def pubsub(self, *, ignore_subscribe_messages: bool) -> Ear:  # noqa: ARG002 - they always are
+    def pubsub(self, *, ignore_subscribe_messages: bool) -> PubSub:  # noqa: ARG002 - they always are
         """Return a subscriber to the store's channels."""
-        return Ear(self._new)
+        return PubSub(self._new)
 
     def close(self) -> None:
         """Close the connections; a later command opens a new one."""

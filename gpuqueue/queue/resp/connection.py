@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuqueue.queue.resp.address import Address
-from gpuqueue.queue.resp.errors import Gone, NotLetIn, Said
+from gpuqueue.queue.resp.errors import Gone, NotLetIn, ReplyError
 from gpuqueue.queue.resp.protocol import Reader, Word, packed
 
 _CHUNK_BYTES = 65536
@@ -53,7 +53,7 @@ class Line:
         if not who:
             return
         for asked, answer in zip(who, self.ask(who), strict=True):
-            if isinstance(answer, Said):
+            if isinstance(answer, ReplyError):
                 raise NotLetIn(str(answer)) if asked[0] == "AUTH" else answer
 
     def ask(self, commands: Sequence[Sequence[Word]]) -> list[Any]:

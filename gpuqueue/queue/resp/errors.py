@@ -11,11 +11,11 @@ class Gone(RespError):
     """No connection, or no answer in time. It is unknown whether the command has run."""
 
 
-class Said(RespError):
+class ReplyError(RespError):
     """The store answered with an error. The text begins with the code of the error, such as ``OOM``."""
 
 
-class NotLetIn(Said):
+class NotLetIn(ReplyError):
     """Authentication failed."""
 
 

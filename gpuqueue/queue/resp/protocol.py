@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpuqueue.queue.resp.errors import NoStore, Said
+from gpuqueue.queue.resp.errors import NoStore, ReplyError
 
 Word = str | int | float
 
@@ -72,7 +72,7 @@ class Reader:
         pairs = {_hashable(self._next(depth)): self._next(depth) for _ in range(count)}
         return pairs if kind == b"%" else self._next(depth)  # attributes precede the answer
 
-    def _string(self, kind: bytes, length: int) -> str | Said | None:
+    def _string(self, kind: bytes, length: int) -> str | ReplyError | None:
         if length < 0:
             return None
         if length > MAX_STRING_BYTES:
@@ -85,15 +85,15 @@ class Reader:
         text = _text(self._buffer[self._at : until])
         self._at = until + len(_END)
         if kind == b"!":
-            return Said(text)
+            return ReplyError(text)
         return text[4:] if kind == b"=" else text  # without the prefix "txt:"
 
     def _line(self) -> bytes:
-        looked = self._at
-        while (end := self._buffer.find(_END, looked)) < 0:
+        from_here = self._at
+        while (end := self._buffer.find(_END, from_here)) < 0:
             if len(self._buffer) - self._at > MAX_LINE_BYTES:
                 raise NoStore("a line has no end")
-            looked = max(self._at, len(self._buffer) - 1)
+            from_here = max(self._at, len(self._buffer) - 1)
             self._buffer += self._more()
         line = bytes(self._buffer[self._at : end])
         self._at = end + len(_END)
@@ -114,7 +114,7 @@ def _number(raw: bytes) -> int:
 #: Parsers of one-line answers, by the first byte.
 _LINES: dict[bytes, Callable[[bytes], Any]] = {
     b"+": _text,
-    b"-": lambda rest: Said(_text(rest)),
+    b"-": lambda rest: ReplyError(_text(rest)),
     b":": _number,
     b"(": _number,
 }

@@ -11,7 +11,7 @@ from gpuqueue.queue.resp.connection import Line
 _PARTS = 3
 
 
-class Ear:
+class PubSub:
     """A subscriber: receives the messages published on its channels after it has subscribed."""
 
     def __init__(self, connected: Callable[[], Line]) -> None:
@@ -35,11 +35,11 @@ class Ear:
             return None
         until = time.monotonic() + timeout
         while True:
-            said = self._line.heard(until - time.monotonic())
-            if isinstance(said, Exception):
-                raise said
-            if said is None or (isinstance(said, list) and len(said) == _PARTS and said[0] == "message"):
-                return None if said is None else {"type": "message", "channel": said[1], "data": said[2]}
+            message = self._line.heard(until - time.monotonic())
+            if isinstance(message, Exception):
+                raise message
+            if message is None or (isinstance(message, list) and len(message) == _PARTS and message[0] == "message"):
+                return None if message is None else {"type": "message", "channel": message[1], "data": message[2]}
 
     def close(self) -> None:
         """Close the connection."""

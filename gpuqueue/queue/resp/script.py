@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuqueue.queue.resp.commands import Commands
-from gpuqueue.queue.resp.errors import Said
+from gpuqueue.queue.resp.errors import ReplyError
 from gpuqueue.queue.resp.protocol import Word
 
 
@@ -32,7 +32,7 @@ class Script:
         if self._is_known:
             try:
                 return self._resp.execute_command("EVALSHA", self._sha1(), *words)
-            except Said as error:  # a restarted store knows no script, and has not run this one
+            except ReplyError as error:  # a restarted store knows no script, and has not run this one
                 if not str(error).startswith("NOSCRIPT"):
                     raise
         answer = self._resp.execute_command("EVAL", self._text, *words)

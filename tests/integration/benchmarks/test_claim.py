@@ -41,7 +41,7 @@ def test_each_case_is_what_it_says_from_the_first_claim_to_the_last(store: Store
         waiting = store.client.zcard(keys.LIVE)
         (cost,) = costs_of(store.client, [claims_in_log()], lambda: line.claim(offer, finds=case.finds), CLAIMS)
 
-        assert (case.kept_s is not None) == bool(store.client.hexists(keys.KEPT, "GPU-0"))
+        assert (case.reserved_s is not None) == bool(store.client.hexists(keys.RESERVED, "GPU-0"))
         assert waiting == store.client.zcard(keys.LIVE)
     assert bench_claim.LOGGED_US < cost.most, "none of the claims is in the server's log"
 

@@ -65,7 +65,7 @@ def test_a_device_names_the_members_that_it_has(site: Site) -> None:
     array = client.jobs.submit(["true"], mem="64M", array="0-3").id
     claimed = [must_claim(site.queue).job_id for _ in range(2)]
     redis = connect(site.queue.url)
-    redis.hset(keys.KEPT, "GPU-0", f"{claimed[1]}:1")
+    redis.hset(keys.RESERVED, "GPU-0", f"{claimed[1]}:1")
     redis.close()
 
     for command in (("gpus",), ("status",)):
@@ -73,7 +73,7 @@ def test_a_device_names_the_members_that_it_has(site: Site) -> None:
         assert f"  {array}_0 {array}_1  " in shown, shown
         assert f"for job {array}_1, see gpuqueue why {array}_1\n" in shown
     (plain,) = json.loads(site.cli("gpus", "--json").stdout)
-    assert (claimed, claimed[1]) == (plain["jobs"], plain["kept_for"])
+    assert (claimed, claimed[1]) == (plain["jobs"], plain["reserved_for"])
     assert f"; jobs {array}_0, {array}_1 go on\n" in site.cli("drain", f"{plain['host']}:0").stdout
 
 
@@ -217,10 +217,10 @@ def test_a_member_is_no_job_to_edit(site: Site) -> None:
     for _ in range(12):
         client.jobs.submit(["true"], mem="1G", hold=True)
 
-    said = site.cli("edit", "1_2", "--mem", "9G", check=False)
+    output = site.cli("edit", "1_2", "--mem", "9G", check=False)
 
-    assert (2, 1) == (said.returncode, said.stderr.count("\n"))
-    assert "a part of an array" in said.stderr
+    assert (2, 1) == (output.returncode, output.stderr.count("\n"))
+    assert "a part of an array" in output.stderr
     assert client.jobs.submit(["true"], mem="1G").spec.mem_bytes == client.jobs.get(12).spec.mem_bytes
 
 

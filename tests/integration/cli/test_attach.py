@@ -60,7 +60,7 @@ def piped(site: Site, directory: Path, *words: str) -> subprocess.Popen[bytes]:
 # ---- standard input ----------------------------------------------------------------------------------------------
 
 
-def told_with(site: Site, stdin: int) -> str:
+def output_with(site: Site, stdin: int) -> str:
     """Return the stderr of ``run`` with *stdin* as its standard input."""
     words = [GPUQUEUE, "run", "--mem", "1M", "--", "cat"]
     done = subprocess.run(words, env=site.environ, stdin=stdin, capture_output=True, text=True, timeout=60, check=True)
@@ -71,22 +71,24 @@ def told_with(site: Site, stdin: int) -> str:
 @pytest.mark.full
 def test_what_is_piped_to_it_is_not_lost_in_silence(working: Site, tmp_path: Path) -> None:
     """``run`` warns about data on standard input, which the job does not get. It used to be dropped silently."""
-    said = "gpuqueue: what is on standard input does not go to the job, which reads nothing there: put it into a file"
+    shown_text = (
+        "gpuqueue: what is on standard input does not go to the job, which reads nothing there: put it into a file"
+    )
     reader, writer = os.pipe()
     os.write(writer, b"data")
-    assert said in told_with(working, reader)
+    assert shown_text in output_with(working, reader)
     os.read(reader, 10)
-    assert said not in told_with(working, reader)  # an open pipe without data, as from cron and ssh
+    assert shown_text not in output_with(working, reader)  # an open pipe without data, as from cron and ssh
     os.close(writer)
-    assert said not in told_with(working, reader)
+    assert shown_text not in output_with(working, reader)
     os.close(reader)
 
     (tmp_path / "data").write_bytes(b"data")
     with (tmp_path / "data").open("rb", buffering=0) as file:
-        assert said in told_with(working, file.fileno())
+        assert shown_text in output_with(working, file.fileno())
         file.read()
-        assert said not in told_with(working, file.fileno())
-    assert said not in told_with(working, subprocess.DEVNULL)
+        assert shown_text not in output_with(working, file.fileno())
+    assert shown_text not in output_with(working, subprocess.DEVNULL)
 
 
 # ---- waiting -----------------------------------------------------------------------------------------------------
@@ -130,19 +132,19 @@ def test_a_pipe_gets_a_line_a_change(full: Site, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
 
     assert 130 == process.wait(60)
-    said = err.read_text()
-    assert 2 == said.count(" waits ")
-    assert "\x1b" not in said
-    assert "\r" not in said
+    shown_text = err.read_text()
+    assert 2 == shown_text.count(" waits ")
+    assert "\x1b" not in shown_text
+    assert "\r" not in shown_text
     assert JobState.CANCELLED is full.client.jobs.get(2).state
 
 
 @pytest.mark.full
 def test_what_starts_at_once_has_not_waited(working: Site) -> None:
     """A job that starts at once gives no message about a wait."""
-    said = working.cli("run", "--mem", "1M", "--", "true")
+    shown_text = working.cli("run", "--mem", "1M", "--", "true")
 
-    assert "gpuqueue: job 1 queued\ngpuqueue: job 1 succeeded (exit 0)\n" == said.stderr
+    assert "gpuqueue: job 1 queued\ngpuqueue: job 1 succeeded (exit 0)\n" == shown_text.stderr
 
 
 # ---- Ctrl-C ------------------------------------------------------------------------------------------------------
@@ -220,9 +222,9 @@ def test_who_cancels_what_waits_is_told_in_one_line(full: Site) -> None:
         terminal.shows(QUESTION)
         terminal.press("c\r")
         assert 130 == terminal.ended()
-        said = [line for line in terminal.lines() if line]
-        assert "gpuqueue: job 2 cancelled" == said[-1]
-        assert QUESTION in said[-2]
+        shown_text = [line for line in terminal.lines() if line]
+        assert "gpuqueue: job 2 cancelled" == shown_text[-1]
+        assert QUESTION in shown_text[-2]
         assert "waits for memory" not in terminal.picture()
 
 
@@ -415,16 +417,16 @@ def test_the_tail_of_a_log_and_what_comes_after_it(site: Site, tmp_path: Path) -
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_who_is_ended_says_that_the_job_runs_on(working: Site, tmp_path: Path, number: signal.Signals) -> None:
     """A ``run`` that is terminated, as by a broken connection, says that the job runs on."""
-    said = tmp_path / "said"
-    with said.open("wb") as file:
+    shown_text = tmp_path / "shown_text"
+    with shown_text.open("wb") as file:
         command = [str(BIN / "gpuqueue"), "run", "--mem", "1M", "--", "sh", "-c", "echo on; sleep 60"]
         process = subprocess.Popen(command, env=working.environ, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
-        until(lambda: b"on\n" in said.read_bytes(), what="the job's output")
+        until(lambda: b"on\n" in shown_text.read_bytes(), what="the job's output")
 
         process.send_signal(number)
 
         assert 128 + number == process.wait(30)
-    assert b"job 1: it runs on: gpuqueue attach 1" in said.read_bytes()
+    assert b"job 1: it runs on: gpuqueue attach 1" in shown_text.read_bytes()
     assert JobState.RUNNING is working.client.jobs.get(1).state
     working.cli("cancel", "1")
 

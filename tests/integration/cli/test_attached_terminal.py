@@ -39,7 +39,7 @@ def run(script: str) -> list[str]:
     return [GPUQUEUE, "run", "--pty", "--mem", "1M", "--", "sh", "-c", script]
 
 
-def seat_at(terminal: Terminal) -> None:
+def attach_at(terminal: Terminal) -> None:
     """Wait until keys go to the job."""
     terminal.shows("this is the terminal")
     until(lambda: not is_cooked(terminal), what="our terminal to pass keys on")
@@ -63,7 +63,7 @@ def is_cooked(terminal: Terminal) -> bool:
 def test_keys_go_to_the_job_and_its_exit_code_comes_back(working: Site) -> None:
     """Keys go to the job, whose terminal echoes them. Afterwards the user's terminal has its old settings."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
-        seat_at(terminal)
+        attach_at(terminal)
         terminal.shows("ready")
         terminal.press("hello\r")
         terminal.shows("got <hello>")
@@ -80,7 +80,7 @@ def test_ctrl_c_is_the_jobs_own(working: Site) -> None:
     """A Ctrl-C goes to the job without a question, and the job decides what it does."""
     script = "trap 'echo caught' INT; echo ready; while :; do read line && break; done; echo bye"
     with Terminal(run(script), working.environ, columns=100) as terminal:
-        seat_at(terminal)
+        attach_at(terminal)
         terminal.shows("ready")
         terminal.press("\x03")
         terminal.shows("caught")
@@ -121,7 +121,7 @@ def test_a_ctrl_c_right_before_is_ours_and_is_asked_about_at_once(working: Site)
         assert is_cooked(terminal)
         assert "this is the terminal" not in terminal.picture()
         terminal.press("g\r")
-        seat_at(terminal)
+        attach_at(terminal)
         terminal.press("over\r")
         assert 4 == terminal.ended()
         assert 1 == terminal.picture().count("ready")
@@ -154,7 +154,7 @@ def test_the_size_follows_ours(working: Site) -> None:
     """The job's terminal follows the size of the user's, and the job gets SIGWINCH."""
     script = "trap 'stty size' WINCH; stty size; echo ready; while :; do sleep 0.05; done"
     with Terminal(run(script), working.environ, columns=97, rows=31) as terminal:
-        seat_at(terminal)
+        attach_at(terminal)
         terminal.shows("31 97")
         terminal.shows("ready")
         terminal.resize(columns=88, rows=20)
@@ -178,7 +178,7 @@ def test_one_leaves_comes_back_and_types_on(working: Site) -> None:
 
     with Terminal([GPUQUEUE, "attach", "1"], working.environ, columns=100) as terminal:
         terminal.shows("got <first>")
-        seat_at(terminal)
+        attach_at(terminal)
         terminal.press("over\r")
         assert 4 == terminal.ended()
 
@@ -188,7 +188,7 @@ def test_one_leaves_comes_back_and_types_on(working: Site) -> None:
 def test_a_signal_leaves_our_terminal_as_it_was(working: Site, number: signal.Signals) -> None:
     """A signal restores the terminal's settings, so that the shell echoes again."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
-        seat_at(terminal)
+        attach_at(terminal)
         terminal.shows("ready")
         os.kill(terminal.process.pid, number)
         assert 128 + number == terminal.ended()
@@ -201,7 +201,7 @@ def test_a_signal_leaves_our_terminal_as_it_was(working: Site, number: signal.Si
 def test_what_is_written_fast_is_all_there(working: Site) -> None:
     """Fast output is complete on a slow terminal and in the log."""
     with Terminal(run("read go; seq 200000; echo the end"), working.environ, columns=100) as terminal:
-        seat_at(terminal)
+        attach_at(terminal)
         terminal.press("\r")
         terminal.shows("the end")
         assert 0 == terminal.ended()
@@ -213,7 +213,7 @@ def test_a_paste_that_is_larger_than_any_buffer_arrives(working: Site) -> None:
     """A paste larger than all buffers arrives complete, although the job reads it late."""
     script = "stty raw -echo; echo ready; sleep 1; head -c 300000 | cksum"
     with Terminal(run(script), working.environ, columns=100) as terminal:
-        seat_at(terminal)
+        attach_at(terminal)
         terminal.shows("ready")
         paste = "".join(f"{number:07}\r" for number in range(37500))
         typing = threading.Thread(target=terminal.press, args=(paste,))
@@ -225,8 +225,8 @@ def test_a_paste_that_is_larger_than_any_buffer_arrives(working: Site) -> None:
 
 def cksum(text: str) -> int:
     """Return the checksum of *text* by the ``cksum`` program, which a job can run without Python."""
-    said = subprocess.run(["cksum"], input=text.encode(), capture_output=True, check=True).stdout  # noqa: S607
-    return int(said.split()[0])
+    printed = subprocess.run(["cksum"], input=text.encode(), capture_output=True, check=True).stdout  # noqa: S607
+    return int(printed.split()[0])
 
 
 @pytest.mark.full
@@ -242,7 +242,7 @@ def test_without_a_terminal_nobody_types(working: Site) -> None:
 def test_the_socket_is_for_its_account_alone_and_goes_with_the_job(working: Site, tmp_path: Path) -> None:
     """Only its account can use the socket, which ends with the job. A client with invalid data is disconnected."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
-        seat_at(terminal)
+        attach_at(terminal)
         (socket_path,) = working.settings.runs_dir.glob("1/*/tty")
         assert 0 == socket_path.stat().st_mode & 0o077
         link = tmp_path / "s"

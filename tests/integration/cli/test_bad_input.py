@@ -79,7 +79,7 @@ def test_every_command_is_tried_here_or_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("command", OPTIONS)
-@odd.gate
+@odd.few_examples
 @given(given_words=st.lists(st.one_of(words, st.integers(0, 50)), max_size=6))
 def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str, given_words: list[str | int]) -> None:
     """Options with invalid values in any order give at most one error line and a documented exit code."""
@@ -87,19 +87,21 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
     typed = [options[each % len(options)] if isinstance(each, int) and options else str(each) for each in given_words]
     patience = ["--timeout", "0.001s"] if command == "wait" else []
 
-    said = speak([command, *typed, *patience])
+    printed = speak([command, *typed, *patience])
 
-    assert said.code in documented(), said
-    assert "Traceback" not in said.stderr
-    assert harmless(said.stderr)
-    assert harmless(said.stdout.decode()) or command == "logs"
-    if said.code == 2:
-        lines = said.stderr.count("\n")
-        assert lines == 1 or (command in EACH_WORD and 1 <= lines <= len(typed)), said.stderr
-        assert said.stderr.startswith("gpuqueue: ")
-        assert b"" == said.stdout or command in EACH_WORD
-    elif said.code and not (command == "wait" and said.code in {1, 130}):  # the exit code of wait is that of the job
-        assert said.stderr.startswith("gpuqueue: ")
+    assert printed.code in documented(), printed
+    assert "Traceback" not in printed.stderr
+    assert harmless(printed.stderr)
+    assert harmless(printed.stdout.decode()) or command == "logs"
+    if printed.code == 2:
+        lines = printed.stderr.count("\n")
+        assert lines == 1 or (command in EACH_WORD and 1 <= lines <= len(typed)), printed.stderr
+        assert printed.stderr.startswith("gpuqueue: ")
+        assert b"" == printed.stdout or command in EACH_WORD
+    elif printed.code and not (
+        command == "wait" and printed.code in {1, 130}
+    ):  # the exit code of wait is that of the job
+        assert printed.stderr.startswith("gpuqueue: ")
     assert here.jobs.counts()[0] >= 0
 
 
@@ -144,12 +146,12 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
 @pytest.mark.usefixtures("here")
 def test_a_mistake_is_one_line_that_a_terminal_survives(typed: list[str], code: int, line: str) -> None:
     """Messages quote the input with control characters replaced, and shorten long input."""
-    said = speak(typed)
+    printed = speak(typed)
 
-    assert (code, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
-    assert line in said.stderr.replace("\\x07", "\ufffd")
-    assert harmless(said.stderr)
-    assert len(said.stderr) < 2100
+    assert (code, b"", 1) == (printed.code, printed.stdout, printed.stderr.count("\n"))
+    assert line in printed.stderr.replace("\\x07", "\ufffd")
+    assert harmless(printed.stderr)
+    assert len(printed.stderr) < 2100
 
 
 def _of_choice() -> list[tuple[str, str]]:
@@ -170,11 +172,11 @@ def test_what_an_option_does_not_take_is_told_alike_everywhere(command: str, opt
 
     For ``history --limit abc`` that text was ``Invalid value for '--limit': … is not a valid integer range``.
     """
-    said = speak([command, option, "a is not b"])
+    printed = speak([command, option, "a is not b"])
 
-    assert (2, b"") == (said.code, said.stdout)
-    assert said.stderr.startswith(f"gpuqueue: {option}: 'a is not b' cannot be: "), said.stderr
-    assert " say " in said.stderr or " give a " in said.stderr
+    assert (2, b"") == (printed.code, printed.stdout)
+    assert printed.stderr.startswith(f"gpuqueue: {option}: 'a is not b' cannot be: "), printed.stderr
+    assert " say " in printed.stderr or " give a " in printed.stderr
 
 
 def test_a_terminal_that_knows_few_characters_is_no_mistake(here: JobQueue) -> None:
@@ -196,12 +198,12 @@ def test_what_is_wrong_with_the_environment_is_said(monkeypatch: pytest.MonkeyPa
     assert 0 == speak(["submit", "--mem", "1G", "--", "true"]).code
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "environ", {**os.environ, **{f"V{n:05}": "x" for n in range(100_000)}})
-        said = speak(["submit", "--mem", "1G", "--", "true"])
-    assert (2, 1) == (said.code, said.stderr.count("\n"))
-    assert "submit from a smaller environment (env -i)" in said.stderr
+        printed = speak(["submit", "--mem", "1G", "--", "true"])
+    assert (2, 1) == (printed.code, printed.stderr.count("\n"))
+    assert "submit from a smaller environment (env -i)" in printed.stderr
     monkeypatch.setenv("HUGE", "x" * 131_071)
-    said = speak(["submit", "--mem", "1G", "--", "true"])
-    assert (2, "the variable 'HUGE' takes 131076 bytes" in said.stderr) == (said.code, True)
+    printed = speak(["submit", "--mem", "1G", "--", "true"])
+    assert (2, "the variable 'HUGE' takes 131076 bytes" in printed.stderr) == (printed.code, True)
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"lease = ", b"#" * 2_000_000])
@@ -213,9 +215,9 @@ def test_a_broken_settings_file_is_one_line_of_every_command(
     monkeypatch.setenv("GPUQUEUE_CONFIG", str(tmp_path / "config.toml"))
 
     for command in ("queue", "gpus", "up", "down", "status", "history"):
-        said = speak([command])
-        assert (2, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
-        assert "settings file" in said.stderr
+        printed = speak([command])
+        assert (2, b"", 1) == (printed.code, printed.stdout, printed.stderr.count("\n"))
+        assert "settings file" in printed.stderr
 
 
 def test_a_store_that_belongs_to_somebody_else_is_said_so(tmp_path: Path) -> None:
@@ -255,11 +257,11 @@ def test_one_damaged_job_hides_no_other_on_the_command_line(here: JobQueue, stor
     client.delete(keys.spec(1))
     client.close()
 
-    said = speak(["queue", "--json"])
-    shown = json.loads(said.stdout)
+    printed = speak(["queue", "--json"])
+    shown = json.loads(printed.stdout)
     assert [(1, "(unreadable)")] == [(job["id"], job["name"]) for job in shown]
-    said = speak(["show", "2"])
-    assert (1, 1) == (said.code, said.stderr.count("\n"))
-    assert "the store's entry of job 2 cannot be read" in said.stderr
-    assert harmless(said.stderr)
+    printed = speak(["show", "2"])
+    assert (1, 1) == (printed.code, printed.stderr.count("\n"))
+    assert "the store's entry of job 2 cannot be read" in printed.stderr
+    assert harmless(printed.stderr)
     assert here.jobs.counts()

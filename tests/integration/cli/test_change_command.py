@@ -36,10 +36,10 @@ def test_words_name_jobs_ranges_and_parts(here: JobQueue) -> None:
     put(here, "a", "b", "c", "d")
     array = here.requests.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
 
-    said = speak(["hold", "4", "1-3", f"{array}_2-4"])
+    printed = speak(["hold", "4", "1-3", f"{array}_2-4"])
 
     lines = ["job 4: held", "job 1: held", "job 2: held", "job 3: held", f"job {array}_2-4: held"]
-    assert (0, lines, "") == (said.code, said.stdout.decode().splitlines(), said.stderr)
+    assert (0, lines, "") == (printed.code, printed.stdout.decode().splitlines(), printed.stderr)
     assert b"job 2: queued\njob 3: queued\n" == speak(["release", "2-3"]).stdout
     assert {1: "held", 2: "queued", 3: "queued", 4: "held", array: "queued"} == states(here)
 
@@ -48,11 +48,11 @@ def test_one_bad_word_does_not_keep_the_others_from_it(here: JobQueue) -> None:
     """Each bad word is reported, the other words are processed, and the exit code is the worst one."""
     put(here, "a", "b")
 
-    said = speak(["cancel", "1", "99", "xyz", "50-60", "2"])
+    printed = speak(["cancel", "1", "99", "xyz", "50-60", "2"])
 
-    assert (3, b"job 1: cancelled\njob 2: cancelled\n", 3) == (said.code, said.stdout, said.stderr.count("\n"))
+    assert (3, b"job 1: cancelled\njob 2: cancelled\n", 3) == (printed.code, printed.stdout, printed.stderr.count("\n"))
     for reported in ("there is no job 99", "'xyz' is no job: write 17", "no job of 50-60 waits or runs"):
-        assert reported in said.stderr
+        assert reported in printed.stderr
     assert {} == states(here)
 
 
@@ -61,9 +61,9 @@ def test_the_worst_code_is_the_end(here: JobQueue) -> None:
     running, waiting = put(here, "a", "b")
     must_claim(here)
 
-    said = speak(["hold", str(running), "99", str(waiting)])
+    printed = speak(["hold", str(running), "99", str(waiting)])
 
-    assert (5, f"job {waiting}: held\n".encode(), 2) == (said.code, said.stdout, said.stderr.count("\n"))
+    assert (5, f"job {waiting}: held\n".encode(), 2) == (printed.code, printed.stdout, printed.stderr.count("\n"))
     assert 2 == speak(["hold", "xyz"]).code
 
 
@@ -74,23 +74,23 @@ def test_of_a_part_it_says_what_was_held_and_what_was_not(here: JobQueue) -> Non
     here.runs.lose(over.job_id, over.token, loss_limit=1, detail="gone")
     here.jobs.cancel(over.job_id)
 
-    said = speak(["hold", f"{array}_0,1-4,77"])
+    printed = speak(["hold", f"{array}_0,1-4,77"])
 
-    assert (5, f"job {array}_3-4: held\n") == (said.code, said.stdout.decode())
+    assert (5, f"job {array}_3-4: held\n") == (printed.code, printed.stdout.decode())
     assert (
         f"gpuqueue: {array}_1-2 are starting, {array}_0 is over, {array}_77 is no member: there is nothing to hold\n"
-        == said.stderr
+        == printed.stderr
     )
-    said = speak(["hold", f"{array}_1-2"])
-    assert (5, "") == (said.code, said.stdout.decode())
-    assert f"nothing of {array}_1-2 waits: there is nothing to hold" in said.stderr
+    printed = speak(["hold", f"{array}_1-2"])
+    assert (5, "") == (printed.code, printed.stdout.decode())
+    assert f"nothing of {array}_1-2 waits: there is nothing to hold" in printed.stderr
     assert (0, f"job {array}: held, but {array}_1-2 are starting\n") == (
-        (said := speak(["hold", str(array)])).code,
-        said.stdout.decode(),
+        (printed := speak(["hold", str(array)])).code,
+        printed.stdout.decode(),
     )
     assert (5, f"job {array}_5: queued\n") == (
-        (said := speak(["release", f"{array}_1,5"])).code,
-        said.stdout.decode(),
+        (printed := speak(["release", f"{array}_1,5"])).code,
+        printed.stdout.decode(),
     )
 
 
@@ -105,10 +105,10 @@ def test_what_never_was_is_not_said_to_be_done(here: JobQueue, verb: str) -> Non
         here.jobs.part(array, "hold")
     state = {"cancel": "cancelled", "hold": "held", "release": "queued"}[verb]
 
-    said = speak([verb, f"{array}_2-9"])
+    printed = speak([verb, f"{array}_2-9"])
 
     reported = f"gpuqueue: {array}_4-9 are no members: there is nothing to {verb}\n"
-    assert (5, f"job {array}_2-3: {state}\n", reported) == (said.code, said.stdout.decode(), said.stderr)
+    assert (5, f"job {array}_2-3: {state}\n", reported) == (printed.code, printed.stdout.decode(), printed.stderr)
     none = speak([verb, f"{array}_7-9"])
     assert (3, b"") == (none.code, none.stdout)
     assert f"there is no job {array}_7-9: the members of {array} are 0-3" in none.stderr
@@ -129,9 +129,9 @@ def test_a_range_passes_over_what_is_over_and_what_lies_between(here: JobQueue) 
     fail(here)
     assert 0 == speak(["cancel", f"{array}_2"]).code
 
-    said = speak(["hold", f"{array}_0-8"])
+    printed = speak(["hold", f"{array}_0-8"])
 
-    assert (0, f"job {array}_4,6,8: held\n", "") == (said.code, said.stdout.decode(), said.stderr)
+    assert (0, f"job {array}_4,6,8: held\n", "") == (printed.code, printed.stdout.decode(), printed.stderr)
     assert b"" == speak(["hold", f"{array}_0,4"]).stdout, "they are held, and over"
 
 
@@ -140,10 +140,10 @@ def test_a_part_of_many_ranges_is_told_in_one_short_line(here: JobQueue) -> None
     array = here.requests.submit(make_spec(array=Array.parse("0-99"), account=ME)).id
     assert 0 == speak(["cancel", f"{array}_" + ",".join(map(str, range(1, 100, 2)))]).code
 
-    said = speak(["cancel", f"{array}_0-99"])
+    printed = speak(["cancel", f"{array}_0-99"])
 
     named = ",".join(map(str, range(0, 24, 2)))
-    assert (0, f"job {array}_{named} and 38 more: cancelled\n") == (said.code, said.stdout.decode())
+    assert (0, f"job {array}_{named} and 38 more: cancelled\n") == (printed.code, printed.stdout.decode())
 
 
 def test_what_has_ended_of_an_array_is_not_cancelled_again(here: JobQueue) -> None:
@@ -174,8 +174,8 @@ def test_a_part_all_of_which_was_cancelled_says_so(here: JobQueue) -> None:
     speak(["cancel", str(array)])
     after = speak(["cancel", part])
 
-    for said in (before, after):
-        assert (0, f"job {part} was cancelled already\n".encode(), "") == (said.code, said.stdout, said.stderr)
+    for printed in (before, after):
+        assert (0, f"job {part} was cancelled already\n".encode(), "") == (printed.code, printed.stdout, printed.stderr)
 
 
 def test_a_range_that_has_ended_is_not_one_that_never_was(here: JobQueue) -> None:
@@ -197,14 +197,14 @@ def test_what_is_cancelled_is_said_to_be_so_however_often_one_asks(here: JobQueu
     names = [str(single), str(array), f"{other}_1"]
 
     for word in (": cancelled", " was cancelled already"):
-        said = speak(["cancel", *names])
+        printed = speak(["cancel", *names])
         done = "".join(f"job {name}{word}\n" for name in names).encode()
-        assert (0, done, "") == (said.code, said.stdout, said.stderr)
+        assert (0, done, "") == (printed.code, printed.stdout, printed.stderr)
     first = must_claim(here)
     here.runs.started(first.job_id, first.token, lease_s=300, log_path="/l", devices=())
     for _ in range(2):
-        said = speak(["cancel", str(other)])
-        assert (0, f"job {other}: cancelling\n".encode(), "") == (said.code, said.stdout, said.stderr)
+        printed = speak(["cancel", str(other)])
+        assert (0, f"job {other}: cancelling\n".encode(), "") == (printed.code, printed.stdout, printed.stderr)
 
 
 def test_a_member_that_cannot_be_moved_has_the_name_that_one_gave_it(here: JobQueue) -> None:
@@ -212,20 +212,20 @@ def test_a_member_that_cannot_be_moved_has_the_name_that_one_gave_it(here: JobQu
     array = here.requests.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
     must_claim(here)
 
-    said = speak(["move", f"{array}_0", "--front"])
+    printed = speak(["move", f"{array}_0", "--front"])
 
     line = f"gpuqueue: job {array}_0 is starting: only a job that waits can be moved\n"
-    assert (5, line) == (said.code, said.stderr)
+    assert (5, line) == (printed.code, printed.stderr)
 
 
 def test_a_filter_without_a_terminal_wants_a_yes(here: JobQueue) -> None:
     """Without a terminal a filter requires ``--yes``. Otherwise nothing is done, and one line says so."""
     put(here, "a", "b")
 
-    said = speak(["cancel", "--all"])
+    printed = speak(["cancel", "--all"])
 
     line = "gpuqueue: this would cancel 2 jobs, and there is no terminal to ask on: add --yes\n"
-    assert (2, b"", line) == (said.code, said.stdout, said.stderr)
+    assert (2, b"", line) == (printed.code, printed.stdout, printed.stderr)
     assert 2 == len(states(here))
 
 
@@ -249,9 +249,9 @@ def test_what_waits_of_an_array_is_chosen_without_what_runs(here: JobQueue) -> N
     array = here.requests.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
     member = must_claim(here).job_id
 
-    said = speak(["cancel", "--state", "waiting", "--yes"])
+    printed = speak(["cancel", "--state", "waiting", "--yes"])
 
-    assert (0, f"job {array}_2,4,6,8: cancelled\n".encode()) == (said.code, said.stdout)
+    assert (0, f"job {array}_2,4,6,8: cancelled\n".encode()) == (printed.code, printed.stdout)
     assert "starting" == states(here)[member]
     assert f"job {array}: cancelling\n".encode() == speak(["cancel", "--all", "--yes"]).stdout
     assert "cancelling" == states(here)[member]
@@ -261,9 +261,13 @@ def test_nothing_that_matches_is_no_mistake(here: JobQueue) -> None:
     """A filter without a match succeeds, so that clean-up scripts can run twice."""
     put(here, "a")
 
-    said = speak(["cancel", "--name", "b*", "--yes"])
+    printed = speak(["cancel", "--name", "b*", "--yes"])
 
-    assert (0, b"", "gpuqueue: no job matches: there is nothing to cancel\n") == (said.code, said.stdout, said.stderr)
+    assert (0, b"", "gpuqueue: no job matches: there is nothing to cancel\n") == (
+        printed.code,
+        printed.stdout,
+        printed.stderr,
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,9 +282,9 @@ def test_nothing_that_matches_is_no_mistake(here: JobQueue) -> None:
 @pytest.mark.usefixtures("here")
 def test_words_that_may_mean_two_things_are_refused(typed: list[str], line: str) -> None:
     """Ambiguous words are refused in one line that says what to type instead."""
-    said = speak(typed)
+    printed = speak(typed)
 
-    assert (2, b"", f"gpuqueue: {line}\n") == (said.code, said.stdout, said.stderr)
+    assert (2, b"", f"gpuqueue: {line}\n") == (printed.code, printed.stdout, printed.stderr)
 
 
 @pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 7), ("", 1, 7)])
@@ -339,11 +343,11 @@ def test_what_is_named_first_goes_first(here: JobQueue) -> None:
     put(here, "a", "b", "c", "d")
     array = here.requests.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
 
-    said = speak(["move", "4", "2-3", "--front"])
+    printed = speak(["move", "4", "2-3", "--front"])
 
     assert (0, [f"job {each}: queued, before all others of its user" for each in (3, 2, 4)]) == (
-        said.code,
-        said.stdout.decode().splitlines(),
+        printed.code,
+        printed.stdout.decode().splitlines(),
     )
     assert b"job 2: queued, back at its place by arrival\n" == speak(["move", "2", "--undo"]).stdout
     assert 0 == speak(["move", "4", "2", "--front"]).code

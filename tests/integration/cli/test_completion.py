@@ -25,12 +25,12 @@ GPUQUEUE = str(BIN / "gpuqueue")
 def asked(site: Site, line: str, shell: str = "bash", **environ: str) -> subprocess.CompletedProcess[str]:
     """Complete *line* as the shell does when TAB is pressed at its end."""
     words = line.split(" ")
-    said = {
+    output = {
         "bash": {"COMP_LINE": line, "COMP_WORD": re.split("[ =:]", line)[-1]},  # bash splits words there
         "zsh": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
         "fish": {"COMP_WORDS": " ".join(words[:-1]), "COMP_CWORD": words[-1]},
     }[shell]
-    return report(site, **said, **{VARIABLE: f"{shell}_complete"}, **environ)
+    return report(site, **output, **{VARIABLE: f"{shell}_complete"}, **environ)
 
 
 def report(site: Site, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -47,9 +47,9 @@ def report(site: Site, **environ: str) -> subprocess.CompletedProcess[str]:
 
 def offered(site: Site, line: str) -> list[str]:
     """Return what bash is offered."""
-    said = asked(site, line)
-    assert (0, "") == (said.returncode, said.stderr)
-    return said.stdout.splitlines()
+    output = asked(site, line)
+    assert (0, "") == (output.returncode, output.stderr)
+    return output.stdout.splitlines()
 
 
 @pytest.fixture
@@ -171,9 +171,9 @@ def test_a_store_that_is_silent_offers_nothing_soon(site: Site) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for url in ("redis://127.0.0.1:1/0", f"redis://127.0.0.1:{silent.getsockname()[1]}/0", "nonsense"):
             began = time.monotonic()
-            said = asked(site, "gpuqueue show ", GPUQUEUE_REDIS_URL=url)
+            output = asked(site, "gpuqueue show ", GPUQUEUE_REDIS_URL=url)
             took_s = time.monotonic() - began
-            assert ("", "") == (said.stdout.strip(), said.stderr)
+            assert ("", "") == (output.stdout.strip(), output.stderr)
             # The store gets LIMIT_S. The rest is for Python's start on a busy machine.
             assert took_s < LIMIT_S + 4
 
@@ -181,7 +181,7 @@ def test_a_store_that_is_silent_offers_nothing_soon(site: Site) -> None:
 def test_a_strange_question_is_no_traceback(site: Site) -> None:
     """Any value of the completion variable gives no traceback."""
     for instruction in ("bash_complete", "nonsense", "tcsh_complete", ""):
-        said = subprocess.run(
+        output = subprocess.run(
             [GPUQUEUE],
             env={**site.environ, VARIABLE: instruction},
             capture_output=True,
@@ -189,7 +189,7 @@ def test_a_strange_question_is_no_traceback(site: Site) -> None:
             timeout=60,
             check=False,
         )
-        assert (1, "", "") == (said.returncode, said.stdout, said.stderr)
+        assert (1, "", "") == (output.returncode, output.stdout, output.stderr)
 
 
 def test_a_name_that_a_shell_would_obey_is_not_offered(site: Site) -> None:

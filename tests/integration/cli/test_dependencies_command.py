@@ -49,8 +49,10 @@ def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site
 
     refused = open_site.cli("edit", str(job_id), "--retries", "0", "--name", "x", check=False)
 
-    said = f"gpuqueue: job {job_id} waits for its retry 1 already: gpuqueue cancel {job_id} if it is to run no more, or"
-    assert (5, f"{said} --retries 1 that this is the last\n") == (refused.returncode, refused.stderr)
+    output = (
+        f"gpuqueue: job {job_id} waits for its retry 1 already: gpuqueue cancel {job_id} if it is to run no more, or"
+    )
+    assert (5, f"{output} --retries 1 that this is the last\n") == (refused.returncode, refused.stderr)
     assert "x" != open_site.client.jobs.get(job_id).spec.name
     assert 1 == len(open_site.cli("edit", str(job_id), "--retries", "1").stdout.splitlines())
 

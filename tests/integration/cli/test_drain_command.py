@@ -55,11 +55,11 @@ def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site
     running = int(two.cli("submit", "--mem", "1M", "--", "sh", "-c", wait).stdout)
     two.until_state(running, JobState.RUNNING)
 
-    said = two.cli("drain", "0", "--reason", "the fan\x1b[31m\n is broken").stdout
+    printed = two.cli("drain", "0", "--reason", "the fan\x1b[31m\n is broken").stdout
     waiting = int(two.cli("submit", "--mem", "1M", "--", "true").stdout)
 
     uuid = f"sim-{two.settings.host}-0"
-    assert f"device 0 of {two.settings.host} ({uuid}): takes no new job; job {running} goes on\n" == said
+    assert f"device 0 of {two.settings.host} ({uuid}): takes no new job; job {running} goes on\n" == printed
     until(lambda: f"{uuid} takes no new job, drained by {ME}: the fan" in two.log(), what="the worker's word")
     table = two.cli("gpus").stdout
     assert f"drained by {ME}\n" in table
@@ -102,7 +102,7 @@ def test_resume_says_when_a_machine_is_going_down(site: Site) -> None:
     assert 5 == done.returncode
     assert f"device 1 of {site.settings.host} (sim-{site.settings.host}-1): takes jobs again\n" == done.stdout
     assert "still takes no new job: its machine is going down, and gpuqueue up takes that back\n" in done.stderr
-    assert ["down"] == [str(said.origin) for said in site.queue.devices.all(site.settings.host)[0].drains]
+    assert ["down"] == [str(printed.origin) for printed in site.queue.devices.all(site.settings.host)[0].drains]
 
 
 @pytest.mark.parametrize(

@@ -240,19 +240,19 @@ def big(site: Site, client: Client) -> Site:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("said", [("--time", "2h"), ()])
-def test_a_job_that_comes_to_a_pool_is_held_to_its_time(big: Site, client: Client, said: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("output", [("--time", "2h"), ()])
+def test_a_job_that_comes_to_a_pool_is_held_to_its_time(big: Site, client: Client, output: tuple[str, ...]) -> None:
     """A job that is moved to a pool must satisfy the pool's time limit.
 
     Its own limit used not to be checked if it was unchanged, so a job moved while held could run there for days.
     """
-    job = submit(big, "--hold", "--mem", "64M", *said)
+    job = submit(big, "--hold", "--mem", "64M", *output)
     before = client.jobs.get(job).spec
 
     moved = big.cli("edit", str(job), "--pool", "big", check=False)
 
     assert (5, "") == (moved.returncode, moved.stdout)
-    asked = "2:00:00" if said else "7d 00:00:00"
+    asked = "2:00:00" if output else "7d 00:00:00"
     reported = f"{asked} of time asked for, and pool big may have 1:00 (limit max_time): ask for less with --time"
     assert reported in moved.stderr
     assert before == client.jobs.get(job).spec

@@ -166,7 +166,7 @@ def test_a_script_that_fails_shows_its_own_end(site: Site, tmp_path: Path, scrip
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "printed"),
     [
         (("missing.py",), 2, "no such file: missing.py"),
         (("/bin/true",), 2, "/bin/true is no .py file"),
@@ -179,7 +179,9 @@ def test_a_script_that_fails_shows_its_own_end(site: Site, tmp_path: Path, scrip
         (("job.py", "--no-history", "--timeout", "0.2s", "--python", sys.executable), 124, "made no step"),
     ],
 )
-def test_what_goes_wrong_is_one_line(site: Site, tmp_path: Path, words: tuple[str, ...], code: int, said: str) -> None:
+def test_what_goes_wrong_is_one_line(
+    site: Site, tmp_path: Path, words: tuple[str, ...], code: int, printed: str
+) -> None:
     """Each error is one line with a documented exit code."""
     (tmp_path / "job.py").write_text("import time; time.sleep(600)")
     given = [str(tmp_path / word) if word == "job.py" else word for word in words]
@@ -187,4 +189,4 @@ def test_what_goes_wrong_is_one_line(site: Site, tmp_path: Path, words: tuple[st
     done = site.cli("estimate", *given, check=False)
 
     assert (code, "", 1) == (done.returncode, done.stdout, len(done.stderr.splitlines()))
-    assert said in done.stderr
+    assert printed in done.stderr

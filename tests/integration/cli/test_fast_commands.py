@@ -61,7 +61,7 @@ HEAVY = frozenset(
 RANGE = range(40, 135)
 
 #: Runs a command line. The last line of stderr lists the imported modules that click alone does not import.
-TELLING = """
+REPORTING = """
 import atexit, json, sys
 import click
 before = set(sys.modules)
@@ -128,7 +128,7 @@ def loaded_by(store: OwnStore, *words: str, code: int = 0) -> tuple[str, set[str
     """Return the output of a command that ends with *code*, and the modules that it imports."""
     environ = {**os.environ, "GPUQUEUE_STATE_DIR": str(store.settings.state_dir)}
     environ["GPUQUEUE_HOST"] = make_offer().host
-    command = [sys.executable, "-c", TELLING, *words]
+    command = [sys.executable, "-c", REPORTING, *words]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert code == done.returncode, done.stderr
     *errors, reported = done.stderr.splitlines()
@@ -156,9 +156,9 @@ def test_what_is_typed_all_day_loads_nothing_heavy(running: Job, own_store: OwnS
     """
     assert 1 == running.id
 
-    said, loaded = loaded_by(own_store, *words)
+    printed, loaded = loaded_by(own_store, *words)
 
-    assert said
+    assert printed
     assert set() == HEAVY & loaded
     assert len(loaded) in RANGE, sorted(loaded)
 
@@ -168,13 +168,13 @@ def test_the_log_of_a_running_job_needs_no_history(running: Job, own_store: OwnS
 
     The store has its path.
     """
-    said, _ = loaded_by(own_store, "logs", str(running.id))
+    printed, _ = loaded_by(own_store, "logs", str(running.id))
 
-    assert "one line\n" == said
+    assert "one line\n" == printed
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "says"),
+    ("words", "code", "output_of"),
     [
         (("logs", "1"), 0, "one line"),
         (("logs", "-f", "1"), 0, "one line"),
@@ -185,7 +185,7 @@ def test_the_log_of_a_running_job_needs_no_history(running: Job, own_store: OwnS
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else None,
 )
 def test_of_an_ended_job_the_book_tells_without_its_library(
-    ended: Job, own_store: OwnStore, words: tuple[str, ...], code: int, says: str
+    ended: Job, own_store: OwnStore, words: tuple[str, ...], code: int, output_of: str
 ) -> None:
     """The history of an ended job is read without the SQL library.
 
@@ -193,9 +193,9 @@ def test_of_an_ended_job_the_book_tells_without_its_library(
     """
     assert 1 == ended.id
 
-    said, loaded = loaded_by(own_store, *words, code=code)
+    printed, loaded = loaded_by(own_store, *words, code=code)
 
-    assert says in said
+    assert output_of in printed
     assert set() == HEAVY & loaded
     assert len(loaded) in RANGE, sorted(loaded)
 

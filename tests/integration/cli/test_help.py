@@ -185,10 +185,10 @@ def test_help_as_a_word_is_the_option(site: Site) -> None:
 )
 def test_a_slip_is_told_what_was_meant(site: Site, typed: list[str], meant: str) -> None:
     """A typing error gives one line with a suggestion and exit code 2, and does nothing."""
-    said = site.cli(*typed, check=False)
+    printed = site.cli(*typed, check=False)
 
-    assert (2, "", 1) == (said.returncode, said.stdout, said.stderr.count("\n"))
-    assert meant in said.stderr.replace("--meem", "")
+    assert (2, "", 1) == (printed.returncode, printed.stdout, printed.stderr.count("\n"))
+    assert meant in printed.stderr.replace("--meem", "")
 
 
 @pytest.mark.full
@@ -203,9 +203,9 @@ def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) 
     site.queue.requests.submit(make_spec())
 
     for name, words in READ.items():
-        said = site.cli(name, *words, "--json", check=False)
-        assert isinstance(json.loads(said.stdout), (list, dict)), name
-        assert "\x1b" not in said.stdout, name
+        printed = site.cli(name, *words, "--json", check=False)
+        assert isinstance(json.loads(printed.stdout), (list, dict)), name
+        assert "\x1b" not in printed.stdout, name
         left = subprocess.run(
             ["/bin/bash", "-c", f"{BIN / 'gpuqueue'} {' '.join([name, *words])} | head -c 0; echo ${{PIPESTATUS[0]}}"],
             env=site.environ,
@@ -216,7 +216,7 @@ def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) 
         )
         assert left.stderr in {"", "nothing ran in this time\n"}, name
         # 141 is SIGPIPE. A command with little output may end before the reader does, and `wait` prints nothing.
-        assert int(left.stdout) in {141, said.returncode}, name
+        assert int(left.stdout) in {141, printed.returncode}, name
 
 
 @pytest.mark.full

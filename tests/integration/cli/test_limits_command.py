@@ -29,7 +29,7 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
     shown = site.cli("limits").stdout.splitlines()
     reported = json.loads(site.cli("limits", "--json").stdout)
     why = site.cli("why", "3").stdout
-    why_told = json.loads(site.cli("why", "3", "--json").stdout)
+    explained = json.loads(site.cli("why", "3", "--json").stdout)
 
     assert ["ada", "running_mem", "2G", "2G", "waits"] == shown[1].split()
     assert ["ada", "queued_jobs", "1", "9", "is", "refused"] == shown[2].split()
@@ -44,7 +44,7 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
     assert words in why
     assert "it has room, and a limit leaves none: see above" in why
     assert "start  cannot say: there is room under the limit once job 1 has ended, and it has no time limit" in why
-    assert [1, 2] == why_told["limit"]["runs"]
+    assert [1, 2] == explained["limit"]["runs"]
     assert "limit" == site.cli("queue").stdout.splitlines()[-1].split()[-1]
 
 

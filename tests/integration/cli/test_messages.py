@@ -30,11 +30,11 @@ def test_a_name_that_the_array_does_not_have_is_told(here: JobQueue, words: list
 
     It is not refused, because braces are common in arguments.
     """
-    said = speak([*SWEEP, *words])
+    printed = speak([*SWEEP, *words])
 
-    assert (0, b"1\n") == (said.code, said.stdout)
-    assert reported in said.stderr
-    assert bool(reported) is bool(said.stderr)
+    assert (0, b"1\n") == (printed.code, printed.stdout)
+    assert reported in printed.stderr
+    assert bool(reported) is bool(printed.stderr)
     assert 1 == len(here.jobs.live())
 
 
@@ -46,20 +46,20 @@ def test_braces_of_a_single_job_are_its_own(here: JobQueue) -> None:
 
 def test_an_empty_name_is_refused(here: JobQueue) -> None:
     """An empty ``--name``, as from an unset variable, is refused. The job used to be named after its program."""
-    said = speak(["submit", "--mem", "1G", "--name", "", "--", "true"])
+    printed = speak(["submit", "--mem", "1G", "--name", "", "--", "true"])
 
-    assert (2, b"") == (said.code, said.stdout)
-    assert "--name is empty" in said.stderr
+    assert (2, b"") == (printed.code, printed.stdout)
+    assert "--name is empty" in printed.stderr
     assert [] == here.jobs.live()
 
 
 def test_a_time_to_begin_that_has_been_is_told(here: JobQueue) -> None:
     """A begin in the past gives a warning, because the user may mean next year. ``now`` gives none."""
-    said = speak(["submit", "--mem", "1G", "--begin", "2020-01-01", "--", "true"])
+    printed = speak(["submit", "--mem", "1G", "--begin", "2020-01-01", "--", "true"])
     now = speak(["submit", "--mem", "1G", "--begin", "now", "--", "true"])
 
-    assert (0, b"1\n") == (said.code, said.stdout)
-    assert "--begin 2020-01-01 has been: job 1 may start at once" in said.stderr
+    assert (0, b"1\n") == (printed.code, printed.stdout)
+    assert "--begin 2020-01-01 has been: job 1 may start at once" in printed.stderr
     assert (0, "") == (now.code, now.stderr)
     assert 2 == len(here.jobs.live())
 
@@ -68,10 +68,10 @@ def test_any_and_all_contradict_each_other(here: JobQueue) -> None:
     """``--any`` with ``--all`` is refused. The last one used to win, and scripts waited for the wrong jobs."""
     here.requests.submit(make_spec(account=ME))
     for words in (["--any", "--all"], ["--all", "--any"]):
-        said = speak(["wait", *words, "1"])
+        printed = speak(["wait", *words, "1"])
 
-        assert (2, b"") == (said.code, said.stdout)
-        assert "contradict each other" in said.stderr
+        assert (2, b"") == (printed.code, printed.stdout)
+        assert "contradict each other" in printed.stderr
 
 
 def test_a_release_of_what_was_not_held_says_so(here: JobQueue) -> None:
@@ -88,7 +88,7 @@ def test_a_tag_says_what_it_changed(here: JobQueue) -> None:
     """``tag`` says what it changed, so that a typing error is visible."""
     here.requests.submit(make_spec(account=ME))
 
-    said = [
+    printed = [
         speak(["tag", "1", *words]).stdout
         for words in (("best", "paper"), ("best", "old"), ("papper", "--remove"), ("paper", "x", "--remove"))
     ]
@@ -98,4 +98,4 @@ def test_a_tag_says_what_it_changed(here: JobQueue) -> None:
         b"job 1: tagged old, already tagged best\n",
         b"job 1: never tagged papper\n",
         b"job 1: no longer tagged paper, never tagged x\n",
-    ] == said
+    ] == printed

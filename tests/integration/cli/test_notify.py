@@ -36,7 +36,7 @@ def box() -> Iterator[MailBox]:
 
 
 @pytest.fixture
-def told_site(store_url: str, tmp_path: Path, hook: Hook, box: MailBox) -> Iterator[Site]:
+def notify_site(store_url: str, tmp_path: Path, hook: Hook, box: MailBox) -> Iterator[Site]:
     """Return a site with a web hook and a mail account. Their secrets are in the settings of this machine."""
     targets = f"team={hook.url(SECRET)} mail=mailto://ann:{SECRET}@127.0.0.1:{box.port}?mode=insecure&from=q@site.org"
     made = Site(tmp_path / "state", store_url, GPUQUEUE_NOTIFY=targets)
@@ -65,19 +65,19 @@ def end(site: Site, code: int = 0) -> int:
 
 
 @pytest.mark.full
-def test_a_failed_job_tells_a_web_hook_and_a_person(told_site: Site, hook: Hook, box: MailBox) -> None:
+def test_a_failed_job_tells_a_web_hook_and_a_person(notify_site: Site, hook: Hook, box: MailBox) -> None:
     """A notification says what ran, how it ended, where, its memory, the last log lines, and where to find more."""
-    ready(told_site)
-    told_site.start_worker()
+    ready(notify_site)
+    notify_site.start_worker()
     script = 'for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i; done; printf "\\033[31mboom\\n"; exit 3'
     to = ("--on-end", "team", "--on-fail", "bob@example.org", "--name", "train")
 
-    job = submit(told_site, *to, command=("sh", "-c", script))
+    job = submit(notify_site, *to, command=("sh", "-c", script))
 
-    told_site.until_recorded(job)
-    (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
-    ((sender, recipients, mail),) = until(lambda: box.mails, what=f"a mail\n{told_site.log()}")
-    assert post["title"].startswith(f"job {job} (train) failed: exit code 3 after 0 s on {told_site.settings.host}:0")
+    notify_site.until_recorded(job)
+    (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{notify_site.log()}")
+    ((sender, recipients, mail),) = until(lambda: box.mails, what=f"a mail\n{notify_site.log()}")
+    assert post["title"].startswith(f"job {job} (train) failed: exit code 3 after 0 s on {notify_site.settings.host}:0")
     assert ("q@site.org", ("bob@example.org",)) == (sender, recipients)
     assert post["title"] == mail["Subject"]
     body = post["message"]
@@ -90,39 +90,41 @@ def test_a_failed_job_tells_a_web_hook_and_a_person(told_site: Site, hook: Hook,
     part = mail.get_body(("plain",))
     assert part is not None
     assert f"gpuqueue show {job}" in part.get_content()
-    until(lambda: "sent 20" in told_site.cli("show", str(job)).stdout, what="that it was sent")
+    until(lambda: "sent 20" in notify_site.cli("show", str(job)).stdout, what="that it was sent")
 
 
 @pytest.mark.full
-def test_success_is_no_failure_and_each_is_told_once(told_site: Site, hook: Hook, box: MailBox) -> None:
+def test_success_is_no_failure_and_each_is_told_once(notify_site: Site, hook: Hook, box: MailBox) -> None:
     """Each target gets one notification. After a success one that is only for failures is recorded as not needed."""
-    serve(told_site.queue, make_offer())
-    ready(told_site)
-    job = submit(told_site, "--on-fail", "team", "--on-end", hook.url(), "--on-end", "ann@example.org")
+    serve(notify_site.queue, make_offer())
+    ready(notify_site)
+    job = submit(notify_site, "--on-fail", "team", "--on-end", hook.url(), "--on-end", "ann@example.org")
 
-    end(told_site)
+    end(notify_site)
 
     def outcomes() -> list[str]:
-        reported = json.loads(told_site.cli("show", str(job), "--json").stdout)["deliveries"]
+        reported = json.loads(notify_site.cli("show", str(job), "--json").stdout)["deliveries"]
         return [each["outcome"] for each in reported] if all(each["outcome"] for each in reported) else []
 
-    assert ["sent", "sent", "not_needed"] == until(outcomes, what=f"three outcomes\n{told_site.log()}")
+    assert ["sent", "sent", "not_needed"] == until(outcomes, what=f"three outcomes\n{notify_site.log()}")
     assert f"job {job} (true) succeeded after 3 h 12 min" in hook.reported()[0]["title"]
     assert (1, 0, 1) == (len(hook.reported()), len(hook.reported(SECRET)), len(box.mails))
 
 
 @pytest.mark.full
-def test_no_secret_is_shown_anywhere(told_site: Site, hook: Hook) -> None:
+def test_no_secret_is_shown_anywhere(notify_site: Site, hook: Hook) -> None:
     """No secret of a job's URL or of the settings appears in lists, stories, JSON, logs or doctor."""
-    serve(told_site.queue, make_offer())
-    ready(told_site)
-    refused = submit(told_site, "--on-end", f"json://ann:{SECRET}@localhost:1/{SECRET}", "--on-end", "team")
-    end(told_site)
+    serve(notify_site.queue, make_offer())
+    ready(notify_site)
+    refused = submit(notify_site, "--on-end", f"json://ann:{SECRET}@localhost:1/{SECRET}", "--on-end", "team")
+    end(notify_site)
     until(lambda: hook.reported(SECRET), what="a post")
-    until(lambda: "not sent yet after" in told_site.cli("show", str(refused)).stdout, what=f"a try\n{told_site.log()}")
+    until(
+        lambda: "not sent yet after" in notify_site.cli("show", str(refused)).stdout, what=f"a try\n{notify_site.log()}"
+    )
 
-    said = [
-        told_site.cli(*words, check=False)
+    output = [
+        notify_site.cli(*words, check=False)
         for words in (
             ("show", str(refused)),
             ("show", str(refused), "--json"),
@@ -133,58 +135,58 @@ def test_no_secret_is_shown_anywhere(told_site: Site, hook: Hook) -> None:
         )
     ]
 
-    assert "on end     json://…: not sent yet after 1 try: " in said[0].stdout
-    assert "on end     team: sent 20" in said[0].stdout
-    for done in said:
+    assert "on end     json://…: not sent yet after 1 try: " in output[0].stdout
+    assert "on end     team: sent 20" in output[0].stdout
+    for done in output:
         assert SECRET not in done.stdout + done.stderr, done.args
-    assert SECRET not in told_site.log()
+    assert SECRET not in notify_site.log()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("how", ["cancelled", "dependency"])
-def test_an_end_without_a_run_is_told_as_well(told_site: Site, hook: Hook, how: str) -> None:
+def test_an_end_without_a_run_is_told_as_well(notify_site: Site, hook: Hook, how: str) -> None:
     """A job that ended without a run is notified too, because nobody expects that end."""
-    serve(told_site.queue, make_offer())
-    ready(told_site)
-    first = submit(told_site)
+    serve(notify_site.queue, make_offer())
+    ready(notify_site)
+    first = submit(notify_site)
     after = ("--after", str(first)) if how == "dependency" else ("--begin", "2h")
-    job = submit(told_site, "--on-end", "team", *after)
+    job = submit(notify_site, "--on-end", "team", *after)
 
     if how == "cancelled":
-        told_site.cli("cancel", str(job))
+        notify_site.cli("cancel", str(job))
     else:
-        end(told_site, 1)
+        end(notify_site, 1)
 
-    (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
+    (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{notify_site.log()}")
     assert f"job {job} (true) cancelled before it ever ran" in post["title"]
 
 
 @pytest.mark.full
-def test_a_job_that_runs_again_has_not_ended(told_site: Site, hook: Hook) -> None:
+def test_a_job_that_runs_again_has_not_ended(notify_site: Site, hook: Hook) -> None:
     """A job with retries sends one notification, after its final end."""
-    ready(told_site)
-    told_site.start_worker()
+    ready(notify_site)
+    notify_site.start_worker()
     script = 'test "$GPUQUEUE_ATTEMPT" = 2'
 
-    job = submit(told_site, "--on-end", "team", "--retries", "1", command=("sh", "-c", script))
+    job = submit(notify_site, "--on-end", "team", "--retries", "1", command=("sh", "-c", script))
 
-    told_site.cli("edit", str(job), "--begin", "now", check=False)
-    until(lambda: hook.reported(SECRET), timeout_s=60, what=f"a post\n{told_site.log()}")
+    notify_site.cli("edit", str(job), "--begin", "now", check=False)
+    until(lambda: hook.reported(SECRET), timeout_s=60, what=f"a post\n{notify_site.log()}")
     assert [f"job {job} (sh) succeeded"] == [post["title"].partition(" after")[0] for post in hook.reported(SECRET)]
-    assert 2 == len(told_site.client.jobs.show(job).runs)
+    assert 2 == len(notify_site.client.jobs.show(job).runs)
 
 
 @pytest.mark.full
-def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
+def test_an_array_tells_once(notify_site: Site, hook: Hook) -> None:
     """An array sends one notification when all members have ended, with the number of each ending."""
-    serve(told_site.queue, make_offer())
-    ready(told_site)
-    array = submit(told_site, "--on-fail", "team", "--array", "0-9")
+    serve(notify_site.queue, make_offer())
+    ready(notify_site)
+    array = submit(notify_site, "--on-fail", "team", "--array", "0-9")
     for index in range(9):
-        end(told_site, int(index == 4))
-    told_site.client.jobs.cancel(f"{array}_9")
+        end(notify_site, int(index == 4))
+    notify_site.client.jobs.cancel(f"{array}_9")
 
-    (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
+    (post,) = until(lambda: hook.reported(SECRET), what=f"a post\n{notify_site.log()}")
 
     assert f"array {array} (true) cancelled: 8 succeeded, 1 failed, 1 cancelled" == post["title"]
 
@@ -205,12 +207,12 @@ def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
         ([each for i in range(17) for each in ("--on-end", f"a{i}@example.org")], 2, "at most 16 targets"),
     ],
 )
-def test_what_cannot_be_told_is_refused_at_submit(told_site: Site, words: list[str], code: int, line: str) -> None:
+def test_what_cannot_be_told_is_refused_at_submit(notify_site: Site, words: list[str], code: int, line: str) -> None:
     """An invalid target is refused at submit in one line that lists the valid ones."""
-    serve(told_site.queue, make_offer())
-    ready(told_site)
+    serve(notify_site.queue, make_offer())
+    ready(notify_site)
 
-    done = told_site.cli("submit", "--mem", "64M", *words, "--", "true", check=False)
+    done = notify_site.cli("submit", "--mem", "64M", *words, "--", "true", check=False)
 
     assert (code, "") == (done.returncode, done.stdout)
     assert line in done.stderr
@@ -218,16 +220,16 @@ def test_what_cannot_be_told_is_refused_at_submit(told_site: Site, words: list[s
 
 
 @pytest.mark.full
-def test_targets_are_listed_and_tried(told_site: Site, hook: Hook, box: MailBox) -> None:
+def test_targets_are_listed_and_tried(notify_site: Site, hook: Hook, box: MailBox) -> None:
     """``notify`` lists the targets even before a recorder runs. ``--test`` reports the result without a secret."""
-    (before,) = [line.split() for line in told_site.cli("notify").stdout.splitlines() if line.startswith("team")]
-    ready(told_site)
+    (before,) = [line.split() for line in notify_site.cli("notify").stdout.splitlines() if line.startswith("team")]
+    ready(notify_site)
 
-    listed = json.loads(told_site.cli("notify", "--json").stdout)
-    tried = [told_site.cli("notify", "--test", to) for to in ("team", "bob@example.org", hook.url())]
-    dead = told_site.cli("notify", "--test", f"json://localhost:1/{SECRET}", check=False)
+    listed = json.loads(notify_site.cli("notify", "--json").stdout)
+    tried = [notify_site.cli("notify", "--test", to) for to in ("team", "bob@example.org", hook.url())]
+    dead = notify_site.cli("notify", "--test", f"json://localhost:1/{SECRET}", check=False)
 
-    host = told_site.settings.host
+    host = notify_site.settings.host
     assert ["team", host, "no"] == before
     assert [{"target": name, "host": host, "sends": True} for name in ("mail", "team")] == listed
     assert "sent to team (json://…) in " in tried[0].stdout
@@ -269,26 +271,26 @@ def test_a_site_may_take_names_alone(store_url: str, tmp_path: Path, hook: Hook)
 
 @pytest.mark.full
 def test_who_submits_from_elsewhere_names_what_the_recorder_announced(
-    told_site: Site, tmp_path: Path, hook: Hook
+    notify_site: Site, tmp_path: Path, hook: Hook
 ) -> None:
     """A submitter on another machine can name the targets that the recorder announced.
 
     Their settings have no secret, and their machine needs no Apprise. Only ``--test`` needs the settings.
     """
-    serve(told_site.queue, make_offer())
-    ready(told_site)
-    other = Site(tmp_path / "other", told_site.settings.redis_url)
+    serve(notify_site.queue, make_offer())
+    ready(notify_site)
+    other = Site(tmp_path / "other", notify_site.settings.redis_url)
 
     job = int(other.cli("submit", "--mem", "64M", "--on-end", "team", "--", "true").stdout)
     tried = [other.cli("notify", "--test", to, check=False) for to in ("team", "bob@example.org", "nobody")]
-    end(told_site)
+    end(notify_site)
 
     assert [(2, "", 1)] * 3 == [(each.returncode, each.stdout, each.stderr.count("\n")) for each in tried]
-    knows = f"the recorder on {told_site.settings.host} knows the target"
+    knows = f"the recorder on {notify_site.settings.host} knows the target"
     assert f"{knows} 'team', and this shell's settings, by which a test is sent, do not: set notify" in tried[0].stderr
     assert f"{knows} 'mail'" in tried[1].stderr
     assert "no target is called 'nobody' here" in tried[2].stderr
-    until(lambda: hook.reported(SECRET), what=f"a post\n{told_site.log()}")
+    until(lambda: hook.reported(SECRET), what=f"a post\n{notify_site.log()}")
     assert f"job {job} (true) succeeded" in hook.reported(SECRET)[0]["title"]
     other.stop()
 

@@ -62,10 +62,10 @@ def test_jobs_run_where_they_were_put(cards: Site) -> None:
     assert "1/1" in cards.cli("gpus").stdout
 
     waiting = submitted(cards, "--mem", "1M", "--device", f"sim-{host}-0")
-    said = cards.cli("why", str(waiting)).stdout
-    assert f"job {alone} (" in said
-    assert "it has the device for itself" in said
-    assert "the job names another device" in said
+    output = cards.cli("why", str(waiting)).stdout
+    assert f"job {alone} (" in output
+    assert "it has the device for itself" in output
+    assert "the job names another device" in output
     assert "exclusive" == json.loads(cards.cli("why", str(waiting), "--json").stdout)["devices"][0]["obstacle"]
     crowded = submitted(cards, "--exclusive", "--mem", "1G", "--device", "1")
     assert "the job wants it for itself: job 2 (" in cards.cli("why", str(crowded)).stdout
@@ -98,10 +98,10 @@ REFUSED = {
 @pytest.mark.full
 def test_what_could_never_be_is_said_in_one_line(cards: Site) -> None:
     """An impossible placement gives one line and exit code 2, and nothing is queued."""
-    for words, said in REFUSED.items():
+    for words, output in REFUSED.items():
         done = cards.cli("submit", *words, *SLEEP, check=False)
         assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
-        assert said in done.stderr
+        assert output in done.stderr
     assert [] == cards.queue.jobs.live()
 
 

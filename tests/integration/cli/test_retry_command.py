@@ -112,9 +112,9 @@ def test_of_a_range_what_failed_is_tried_again(site: Site) -> None:
         ended(site, status, job)
     site.until_recorded(jobs[2])
 
-    said = site.cli("retry", f"{jobs[0]}-{jobs[3]}", str(jobs[1]))
+    output = site.cli("retry", f"{jobs[0]}-{jobs[3]}", str(jobs[1]))
 
-    assert ["job-0", "job-2", "job-1"] == [client.jobs.get(int(each)).spec.name for each in said.stdout.split()]
+    assert ["job-0", "job-2", "job-1"] == [client.jobs.get(int(each)).spec.name for each in output.stdout.split()]
     none = site.cli("retry", f"{jobs[3]}-{jobs[3] + 1}", check=False)
     line = f"gpuqueue: no job of {jobs[3]}-{jobs[3] + 1} failed: see gpuqueue queue and gpuqueue history\n"
     assert (5, "", line) == (none.returncode, none.stdout, none.stderr)
@@ -132,9 +132,9 @@ def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
     array = client.jobs.submit(["true"], mem="1M", array="0-3").id
     client.jobs.cancel(cancelled := client.jobs.submit(["true"], mem="1M").id)
 
-    said = site.cli("retry", str(running), str(waiting), str(array), str(cancelled), check=False)
+    output = site.cli("retry", str(running), str(waiting), str(array), str(cancelled), check=False)
 
-    assert (5, "") == (said.returncode, said.stdout)
+    assert (5, "") == (output.returncode, output.stdout)
     assert [
         (
             f"gpuqueue: job {running} is starting: only a job that has ended can be retried; "
@@ -148,7 +148,7 @@ def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
             f"gpuqueue: job {array} is queued: only a job that has ended can be retried; "
             f"gpuqueue edit {array} changes what it asks for"
         ),
-    ] == said.stderr.splitlines()
+    ] == output.stderr.splitlines()
     assert 3 == site.cli("retry", "999", check=False).returncode
     assert 2 == site.cli("retry", str(cancelled), "--mem", "x", check=False).returncode
 
@@ -165,10 +165,10 @@ def test_words_after_the_dashes_are_the_arguments_of_the_script(site: Site, tmp_
     job = client.jobs.submit("train.py", ["--epochs", "9"], mem="64M", cwd=tmp_path, env={"A": "1", "B": "1"}).id
     ended(site, 1, job)
 
-    said = site.cli("retry", str(job), "--env", "B=2", "--device", "any", "--", "--epochs", str(other))
+    output = site.cli("retry", str(job), "--env", "B=2", "--device", "any", "--", "--epochs", str(other))
 
-    assert 1 == len(said.stdout.split())
-    again = client.jobs.get(int(said.stdout)).spec
+    assert 1 == len(output.stdout.split())
+    again = client.jobs.get(int(output.stdout)).spec
     assert ("train.py", "--epochs", str(other)) == again.argv[1:]
     assert ("1", "2", "any") == (again.env["A"], again.env["B"], str(again.device))
     refused = site.cli("retry", str(other), "--", "--epochs", "1", check=False)

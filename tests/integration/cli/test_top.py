@@ -252,8 +252,8 @@ def test_no_color_leaves_no_colour_at_all(site: Site, no_color: str, *, coloured
 
 def colours(written: bytes) -> set[int]:
     """Return the colour codes in *written*, without 39 and 49, which restore the terminal's default."""
-    said = {int(word) for words in re.findall(rb"\x1b\[([0-9;]*)m", written) for word in words.split(b";") if word}
-    return said & {*range(30, 39), *range(40, 49), 58, *range(90, 98), *range(100, 108)}
+    output = {int(word) for words in re.findall(rb"\x1b\[([0-9;]*)m", written) for word in words.split(b";") if word}
+    return output & {*range(30, 39), *range(40, 49), 58, *range(90, 98), *range(100, 108)}
 
 
 @pytest.mark.full

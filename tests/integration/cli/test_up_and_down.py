@@ -131,7 +131,7 @@ def test_down_may_leave_the_jobs_of_an_up_in_the_foreground(home: Home) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as up:
-        until(lambda: "ready" in home.says("gpus"))
+        until(lambda: "ready" in home.output_of("gpus"))
         assert "it is up already" in home("up", "--foreground", code=5)
         home("submit", "--mem", "10M", "--", "sleep", "1000")
         until(lambda: json.loads(home("queue", "--json"))[0]["state"] == "running")

@@ -17,7 +17,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Ending
 
 #: Runs `gpuqueue` and prints on stderr whether it imported the library of the history.
-TELLING = """
+REPORTING = """
 import atexit, sys
 atexit.register(lambda: print("sqlalchemy" in sys.modules, file=sys.stderr))
 from gpuqueue.cli.main import main
@@ -193,7 +193,7 @@ def test_the_history_is_not_asked_where_the_queue_knows(open_site: Site, what: s
     job = submit(open_site, **array)
     name = f"{job}_0" if array else str(job)
     process = subprocess.Popen(
-        [sys.executable, "-c", TELLING, "wait", name],
+        [sys.executable, "-c", REPORTING, "wait", name],
         env={**os.environ, **open_site.environ},
         stderr=subprocess.PIPE,
         text=True,
@@ -235,6 +235,6 @@ def test_no_time_at_all_only_looks(site: Site) -> None:
     serve(site.queue, make_offer())
     job_id = site.queue.requests.submit(make_spec()).id
     for word in ("0s", "0"):
-        said = site.cli("wait", "--timeout", word, str(job_id), check=False)
-        assert (124, "") == (said.returncode, said.stdout)
-        assert f"job {job_id} has not ended after 0 s" in said.stderr
+        output = site.cli("wait", "--timeout", word, str(job_id), check=False)
+        assert (124, "") == (output.returncode, output.stdout)
+        assert f"job {job_id} has not ended after 0 s" in output.stderr

@@ -46,12 +46,12 @@ def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> N
     waiting = queue.requests.submit(make_spec(mem_bytes=10 * GIB, name="mine")).id
     site.until_recorded(2)
 
-    said = site.cli("why", str(waiting))
+    output = site.cli("why", str(waiting))
 
-    assert "job 4  mine (ada), 10G on 1 device" in said.stdout
-    assert "7G too little: job 3 (ada) 20G; headroom 1G" in said.stdout
-    assert "cannot say: nodeA:0 has room once job 3 has ended, and it has no time limit" in said.stdout
-    assert "job 3: runs of its name took 1:00:00 (half of them), 2:00:00 (nine of ten), by 2 runs" in said.stdout
+    assert "job 4  mine (ada), 10G on 1 device" in output.stdout
+    assert "7G too little: job 3 (ada) 20G; headroom 1G" in output.stdout
+    assert "cannot say: nodeA:0 has room once job 3 has ended, and it has no time limit" in output.stdout
+    assert "job 3: runs of its name took 1:00:00 (half of them), 2:00:00 (nine of ten), by 2 runs" in output.stdout
     plain = json.loads(site.cli("why", str(waiting), "--json").stdout)
     known = {"job_id": 3, "median_s": 3600.0, "p90_s": 7200.0, "outlived": None, "in_vain": False}
     assert known == plain["start"]["blockers"][0]
@@ -67,13 +67,13 @@ def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
         queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
 
-    said = site.cli("why", "7").stdout
+    output = site.cli("why", "7").stdout
 
-    assert "before it: 5 of ada's own" in said
+    assert "before it: 5 of ada's own" in output
     assert re.search(
         r"^start  cannot say: 5 jobs that may take the room go before it; there is room for the first of them by "
         r"\S+ \S+ on nodeA:0, when job 1 must have ended$",
-        said,
+        output,
         re.MULTILINE,
     )
     start = json.loads(site.cli("why", "7", "--json").stdout)["start"]
@@ -98,9 +98,9 @@ def test_a_run_that_outlived_those_before_it_is_told_as_such(site: Site) -> None
     waiting = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
     site.until_recorded(2)
 
-    said = site.cli("why", str(waiting)).stdout
+    output = site.cli("why", str(waiting)).stdout
 
-    assert "job 3: it has lasted longer than each of the last 2 runs of its name: nobody can say when it ends" in said
+    assert "job 3: it has lasted longer than each of the last 2 runs of its name: nobody can say when it ends" in output
     (blocker,) = json.loads(site.cli("why", str(waiting), "--json").stdout)["start"]["blockers"]
     assert (None, 2) == (blocker["median_s"], blocker["outlived"])
 
@@ -119,11 +119,11 @@ def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
     later = site.cli(*words, "--begin", "2h", "--", "true").stdout.strip()
 
     for array, start in ((after, f"not before job {parent} has succeeded: it is held"), (later, "not before ")):
-        said = [line for line in site.cli("why", array).stdout.splitlines() if line.startswith("start")]
-        assert len(said) == 1
-        assert start in said[0]
+        output = [line for line in site.cli("why", array).stdout.splitlines() if line.startswith("start")]
+        assert len(output) == 1
+        assert start in output[0]
         member = site.cli("why", f"{array}_2").stdout
-        assert said == [line for line in member.splitlines() if line.startswith("start")]
+        assert output == [line for line in member.splitlines() if line.startswith("start")]
         assert "cannot say" not in member
 
 
@@ -157,24 +157,24 @@ def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> N
         queue.requests.submit(make_spec(mem_bytes=20 * GIB))
         must_claim(queue, uuid)
     holder, next_one = (queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id for _ in range(2))
-    (standing,) = queue.maintenance.reserve(after_s=0, most=1)
-    assert holder == standing.job_id
+    (reservation,) = queue.maintenance.reserve(after_s=0, most=1)
+    assert holder == reservation.job_id
 
-    said = site.cli("why", str(next_one)).stdout
-    reported = json.loads(site.cli("why", str(next_one), "--json").stdout)["kept_for_others"]
+    output = site.cli("why", str(next_one)).stdout
+    reported = json.loads(site.cli("why", str(next_one), "--json").stdout)["reserved_for_others"]
 
     rule = "nothing is reserved for this job yet: a host reserves devices for 1 job at a time (setting reservations)"
-    kept = rf"^kept   on nodeA for job {holder} \(ada\) since 20[-0-9]+ [:0-9]+; {re.escape(rule)}$"
-    assert len(re.findall(kept, said, re.MULTILINE)) == 1
+    reserved = rf"^reserved on nodeA for job {holder} \(ada\) since 20[-0-9]+ [:0-9]+; {re.escape(rule)}$"
+    assert len(re.findall(reserved, output, re.MULTILINE)) == 1
     assert [("nodeA", holder)] == [(each["host"], each["job_id"]) for each in reported]
     assert reported[0]["since"].startswith("20")
     own = site.cli("why", str(holder))
-    assert "kept   on" not in own.stdout
+    assert "reserved on" not in own.stdout
     site.environ["GPUQUEUE_RESERVATIONS"] = "2"
-    assert "kept   on" not in site.cli("why", str(next_one)).stdout, "it has one at the next tick"
+    assert "reserved on" not in site.cli("why", str(next_one)).stdout, "it has one at the next tick"
     site.environ["GPUQUEUE_RESERVE_AFTER"] = "1h"
     site.environ["GPUQUEUE_RESERVATIONS"] = "1"
-    assert "kept   on" not in site.cli("why", str(next_one)).stdout, "it has not waited for long enough"
+    assert "reserved on" not in site.cli("why", str(next_one)).stdout, "it has not waited for long enough"
 
 
 def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
@@ -189,24 +189,24 @@ def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
         queue.requests.submit(make_spec(mem_bytes=20 * GIB))
         must_claim(queue, uuid)
     holder = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
-    assert "kept" not in site.cli("gpus").stdout
-    (standing,) = queue.maintenance.reserve(after_s=0, most=1)
-    connect(site.environ["GPUQUEUE_REDIS_URL"]).hset(keys.KEPT, "GPU-9", "damaged")
+    assert "reserved" not in site.cli("gpus").stdout
+    (reservation,) = queue.maintenance.reserve(after_s=0, most=1)
+    connect(site.environ["GPUQUEUE_REDIS_URL"]).hset(keys.RESERVED, "GPU-9", "damaged")
 
     shown = site.cli("gpus").stdout.splitlines()
     reported = {each["uuid"]: each for each in json.loads(site.cli("gpus", "--json").stdout)}
 
-    (kept,) = standing.devices
-    (other,) = {"GPU-0", "GPU-1"} - {kept}
-    place = 1 if kept == "GPU-0" else 2
+    (reserved,) = reservation.devices
+    (other,) = {"GPU-0", "GPU-1"} - {reserved}
+    place = 1 if reserved == "GPU-0" else 2
     assert shown[place].endswith(f"reserved for job {holder}")
     assert shown[3 - place].endswith("ready")
-    (below,) = [line for line in shown if line.startswith("kept: ")]
-    assert below.startswith(f"kept: nodeA device {place - 1} since 20")
+    (below,) = [line for line in shown if line.startswith("reserved: ")]
+    assert below.startswith(f"reserved: nodeA device {place - 1} since 20")
     assert below.endswith(f"for job {holder}, see gpuqueue why {holder}")
-    assert (holder, None) == (reported[kept]["kept_for"], reported[other]["kept_for"])
-    assert reported[kept]["kept_since"].startswith("20")
-    assert reported[other]["kept_since"] is None
+    assert (holder, None) == (reported[reserved]["reserved_for"], reported[other]["reserved_for"])
+    assert reported[reserved]["reserved_since"].startswith("20")
+    assert reported[other]["reserved_since"] is None
 
 
 def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
@@ -222,9 +222,9 @@ def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
     array = site.cli("submit", "--mem", "1G", "--array", "0-2", "--", "true").stdout.strip()
     site.client.jobs.hold(f"{array}_1")
 
-    said = site.cli("why", job).stdout
+    output = site.cli("why", job).stdout
 
-    starts = [line for line in said.splitlines() if line.startswith("start")]
+    starts = [line for line in output.splitlines() if line.startswith("start")]
     assert 3 == len(starts)
     assert f"start  not before somebody releases it: gpuqueue release {job}" == starts[0]
     assert f"start  not before job {parent} has succeeded: it is held" == starts[1]
@@ -251,11 +251,11 @@ def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site)
     assert "it does not wait: running since" in site.cli("why", array).stdout
     again = {"state": JobState.FAILED, "ending": Ending.from_status(75), "devices": ()}
     site.queue.runs.finish(run.job_id, run.token, duration_s=1.0, **again)  # type: ignore[arg-type]
-    assert f"its members wait to be run again: gpuqueue why {array}_N tells" in site.cli("why", array).stdout
+    assert f"its members wait to be run again: gpuqueue why {array}_N shows" in site.cli("why", array).stdout
     site.client.jobs.hold(f"{array}_0")
-    said = site.cli("why", array).stdout
-    assert f"held: it waits for a person: gpuqueue release {array}\n" in said
-    assert "does not wait" not in said
+    output = site.cli("why", array).stdout
+    assert f"held: it waits for a person: gpuqueue release {array}\n" in output
+    assert "does not wait" not in output
 
 
 def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> None:
@@ -334,12 +334,13 @@ def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -
     store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:{running}")
     store.hset(keys.job(large), stored.RESERVED, "GPU-0")
 
-    said = site.cli("why", str(small)).stdout
+    output = site.cli("why", str(small)).stdout
 
     assert (
-        f"start  cannot say: there is room once job {large} (ada), for which devices are reserved, has started" in said
+        f"start  cannot say: there is room once job {large} (ada), for which devices are reserved, has started"
+        in output
     )
-    assert "ever have the room" not in said
+    assert "ever have the room" not in output
     store.close()
 
 
@@ -354,10 +355,10 @@ def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> No
     store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:")
     store.hset(keys.job(large), stored.RESERVED, "GPU-0")
 
-    said = site.cli("why", str(small)).stdout
+    output = site.cli("why", str(small)).stdout
 
-    assert f"job {large}" not in said.partition("start  ")[2]
-    assert "start  not before somebody resumes" in said
+    assert f"job {large}" not in output.partition("start  ")[2]
+    assert "start  not before somebody resumes" in output
     store.close()
 
 
@@ -378,7 +379,7 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     assert {run.job_id: urgent} == queue.maintenance.preempt({Priority.URGENT: [Priority.LOW]}, after_s=0, grace_s=600)
     asked = site.cli("why", str(run.job_id)).stdout
     assert re.search(rf"^place  it is being preempted for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
-    reported = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["making_place"]
+    reported = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["preemption"]
     assert (urgent, 1) == (reported["for"], reported["times"])
     assert "asked to again" not in asked
     connect(queue.url).hset(keys.job(run.job_id), stored.PREEMPTIONS, 5)
@@ -388,7 +389,7 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
 
     assert f"reserved for job {urgent}, for which others were preempted" in site.cli("why", str(small)).stdout
     (device,) = json.loads(site.cli("why", str(small), "--json").stdout)["devices"]
-    assert (urgent, True) == (device["kept_for"], device["place_made"])
+    assert (urgent, True) == (device["reserved_for"], device["by_preemption"])
 
 
 @pytest.mark.full
@@ -427,9 +428,9 @@ def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
     store = connect(site.queue.url)
     store.hset(keys.META, "claims", site.queue.now_ms() + 60_000)
 
-    said = site.cli("why", str(waiting)).stdout
+    output = site.cli("why", str(waiting)).stdout
 
-    assert "not before the pause after a rebuild of the store is over" in said
+    assert "not before the pause after a rebuild of the store is over" in output
     assert site.cli("queue").stdout.splitlines()[-1].split()[-1] == "pause"
     store.close()
 
@@ -447,10 +448,10 @@ def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
     assert "take the place" not in site.cli("why", str(urgent)).stdout
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low", GPUQUEUE_PREEMPT_AFTER="10m", GPUQUEUE_PREEMPT_GRACE="1m")
 
-    said = site.cli("why", str(urgent)).stdout
+    output = site.cli("why", str(urgent)).stdout
 
     assert re.search(
-        rf"may take the place of job {run.job_id} .*from \S+ \S+ on; a job that must go has 1:00 for that", said
+        rf"may take the place of job {run.job_id} .*from \S+ \S+ on; a job that must go has 1:00 for that", output
     )
     (may,) = json.loads(site.cli("why", str(urgent), "--json").stdout)["may_preempt"]
     assert run.job_id == may["job_id"]
@@ -469,9 +470,9 @@ def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
 def may_preempt(site: Site, job_id: int) -> list[int]:
     """Return the jobs that *job_id* may preempt. Check that the text names the same ones."""
     reported = [each["job_id"] for each in json.loads(site.cli("why", str(job_id), "--json").stdout)["may_preempt"]]
-    said = site.cli("why", str(job_id)).stdout
-    assert bool(reported) == ("take the place" in said)
-    assert all(f"job {each} " in said.partition("take the place")[2] for each in reported)
+    output = site.cli("why", str(job_id)).stdout
+    assert bool(reported) == ("take the place" in output)
+    assert all(f"job {each} " in output.partition("take the place")[2] for each in reported)
     return reported
 
 

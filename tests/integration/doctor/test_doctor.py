@@ -291,8 +291,8 @@ def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> Non
     assert 6 == up.run("doctor").returncode
     fixed = json.loads(up.run("doctor", "--fix", "--json").stdout)
 
-    said = f"device 0 ({device.device.uuid}) is no longer drained for a down that was killed"
-    assert [said] == fixed["repairs"]
+    printed = f"device 0 ({device.device.uuid}) is no longer drained for a down that was killed"
+    assert [printed] == fixed["repairs"]
     assert () == up.queue.devices.all()[0].drains
     assert {} == up.bad()
     assert "running" == json.loads(up.run("show", "1", "--json").stdout)["state"]
@@ -322,8 +322,8 @@ def test_another_accounts_site_is_told_and_not_mended(home: Home) -> None:
     os.chown(home.state, 65534, 65534)
 
     assert "belongs to nobody, and you are root" in home.the("state", "directory")["seen"]
-    (said,) = json.loads(home.run("doctor", "--fix", "--json").stdout)["repairs"]
-    assert "nothing was repaired" in said
+    (printed,) = json.loads(home.run("doctor", "--fix", "--json").stdout)["repairs"]
+    assert "nothing was repaired" in printed
     assert [] == list(home.state.iterdir())
 
 
@@ -379,14 +379,14 @@ def test_colour_is_for_a_terminal_that_wants_it(home: Home, no_colour: str, *, c
         stdin=subprocess.DEVNULL,
     )
     os.close(theirs)
-    said = b""
+    printed = b""
     while chunk := _read(ours):
-        said += chunk
+        printed += chunk
     process.wait(timeout=60)
     os.close(ours)
 
-    assert b"answers" in said
-    assert coloured == (b"\x1b[31m" in said)
+    assert b"answers" in printed
+    assert coloured == (b"\x1b[31m" in printed)
     assert "\x1b" not in home.run("doctor", "-q").stdout
 
 

@@ -17,7 +17,7 @@ from private_postgres import Server
 
 from gpuqueue.doctor import history as room
 from gpuqueue.doctor.history import facts_of
-from gpuqueue.history import diagnostics as book_facts_module
+from gpuqueue.history import diagnostics as diagnostics_module
 from gpuqueue.history.connect import open_engine, writing
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.event import Act
@@ -170,7 +170,7 @@ def test_a_damaged_file_is_found(history_url: str, outbox: Outbox) -> None:
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 def test_a_file_too_large_for_now_is_left_for_a_deep_look(history_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the integrity check takes too long, a note recommends ``--deep``. The check has to read the whole file."""
-    monkeypatch.setattr(book_facts_module, "_STEPS", 1)
+    monkeypatch.setattr(diagnostics_module, "_STEPS", 1)
 
     found = of(history_url, integrity_s=-1)["integrity"]
 
@@ -184,7 +184,7 @@ def test_a_writer_that_never_ends_is_found(history_url: str, monkeypatch: pytest
 
     The recorder cannot write.
     """
-    monkeypatch.setattr(book_facts_module, "_LOCKED_S", 0.05)
+    monkeypatch.setattr(diagnostics_module, "_LOCKED_S", 0.05)
     other = sqlite3.connect(history_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
 
@@ -209,7 +209,7 @@ def test_a_directory_that_may_not_be_written_is_found(history_url: str) -> None:
         Path(directory, "history.db").chmod(0o666)
         os.setresuid(65534, 65534, 0)
         try:
-            reason = book_facts_module._refusal(
+            reason = diagnostics_module._refusal(
                 open_engine(f"sqlite:///{directory}/history.db"), Path(directory, "history.db")
             )
         finally:

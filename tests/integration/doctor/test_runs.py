@@ -104,7 +104,7 @@ def record(site: Site) -> None:
         pass
 
 
-def end_in_book(site: Site, job_id: int) -> str:
+def end_in_history(site: Site, job_id: int) -> str:
     """Run a job to its end, record it and let the store delete it. Return the token of its run."""
     serve(site.queue)
     assert job_id == site.queue.requests.submit(make_spec()).id
@@ -134,9 +134,9 @@ def test_a_link_that_leads_nowhere_is_removed_and_nothing_else(site: Site) -> No
     before = everything(site)
     assert ("dangling links", Grade.WARNING, "") in bad(site)
 
-    (said,) = mended(site)
+    (output,) = mended(site)
 
-    assert str(link_of(site, gone)) in said
+    assert str(link_of(site, gone)) in output
     del before[str(link_of(site, gone))]
     assert before == everything(site)
     assert there.log.read_text() == LOG
@@ -161,14 +161,14 @@ def test_the_command_for_people_mends_both_sides_and_looks_again(site: Site) -> 
 @pytest.mark.full
 def test_a_run_that_is_over_for_certain_is_tidied_up(site: Site) -> None:
     """A run is cleaned up, except for its log, if the store does not know the job and the history has its end."""
-    token = end_in_book(site, 1)
+    token = end_in_history(site, 1)
     stale, other = make_run(site, 1, token), make_run(site, 77, "1.cc")
     kept = {path: text for path, text in everything(site).items() if "77" in path}
     assert ("stale directories", Grade.WARNING, "") in bad(site)
 
-    (said,) = mended(site)
+    (output,) = mended(site)
 
-    assert str(stale.path) in said
+    assert str(stale.path) in output
     assert [stale.log] == list(stale.path.iterdir())
     assert LOG == stale.log.read_text()
     assert not link_of(site, stale).is_symlink()
@@ -180,7 +180,7 @@ def test_a_run_that_is_over_for_certain_is_tidied_up(site: Site) -> None:
 @pytest.fixture
 def stale(site: Site) -> RunDir:
     """Return a run that is certainly over."""
-    return make_run(site, 1, end_in_book(site, 1))
+    return make_run(site, 1, end_in_history(site, 1))
 
 
 @pytest.mark.full
@@ -275,7 +275,7 @@ def test_what_the_store_calls_current_is_never_over(site: Site) -> None:
 
     That history belongs to another store, in which the id is another job's.
     """
-    end_in_book(site, 1)
+    end_in_history(site, 1)
     connect(site.settings.redis_url).flushall()
     site.queue.recovery.open(0)
     serve(site.queue)

@@ -24,7 +24,7 @@ from gpuqueue.model.event import Cursor
 from gpuqueue.model.finding import Finding, Grade, examined
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
-from gpuqueue.queue.diagnostics import queue_facts, standings
+from gpuqueue.queue.diagnostics import queue_facts, store_states
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety, exposures
@@ -306,7 +306,7 @@ def test_a_store_that_is_being_rebuilt_is_told_until_jobs_start_again(start_stor
     assert "gpuqueue up" in on_its_way.remedy
     assert Grade.NOTE is paused.grade
     assert "jobs start again in 4:5" in paused.seen or "5:00" in paused.seen
-    assert (Grade.NOTE, True) == (over.grade, over.seen.endswith("with the next look of a worker, within seconds"))
+    assert (Grade.NOTE, True) == (over.grade, over.seen.endswith("with the next check of a worker, within seconds"))
     assert Grade.OK is the(of_queue(queue.url), "opened").grade
     admin.close()
     queue.close()
@@ -336,8 +336,8 @@ def test_another_layout_is_found(queue: JobQueue) -> None:
 def set_seen(queue: JobQueue, host: str, uuid: str, age_ms: int) -> None:
     """Set the last heartbeat of a device to *age_ms* ago."""
     admin = connect(queue.url)
-    total, headroom, foreign, seen, rest = str(admin.hget(keys.host_devices(host), uuid)).split(":", 4)
-    admin.hset(keys.host_devices(host), uuid, f"{total}:{headroom}:{foreign}:{int(seen) - age_ms}:{rest}")
+    total, headroom, external, seen, rest = str(admin.hget(keys.host_devices(host), uuid)).split(":", 4)
+    admin.hset(keys.host_devices(host), uuid, f"{total}:{headroom}:{external}:{int(seen) - age_ms}:{rest}")
     admin.close()
 
 
@@ -525,7 +525,9 @@ def test_workers_tell_their_version_and_their_clock(queue: JobQueue) -> None:
 
 
 def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
-    """`standings` returns the token of each current run. A waiting job has an empty token, and an unknown job no entry.
+    """`store_states` returns the token of each current run.
+
+    A waiting job has an empty token, and an unknown job no entry.
 
     For a store that was never opened the result is None.
     """
@@ -534,9 +536,9 @@ def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
     queue.requests.submit(make_spec())
     token = must_claim(queue).token
 
-    found = standings(queue.url, [1, 2, 3])
+    found = store_states(queue.url, [1, 2, 3])
 
     assert found is not None
-    assert {1: token, 2: ""} == {job_id: standing.token for job_id, standing in found.items()}
+    assert {1: token, 2: ""} == {job_id: state.token for job_id, state in found.items()}
     connect(queue.url).flushall()
-    assert standings(queue.url, [1]) is None
+    assert store_states(queue.url, [1]) is None

@@ -224,19 +224,19 @@ def test_a_script_that_fails_is_told_with_its_own_traceback(tmp_path: Path) -> N
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "output"),
     [
         ("raise SystemExit('no data here')", "no data here"),
         ("import os; print('last words', flush=True); os.kill(os.getpid(), 9)", "last words"),
         ("def broken(:", "SyntaxError"),
     ],
 )
-def test_whatever_way_it_fails_there_is_a_word_of_it(tmp_path: Path, code: str, said: str) -> None:
+def test_whatever_way_it_fails_there_is_a_word_of_it(tmp_path: Path, code: str, output: str) -> None:
     """The error has a text for an exit with a message, for a signal and for a syntax error."""
     with pytest.raises(DryRunFailed) as failed:
         run(tmp_path, code)
 
-    assert said in failed.value.trace
+    assert output in failed.value.trace
 
 
 @pytest.mark.full

@@ -59,7 +59,7 @@ def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
     assert queue.runs.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1, devices=())
 
 
-def stand(queue: JobQueue, job_id: int) -> Job:
+def job_of(queue: JobQueue, job_id: int) -> Job:
     """Return a job that must exist."""
     job = queue.jobs.get(job_id)
     assert job is not None
@@ -109,7 +109,7 @@ def test_each_member_is_in_the_history(
     assert [0, 3] == [each.last_run.ending.exit_code for each in found if each.last_run and each.last_run.ending]
     array = database.get(first)
     assert array is not None
-    assert array.job.tally == stand(queue, first).tally
+    assert array.job.tally == job_of(queue, first).tally
     assert array.job.submitted_at == found[0].job.submitted_at
     assert array.job.started_at is not None
     assert "train --lr=1e-3 --seed=1" == database.history(HistoryQuery(text="seed=1"))[0].job.spec.command
@@ -146,13 +146,13 @@ def test_it_comes_back_as_far_as_it_had_come(
     end(queue, ended, code=1)
     queue.jobs.part(first, "cancel", Indexes.parse("7-8"))
     queue.jobs.part(first, "hold", Indexes.parse("9"))
-    before = [stand(queue, each) for each in (first, running.job_id, starting.job_id)]
+    before = [job_of(queue, each) for each in (first, running.job_id, starting.job_id)]
     record()
 
     lose_data(queue, database)
 
-    assert before == [stand(queue, each) for each in (first, running.job_id, starting.job_id)]
-    tally = stand(queue, first).tally
+    assert before == [job_of(queue, each) for each in (first, running.job_id, starting.job_id)]
+    tally = job_of(queue, first).tally
     assert tally is not None
     assert ("3-6", "9") == (str(tally.left), str(tally.held))
     assert queue.requests.submit(make_spec(mem_bytes=GIB // 64)).id > first + 10
@@ -183,9 +183,9 @@ def test_all_members_taken_is_no_array_to_start_again(
     lose_data(queue, database)
 
     assert claim(queue) is None
-    assert JobState.RUNNING is stand(queue, first).state
+    assert JobState.RUNNING is job_of(queue, first).state
     end(queue, two)
-    assert JobState.SUCCEEDED is stand(queue, first).state
+    assert JobState.SUCCEEDED is job_of(queue, first).state
 
 
 def test_a_run_that_the_book_missed_is_no_member_to_start_again(
@@ -206,7 +206,7 @@ def test_a_run_that_the_book_missed_is_no_member_to_start_again(
     client = connect(queue.url)
     assert [] == faults(dump(client))
     client.close()
-    assert (Member(first, 0), missed.spec) == (stand(queue, missed.job_id).member, stand(queue, missed.job_id).spec)
+    assert (Member(first, 0), missed.spec) == (job_of(queue, missed.job_id).member, job_of(queue, missed.job_id).spec)
     assert [Member(first, 1), Member(first, 2), None] == [must_claim(queue).member for _ in range(3)]
     assert later > missed.job_id
     end(queue, missed)
@@ -233,7 +233,7 @@ def test_a_second_run_that_the_book_missed_is_taken_back(
 
     lose_data(queue, database)
     stray = stray_of(missed)
-    assert JobState.QUEUED is stand(queue, missed.job_id).state
+    assert JobState.QUEUED is job_of(queue, missed.job_id).state
 
     assert JobState.RUNNING is queue.runs.adopt(stray, lease_s=LEASE_S)
     client = connect(queue.url)
@@ -256,7 +256,7 @@ def test_a_lost_book_is_written_again(
     array, member = database.get(first), database.get(first + 1)
     assert array is not None
     assert member is not None
-    assert array.job.tally == stand(queue, first).tally
+    assert array.job.tally == job_of(queue, first).tally
     assert (Member(first, 0), "train --lr=1e-3 --seed=0") == (member.job.member, member.job.spec.command)
 
 
@@ -286,7 +286,7 @@ def test_an_array_that_was_born_held_is_held_after_a_loss(
 
     lose_data(queue, database)
 
-    after = stand(queue, array)
+    after = job_of(queue, array)
     assert (JobState.HELD, WaitReason.HELD) == (after.state, after.reason)
     assert after.tally is not None
     assert ("", "0-1") == (str(after.tally.left), str(after.tally.held))
@@ -296,9 +296,9 @@ def test_an_array_began_with_its_first_member(
     queue: JobQueue, database: HistoryDatabase, first: int, record: Callable[[], None]
 ) -> None:
     """An array's start is that of its first member, whatever waits or is held or changes later."""
-    assert None is stand(queue, first).started_at
+    assert None is job_of(queue, first).started_at
     run = must_claim(queue)
-    began = stand(queue, first).started_at
+    began = job_of(queue, first).started_at
     assert began is not None
 
     queue.requests.edit(first, lambda spec: replace(spec, array=replace(spec.array, at_once=2) if spec.array else None))
@@ -309,7 +309,7 @@ def test_an_array_began_with_its_first_member(
 
     kept = database.get(first)
     assert kept is not None
-    assert (JobState.HELD, began, began) == (kept.job.state, kept.job.started_at, stand(queue, first).started_at)
+    assert (JobState.HELD, began, began) == (kept.job.state, kept.job.started_at, job_of(queue, first).started_at)
 
 
 def test_the_book_tells_which_members_never_began(

@@ -282,11 +282,11 @@ def test_two_recorders_that_notice_at_once_write_it_once(
     together = threading.Barrier(2)
 
     def notification() -> None:
-        own_queue, own_book = JobQueue(store_url), HistoryDatabase(history_url)
+        own_queue, own_history = JobQueue(store_url), HistoryDatabase(history_url)
         together.wait()
-        back.append(catch_up(own_queue, own_book))
+        back.append(catch_up(own_queue, own_history))
         own_queue.close()
-        own_book.close()
+        own_history.close()
 
     threads = [threading.Thread(target=notification) for _ in range(2)]
     for thread in threads:

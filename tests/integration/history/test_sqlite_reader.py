@@ -45,7 +45,7 @@ def url(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def told_in_full(url: str) -> HistoryDatabase:
+def full_history(url: str) -> HistoryDatabase:
     """Return a history with all fields of a job: job 1, and array 2 with its member 4."""
     database = HistoryDatabase(url)
     outbox = Outbox(database)
@@ -80,7 +80,7 @@ def test_it_tells_all_that_the_whole_book_tells(url: str) -> None:
 
     Compared are a job with all fields, an array, a member and a missing job.
     """
-    database = told_in_full(url)
+    database = full_history(url)
 
     records = {job_id: sqlite_reader.record(url, job_id) for job_id in (1, 2, 4, 99)}
 
@@ -118,7 +118,7 @@ def test_it_makes_no_file(path: Path, url: str) -> None:
         sqlite_reader.record(url, 1)
 
     assert [] == list(path.parent.iterdir())
-    _says_why(url, "is not there yet")
+    _explains(url, "is not there yet")
 
 
 @pytest.mark.parametrize(("revision", "words"), [("0000", "older"), ("9999", "newer")])
@@ -130,7 +130,7 @@ def test_other_tables_are_not_read(path: Path, url: str, revision: str, words: s
     with pytest.raises(sqlite_reader.Shut):
         sqlite_reader.record(url, 1)
 
-    _says_why(url, words)
+    _explains(url, words)
 
 
 def test_a_damaged_file_is_the_whole_books_to_name(path: Path, url: str) -> None:
@@ -140,7 +140,7 @@ def test_a_damaged_file_is_the_whole_books_to_name(path: Path, url: str) -> None
     with pytest.raises(sqlite_reader.Shut):
         sqlite_reader.record(url, 1)
 
-    _says_why(url, "is damaged")
+    _explains(url, "is damaged")
 
 
 def test_a_file_that_somebody_keeps_locked_is_not_waited_for_long(
@@ -159,7 +159,7 @@ def test_a_file_that_somebody_keeps_locked_is_not_waited_for_long(
 
 def test_it_reads_beside_a_writer(path: Path, url: str) -> None:
     """The reader reads beside a writer without waiting, and sees only committed data."""
-    database = told_in_full(url)
+    database = full_history(url)
     before = database.get(1)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -177,7 +177,7 @@ def test_it_reads_beside_a_writer(path: Path, url: str) -> None:
 
 def test_a_file_in_anothers_place_is_read_at_once(path: Path, url: str, migrated_sqlite: Path) -> None:
     """A replaced file is read at once: the reader keeps no file open."""
-    told_in_full(url).close()
+    full_history(url).close()
     assert sqlite_reader.record(url, 1) is not None
     new = Path(shutil.copy(migrated_sqlite, path.with_name("new.db")))
     new.replace(path)
@@ -188,7 +188,7 @@ def test_a_file_in_anothers_place_is_read_at_once(path: Path, url: str, migrated
 def test_behind_a_shut_door_the_whole_book_answers(tmp_path: Path, migrated_sqlite: Path) -> None:
     """The full history answers where the reader refuses, with the same result."""
     shutil.copy(migrated_sqlite, tmp_path / "history.db")
-    told_in_full(f"sqlite:///{tmp_path / 'history.db'}").close()
+    full_history(f"sqlite:///{tmp_path / 'history.db'}").close()
     settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
     reported = []
     for address in (settings.database_url, f"{settings.database_url}?timeout=7"):
@@ -199,7 +199,7 @@ def test_behind_a_shut_door_the_whole_book_answers(tmp_path: Path, migrated_sqli
     assert [True, False] == [is_light for _, is_light in reported]
 
 
-def _says_why(url: str, words: str) -> None:
+def _explains(url: str, words: str) -> None:
     database = HistoryDatabase(url)
     with pytest.raises(HistoryUnreachable, match=words):
         database.get(1)

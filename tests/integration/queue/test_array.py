@@ -44,7 +44,7 @@ def submit(queue: JobQueue, text: str, **changes: object) -> int:
     return queue.requests.submit(make_spec(array=Array.parse(text), mem_bytes=GIB // 64, **changes)).id
 
 
-def stand(queue: JobQueue, job_id: int) -> Job:
+def job_of(queue: JobQueue, job_id: int) -> Job:
     """Return a job that must exist."""
     job = queue.jobs.get(job_id)
     assert job is not None
@@ -61,7 +61,7 @@ def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
 
 def left(queue: JobQueue, job_id: int) -> tuple[str, str, dict[str, int]]:
     """Return the waiting members, the held members, and the counts of the endings that occurred."""
-    tally = stand(queue, job_id).tally
+    tally = job_of(queue, job_id).tally
     assert tally is not None
     return str(tally.left), str(tally.held), {state: count for state, count in tally.ended.items() if count}
 
@@ -73,7 +73,7 @@ def test_one_submit_makes_one_entry(farm: JobQueue, client: redis.Redis) -> None
 
     assert [first, first + 10_001] == [job.id for job in farm.jobs.live()] == [first, after.id]
     assert 1 == len([key for key in client.keys("*") if ":s:" in key and key.endswith(f":{first}")])
-    job = stand(farm, first)
+    job = job_of(farm, first)
     assert (JobState.QUEUED, "0-9999", None) == (job.state, left(farm, first)[0], job.member)
 
 
@@ -91,8 +91,8 @@ def test_members_come_one_by_one_and_know_who_they_are(farm: JobQueue) -> None:
         claims[2].spec.env.items()
     )
     assert claim(farm) is None
-    assert claims[1].spec == stand(farm, first + 2).spec
-    assert JobState.RUNNING is stand(farm, first).state
+    assert claims[1].spec == job_of(farm, first + 2).spec
+    assert JobState.RUNNING is job_of(farm, first).state
 
 
 def test_an_array_keeps_its_place(farm: JobQueue) -> None:
@@ -129,9 +129,9 @@ def test_no_more_than_asked_are_at_it_at_once(farm: JobQueue) -> None:
     one, two = must_claim(farm), must_claim(farm)
 
     assert claim(farm) is None
-    assert (JobState.QUEUED, WaitReason.ARRAY_LIMIT) == (stand(farm, first).state, stand(farm, first).reason)
+    assert (JobState.QUEUED, WaitReason.ARRAY_LIMIT) == (job_of(farm, first).state, job_of(farm, first).reason)
     end(farm, one)
-    assert WaitReason.MEMORY is stand(farm, first).reason
+    assert WaitReason.MEMORY is job_of(farm, first).reason
     three = must_claim(farm)
     assert (first + 3, None) == (three.job_id, claim(farm))
     farm.runs.release_claim(two.job_id, two.token, "full")  # a released member still counts, and goes first
@@ -147,10 +147,10 @@ def test_it_has_ended_when_its_last_member_has(farm: JobQueue, codes: list[int],
     claims = [must_claim(farm), must_claim(farm)]
 
     end(farm, claims[0], codes[0])
-    assert JobState.RUNNING is stand(farm, first).state
+    assert JobState.RUNNING is job_of(farm, first).state
     end(farm, claims[1], codes[1])
 
-    assert state is stand(farm, first).state
+    assert state is job_of(farm, first).state
     assert sum(left(farm, first)[2].values()) == 2
 
 
@@ -164,7 +164,7 @@ def test_a_lost_member_runs_again_as_a_job_of_its_own(farm: JobQueue) -> None:
 
     assert (first + 1, 2, Member(first, 0), claimed.spec) == (again.job_id, again.attempt, again.member, again.spec)
     end(farm, again)
-    assert JobState.SUCCEEDED is stand(farm, first).state
+    assert JobState.SUCCEEDED is job_of(farm, first).state
 
 
 def test_a_part_is_cancelled(farm: JobQueue) -> None:
@@ -177,7 +177,7 @@ def test_a_part_is_cancelled(farm: JobQueue) -> None:
     assert done is not None
     assert (JobState.QUEUED, 4) == (done.state, done.moved)
     assert ("2,6-9", "", {"cancelled": 3}) == left(farm, first)
-    assert [JobState.STARTING, JobState.CANCELLING] == [stand(farm, each.job_id).state for each in runs]
+    assert [JobState.STARTING, JobState.CANCELLING] == [job_of(farm, each.job_id).state for each in runs]
     assert first + 3 == must_claim(farm).job_id
 
 
@@ -191,7 +191,7 @@ def test_all_of_it_is_cancelled(farm: JobQueue) -> None:
     farm.runs.finish(
         run.job_id, run.token, state=JobState.CANCELLED, ending=Ending.from_status(-15), duration_s=1, devices=()
     )
-    assert JobState.CANCELLED is stand(farm, first).state is farm.jobs.cancel(first)
+    assert JobState.CANCELLED is job_of(farm, first).state is farm.jobs.cancel(first)
     waiting = submit(farm, "0-9")
     assert JobState.CANCELLED is farm.jobs.cancel(waiting)
 
@@ -220,7 +220,7 @@ def test_all_that_waits_is_held(farm: JobQueue) -> None:
 
     assert JobState.RUNNING is farm.jobs.hold(first)
     end(farm, run)
-    assert (JobState.HELD, WaitReason.HELD) == (stand(farm, first).state, stand(farm, first).reason)
+    assert (JobState.HELD, WaitReason.HELD) == (job_of(farm, first).state, job_of(farm, first).reason)
     assert claim(farm) is None
     assert JobState.QUEUED is farm.jobs.release(first)
     assert first + 2 == must_claim(farm).job_id
@@ -233,7 +233,7 @@ def test_an_array_is_forgotten_after_its_last_member(farm: JobQueue, client: red
     end(farm, claims[0])
     ms, n = farm.outbox.events("0-0")[-1].id.split("-")
     assert 1 == Scripts(client).run("settle", ms, n)
-    assert claims[1].spec == stand(farm, claims[1].job_id).spec
+    assert claims[1].spec == job_of(farm, claims[1].job_id).spec
 
     end(farm, claims[1])
     ms, n = farm.outbox.events("0-0")[-1].id.split("-")
@@ -284,7 +284,7 @@ def test_who_keeps_an_array_aside_lets_it_in_again(farm: JobQueue, client: redis
     farm.jobs.part(first, "cancel", Indexes.parse("3"))
 
     assert claim(farm) is None
-    assert (JobState.QUEUED, WaitReason.DEVICE) == (stand(farm, first).state, stand(farm, first).reason)
+    assert (JobState.QUEUED, WaitReason.DEVICE) == (job_of(farm, first).state, job_of(farm, first).reason)
     assert JobState.CANCELLED is farm.jobs.cancel(first)
 
 
@@ -295,7 +295,7 @@ def test_no_member_is_there_twice(farm: JobQueue, client: redis.Redis) -> None:
     client.hset(f"{{gq}}:j:{first}", stored.LEFT, "0-2")
 
     assert [first + 2, first + 3] == [must_claim(farm).job_id for _ in range(2)]
-    assert one.spec == stand(farm, one.job_id).spec
+    assert one.spec == job_of(farm, one.job_id).spec
 
 
 def test_a_million_members_cost_a_claim_no_more(farm: JobQueue, client: redis.Redis) -> None:

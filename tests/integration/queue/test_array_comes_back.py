@@ -57,7 +57,7 @@ def end(queue: JobQueue, claimed: Claim) -> None:
     )
 
 
-def stand(queue: JobQueue, job_id: int) -> Job:
+def job_of(queue: JobQueue, job_id: int) -> Job:
     """Return a job that must exist."""
     job = queue.jobs.get(job_id)
     assert job is not None
@@ -66,7 +66,7 @@ def stand(queue: JobQueue, job_id: int) -> Job:
 
 def tally(queue: JobQueue, array_id: int) -> Tally:
     """Return the progress of an array."""
-    found = stand(queue, array_id).tally
+    found = job_of(queue, array_id).tally
     assert found is not None
     return found
 
@@ -113,13 +113,13 @@ def test_what_is_left_of_a_torn_array_takes_a_long_text(
     for index in cancelled:
         queue.jobs.part(array, "cancel", Indexes.parse(str(index)))
     record()
-    before = stand(queue, array)
+    before = job_of(queue, array)
     assert before.tally is not None
     assert len(str(before.tally.held)) > 4096
 
     lose_data(queue, database)
 
-    assert before == stand(queue, array)
+    assert before == job_of(queue, array)
     queue.jobs.release(array)
     assert set(range(41, 3000)).difference(cancelled) == set(tally(queue, array).left)
     assert [Member(array, 41), Member(array, 42)] == [must_claim(queue).member for _ in range(2)]
@@ -182,13 +182,13 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
     lose_data(queue, database)
 
     assert f"array {array} cannot be put back, it is held: " in caplog.text
-    assert JobState.RUNNING is stand(queue, array).state
+    assert JobState.RUNNING is job_of(queue, array).state
     assert claim(queue) is None
     end(queue, running)
     assert not whats_wrong(queue)
     for act in ("release", "hold"):
         queue.jobs.change(act, array)
-        after = stand(queue, array)
+        after = job_of(queue, array)
         assert (JobState.HELD, WaitReason.HELD) == (after.state, after.reason)
         assert "how far it had come cannot be read" in (after.because or "")
         assert ("", "") == (str(tally(queue, array).left), str(tally(queue, array).held))
@@ -203,7 +203,7 @@ def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
 
     queue.jobs.cancel(array)
 
-    assert JobState.CANCELLED is stand(queue, array).state
+    assert JobState.CANCELLED is job_of(queue, array).state
     assert Grade.OK is doctor_of(queue)["arrays"].grade
     assert [] == whats_wrong(queue)
     record()
@@ -227,7 +227,7 @@ def test_nor_does_what_such_an_array_waited_for_start_it(
     for _ in range(2):
         lose_data(queue, database)
         record()
-        assert (JobState.HELD, WaitReason.HELD) == (stand(queue, array).state, stand(queue, array).reason)
+        assert (JobState.HELD, WaitReason.HELD) == (job_of(queue, array).state, job_of(queue, array).reason)
 
     if well:
         queue.jobs.release(parent)
@@ -237,7 +237,7 @@ def test_nor_does_what_such_an_array_waited_for_start_it(
     queue.maintenance.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
 
     assert claim(queue) is None
-    assert (JobState.HELD if well else JobState.CANCELLED) is stand(queue, array).state
+    assert (JobState.HELD if well else JobState.CANCELLED) is job_of(queue, array).state
     queue.jobs.cancel(array)
     assert [] == whats_wrong(queue)
     assert 10 == tally(queue, array).ended["cancelled"]

@@ -107,13 +107,13 @@ def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> 
     """
     theirs, own = as_bob.requests.submit(make_spec()).id, as_bob.requests.submit(make_spec(account=BOB)).id
 
-    said = speak(["cancel", str(theirs), str(own)])
+    output = speak(["cancel", str(theirs), str(own)])
     chosen = speak(["hold", "--user", "ada", "--yes"])
 
-    assert (5, f"job {own}: cancelled\n".encode(), 1) == (said.code, said.stdout, said.stderr.count("\n"))
+    assert (5, f"job {own}: cancelled\n".encode(), 1) == (output.code, output.stdout, output.stderr.count("\n"))
     assert (
         f"job {theirs} is ada's: only ada may change it, or an administrator of this site (setting admins)"
-        in said.stderr
+        in output.stderr
     )
     assert 5 == speak(["edit", str(theirs), "--mem", "2G"]).code
     assert (5, b"") == (chosen.code, chosen.stdout)

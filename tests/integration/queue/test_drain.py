@@ -38,10 +38,10 @@ def test_a_drain_says_why_by_whom_and_since_when(queue: JobQueue) -> None:
     drain(queue, DrainOrigin.PERSON, "fan")
     drain(queue, DrainOrigin.PERSON, 'fan "2" — défaut')
 
-    (said,) = queue.devices.all()[0].drains
-    assert (DrainOrigin.PERSON, 'fan "2" — défaut', "ada") == (said.origin, said.why, said.by)
-    assert said.at is not None
-    assert before_ms <= round(said.at.timestamp() * 1000) <= queue.now_ms()
+    (output,) = queue.devices.all()[0].drains
+    assert (DrainOrigin.PERSON, 'fan "2" — défaut', "ada") == (output.origin, output.why, output.by)
+    assert output.at is not None
+    assert before_ms <= round(output.at.timestamp() * 1000) <= queue.now_ms()
 
 
 def test_up_takes_back_only_what_down_said(queue: JobQueue) -> None:
@@ -119,8 +119,8 @@ def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store_ur
     client = connect(store_url)
     client.hset(keys.DRAINED, "GPU-0", text)
 
-    (said,) = queue.devices.all()[0].drains
-    assert (DrainOrigin.DOWN, text, None, None) == (said.origin, said.why, said.by, said.at)
+    (output,) = queue.devices.all()[0].drains
+    assert (DrainOrigin.DOWN, text, None, None) == (output.origin, output.why, output.by, output.at)
     drain(queue, DrainOrigin.PERSON)
     assert ["person", "down"] == origins(queue)
     queue.devices.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
@@ -186,13 +186,13 @@ def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
 
     third = die(queue, lost=True)
 
-    (said,) = queue.devices.all()[0].drains
-    assert (DrainOrigin.DEATHS, "gpuqueue") == (said.origin, said.by)
-    assert said.at is not None
+    (output,) = queue.devices.all()[0].drains
+    assert (DrainOrigin.DEATHS, "gpuqueue") == (output.origin, output.by)
+    assert output.at is not None
     assert (
         f"job {first.job_id} (killed by SIGSEGV), job {second.job_id} (CUDA error: unknown error), "
         f"job {third.job_id} (killed by SIGSEGV); look at their logs and at nvidia-smi, then: gpuqueue resume GPU-0"
-    ) in said.why
+    ) in output.why
     assert claim(queue) is None
 
 
@@ -263,7 +263,7 @@ def test_a_run_on_several_devices_speaks_of_each(queue: JobQueue) -> None:
         queue.requests.submit(make_spec())
         report(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
 
-    assert [["deaths"], []] == [[str(said.origin) for said in each.drains] for each in queue.devices.all()]
+    assert [["deaths"], []] == [[str(output.origin) for output in each.drains] for each in queue.devices.all()]
 
 
 def test_resumed_the_device_starts_with_a_clean_slate(queue: JobQueue) -> None:
@@ -308,9 +308,9 @@ def test_the_worker_hears_of_it_with_its_next_heartbeat(queue: JobQueue) -> None
     for _ in range(3):
         die(queue)
 
-    (said,) = queue.devices.heartbeat(make_offer(), [], lease_s=300).drains
+    (output,) = queue.devices.heartbeat(make_offer(), [], lease_s=300).drains
 
-    assert "died one after the other" in said.why
+    assert "died one after the other" in output.why
 
 
 def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store_url: str) -> None:

@@ -100,9 +100,9 @@ def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
     submit(queue)
     claimed = must_claim(queue)
     store = connect(queue.url)
-    for said in ("is starting", "has succeeded"):
+    for output in ("is starting", "has succeeded"):
         before = digest(store)
-        with pytest.raises(Refused, match=f"job 1 {said}: only a job that waits can be edited"):
+        with pytest.raises(Refused, match=f"job 1 {output}: only a job that waits can be edited"):
             queue.requests.edit(1, to(name="x"))
         assert before == digest(store)
         ending = Ending.from_status(0)

@@ -199,13 +199,13 @@ def directory(tmp_path: Path) -> RunDir:
     """Return the directory of a run that a worker claimed and its shim ended."""
     path = tmp_path / "1" / TOKEN
     (path / "inside").mkdir(parents=True)
-    for name, kept in (
+    for name, golden in (
         ("claim", "claim-v1.json"),
         ("exit", "exit-v1.json"),
         ("pid", "pid-v1.txt"),
         ("inside/4711.json", "inside-v1.json"),
     ):
-        shutil.copy(GOLDEN / kept, path / name)
+        shutil.copy(GOLDEN / golden, path / name)
     return RunDir(path)
 
 

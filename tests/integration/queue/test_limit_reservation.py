@@ -43,7 +43,7 @@ class Site:
         self.lasts_s: dict[int, float] = {}
         self.runs: dict[int, tuple[Claim, int]] = {}
         self.started_s: dict[int, float] = {}
-        self.kept: list[set[int]] = []
+        self.reserved: list[set[int]] = []
 
     def serve(self, *gib: int, limits: str) -> None:
         """Announce devices of these sizes, named dev-0 and so on, and set limits."""
@@ -91,7 +91,7 @@ class Site:
             for offer in self.offers:
                 self.queue.devices.heartbeat(offer, (), lease_s=WEEK_S)
             self.queue.maintenance.reserve(after_s=self.after_s, most=1)
-            self.kept.append({int(text.partition(":")[0]) for text in self.store.hvals(keys.KEPT_ROOM)})
+            self.reserved.append({int(text.partition(":")[0]) for text in self.store.hvals(keys.RESERVED_ROOM)})
             self._claim_all()
 
     def stream(self, seconds: int, *ask: object, **more: object) -> None:
@@ -109,7 +109,7 @@ class Site:
 
     def changes_for(self, job_id: int) -> int:
         """Return how often a reservation under a limit began or ended for a job."""
-        had = [job_id in kept for kept in self.kept]
+        had = [job_id in reserved for reserved in self.reserved]
         return sum(before != after for before, after in zip([False, *had], had, strict=False))
 
     def _finish(self, run: Claim) -> None:
@@ -153,7 +153,7 @@ def test_room_is_not_kept_for_a_job_whose_device_is_drained(site: Site) -> None:
 
     assert first in site.started_s
     assert site.wait_s(solo) == 16
-    assert [] == [kept for kept in site.kept if gang in kept]
+    assert [] == [reserved for reserved in site.reserved if gang in reserved]
 
 
 def test_room_is_kept_again_once_the_device_is_resumed(site: Site) -> None:
@@ -165,11 +165,11 @@ def test_room_is_kept_again_once_the_device_is_resumed(site: Site) -> None:
     site.stream(60, ADA, 4, 30, 0, time_s=60)
     gang = site.submit(ADA, 6, 3, 0, 1, time_s=20)
     site.stream(14, ADA, 4, 30, 0, time_s=60)
-    assert {gang} == site.kept[-1]
+    assert {gang} == site.reserved[-1]
 
     site.queue.devices.drain(["dev-1"], origin=DrainOrigin.PERSON, why="", by="eve")
     site.stream(TICK_S, ADA, 4, 30, 0, time_s=60)
-    assert set() == site.kept[-1]
+    assert set() == site.reserved[-1]
     site.stream(60, ADA, 4, 30, 0, time_s=60)
     assert site.changes_for(gang) == 2
 
@@ -215,7 +215,7 @@ def test_room_is_not_kept_for_a_job_that_lacks_the_device_of_somebody_else(site:
 
     assert small in site.started_s
     assert endless in site.started_s
-    assert [] == [kept for kept in site.kept if gang in kept]
+    assert [] == [reserved for reserved in site.reserved if gang in reserved]
 
 
 @pytest.mark.full
@@ -229,7 +229,7 @@ def test_room_is_let_go_where_somebody_else_has_taken_the_device(site: Site) -> 
     site.submit(ADA, 7, 100, 0, time_s=300)
     large = site.submit(ADA, 8, 5, 1, time_s=20)
     site.go_on(20)
-    assert {large} == site.kept[-1]
+    assert {large} == site.reserved[-1]
 
     other = site.submit(EVE, 7, 2000, 1, time_s=WEEK_S)
     site.go_on(TICK_S)
@@ -276,7 +276,7 @@ def test_who_waits_for_a_run_without_a_limit_keeps_no_room_behind_it_twice(site:
     gang = site.submit(ADA, 7, 3, 0, 1, time_s=20)
     site.submit(BOB, 10, 20, 2)
     site.go_on(14)
-    assert {gang} == site.kept[-1]
+    assert {gang} == site.reserved[-1]
 
     small = [site.submit(BOB, 7, 200, 2) for _ in range(12)]
     site.go_on(2000)
@@ -320,7 +320,7 @@ def test_no_room_is_kept_for_a_whole_card_that_the_limit_never_allows(site: Site
 
     site.go_on(30)
 
-    assert [] == [kept for kept in site.kept if alone in kept]
+    assert [] == [reserved for reserved in site.reserved if alone in reserved]
     assert site.wait_s(small) == 20
 
 
@@ -339,7 +339,7 @@ def test_many_jobs_that_wait_for_a_device_hide_no_large_one(site: Site) -> None:
 
     site.go_on(30)
 
-    assert {gang} == site.kept[-1]
+    assert {gang} == site.reserved[-1]
 
 
 def test_many_large_jobs_hide_no_small_one_that_the_room_is_kept_from(site: Site) -> None:
@@ -377,5 +377,5 @@ def test_a_run_that_holds_none_of_what_lacks_is_not_waited_for(site: Site) -> No
 
     site.go_on(14)
 
-    (text,) = site.store.hvals(keys.KEPT_ROOM)
+    (text,) = site.store.hvals(keys.RESERVED_ROOM)
     assert (str(gang), str(on_gpu)) == (text.split(":")[0], text.split(":")[6])

@@ -192,7 +192,7 @@ def test_why_names_no_limit_whose_room_is_needed_later_only(queue: JobQueue) -> 
         queue.requests.submit(make_spec(mem_bytes=2 * GIB, time_limit_s=each)).id for each in (None, 300.0)
     )
 
-    reported = [[(each.measure, each.kept_for) for each in queue.jobs.why(job).limits] for job in (endless, short)]  # type: ignore[union-attr]
+    reported = [[(each.measure, each.reserved_for) for each in queue.jobs.why(job).limits] for job in (endless, short)]  # type: ignore[union-attr]
 
     own = (Measure.RUNNING_JOBS, None)
     assert [[own, (Measure.RUNNING_MEM, large)], [own]] == reported
@@ -211,7 +211,7 @@ def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
     must_claim(queue)
     assert [first[1]] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
     small = queue.requests.submit(make_spec(account=BOB, mem_bytes=12 * GIB)).id
-    assert claim(queue) is None, "the device is kept"
+    assert claim(queue) is None, "the device is reserved"
 
     limit(queue, "ada: running_jobs=1")
 
@@ -254,16 +254,16 @@ def test_a_large_job_of_a_group_at_its_limit_gets_its_turn(queue: JobQueue) -> N
 
     assert large == must_claim(queue).job_id
     finish(queue, runs[3])
-    assert not queue_has_room_kept(queue)
+    assert not has_reserved_room(queue)
     assert must_claim(queue).job_id in later, "and then the others go on"
 
 
-def queue_has_room_kept(queue: JobQueue) -> bool:
+def has_reserved_room(queue: JobQueue) -> bool:
     """Return whether the store has a reservation under a limit."""
     client = connect(queue.url)
-    is_kept = bool(client.exists(keys.KEPT_ROOM))
+    is_reserved = bool(client.exists(keys.RESERVED_ROOM))
     client.close()
-    return is_kept
+    return is_reserved
 
 
 def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue) -> None:
@@ -277,10 +277,10 @@ def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue)
 
     assert found is not None
     assert found.limit is not None
-    assert (large, 6 * GIB, 2 * GIB) == (found.limit.kept_for, found.limit.used, found.limit.asked)
+    assert (large, 6 * GIB, 2 * GIB) == (found.limit.reserved_for, found.limit.used, found.limit.asked)
     assert its is not None
     assert its.limit is not None
-    assert (None, 6 * GIB) == (its.limit.kept_for, its.limit.asked)
+    assert (None, 6 * GIB) == (its.limit.reserved_for, its.limit.asked)
     assert {WaitReason.LIMIT} == {queue.jobs.get(each).reason for each in (small, large)}  # type: ignore[union-attr]
 
 
@@ -299,8 +299,8 @@ def test_room_that_is_kept_for_a_job_keeps_out_none_that_is_like_it(queue: JobQu
         each: (queue.jobs.get(each).reason, bool(queue.jobs.why(each).limits)) for each in (large, like_it, other)
     }  # type: ignore[union-attr]
 
-    free, kept = (WaitReason.MEMORY, False), (WaitReason.LIMIT, True)
-    assert {large: free, like_it: free, other: kept} == reported
+    free, reserved = (WaitReason.MEMORY, False), (WaitReason.LIMIT, True)
+    assert {large: free, like_it: free, other: reserved} == reported
     assert large == must_claim(queue).job_id
 
 
@@ -346,7 +346,7 @@ def test_nothing_is_kept_under_a_limit_for_who_does_not_wait_any_more(queue: Job
     for give_up in ("cancel", "keep nothing", "limits"):
         runs, large = full_lab(queue)
         keep(queue)
-        assert queue_has_room_kept(queue)
+        assert has_reserved_room(queue)
         if give_up == "cancel":
             queue.jobs.cancel(large)
             keep(queue)
@@ -354,7 +354,7 @@ def test_nothing_is_kept_under_a_limit_for_who_does_not_wait_any_more(queue: Job
             limit(queue, "@lab: running_mem=9G")
         else:
             queue.maintenance.reserve(after_s=0, most=0)
-        assert not queue_has_room_kept(queue), give_up
+        assert not has_reserved_room(queue), give_up
         queue.jobs.cancel(large)
         for run in runs:
             finish(queue, run)
@@ -372,15 +372,15 @@ def test_room_under_a_limit_is_not_kept_for_days_behind_a_run_that_stays(queue: 
     keep(queue)
     assert claim(queue) is None
 
-    kept = store.hget(keys.KEPT_ROOM, "@lab")
-    parts = str(kept).split(":")
+    reserved = store.hget(keys.RESERVED_ROOM, "@lab")
+    parts = str(reserved).split(":")
     parts[5] = str(int(parts[5]) - 61_000)
-    store.hset(keys.KEPT_ROOM, "@lab", ":".join(parts))
+    store.hset(keys.RESERVED_ROOM, "@lab", ":".join(parts))
     keep(queue)
 
     assert small == must_claim(queue).job_id
     keep(queue)
-    assert not queue_has_room_kept(queue), "nor before one of those that were waited for has ended"
+    assert not has_reserved_room(queue), "nor before one of those that were waited for has ended"
     for run in runs[1:]:
         finish(queue, run)
     other = queue.requests.submit(make_spec(mem_bytes=3 * GIB, account=BOB)).id
@@ -400,13 +400,13 @@ def test_room_under_a_limit_is_not_kept_behind_a_run_that_is_no_more(queue: JobQ
 
     keep(queue)
 
-    parts = str(store.hget(keys.KEPT_ROOM, "@lab")).split(":")
+    parts = str(store.hget(keys.RESERVED_ROOM, "@lab")).split(":")
     assert [f"{large}", ",".join(str(run.job_id) for run in runs[:3])] == [parts[0], parts[6]]
     finish(queue, runs[0])
     keep(queue)
-    parts = str(store.hget(keys.KEPT_ROOM, "@lab")).split(":")
+    parts = str(store.hget(keys.RESERVED_ROOM, "@lab")).split(":")
     parts[5] = str(int(parts[5]) - 61_000)
-    store.hset(keys.KEPT_ROOM, "@lab", ":".join(parts))
+    store.hset(keys.RESERVED_ROOM, "@lab", ":".join(parts))
     keep(queue)
     assert small == must_claim(queue).job_id
 
@@ -518,7 +518,7 @@ def test_nothing_is_kept_for_a_job_that_another_limit_never_lets_run(queue: JobQ
     keep(queue)
     found = queue.jobs.why(in_vain)
 
-    assert [str(small)] == [text.partition(":")[0] for text in store.hvals(keys.KEPT_ROOM)]
+    assert [str(small)] == [text.partition(":")[0] for text in store.hvals(keys.RESERVED_ROOM)]
     assert found is not None
     assert found.limit is not None
     assert (Measure.RUNNING_MEM, 16 * GIB) == (found.limit.measure, found.limit.asked)
@@ -861,17 +861,17 @@ def test_a_card_that_is_too_large_for_its_pool_is_passed_over(queue: JobQueue, s
     assert {"GPU-large": Obstacle.TOO_LARGE, "GPU-small": Obstacle.FITS} == obstacles
     assert first == must_claim(queue, "GPU-small").job_id
     assert WaitReason.MEMORY is queue.jobs.get(second).reason  # type: ignore[union-attr]
-    assert {second: {"GPU-small"}} == kept(queue)
+    assert {second: {"GPU-small"}} == reserved(queue)
     plain = queue.requests.submit(make_spec(account=BOB, pool="big")).id
     assert plain == must_claim(queue, "GPU-large").job_id
 
     queue.devices.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
     assert WaitReason.DRAINED is queue.jobs.get(second).reason  # type: ignore[union-attr]
-    assert {} == kept(queue)
+    assert {} == reserved(queue)
     queue.devices.withdraw("nodeA", "GPU-small")
     assert WaitReason.LIMIT is queue.jobs.get(second).reason  # type: ignore[union-attr]
     limit(queue, "", "big: max_mem=24G")
-    assert {second: {"GPU-large"}} == kept(queue)
+    assert {second: {"GPU-large"}} == reserved(queue)
     assert [] == faults(dump(store))
 
 
@@ -904,7 +904,7 @@ def test_nobody_makes_place_on_a_card_that_is_too_large_for_the_pool(queue: JobQ
     )
 
 
-def kept(queue: JobQueue) -> dict[int, set[str]]:
+def reserved(queue: JobQueue) -> dict[int, set[str]]:
     """Run the reservation tick and return the reserved devices of each job."""
     return {each.job_id: set(each.devices) for each in queue.maintenance.reserve(after_s=0, most=1)}
 
@@ -929,13 +929,13 @@ def test_no_card_is_kept_that_gives_more_than_a_limit_allows(queue: JobQueue) ->
     _, on_small = occupied(queue, "GPU-large", "GPU-small")
     alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
 
-    assert {alone: {"GPU-small"}} == kept(queue), "the large one has more room"
+    assert {alone: {"GPU-small"}} == reserved(queue), "the large one has more room"
     found = queue.jobs.why(alone)
     assert found is not None
     assert found.start is not None
     assert ("GPU-small",) == found.start.devices
     assert len(occupied(queue, "GPU-large")) == 1
-    assert {alone: {"GPU-small"}} == kept(queue)
+    assert {alone: {"GPU-small"}} == reserved(queue)
     finish(queue, on_small)
     assert alone == must_claim(queue, "GPU-small").job_id
 
@@ -950,14 +950,14 @@ def test_no_card_is_kept_where_each_gives_more_than_a_limit_allows(queue: JobQue
     queue.devices.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
     occupied(queue, "GPU-large")
     alone = queue.requests.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
-    assert {} == kept(queue)
+    assert {} == reserved(queue)
 
     theirs = queue.requests.submit(make_spec(account=BOB, mem_bytes=MIB, placement=ALONE)).id
-    assert {theirs: {"GPU-large"}} == kept(queue)
+    assert {theirs: {"GPU-large"}} == reserved(queue)
     limit(queue, "*: running_mem=20G")
-    assert {} == kept(queue)
+    assert {} == reserved(queue)
     limit(queue, "")
-    assert {alone: {"GPU-large"}} == kept(queue)
+    assert {alone: {"GPU-large"}} == reserved(queue)
 
 
 def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQueue, store: redis.Redis) -> None:
@@ -974,15 +974,15 @@ def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQue
     runs = occupied(queue, *near)
     gang = queue.requests.submit(make_spec(mem_bytes=MIB, gpus=2, placement=ALONE)).id
 
-    standing = kept(queue)[gang]
-    assert "GPU-small" in standing
-    (large,) = standing - {"GPU-small"}
+    devices = reserved(queue)[gang]
+    assert "GPU-small" in devices
+    (large,) = devices - {"GPU-small"}
     for run in runs:
         finish(queue, run)
-        assert standing == kept(queue)[gang]
+        assert devices == reserved(queue)[gang]
     claimed = must_claim(queue, large)
 
-    assert (gang, standing) == (claimed.job_id, set(claimed.devices))
+    assert (gang, devices) == (claimed.job_id, set(claimed.devices))
     assert Use(running_jobs=1, running_gpus=2, running_mem=24 * GIB) == queue.rules.uses()["ada"]
     assert [] == faults(dump(store))
 
@@ -1003,9 +1003,9 @@ def test_a_cpu_is_kept_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
     assert first is not None
     either = queue.requests.submit(make_spec(device=DeviceFilter.ANY, mem_bytes=20 * GIB)).id
 
-    assert {either: {"cpu-0"}} == kept(queue)
+    assert {either: {"cpu-0"}} == reserved(queue)
     queue.requests.submit(make_spec(account=BOB, device=DeviceFilter.CPU, mem_bytes=10 * GIB))
-    assert claim_cpu() is None, "it is kept"
+    assert claim_cpu() is None, "it is reserved"
     finish(queue, first)
     taken = claim_cpu()
     assert taken is not None
@@ -1028,7 +1028,7 @@ def test_nobody_makes_place_on_a_card_that_a_limit_keeps_the_job_from(queue: Job
     assert {on_small.job_id: alone} == queue.maintenance.preempt(
         {Priority.HIGH: (Priority.LOW,)}, after_s=0.0, grace_s=60.0
     )
-    assert {alone: {"GPU-small"}} == kept(queue)
+    assert {alone: {"GPU-small"}} == reserved(queue)
 
 
 def test_an_empty_card_beyond_its_limit_keeps_no_job_from_a_place(queue: JobQueue) -> None:
@@ -1112,14 +1112,14 @@ def test_a_worker_tells_its_sites_limits(queue: JobQueue, store: redis.Redis) ->
         }
     )
     reaper = Reaper(settings, queue, SystemClock())
-    reaper.keep_to_policy()
+    reaper.send_policy()
     assert settings.site_limits() == queue.rules.limits()
     assert not queue.rules.set_limits(settings.site_limits())
 
     store.flushall()
     queue.recovery.open(0)
     assert Limits() == queue.rules.limits()
-    reaper.keep_to_policy()
+    reaper.send_policy()
 
     assert settings.site_limits() == queue.rules.limits()
 
@@ -1134,5 +1134,5 @@ def test_a_store_without_limits_pays_for_one_look(queue: JobQueue, store: redis.
 
     asked = store.info("commandstats")
     assert 1 == asked["cmdstat_hgetall"]["calls"], "of the leases on the device"
-    looks = ("the epoch and what few sites have", "the priorities", "two indexes", "of the queue")
-    assert len(looks) == asked["cmdstat_exists"]["calls"]
+    asked_for = ("the epoch and what few sites have", "the priorities", "two indexes", "of the queue")
+    assert len(asked_for) == asked["cmdstat_exists"]["calls"]

@@ -142,7 +142,7 @@ def test_only_what_waits_is_moved(served: JobQueue) -> None:
 
 
 @pytest.mark.full
-@odd.gate
+@odd.few_examples
 @given(
     moves=st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=20),
     shapes=st.lists(st.integers(1, 3), min_size=8, max_size=8),

@@ -107,12 +107,12 @@ def test_every_command_says_so_in_a_line(answer: bytes, monkeypatch: pytest.Monk
         for words in COMMANDS:
             if (answer, words[0]) in {(ANSWERS[name], command) for name, command in MAY_BE}:
                 continue
-            said = speak(words)
+            output = speak(words)
 
-            reported = (answer, words, said)
-            assert said.code in {1, 3, 4}, reported
-            assert said.stderr.startswith("gpuqueue: "), reported
-            assert 1 == said.stderr.count("\n"), reported
+            reported = (answer, words, output)
+            assert output.code in {1, 3, 4}, reported
+            assert output.stderr.startswith("gpuqueue: "), reported
+            assert 1 == output.stderr.count("\n"), reported
 
 
 def test_what_cannot_be_taken_apart_is_told_with_its_place() -> None:

@@ -169,18 +169,18 @@ def test_what_may_not_go_before_the_job_that_a_device_is_kept_for_is_looked_at_o
     Jobs without a time limit gather there. Once the reservation is gone, they come first again.
     """
     serve(queue)
-    kept = queue.requests.submit(make_spec(mem_bytes=24 * GIB)).id
+    reserved = queue.requests.submit(make_spec(mem_bytes=24 * GIB)).id
     jobs = [queue.requests.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(8)]
     jobs += [queue.requests.submit(make_spec(mem_bytes=GIB + step * MIB, time_limit_s=60)).id for step in range(16)]
     client = connect(store_url)
     start_ms = queue.now_ms() + 3600_000
-    client.hset(keys.KEPT, "GPU-0", f"{kept}:{24 * GIB}:{start_ms}:")
+    client.hset(keys.RESERVED, "GPU-0", f"{reserved}:{24 * GIB}:{start_ms}:")
 
     assert jobs[8] == must_claim(queue, external_bytes=2 * GIB).job_id
     assert jobs[9] == must_claim(queue, external_bytes=GIB).job_id
-    assert {"GPU-0": f"{22 * GIB}:0:{kept}.{start_ms}:{jobs[8]}"} == note(store_url)
+    assert {"GPU-0": f"{22 * GIB}:0:{reserved}.{start_ms}:{jobs[8]}"} == note(store_url)
 
-    client.hdel(keys.KEPT, "GPU-0")
+    client.hdel(keys.RESERVED, "GPU-0")
     client.close()
     assert jobs[0] == must_claim(queue, external_bytes=GIB).job_id
 

@@ -178,10 +178,10 @@ def test_a_card_in_a_stream_of_small_jobs_is_emptied_for_one(queue: JobQueue) ->
     first = must_claim(queue)
     assert small[0] == first.job_id
 
-    (kept,) = queue.maintenance.reserve(after_s=0, most=1)
-    assert (alone, ("GPU-0",)) == (kept.job_id, kept.devices)
+    (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
+    assert (alone, ("GPU-0",)) == (reserved.job_id, reserved.devices)
     assert claim(queue) is None
-    assert {"GPU-0": Obstacle.KEPT} == obstacles(queue, small[1])
+    assert {"GPU-0": Obstacle.RESERVED} == obstacles(queue, small[1])
     for run in (before, first):
         end(queue, run)
     assert alone == must_claim(queue).job_id

@@ -327,13 +327,13 @@ def test_a_worker_tells_its_sites_policy(queue: JobQueue, store: redis.Redis) ->
         }
     )
     reaper = Reaper(settings, queue, SystemClock())
-    reaper.keep_to_policy()
+    reaper.send_policy()
     assert {"ann": "2000", "bob": "2000"} == store.hgetall(keys.PREFIX + "shares")
     assert ["86400.000", "ann"] == store.hmget(keys.META, "half_life", "urgent")
 
     store.flushall()
-    reaper.keep_to_policy()
+    reaper.send_policy()
     assert {} == store.hgetall(keys.PREFIX + "shares"), "it is not open yet"
     queue.recovery.open(0)
-    reaper.keep_to_policy()
+    reaper.send_policy()
     assert {"ann": "2000", "bob": "2000"} == store.hgetall(keys.PREFIX + "shares")

@@ -84,7 +84,7 @@ def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, sto
 
     assert {run.job_id: job_id} == preempt(queue)
 
-    place = heartbeat(queue, run).places[run.token]
+    place = heartbeat(queue, run).preemptions[run.token]
     assert job_id == place.by
     assert 55 < place.left_s <= 60
     assert {} == preempt(queue), "it is under way"
@@ -200,7 +200,7 @@ def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redi
         )
         run = must_claim(queue)
         queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
-        assert heartbeat(queue, run).places == {}, "what was said of its last run holds no more"
+        assert heartbeat(queue, run).preemptions == {}, "what was said of its last run holds no more"
         store.hset(keys.job(run.job_id), stored.STARTED_MS, 1)
     urgent(queue, mem_bytes=20 * GIB)
 
@@ -218,7 +218,7 @@ def test_a_cancel_wins(queue: JobQueue, store: redis.Redis) -> None:
 
     verdicts = heartbeat(queue, run)
     assert run.token in verdicts.cancelled
-    assert {} == verdicts.places
+    assert {} == verdicts.preemptions
     assert JobState.CANCELLED is leave(queue, run)
     assert job_id == must_claim(queue).job_id
 
@@ -280,11 +280,11 @@ def test_nothing_makes_place_unless_the_site_says_so(queue: JobQueue, store: red
     urgent(queue, mem_bytes=20 * GIB)
     environ = {"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s"}
 
-    Reaper(Settings.load(environ), queue, SystemClock()).look_ahead()
-    assert {} == heartbeat(queue, run).places
+    Reaper(Settings.load(environ), queue, SystemClock()).serve_long_waits()
+    assert {} == heartbeat(queue, run).preemptions
 
-    Reaper(Settings.load({**environ, "GPUQUEUE_PREEMPT": "urgent: low"}), queue, SystemClock()).look_ahead()
-    assert {run.token} == set(heartbeat(queue, run).places)
+    Reaper(Settings.load({**environ, "GPUQUEUE_PREEMPT": "urgent: low"}), queue, SystemClock()).serve_long_waits()
+    assert {run.token} == set(heartbeat(queue, run).preemptions)
 
 
 def test_a_card_that_a_job_does_not_want_is_no_place_for_it(queue: JobQueue, store: redis.Redis) -> None:
@@ -359,7 +359,7 @@ def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQ
     assert ("x", alone.token.partition(".")[2]) == (by_right, nonce), "the rest of the lease is as it was"
 
 
-def kept(queue: JobQueue) -> dict[int, set[str]]:
+def reserved(queue: JobQueue) -> dict[int, set[str]]:
     """Run the reservation tick and return the reserved devices of each job."""
     return {each.job_id: set(each.devices) for each in queue.maintenance.reserve(after_s=0, most=4)}
 
@@ -373,17 +373,17 @@ def test_what_is_kept_for_a_lower_priority_is_no_shelter(queue: JobQueue, store:
     serve(queue)
     low = running(queue, store, mem_bytes=20 * GIB)
     normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
-    assert {normal: {"GPU-0"}} == kept(queue)
+    assert {normal: {"GPU-0"}} == reserved(queue)
     job_id = urgent(queue, mem_bytes=20 * GIB)
 
     assert {low.job_id: job_id} == preempt(queue)
 
-    assert {job_id: {"GPU-0"}} == kept(queue), "the next tick gives it back to nobody"
+    assert {job_id: {"GPU-0"}} == reserved(queue), "the next tick gives it back to nobody"
     leave(queue, low)
     assert {} == preempt(queue)
-    assert {job_id: {"GPU-0"}} == kept(queue)
+    assert {job_id: {"GPU-0"}} == reserved(queue)
     assert job_id == must_claim(queue).job_id
-    assert {normal: {"GPU-0"}} == kept(queue), "it is planned anew, behind that run"
+    assert {normal: {"GPU-0"}} == reserved(queue), "it is planned anew, behind that run"
 
 
 @pytest.mark.parametrize("priority", [Priority.HIGH, Priority.URGENT])
@@ -394,12 +394,12 @@ def test_what_is_kept_for_a_priority_that_it_may_not_take_from_stays(
     serve(queue)
     running(queue, store, mem_bytes=20 * GIB)
     other = queue.requests.submit(make_spec(priority=priority, mem_bytes=20 * GIB)).id
-    assert {other: {"GPU-0"}} == kept(queue)
+    assert {other: {"GPU-0"}} == reserved(queue)
     urgent(queue, mem_bytes=10 * GIB)
 
     assert other in preempt(queue).values()
 
-    assert {other: {"GPU-0"}} == kept(queue)
+    assert {other: {"GPU-0"}} == reserved(queue)
 
 
 def test_place_that_others_make_already_may_be_taken_from_a_lower_priority(queue: JobQueue, store: redis.Redis) -> None:
@@ -416,7 +416,7 @@ def test_place_that_others_make_already_may_be_taken_from_a_lower_priority(queue
 
     assert {} == queue.maintenance.preempt(may, after_s=600, grace_s=60)
 
-    assert {first: {"GPU-0"}} == kept(queue)
+    assert {first: {"GPU-0"}} == reserved(queue)
     assert {} == queue.maintenance.preempt(may, after_s=600, grace_s=60)
     leave(queue, low)
     assert first == must_claim(queue).job_id
@@ -432,7 +432,7 @@ def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.R
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
     running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, priority=Priority.URGENT)
     gang = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
-    assert {gang: {"GPU-0", "GPU-1"}} == kept(queue)
+    assert {gang: {"GPU-0", "GPU-1"}} == reserved(queue)
     job_id = urgent(queue, mem_bytes=20 * GIB)
 
     assert {low.job_id: job_id} == preempt(queue)
@@ -449,7 +449,7 @@ def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQ
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
     gang = queue.requests.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
-    assert {gang: {"GPU-0", "GPU-1"}} == kept(queue)
+    assert {gang: {"GPU-0", "GPU-1"}} == reserved(queue)
     job_id = urgent(queue, mem_bytes=20 * GIB)
     assert claim(queue, "GPU-1") is None
 
@@ -464,12 +464,12 @@ def test_nothing_is_taken_from_whom_the_job_may_start_beside(queue: JobQueue, st
     serve(queue)
     running(queue, store, mem_bytes=16 * GIB)
     normal = queue.requests.submit(make_spec(mem_bytes=18 * GIB)).id
-    assert {normal: {"GPU-0"}} == kept(queue)
+    assert {normal: {"GPU-0"}} == reserved(queue)
     beside = urgent(queue, mem_bytes=6 * GIB)
 
     assert {} == preempt(queue)
 
-    assert {normal: {"GPU-0"}} == kept(queue)
+    assert {normal: {"GPU-0"}} == reserved(queue)
     assert beside == must_claim(queue).job_id
 
 
@@ -480,13 +480,13 @@ def test_of_two_cards_the_one_that_is_kept_for_nobody(queue: JobQueue, store: re
     for run in runs.values():
         store.hset(keys.job(run.job_id), stored.STARTED_MS, 1)
     normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
-    ((card,),) = kept(queue).values()
+    ((card,),) = reserved(queue).values()
     (other,) = {"GPU-0", "GPU-1"} - {card}
     job_id = urgent(queue, mem_bytes=20 * GIB)
 
     assert {runs[other].job_id: job_id} == preempt(queue)
 
-    assert {normal: {card}, job_id: {other}} == kept(queue)
+    assert {normal: {card}, job_id: {other}} == reserved(queue)
 
 
 def test_nobody_is_asked_to_go_from_a_kept_card_in_vain(queue: JobQueue, store: redis.Redis) -> None:
@@ -498,17 +498,17 @@ def test_nobody_is_asked_to_go_from_a_kept_card_in_vain(queue: JobQueue, store: 
     running(queue, store, mem_bytes=12 * GIB, priority=Priority.URGENT)
     running(queue, store, mem_bytes=12 * GIB)
     normal = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
-    assert {normal: {"GPU-0"}} == kept(queue)
+    assert {normal: {"GPU-0"}} == reserved(queue)
     urgent(queue, mem_bytes=20 * GIB)
 
     assert {} == preempt(queue)
 
-    assert {normal: {"GPU-0"}} == kept(queue)
+    assert {normal: {"GPU-0"}} == reserved(queue)
 
 
 def reservation(store: redis.Redis, uuid: str = "GPU-0") -> list[str]:
     """Return the reservation of a device: job, bytes, start, and the runs in its way."""
-    return str(store.hget(keys.KEPT, uuid) or "").split(":")
+    return str(store.hget(keys.RESERVED, uuid) or "").split(":")
 
 
 def end_by(queue: JobQueue, store: redis.Redis, run: Claim, in_s: float) -> None:

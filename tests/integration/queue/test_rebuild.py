@@ -72,7 +72,7 @@ def start(queue: JobQueue, job_id: int) -> str:
     return claimed.token
 
 
-def stand(queue: JobQueue, job_id: int) -> Job:
+def job_of(queue: JobQueue, job_id: int) -> Job:
     """Return a job that must exist."""
     job = queue.jobs.get(job_id)
     assert job is not None
@@ -186,7 +186,7 @@ def test_jobs_come_back_where_they_stood(
     tokens[starting] = must_claim(queue).token
     queue.runs.lose(lost, must_claim(queue).token, loss_limit=3, detail="gone")
     queue.jobs.hold(held)
-    before = [stand(queue, each) for each in range(1, 7)]
+    before = [job_of(queue, each) for each in range(1, 7)]
     record()
 
     lose_data(store_url)
@@ -196,9 +196,9 @@ def test_jobs_come_back_where_they_stood(
     assert (6, LEASE_S, True) == (opened.jobs, opened.pause_s, opened.lost_data)
     end_pause(store_url)
     serve(queue)
-    assert before == [stand(queue, each) for each in range(1, 7)]
+    assert before == [job_of(queue, each) for each in range(1, 7)]
     assert list(range(1, 7)) == [job.id for job in queue.jobs.live()]
-    assert (JobState.HELD, WaitReason.HELD) == (stand(queue, held).state, stand(queue, held).reason)
+    assert (JobState.HELD, WaitReason.HELD) == (job_of(queue, held).state, job_of(queue, held).reason)
     assert (JobState.QUEUED, 1, 1) == (before[lost - 1].state, before[lost - 1].attempt, before[lost - 1].losses)
     (device,) = queue.devices.all()
     assert (6 * GIB, (running, cancelling, starting)) == (device.allocated_bytes, device.jobs)
@@ -234,7 +234,7 @@ def test_an_old_claim_does_not_start_beside_a_newer_run(
     started = partial(queue.runs.started, job_id, old.token, lease_s=LEASE_S, log_path="/l", devices=())
 
     assert started() is None
-    assert stand(queue, job_id).state is JobState.STARTING
+    assert job_of(queue, job_id).state is JobState.STARTING
     end_pause(store_url)
     assert started() is JobState.RUNNING
 
@@ -273,7 +273,7 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     queue.requests.submit(make_spec(name="either", device=DeviceFilter.ANY))
     record()
     for _ in range(lost.count("twice") + 1):
-        if "book" in lost or "both" in lost:
+        if "history" in lost or "both" in lost:
             empty_tables(history_url)
             assert 2 == catch_up(queue, database)
         lose_data(store_url)
@@ -328,13 +328,13 @@ def test_nothing_is_claimed_for_one_lease(
     serve(queue)
 
     assert claim(queue) is None
-    assert (JobState.QUEUED, WaitReason.PAUSE) == (stand(queue, 1).state, stand(queue, 1).reason)
+    assert (JobState.QUEUED, WaitReason.PAUSE) == (job_of(queue, 1).state, job_of(queue, 1).reason)
     client = connect(store_url)
     left_ms = int(client.hget(keys.PREFIX + "meta", "claims") or 0) - queue.now_ms()  # type: ignore[arg-type]
     client.close()
     assert 0.95 * LEASE_S < left_ms / 1000 <= LEASE_S
     end_pause(store_url)
-    assert WaitReason.MEMORY is stand(queue, 1).reason
+    assert WaitReason.MEMORY is job_of(queue, 1).reason
     assert must_claim(queue).job_id == 1
 
 
@@ -399,11 +399,11 @@ def test_two_and_more_openers_at_once_bring_each_job_back_once(
     together = threading.Barrier(6)
 
     def opener() -> None:
-        own_queue, own_book = JobQueue(store_url), HistoryDatabase(history_url)
+        own_queue, own_history = JobQueue(store_url), HistoryDatabase(history_url)
         together.wait()
-        opened.append(open_queue(own_queue, own_book, lease_s=LEASE_S))
+        opened.append(open_queue(own_queue, own_history, lease_s=LEASE_S))
         own_queue.close()
-        own_book.close()
+        own_history.close()
 
     threads = [threading.Thread(target=opener) for _ in range(6)]
     for thread in threads:
@@ -490,7 +490,7 @@ def test_whoever_still_holds_events_of_the_lost_store_cannot_write_them(
     assert open_queue(queue, database, lease_s=LEASE_S) is not None
 
     assert not database.apply(held_back, expected=known, epoch=epoch)
-    assert JobState.QUEUED is stand(queue, 1).state
+    assert JobState.QUEUED is job_of(queue, 1).state
 
 
 def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
@@ -564,7 +564,7 @@ def test_a_running_job_whose_run_the_book_does_not_know_waits_untried(
 
     open_queue(queue, database, lease_s=LEASE_S)
 
-    assert (JobState.QUEUED, 0) == (stand(queue, 1).state, stand(queue, 1).attempt)
+    assert (JobState.QUEUED, 0) == (job_of(queue, 1).state, job_of(queue, 1).attempt)
     assert token.startswith("1.")
 
 
@@ -615,14 +615,14 @@ def test_for_what_a_job_is_run_again_comes_back(
         queue.runs.finish(job_id, start(queue, job_id), state=JobState.FAILED, ending=ending, duration_s=1, devices=())
     queue.runs.lose(lost, start(queue, lost), loss_limit=1, detail="its worker vanished")
     ids = (asked, tried_and_asked, failed, lost)
-    before = [stand(queue, each) for each in ids]
+    before = [job_of(queue, each) for each in ids]
     record()
 
     lose_data(store_url)
     open_queue(queue, database, lease_s=LEASE_S)
 
     client = connect(store_url)
-    assert before == [stand(queue, each) for each in ids]
+    assert before == [job_of(queue, each) for each in ids]
     assert [WaitReason.REQUEUE, WaitReason.REQUEUE, WaitReason.RETRY, WaitReason.RETRY] == [
         each.reason for each in before
     ]
@@ -657,7 +657,7 @@ def test_what_waits_comes_back_with_what_it_waits_for(
         queue.requests.submit(make_spec(waits=Waits(after=(Dependency(failed),)))).id,
     )
     grandchild = queue.requests.submit(make_spec(waits=Waits(after=(Dependency(orphan),)))).id
-    before = [stand(queue, each) for each in (parent, begin_at, retried)]
+    before = [job_of(queue, each) for each in (parent, begin_at, retried)]
     record()
     for job_id, state in ((done, JobState.SUCCEEDED), (failed, JobState.FAILED)):
         ending = Ending.from_status(0 if state is JobState.SUCCEEDED else 1)
@@ -673,15 +673,15 @@ def test_what_waits_comes_back_with_what_it_waits_for(
     end_pause(store_url)
     serve(queue)
 
-    assert before == [stand(queue, each) for each in (parent, begin_at, retried)]
+    assert before == [job_of(queue, each) for each in (parent, begin_at, retried)]
     assert (1, 1, 2) == (before[2].retries, before[2].requeues, before[2].attempt)
     assert [] == faults(dump(client))
     with pytest.raises(Found):
         queue.requests.submit(make_spec(waits=Waits(dedupe="k")))
     queue.maintenance.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
-    assert (Dependency(parent),) == stand(queue, child).awaits
+    assert (Dependency(parent),) == job_of(queue, child).awaits
     assert [f"dependency {failed} failed", f"dependency {orphan} was cancelled"] == [
-        stand(queue, each).because for each in (orphan, grandchild)
+        job_of(queue, each).because for each in (orphan, grandchild)
     ]
     assert [] == faults(dump(client))
     record()

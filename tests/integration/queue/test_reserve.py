@@ -171,15 +171,15 @@ def test_others_start_before_it_where_they_end_in_time(queue: JobQueue) -> None:
     queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
     must_claim(queue)
     queue.requests.submit(make_spec(mem_bytes=23 * GIB))
-    (kept,) = queue.maintenance.reserve(after_s=0, most=1)
+    (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
     queue.requests.submit(make_spec(mem_bytes=10 * GIB))
     queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=2 * 3600.0))
     short = queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=600.0)).id
 
     assert short == must_claim(queue).job_id
     assert claim(queue) is None
-    assert kept.start_ms is not None
-    assert abs(kept.start_ms - (queue.now_ms() + 3600_000)) < 60_000
+    assert reserved.start_ms is not None
+    assert abs(reserved.start_ms - (queue.now_ms() + 3600_000)) < 60_000
 
 
 def test_the_start_is_unknown_where_what_must_end_has_no_limit(queue: JobQueue) -> None:
@@ -190,9 +190,9 @@ def test_the_start_is_unknown_where_what_must_end_has_no_limit(queue: JobQueue) 
     queue.requests.submit(make_spec(mem_bytes=23 * GIB))
     queue.requests.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=60.0))
 
-    (kept,) = queue.maintenance.reserve(after_s=0, most=1)
+    (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
 
-    assert kept.start_ms is None
+    assert reserved.start_ms is None
     assert claim(queue) is None
 
 
@@ -258,9 +258,9 @@ def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
     second = queue.requests.submit(make_spec(mem_bytes=22 * GIB)).id
 
     assert {first} == reserve(queue).keys()
-    kept = reserve(queue, most=2)
-    assert {first, second} == kept.keys()
-    assert kept[first] != kept[second]
+    reserved = reserve(queue, most=2)
+    assert {first, second} == reserved.keys()
+    assert reserved[first] != reserved[second]
     assert {} == reserve(queue, most=0)
 
 
@@ -319,7 +319,7 @@ def test_an_empty_card_is_let_go_where_the_other_has_a_run_that_stays(queue: Job
     """
     run, pair = pair_behind_a_run(queue)
     others = [small(queue, account=BOB) for _ in range(2)]
-    assert {pair: ("GPU-0", "GPU-1")} == {each: tuple(sorted(kept)) for each, kept in reserve(queue).items()}
+    assert {pair: ("GPU-0", "GPU-1")} == {each: tuple(sorted(reserved)) for each, reserved in reserve(queue).items()}
     assert claim(queue, "GPU-0") is None
 
     wait_on(store, pair)
@@ -378,10 +378,10 @@ def test_who_has_waited_for_long_is_kept_room_for_long(queue: JobQueue, store: r
     small(queue, account=BOB)
     for waited_s, kept_s in ((30, 60), (3600, 3600), (3 * 86400, 86400), (8 * 86400, 2 * 86400)):
         store.hset(keys.job(pair), stored.SUBMITTED_MS, queue.now_ms() - waited_s * 1000)
-        (kept,) = queue.maintenance.reserve(after_s=0, most=1)
+        (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
         since_ms = int(str(store.hget(keys.job(pair), stored.RESERVED_RUNS)).partition(":")[0])
-        assert kept.until_ms is not None
-        assert kept_s == pytest.approx((kept.until_ms - since_ms) / 1000, abs=5), waited_s
+        assert reserved.until_ms is not None
+        assert kept_s == pytest.approx((reserved.until_ms - since_ms) / 1000, abs=5), waited_s
 
 
 def test_where_it_is_known_when_the_job_starts_it_is_kept_until_then(queue: JobQueue) -> None:
@@ -392,9 +392,9 @@ def test_where_it_is_known_when_the_job_starts_it_is_kept_until_then(queue: JobQ
     large = queue.requests.submit(make_spec(mem_bytes=23 * GIB)).id
     small(queue)
 
-    (kept,) = queue.maintenance.reserve(after_s=0, most=1)
+    (reserved,) = queue.maintenance.reserve(after_s=0, most=1)
 
-    assert (large, None) == (kept.job_id, kept.until_ms)
+    assert (large, None) == (reserved.job_id, reserved.until_ms)
 
 
 def test_a_run_that_was_waited_for_in_vain_is_another_when_it_is_run_again(queue: JobQueue, store: redis.Redis) -> None:
@@ -427,7 +427,7 @@ def test_why_says_that_nothing_is_kept_any_more(queue: JobQueue, store: redis.Re
     assert found.start.at_ms is None
     its = queue.jobs.why(other)
     assert its is not None
-    assert [None, None] == [each.kept_for for each in its.devices]
+    assert [None, None] == [each.reserved_for for each in its.devices]
 
 
 def test_nothing_is_kept_for_what_fits_or_has_not_waited(queue: JobQueue) -> None:
@@ -457,7 +457,7 @@ def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None
     assert {} == reserve(queue)
 
 
-@pytest.mark.parametrize("way", ["name", "priority", "retries", "lifted"])
+@pytest.mark.parametrize("way", ["name", "priority", "retries", "promoted"])
 def test_what_was_kept_stays_kept_where_the_job_asks_for_the_same(queue: JobQueue, way: str) -> None:
     """A reservation stays after a promotion or an edit of the name, priority or retries.
 
@@ -470,13 +470,13 @@ def test_what_was_kept_stays_kept_where_the_job_asks_for_the_same(queue: JobQueu
     small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
 
-    if way == "lifted":
+    if way == "promoted":
         assert 2 == queue.maintenance.promote(after_s=0)
     else:
         changes = {"name": "other", "priority": Priority.LOW, "retries": Retries(times=2)}
         queue.requests.edit(large, lambda spec: replace(spec, **{way: changes[way]}), priority=way == "priority")
 
-    assert claim(queue) is None, "it is still kept"
+    assert claim(queue) is None, "it is still reserved"
     client = connect(queue.url)
     assert [] == faults(dump(client))
     client.close()
@@ -600,7 +600,7 @@ def test_what_is_kept_is_what_the_claim_will_ask_for(queue: JobQueue, store_url:
     reserve(queue)
 
     client = connect(store_url)
-    assert str(23 * GIB) == str(client.hget(keys.KEPT, "GPU-0")).split(":")[1]
+    assert str(23 * GIB) == str(client.hget(keys.RESERVED, "GPU-0")).split(":")[1]
     client.close()
 
 

@@ -21,7 +21,7 @@ from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Later, Offer
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.queue.wakeup import Doorbell, WakeUp
+from gpuqueue.queue.wakeup import Subscriber, WakeUp
 from gpuqueue.text.units import GIB, MIB
 
 SPREAD, PACK = (Placement(preference=each) for each in Preference)
@@ -57,31 +57,31 @@ def let_time_pass(client: redis.Redis, *job_ids: int) -> None:
         assert client.hincrby(keys.job(job_id), stored.LEFT_SINCE_MS, -1000) > 0
 
 
-@pytest.mark.parametrize(("site", "said"), [(Preference.SPREAD, None), (Preference.PACK, SPREAD), (None, SPREAD)])
-def test_a_job_goes_to_the_emptiest_device(queue: JobQueue, site: Preference | None, said: Placement | None) -> None:
+@pytest.mark.parametrize(("site", "output"), [(Preference.SPREAD, None), (Preference.PACK, SPREAD), (None, SPREAD)])
+def test_a_job_goes_to_the_emptiest_device(queue: JobQueue, site: Preference | None, output: Placement | None) -> None:
     """With "spread", a job goes to the emptiest device, whichever worker seeks first.
 
     The wake-up channel names that device. The site's placement applies where the job has none.
     """
     site_of(queue, site, make_offer("GPU-0", external_bytes=10 * GIB), make_offer("GPU-1", external_bytes=5 * GIB))
     serve(queue, make_offer("GPU-2", host="nodeB"))
-    job_id = submitted(queue, placement=said or Placement())
+    job_id = submitted(queue, placement=output or Placement())
 
-    with Doorbell(queue.url) as wakeups:
+    with Subscriber(queue.url) as wakeups:
         assert Later(0.2) == seek(queue, "GPU-0", external_bytes=10 * GIB)
-        assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the bell")
+        assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the wake-up message")
     assert Later(0.2) == seek(queue, "GPU-1", external_bytes=5 * GIB)
     assert JobState.QUEUED is queue.jobs.get(job_id).state  # type: ignore[union-attr]
     found = must_claim(queue, "GPU-2", host="nodeB")
     assert (job_id, None) == (found.job_id, seek(queue, "GPU-0", external_bytes=10 * GIB))
 
 
-@pytest.mark.parametrize(("site", "said"), [(Preference.PACK, None), (Preference.SPREAD, PACK)])
-def test_or_to_the_fullest_that_has_room(queue: JobQueue, site: Preference, said: Placement | None) -> None:
+@pytest.mark.parametrize(("site", "output"), [(Preference.PACK, None), (Preference.SPREAD, PACK)])
+def test_or_to_the_fullest_that_has_room(queue: JobQueue, site: Preference, output: Placement | None) -> None:
     """With "pack", a job goes to the fullest device that has room."""
     taken = {"GPU-0": 0, "GPU-1": 10 * GIB, "GPU-2": 20 * GIB}
     site_of(queue, site, *(make_offer(uuid, external_bytes=held) for uuid, held in taken.items()))
-    job_id = submitted(queue, mem_bytes=8 * GIB, placement=said or Placement())
+    job_id = submitted(queue, mem_bytes=8 * GIB, placement=output or Placement())
 
     assert Later(0.2) == seek(queue, "GPU-0")
     assert seek(queue, "GPU-2", external_bytes=20 * GIB) is None

@@ -83,7 +83,7 @@ LIMITS = [
 POOL_LIMITS = ["", "", "*: max_mem=16G"]
 GROUPS = {"lab": ("ada", "bob")}
 
-wishes = st.one_of(
+filters = st.one_of(
     st.none(), st.tuples(st.sampled_from(["ok", "any", "fail", "begin", "hold", "dedupe"]), st.integers(0, 1000))
 )
 
@@ -97,7 +97,7 @@ jobs = st.fixed_dictionaries(
         "time_limit_s": st.sampled_from([None, 60.0, 7200.0]),
         "requeue": st.booleans(),
         "retries": st.sampled_from([Retries(), Retries(times=1, on=(RetryOn.ANY,))]),
-        "waits": wishes,
+        "waits": filters,
         "array": st.sampled_from([None, None, None, *map(Array.parse, ("0-4%2", "1-3", "0-4:2"))]),
     }
 )
@@ -111,7 +111,7 @@ class Site(RuleBasedStateMachine):
 
     url = ""
     #: An empty history database, and the directory for each site's copy of it.
-    empty_book, home = Path(), Path()
+    empty_history, home = Path(), Path()
 
     claims = Bundle("claims")
 
@@ -131,7 +131,7 @@ class Site(RuleBasedStateMachine):
         self.limited = ("", "")
         self.settings = Settings.load({})
         path = self.home / f"{secrets.token_hex(4)}.db"
-        shutil.copy(self.empty_book, path)
+        shutil.copy(self.empty_history, path)
         self.database = HistoryDatabase(f"sqlite:///{path}")
         self.recorder = Recorder(self.settings, self.queue, self.database)
 
@@ -341,7 +341,7 @@ class Site(RuleBasedStateMachine):
         pick=st.integers(0, 1000),
         mem=st.sampled_from([2, 8, 40]),
         priority=st.sampled_from([None, *Priority]),
-        device_filter=wishes,
+        device_filter=filters,
     )
     def edit(self, pick: int, mem: int, priority: Priority | None, device_filter: tuple[str, int] | None) -> None:
         """Edit a job's request. The edit is complete or has no effect.
@@ -355,9 +355,9 @@ class Site(RuleBasedStateMachine):
         reported = {"priority": priority is not None, "after": bool(waits.after), "begin": waits.begin_at is not None}
 
         def change(spec: JobSpec) -> JobSpec:
-            kept = replace(waits, hold=False, dedupe=spec.waits.dedupe)
+            reserved = replace(waits, hold=False, dedupe=spec.waits.dedupe)
             return replace(
-                spec, mem_bytes=mem * GIB, priority=spec.priority if priority is None else priority, waits=kept
+                spec, mem_bytes=mem * GIB, priority=spec.priority if priority is None else priority, waits=reserved
             )
 
         with contextlib.suppress(BadRequest, Refused):
@@ -393,17 +393,17 @@ class Site(RuleBasedStateMachine):
     @rule(most=st.sampled_from([1, 2, 0]))
     def reserve(self, most: int) -> None:
         """Run the tick that reserves devices."""
-        standing = self.queue.maintenance.reserve(after_s=0, most=most)
-        held = [device for each in standing for device in each.devices]
+        reservations = self.queue.maintenance.reserve(after_s=0, most=most)
+        held = [device for each in reservations for device in each.devices]
         assert len(held) == len(set(held)), "a device is reserved for two jobs"
-        assert not any(self._is_beyond(each) for each in standing), "a device is kept in vain"
+        assert not any(self._is_beyond(each) for each in reservations), "a device is reserved in vain"
 
-    def _is_beyond(self, kept: Reservation) -> bool:
+    def _is_beyond(self, reserved: Reservation) -> bool:
         """Return whether a limit stops a job from using its reservation."""
-        job, limits = self.queue.jobs.get(kept.job_id), self.queue.rules.limits()
+        job, limits = self.queue.jobs.get(reserved.job_id), self.queue.rules.limits()
         assert job is not None
-        spec, count = job.spec, len(kept.devices)
-        gives = [24 * GIB - HEADROOM_BYTES[each] for each in kept.devices]
+        spec, count = job.spec, len(reserved.devices)
+        gives = [24 * GIB - HEADROOM_BYTES[each] for each in reserved.devices]
         each_bytes = min(gives) if spec.placement.exclusive else spec.shape.mem_bytes
         asked = Use(running_jobs=1, running_gpus=count, running_mem=count * each_bytes)
         most = limits.of_pool(spec.pool).max_mem_bytes
@@ -417,12 +417,12 @@ class Site(RuleBasedStateMachine):
             since, _, runs = (self.client.hget(keys.job(job_id), stored.RESERVED_RUNS) or "").partition(":")
             if since:
                 self.client.hset(keys.job(job_id), stored.RESERVED_RUNS, f"1:{runs}")
-        for whose, kept in self.client.hgetall(keys.KEPT_ROOM).items():
-            *before, _, runs, shape = kept.split(":", 7)
-            self.client.hset(keys.KEPT_ROOM, whose, ":".join((*before, "1", runs, shape)))
+        for whose, reserved in self.client.hgetall(keys.RESERVED_ROOM).items():
+            *before, _, runs, shape = reserved.split(":", 7)
+            self.client.hset(keys.RESERVED_ROOM, whose, ":".join((*before, "1", runs, shape)))
 
     @rule(target=claims)
-    def keep_room_and_look(self) -> Any:
+    def reserve_room_and_check(self) -> Any:
         """Reserve devices and claim on them at once.
 
         No claim may drop a reservation that the next tick would make again.
@@ -432,8 +432,8 @@ class Site(RuleBasedStateMachine):
                 claimed = self._claim(device, again=False)
                 if claimed is not None:
                     return claimed  # after this claim the reservation may be obsolete
-                kept_for = (self.client.hget(keys.KEPT, device) or "").partition(":")[0]
-                assert str(each.job_id) == kept_for, "what was kept is given back"
+                reserved_for = (self.client.hget(keys.RESERVED, device) or "").partition(":")[0]
+                assert str(each.job_id) == reserved_for, "what was reserved is given back"
         return multiple()
 
     @rule(after_s=st.sampled_from([0.0, 0.0, 3600.0]))
@@ -442,27 +442,27 @@ class Site(RuleBasedStateMachine):
 
         Only lower priorities are preempted, and their devices are reserved for the waiting job.
         """
-        jobs, before = {job.id: job for job in self.queue.jobs.live()}, self._kept()
+        jobs, before = {job.id: job for job in self.queue.jobs.live()}, self._reserved()
         for victim, by in self.queue.maintenance.preempt(PREEMPT, after_s=after_s, grace_s=60.0, most=2).items():
             assert not after_s, "a fresh run was asked to go"
             assert JobState.RUNNING is jobs[victim].state
             assert jobs[victim].spec.requeue
             assert jobs[by].spec.priority > jobs[victim].spec.priority
             assert self.client.hget(f"{{gq}}:j:{by}", stored.RESERVED), "nothing is reserved for the job"
-        after = self._kept()
+        after = self._reserved()
         for job_id in {*before, *after}:
             reported = self.client.hget(keys.job(job_id), stored.RESERVED) or ""
             assert after.get(job_id, set()) == {*filter(None, reported.split(","))}, "it lost a part of it"
 
-    def _kept(self) -> dict[int, set[str]]:
+    def _reserved(self) -> dict[int, set[str]]:
         """Return the reserved devices of each job."""
-        kept: dict[int, set[str]] = {}
-        for device, text in self.client.hgetall(keys.KEPT).items():
-            kept.setdefault(int(text.partition(":")[0]), set()).add(device)
-        return kept
+        reserved: dict[int, set[str]] = {}
+        for device, text in self.client.hgetall(keys.RESERVED).items():
+            reserved.setdefault(int(text.partition(":")[0]), set()).add(device)
+        return reserved
 
     @rule(claim=claims)
-    def make_place(self, claim: Claim) -> None:
+    def end_preempted_run(self, claim: Claim) -> None:
         """Report that a run was preempted, even if no preemption was requested or the claim is stale."""
         ending = Ending.stopped(EndingKind.PREEMPTED, -15)
         again = Again(reason=WaitReason.RETRY)
@@ -507,12 +507,12 @@ class Site(RuleBasedStateMachine):
         All jobs come back in their recorded state, and every run keeps its token.
         """
         self.record()
-        before, limits, waiting = self._standing(), self.queue.rules.limits(), self._waiting()
+        before, limits, waiting = self._states(), self.queue.rules.limits(), self._waiting()
         self.client.flushall()
         written, of_pools = self.limited
         site = replace(self.settings, limits=written, pool_limits=of_pools, groups="lab: ada bob")
         assert open_queue(self.queue, self.database, lease_s=300, settings=site) is not None
-        after = self._standing()
+        after = self._states()
         assert (limits, waiting) == (self.queue.rules.limits(), self._waiting())
         wrong = [
             (each, before.get(each), after.get(each)) for each in before | after if before.get(each) != after.get(each)
@@ -525,7 +525,7 @@ class Site(RuleBasedStateMachine):
         """Return how many jobs of each user count towards `queued_jobs`."""
         return {user: use.queued_jobs for user, use in self.queue.rules.uses().items() if use.queued_jobs}
 
-    def _standing(self) -> dict[int, tuple[Any, ...]]:
+    def _states(self) -> dict[int, tuple[Any, ...]]:
         """Return the state of each job, as far as the old and the rebuilt store must agree on it."""
         return {
             job.id: (
@@ -583,5 +583,5 @@ class Site(RuleBasedStateMachine):
 @pytest.mark.full
 def test_no_order_of_acts_breaks_a_promise(store_url: str, migrated_sqlite: Path, tmp_path: Path) -> None:
     """Hypothesis finds no sequence of acts that breaks a guarantee. It would report the shortest one."""
-    Site.url, Site.empty_book, Site.home = store_url, migrated_sqlite, tmp_path
+    Site.url, Site.empty_history, Site.home = store_url, migrated_sqlite, tmp_path
     run_state_machine_as_test(Site, settings=search(30))

@@ -19,14 +19,14 @@ def test_a_submitted_job_waits_and_is_told_to_the_outbox(queue: JobQueue) -> Non
 
     job = queue.requests.submit(spec)
 
-    assert (1, JobState.QUEUED, WaitReason.DEVICE) == (job.id, *_standing(queue, job.id))
+    assert (1, JobState.QUEUED, WaitReason.DEVICE) == (job.id, *_state_of(queue, job.id))
     assert spec == queue.jobs.get(1).spec  # type: ignore[union-attr]
     (event,) = queue.outbox.events("0-0")
     assert (Act.SUBMIT, 1, JobState.QUEUED, 0) == (event.act, event.job_id, event.state, event.attempt)
     assert (1, 0) == queue.jobs.counts()
 
 
-def _standing(queue: JobQueue, job_id: int) -> tuple[JobState, WaitReason | None]:
+def _state_of(queue: JobQueue, job_id: int) -> tuple[JobState, WaitReason | None]:
     job = queue.jobs.get(job_id)
     assert job is not None
     return job.state, job.reason

@@ -18,7 +18,7 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Later
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.queue.wakeup import Doorbell, WakeUp
+from gpuqueue.queue.wakeup import Subscriber, WakeUp
 from gpuqueue.text.units import GIB
 
 LINK, SWITCH, NODE, SYSTEM = 0, 10, 40, 50
@@ -86,9 +86,9 @@ def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, client:
     serve_box(queue, PAIRS, held)
     job_id = queue.requests.submit(make_spec(gpus=2)).id
 
-    with Doorbell(queue.url) as wakeups:
+    with Subscriber(queue.url) as wakeups:
         assert Later(0.2) == seek(queue, 0, held)
-        assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the bell")
+        assert WakeUp("work", device="GPU-2") == until(lambda: wakeups.wait(1), what="the wake-up message")
     client.hincrby(keys.job(job_id), stored.LEFT_SINCE_MS, -1000)
     late = seek(queue, 0, held)
     assert isinstance(late, Claim)

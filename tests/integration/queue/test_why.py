@@ -173,7 +173,7 @@ def test_a_device_that_is_kept_says_for_whom(queue: JobQueue) -> None:
 
     (device,) = why(queue, small).devices
 
-    assert (Obstacle.KEPT, large) == (device.obstacle, device.kept_for)
+    assert (Obstacle.RESERVED, large) == (device.obstacle, device.reserved_for)
     assert {"GPU-0": Obstacle.MEMORY} == verdicts(queue, large)
     assert why(queue, large).start is not None
 
@@ -195,14 +195,14 @@ def test_a_run_in_the_way_is_told_though_the_device_is_kept(
     for uuid, limit_s in (("GPU-0", None), ("GPU-1", 3600.0)):
         queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
         must_claim(queue, uuid)
-    kept = queue.requests.submit(make_spec(mem_bytes=13 * GIB)).id
+    reserved = queue.requests.submit(make_spec(mem_bytes=13 * GIB)).id
     others = [
         queue.requests.submit(make_spec(mem_bytes=size, placement=Placement(devices=("GPU-1",)))).id
         for _ in range(count)
     ]
     before = why(queue, others[0]).start
 
-    assert [(kept, ("GPU-1",))] == [
+    assert [(reserved, ("GPU-1",))] == [
         (each.job_id, each.devices) for each in queue.maintenance.reserve(after_s=0, most=1)
     ]
     start = why(queue, others[-1]).start
@@ -219,8 +219,8 @@ def test_who_comes_later_and_passes_is_a_rival_where_a_device_is_kept_for_it(que
     serve(queue)
     queue.requests.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
     must_claim(queue)
-    kept = queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.LOW)).id
-    assert [kept] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
+    reserved = queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.LOW)).id
+    assert [reserved] == [each.job_id for each in queue.maintenance.reserve(after_s=0, most=1)]
 
     found = why(queue, queue.requests.submit(make_spec(mem_bytes=10 * GIB, priority=Priority.HIGH)).id)
 
@@ -242,10 +242,10 @@ def test_where_only_what_is_kept_is_in_the_way_no_start_is_told(queue: JobQueue)
     beside, beyond = (queue.requests.submit(make_spec(mem_bytes=size * GIB)).id for size in (4, 5))
 
     assert why(queue, beyond).start is None
-    assert {"GPU-0": Obstacle.KEPT} == verdicts(queue, beyond)
+    assert {"GPU-0": Obstacle.RESERVED} == verdicts(queue, beyond)
     start = why(queue, beside).start
     assert start is not None
-    assert () == start.blockers, "it fits beside what is kept"
+    assert () == start.blockers, "it fits beside what is reserved"
     assert beside == must_claim(queue).job_id
 
 
@@ -301,7 +301,7 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
     for job in queue.jobs.live():
         if job.state is JobState.QUEUED:
             queue.jobs.cancel(job.id)
-    kept = queue.requests.submit(make_spec(mem_bytes=chance.randrange(15, 24) * GIB, account=BOB)).id
+    reserved = queue.requests.submit(make_spec(mem_bytes=chance.randrange(15, 24) * GIB, account=BOB)).id
     queue.maintenance.reserve(after_s=0, most=1)
     wanted: dict[str, Any] = {
         "mem_bytes": chance.randrange(1, 20) * GIB,
@@ -315,15 +315,15 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
         job_id = queue.requests.submit(make_spec(**wanted)).id
     except Impossible:  # this random site has no such device, and the submit was refused
         return
-    said: dict[str, Verdict] = {each.device: each for each in why(queue, job_id).devices}
+    output: dict[str, Verdict] = {each.device: each for each in why(queue, job_id).devices}
 
     for uuid in devices:
         offer = make_offer(uuid, external_bytes=offers[uuid]["external_bytes"])
         claimed = queue.runs.claim(offer, worker="w", lease_s=300, nonce=f"ab{devices.index(uuid)}")
         if claimed is not None and claimed.job_id != job_id:  # the job with the reservation goes first
-            assert claimed.job_id == kept
+            assert claimed.job_id == reserved
             return
-        assert (claimed is not None) == (said[uuid].obstacle is Obstacle.FITS), said[uuid]
+        assert (claimed is not None) == (output[uuid].obstacle is Obstacle.FITS), output[uuid]
         if claimed is not None:
             return
 

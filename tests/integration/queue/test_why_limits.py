@@ -100,14 +100,14 @@ def test_no_start_is_told_where_a_run_under_the_limit_has_no_time_limit(queue: J
     found, start = why(queue, waits)
 
     assert found.room is not None
-    assert (None, (endless,), None) == (found.room.at_ms, found.room.runs, found.room.kept_for)
+    assert (None, (endless,), None) == (found.room.at_ms, found.room.runs, found.room.reserved_for)
     assert start.free_ms is not None
     assert (None, None) == (start.at_ms, start.room_ms)
 
 
-@pytest.mark.parametrize(("hours", "is_kept"), [(None, 1), (4, 1), (1, 0)])
+@pytest.mark.parametrize(("hours", "is_reserved"), [(None, 1), (4, 1), (1, 0)])
 def test_no_start_is_told_where_the_room_under_the_limit_is_kept(
-    queue: JobQueue, hours: int | None, is_kept: int
+    queue: JobQueue, hours: int | None, is_reserved: int
 ) -> None:
     """No start is reported if the room under the limit is reserved for another job.
 
@@ -125,10 +125,10 @@ def test_no_start_is_told_where_the_room_under_the_limit_is_kept(
     found, start = why(queue, waits)
 
     assert found.room is not None
-    assert found.room.kept_for == (large if is_kept else None)
-    assert bool(is_kept) == (found.room.at_ms is None) == (start.room_ms is None)
-    assert is_kept == start.rivals
-    assert bool(is_kept) == (start.at_ms is None)
+    assert found.room.reserved_for == (large if is_reserved else None)
+    assert bool(is_reserved) == (found.room.at_ms is None) == (start.room_ms is None)
+    assert is_reserved == start.rivals
+    assert bool(is_reserved) == (start.at_ms is None)
 
 
 def test_what_is_kept_beside_is_in_nobodys_way(queue: JobQueue) -> None:
@@ -143,7 +143,7 @@ def test_what_is_kept_beside_is_in_nobodys_way(queue: JobQueue) -> None:
     found, start = why(queue, waits)
 
     assert found.room is not None
-    assert (None, found.room.at_ms) == (found.room.kept_for, start.room_ms)
+    assert (None, found.room.at_ms) == (found.room.reserved_for, start.room_ms)
     assert start.room_ms is not None
 
 

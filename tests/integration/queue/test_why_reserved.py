@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from factories import claim, make_offer, make_spec, must_claim, serve
 
-from gpuqueue.cli.why.reserved import kept_for_others
+from gpuqueue.cli.why.reserved import reserved_for_others
 from gpuqueue.client.why import Why
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
@@ -40,7 +40,7 @@ class Site:
         self.clock.now_ms = EPOCH_MS + round(moment_s * 1000)
         self.queue.devices.heartbeat(make_offer(), (), lease_s=DAY_S)
 
-    def kept_for(self, job_id: int) -> dict[str, list[int]]:
+    def reserved_for(self, job_id: int) -> dict[str, list[int]]:
         """Return by host the jobs with reservations that `why` names to this job."""
         waiting = Job(
             id=job_id,
@@ -57,7 +57,7 @@ class Site:
             reservations=1,
         )
         now = from_epoch_ms(self.clock.now_ms)
-        return {host: list(holders) for host, holders in kept_for_others(found, now).items()}
+        return {host: list(holders) for host, holders in reserved_for_others(found, now).items()}
 
 
 @pytest.fixture
@@ -98,6 +98,6 @@ def test_the_time_before_a_job_could_start_is_no_waiting(simulated: Site, waits:
     assert [holder] == [each.job_id for each in queue.maintenance.reserve(after_s=AFTER_S, most=1)]
 
     simulated.at(HOUR_S + AFTER_S - 1)
-    assert simulated.kept_for(late) == ({"nodeA": [holder]} if waits == "nothing" else {})
+    assert simulated.reserved_for(late) == ({"nodeA": [holder]} if waits == "nothing" else {})
     simulated.at(HOUR_S + AFTER_S)
-    assert simulated.kept_for(late) == {"nodeA": [holder]}
+    assert simulated.reserved_for(late) == {"nodeA": [holder]}

@@ -133,11 +133,11 @@ def test_room_is_kept_for_who_has_waited_long(run: Any) -> None:
     requests = sorted([*small, large], key=lambda each: each.arrival_s)
     site = Site.parse("24G", slots=8)
 
-    kept = starts(run(requests, site))[30]
-    not_kept = starts(run(requests, site, Knobs(reserve_after_s=None)))[30]
+    reserved = starts(run(requests, site))[30]
+    not_reserved = starts(run(requests, site, Knobs(reserve_after_s=None)))[30]
 
-    assert kept <= 601 + 10 + 600, "after ten minutes, the next tick, and what ran then"
-    assert not_kept > 7000
+    assert reserved <= 601 + 10 + 600, "after ten minutes, the next tick, and what ran then"
+    assert not_reserved > 7000
 
 
 def pair_behind(run_s: float, length_s: float, *, limit_s: float | None = None) -> list[Request]:
@@ -191,7 +191,7 @@ def test_a_card_beside_a_run_that_stays_is_filled(run: Any) -> None:
 
     placed = starts(run(requests, Site.parse("24G", slots=8)))
 
-    assert placed[2] == 2, "nothing is kept yet"
+    assert placed[2] == 2, "nothing is reserved yet"
     assert placed[3] == 2 * 3600, "nor any more"
     assert placed[1] == pytest.approx(DAY_S)
 
@@ -578,7 +578,7 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "shown_text"),
     [
         ((), "name a trace: gpuqueue simulate trace.csv"),
         (("t.csv",), "say on which devices: gpuqueue simulate t.csv --devices 4x24G"),
@@ -602,10 +602,10 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
         (("-", "--devices", "1G"), "fits these devices, not even the 4G of line 7: give more or larger ones"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], shown_text: str) -> None:
     """Invalid arguments are refused in one line, before a store is started."""
     shown = CliRunner().invoke(commands, ["simulate", *words], input=EXAMPLE)
 
-    assert said in str(shown.exception)
+    assert shown_text in str(shown.exception)
     assert isinstance(shown.exception, BadRequest)
     assert shown.stdout == ""

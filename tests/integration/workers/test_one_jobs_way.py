@@ -32,19 +32,19 @@ time.sleep(0.5)
 
 
 @pytest.fixture
-def either_book(store_url: str, tmp_path: Path, empty_url: str) -> Iterator[Site]:
+def either_history(store_url: str, tmp_path: Path, empty_url: str) -> Iterator[Site]:
     """Return a site whose history is in SQLite, and then one whose history is in PostgreSQL."""
     made = Site(tmp_path / "state", store_url, GPUQUEUE_DATABASE_URL=empty_url)
     yield made
     made.stop()
 
 
-def test_one_job_walks_down_the_whole_corridor(either_book: Site) -> None:
+def test_one_job_walks_down_the_whole_corridor(either_history: Site) -> None:
     """One job passes through submit, queue, claim, run, finish, record and query.
 
     Each step is the real one, and all of them report the same facts.
     """
-    site = either_book
+    site = either_history
     script = site.settings.state_dir / "train.py"
     script.write_text(METERED + SCRIPT)
     site.start_recorder()

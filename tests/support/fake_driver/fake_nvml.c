@@ -74,7 +74,7 @@ int nvmlShutdown(void) {
     state->shutdowns++;
     return OK;
 }
-const char *nvmlErrorString(int code) { return code ? "an error that the fake driver was told to give" : "Success"; }
+const char *nvmlErrorString(int code) { return code ? "an error that the fake driver was asked to give" : "Success"; }
 static int text(int error, char *out, unsigned size, const char *from) {
     if (!error) snprintf(out, size, "%s", from);
     return error;

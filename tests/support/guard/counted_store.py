@@ -46,8 +46,8 @@ def life(claims: int, *, under: Sequence[str] = (), environ: Mapping[str, str] |
                 _claim(url, claims)
             finally:
                 process.terminate()
-            _, said = process.communicate(timeout=60)
-    return said
+            _, output = process.communicate(timeout=60)
+    return output
 
 
 def _claim(url: str, claims: int) -> None:

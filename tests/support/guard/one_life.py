@@ -102,7 +102,7 @@ class OneLife:
                     return found
                 command = heard["command"].split()[0].lower()
                 found += heard["client_type"] != "lua" and command not in NO_PART_OF_IT
-        raise AssertionError("the store stopped telling")
+        raise AssertionError("the store stopped reporting")
 
     def _commands(self) -> Counter[str]:
         found: Counter[str] = Counter()

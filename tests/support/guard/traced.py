@@ -58,10 +58,10 @@ def attached(out: Path, traced: str, pid: int) -> Iterator[None]:
     words.remove("-qq")  # without it strace reports when it has attached
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None
-        said = tracer.stderr.readline()
-        if "attached" not in said:
+        output = tracer.stderr.readline()
+        if "attached" not in output:
             tracer.wait()
-            pytest.skip(f"strace may not look at another process here: {said.strip()}")
+            pytest.skip(f"strace may not look at another process here: {output.strip()}")
         try:
             yield
         finally:

@@ -47,7 +47,7 @@ _SHARES = {Kind.ONE: 0.69, Kind.TWO: 0.12, Kind.SPIKE: 0.1, Kind.GANG: 0.05, Kin
 
 @dataclass(frozen=True, slots=True)
 class SoakJob:
-    """One job: its request, and the words that tell soak/job.c what to allocate."""
+    """One job: its request, and the words that soak/job.c reads what to allocate from."""
 
     kind: Kind
     mem_mib: int

@@ -61,7 +61,7 @@ class Outcome:
         most, shares = max(self.peaks.excesses, default=0), promises.shares
         late = f"{peaks.late} of {peaks.compared}, {peaks.unseen} never seen; longest {peaks.longest_unseen_s:.2f} s"
         rows = [
-            ("claims", f"{promises.claims} in {self.took_s:.0f} s, {promises.givebacks} of them given back"),
+            ("claims", f"{promises.claims} in {self.took_s:.0f} s, {promises.released} of them given back"),
             ("jobs", ", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common())),
             ("external_processes", ", ".join(f"{count} {move}" for move, count in self.moves.items())),
             ("promised of what was there", f"median {median(shares):.0%}, most {max(shares):.1%}" if shares else "-"),
@@ -73,18 +73,18 @@ class Outcome:
             ("peaks above the truth", f"{len(peaks.above)} of {peaks.compared}"),
             ("peaks held and equal", f"{peaks.equal} of {peaks.held}"),
             ("peaks accounted and equal", f"{peaks.accounted_equal} of {peaks.accounted}"),
-            ("looks that came too late", f"{late}, largest gap {peaks.largest_gap_bytes / 2**20:.0f} MiB"),
+            ("samples that came too late", f"{late}, largest gap {peaks.largest_gap_bytes / 2**20:.0f} MiB"),
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {figure}" for name, figure in rows)
 
 
-def judge(soak: Soak, *, took_s: float, looks: str, moves: Mapping[str, int]) -> Outcome:
+def judge(soak: Soak, *, took_s: float, samples: str, moves: Mapping[str, int]) -> Outcome:
     """Compare the soak's events and the history with the fake driver's record."""
     records = list(_records(soak))
     owners = {process: run for record in records for run, process in _processes(record)}
     truth = truth_of(soak.changes, owners)
-    referee = Judge(soak.cards, truth, {key: int(ns) for _, key, ns in map(str.split, looks.splitlines())})
+    referee = Judge(soak.cards, truth, {key: int(ns) for _, key, ns in map(str.split, samples.splitlines())})
     for event in soak.events:
         referee.take(event)
     return Outcome(

@@ -45,7 +45,7 @@ class Promises:
 
     claims: int = 0
     starts: int = 0
-    givebacks: int = 0
+    released: int = 0
     losses: int = 0
     #: The final state of each ended job.
     ended: dict[int, JobState] = field(default_factory=dict)
@@ -57,10 +57,10 @@ class Promises:
 class Judge:
     """Judges the events in their order."""
 
-    def __init__(self, cards: Iterable[Card], truth: Truth, looks: Mapping[str, int]) -> None:
+    def __init__(self, cards: Iterable[Card], truth: Truth, samples: Mapping[str, int]) -> None:
         self._cards = {card.uuid: card for card in cards}
         self._truth = truth
-        self._looks = looks
+        self._samples = samples
         self._leases: dict[str, dict[Run, int]] = {uuid: {} for uuid in self._cards}
         self.promises = Promises()
 
@@ -70,19 +70,19 @@ class Judge:
         run = (event.job_id, event.fields.get("token", ""))
         if event.act is Act.CLAIM:
             self.promises.claims += 1
-            looked_ns = self._looks.get(run[1].partition(".")[2], at_ns)
+            sampled_ns = self._samples.get(run[1].partition(".")[2], at_ns)
             for position, uuid in enumerate(event.fields["devices"].split(",")):
                 # The claim uses the last heartbeats of the other devices' workers.
-                self._claim(event, run, uuid, looked_ns - (_SEEN_NS if position else 0), at_ns)
+                self._claim(event, run, uuid, sampled_ns - (_SEEN_NS if position else 0), at_ns)
         elif event.act is Act.STARTED:
             self.promises.starts += 1
             for uuid in (uuid for uuid, leases in self._leases.items() if run in leases):
-                self._start(event, uuid, self._looks.get(run[1], at_ns), at_ns)
+                self._start(event, uuid, self._samples.get(run[1], at_ns), at_ns)
         elif event.act in _OVER:
             for uuid, leases in self._leases.items():
                 if leases.pop(run, None) is not None:
                     self._is_gone(event, run, self._cards[uuid].index, at_ns)
-            self.promises.givebacks += event.act is Act.RELEASE_CLAIM
+            self.promises.released += event.act is Act.RELEASE_CLAIM
             self.promises.losses += event.act is Act.LOSE
         if event.state.is_end:
             self.promises.ended[event.job_id] = event.state
@@ -106,7 +106,7 @@ class Judge:
         beside = {
             run: lease
             for run, lease in self._leases[uuid].items()
-            if self._looks.get(run[1], 0) <= from_ns and not self._is_over(run, card, at_ns)
+            if self._samples.get(run[1], 0) <= from_ns and not self._is_over(run, card, at_ns)
         }
         self._judge(event, uuid, beside, self._room(uuid, from_ns, at_ns), from_ns, at_ns)
 

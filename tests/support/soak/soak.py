@@ -58,8 +58,8 @@ class Soak:
     ) -> None:
         self._wanted, self._hold_ms = claims, hold_ms
         self._rng = Random(seed)  # noqa: S311 - a draw that can be had again, no secret
-        self._job, self._looks, self._record = directory / "job", directory / "looks", directory / "record"
-        self._looks.touch()
+        self._job, self._samples, self._record = directory / "job", directory / "samples", directory / "record"
+        self._samples.touch()
         compile_job(self._job)
         self.fake = FakeGpus.create(
             directory / "gpus", (TOTAL_BYTES,) * CARDS, reserved_bytes=RESERVED_BYTES, context_bytes=CONTEXT_MIB * MIB
@@ -97,7 +97,7 @@ class Soak:
             self.site.end(worker)
         self.site.start_recorder()
         until(self._is_recorded, timeout_s=300, what="everything is in the history")
-        return judge(self, took_s=took_s, looks=self._looks.read_text(), moves=self._external_processes.moves)
+        return judge(self, took_s=took_s, samples=self._samples.read_text(), moves=self._external_processes.moves)
 
     def close(self) -> None:
         """End all processes."""
@@ -116,7 +116,7 @@ class Soak:
         for index in range(CARDS):
             slots = str(self._rng.randint(5, 12))
             for _ in range(WORKERS_A_CARD):
-                program = [sys.executable, str(HERE / "worker.py"), slots, str(self._looks)]
+                program = [sys.executable, str(HERE / "worker.py"), slots, str(self._samples)]
                 words = [*program, "run", "--device", str(index), "--plain"]
                 self._workers.append(self.site.spawn_command(words))
         serving = CARDS * WORKERS_A_CARD

@@ -1,8 +1,8 @@
 """A real worker that lets a second one serve the same device, and logs when it reads the device.
 
-python soak/worker.py SLOTS LOOKS run --device 0 --plain
+python soak/worker.py SLOTS SAMPLES run --device 0 --plain
 
-The product makes the second worker of a device wait (Takeover.lock), and the soak needs both at once. LOOKS is a
+The product makes the second worker of a device wait (Takeover.lock), and the soak needs both at once. SAMPLES is a
 file to which every worker appends a line for the reading that led to a claim, with the claim's nonce, and for each
 reading right before a start, with the run's token. So the judge knows the moment of each reading.
 """
@@ -26,7 +26,7 @@ def alone(_takeover: Takeover) -> int:
     return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
 
-def note_looks(path: str) -> None:
+def note_samples(path: str) -> None:
     """Make the admission check and the claim log when they read the device."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     began = threading.local()
@@ -57,10 +57,10 @@ def note_looks(path: str) -> None:
 
 
 if __name__ == "__main__":
-    os.environ["GPUQUEUE_SLOTS"], looks, *sys.argv[1:] = sys.argv[1:]
+    os.environ["GPUQUEUE_SLOTS"], samples, *sys.argv[1:] = sys.argv[1:]
     patched: Any = Takeover
     patched.lock = alone
-    note_looks(looks)
+    note_samples(samples)
     from workers.cli import main
 
     main()

@@ -20,18 +20,18 @@ RULES = {
     "token": "owns() in lua/shared/state.lua: a write about a run counts only with the token of the job's current run",
     "fence": "workers/shim/supervisor.py: the run had no heartbeat for its grace, so its processes are ended",
     "promises are counted": "room_of() in lua/shared/leases.lua: what is available is derived from the live leases",
-    "grace after an absence": "reap.lua: whoever was away grants one more lease before anything is taken back",
+    "grace after an absence": "reap.lua: a reaper that was away grants one more lease before anything is taken back",
     "pause after a loss": "claim.lua: nothing is claimed for one lease after a rebuild",
     "pause while the store is there": "reap.lua: the pause is longer by the time that the store was away",
     "no start in the pause": "started.lua: an older claim that the history still had does not start in the pause",
     "nothing newer": "adopt.lua: a run is taken back only if its attempt is above the job's",
     "what the history knows comes back": "rebuild_job.lua, before the store opens",
-    "ends are kept": "finish.lua, lose.lua: an end is an end",
+    "an end is final": "finish.lua, lose.lua: an end is an end",
     "attempts count on": "lose() and queue_again() leave the attempt as it is: the next claim's is above it",
     "who is cancelled is not queued again": "finish.lua, lose(), release_claim.lua: cancelling comes to cancelled",
     "who waits no more leaves the line": "leave() in cancel.lua, hold.lua; leave_line() in claim.lua, promote.lua",
-    "what waits no more is kept nothing": "unreserve() in lua/shared/state.lua, by the claim and leave()",
-    "what is kept is nobody else's": "fits() in claim.lua: a reservation lets others in only beside it",
+    "a job that does not wait has no reservation": "unreserve() in lua/shared/state.lua, by the claim and leave()",
+    "a reservation is for one job": "fits() in claim.lua: a reservation lets others in only beside it",
     "one device is reserved for one": "holder in reserve.lua and preempt.lua: another's is passed over, or given up",
     "what asked for less is not taken back": "is_spec_of() in adopt.lua: the history missed an edit, it is another job",
     "only what waits is edited": "edit.lua: a run keeps what it was promised",
@@ -47,7 +47,7 @@ class Job(NamedTuple):
     device: int = -1
     lease: int = 0
     size: int = 0  # the requested memory; for an active job the allocated memory
-    kept: int = -1  # the device that is reserved for it
+    reserved: int = -1  # the device that is reserved for it
     priority: int = 0
     asked: bool = False  # its run is asked to end because of a preemption
 
@@ -75,7 +75,7 @@ class Site(NamedTuple):
     database: tuple[Job, ...]
     workers: tuple[bool, ...]
     line: frozenset[tuple[int, int]] = frozenset()  # the queue index: claimable jobs with their priority
-    kept: tuple[int, ...] = ()  # the reservation index: for each device its job
+    reserved: tuple[int, ...] = ()  # the reservation index: for each device its job
     cancelled: frozenset[int] = frozenset()  # a cancel of these jobs is known here or in the history
     claimed: frozenset[Run] = frozenset()  # claimed by a worker that has not asked for the start
     allowed: frozenset[Run] = frozenset()  # the store permitted the start, and no process exists yet
@@ -128,7 +128,7 @@ class Rules:
             reported=no,
             ended=no,
             faults=self.faults,
-            kept=(-1,) * self.devices,
+            reserved=(-1,) * self.devices,
         )
 
 
@@ -154,7 +154,7 @@ class Model:
             yield from self._reaped(site)
             if self.rules.acts:
                 yield from self._changed(site)
-                yield from self._kept(site)
+                yield from self._reserved(site)
         if not self.rules.one_host:
             yield from self._heartbeats(site)
         yield from self._processes(site)
@@ -166,33 +166,33 @@ class Model:
     def _submitted(self, site: Site) -> Iterator[tuple[str, Site]]:
         number = site.given
         if number < len(site.jobs):
-            after = self._stands(site, number, Job(QUEUED, size=self.rules.sizes[number]))
+            after = self._queued(site, number, Job(QUEUED, size=self.rules.sizes[number]))
             yield (
                 f"job {number} is submitted",
                 after._replace(given=number + 1, reported=put(site.reported, number, True)),
             )
 
-    def _stands(self, site: Site, number: int, job: Job) -> Site:
+    def _queued(self, site: Site, number: int, job: Job) -> Site:
         """Change a job and update the indexes: exactly the queued jobs are in the queue."""
-        before, line, kept = site.jobs[number], site.line, site.kept
+        before, line, reserved = site.jobs[number], site.line, site.reserved
         if before.state == QUEUED and self.rules.has("who waits no more leaves the line"):
             line -= {(number, before.priority)}
         if job.state == QUEUED:
             line |= {(number, job.priority)}
-        elif before.kept >= 0:
-            job = job._replace(kept=-1)
-            if self.rules.has("what waits no more is kept nothing") and kept[before.kept] == number:
-                kept = put(kept, before.kept, -1)
-        return site._replace(jobs=put(site.jobs, number, job), line=line, kept=kept)
+        elif before.reserved >= 0:
+            job = job._replace(reserved=-1)
+            if self.rules.has("a job that does not wait has no reservation") and reserved[before.reserved] == number:
+                reserved = put(reserved, before.reserved, -1)
+        return site._replace(jobs=put(site.jobs, number, job), line=line, reserved=reserved)
 
     def _again(self, site: Site, number: int) -> Site:
         """Queue a job again after its run is gone. A cancelling job ends instead."""
         job = site.jobs[number]
         if job.state == CANCELLING and self.rules.has("who is cancelled is not queued again"):
-            after = self._stands(site, number, Job(ENDED, job.attempt, job.token, size=job.size))
+            after = self._queued(site, number, Job(ENDED, job.attempt, job.token, size=job.size))
             return after._replace(ended=put(site.ended, number, True))
         attempt = job.attempt if self.rules.has("attempts count on") else 0
-        return self._stands(site, number, Job(QUEUED, attempt, size=job.size, priority=job.priority))
+        return self._queued(site, number, Job(QUEUED, attempt, size=job.size, priority=job.priority))
 
     def _claims(self, site: Site) -> Iterator[tuple[str, Site]]:
         rules = self.rules
@@ -202,23 +202,23 @@ class Model:
             if job.state != QUEUED:
                 continue
             for device in range(rules.devices):
-                allocated = self._promised(site, device) if rules.has("promises are counted") else 0
-                is_others = site.kept[device] not in {-1, number}
-                if is_others and rules.has("what is kept is nobody else's"):
+                allocated = self._allocated(site, device) if rules.has("promises are counted") else 0
+                is_others = site.reserved[device] not in {-1, number}
+                if is_others and rules.has("a reservation is for one job"):
                     continue
                 if site.workers[device] and allocated + job.size <= rules.capacity:
                     token = site.tokens + 1
                     mine = Job(ACTIVE, job.attempt + 1, token, device, rules.lease, job.size, priority=job.priority)
                     run = Run(number, device, token, mine.attempt, size=job.size)
-                    wrong = f"job {number} has what is reserved for job {site.kept[device]}" if is_others else ""
+                    wrong = f"job {number} has what is reserved for job {site.reserved[device]}" if is_others else ""
                     yield (
                         f"device {device} claims job {number} (token {token})",
-                        self._stands(site, number, mine)._replace(
+                        self._queued(site, number, mine)._replace(
                             claimed=site.claimed | {run}, tokens=token, wrong=wrong
                         ),
                     )
 
-    def _promised(self, site: Site, device: int) -> int:
+    def _allocated(self, site: Site, device: int) -> int:
         return sum(job.size for job in site.jobs if job.state in RUNS and job.device == device)
 
     def _owns(self, site: Site, run: Run) -> bool:
@@ -231,7 +231,7 @@ class Model:
                 continue
             rest = site.claimed - {run}
             if site.pause and self.rules.has("no start in the pause"):
-                yield f"run {run.token} is told to wait", site._replace(claimed=rest)
+                yield f"run {run.token} is asked to wait", site._replace(claimed=rest)
             elif self._owns(site, run):
                 job = site.jobs[run.job]
                 if job.state == ACTIVE:
@@ -239,12 +239,12 @@ class Model:
                     allowed = site.allowed | {run._replace(left=self.rules.grace)}
                     yield f"run {run.token} may start", site._replace(jobs=jobs, claimed=rest, allowed=allowed)
                     back = Job(QUEUED, run.attempt - 1, size=job.size, priority=job.priority)
-                    after = self._stands(site, run.job, back)
+                    after = self._queued(site, run.job, back)
                 else:
                     after = self._again(site, run.job)
                 yield f"run {run.token} is given back", after._replace(claimed=rest)
             else:
-                yield f"run {run.token} is told that it is stale", site._replace(claimed=rest)
+                yield f"run {run.token} gets the answer that it is stale", site._replace(claimed=rest)
 
     def _renewed(self, site: Site, run: Run, more: int = 0) -> tuple[Job, ...]:
         return put(site.jobs, run.job, site.jobs[run.job]._replace(lease=self.rules.lease + more))
@@ -262,7 +262,7 @@ class Model:
         brought = put(site.brought, run.job, True) if unheard else site.brought
         reported = put(site.reported, run.job, True)
         wrong = f"job {run.job} was promised less than it holds" if run.size > size else ""
-        return self._stands(site, run.job, back)._replace(brought=brought, reported=reported, wrong=wrong)
+        return self._queued(site, run.job, back)._replace(brought=brought, reported=reported, wrong=wrong)
 
     def _heartbeat(self, site: Site, device: int, more: int = 0) -> Site:
         """Send the heartbeat of one device.
@@ -303,19 +303,19 @@ class Model:
                 if run.again:
                     after = self._again(offered, run.job)
                 else:
-                    state = ENDED if self.rules.has("ends are kept") else QUEUED
-                    after = self._stands(offered, run.job, Job(state, job.attempt, job.token, size=job.size))
+                    state = ENDED if self.rules.has("an end is final") else QUEUED
+                    after = self._queued(offered, run.job, Job(state, job.attempt, job.token, size=job.size))
                     after = after._replace(ended=put(site.ended, run.job, True))
-                yield f"the end of run {run.token} is told", after._replace(wrong=wrong)
+                yield f"the end of run {run.token} is reported", after._replace(wrong=wrong)
             else:
-                yield f"the end of run {run.token} is told too late", site._replace(over=site.over - {run})
+                yield f"the end of run {run.token} is reported too late", site._replace(over=site.over - {run})
 
     def _recorded(self, site: Site) -> Iterator[tuple[str, Site]]:
         """Copy the store's state to the history.
 
         The recorder reads the outbox in order, so the history is always an earlier state of the store.
         """
-        database = tuple(job._replace(lease=0, kept=-1, asked=False) for job in site.jobs)
+        database = tuple(job._replace(lease=0, reserved=-1, asked=False) for job in site.jobs)
         if database != site.database:
             yield "the history hears of all", site._replace(database=database)
 
@@ -341,38 +341,38 @@ class Model:
             waits = job.state in (QUEUED, HELD)
             if "cancel" in acts and (waits or job.state == ACTIVE):
                 state = ENDED if waits else CANCELLING
-                after = self._stands(site, number, job._replace(state=state))
+                after = self._queued(site, number, job._replace(state=state))
                 ended = put(site.ended, number, waits)
                 yield f"job {number} is cancelled", after._replace(cancelled=site.cancelled | {number}, ended=ended)
             if "hold" in acts and waits:
                 state, word = (HELD, "held") if job.state == QUEUED else (QUEUED, "released")
-                yield f"job {number} is {word}", self._stands(site, number, job._replace(state=state))
+                yield f"job {number} is {word}", self._queued(site, number, job._replace(state=state))
             if "age" in acts and job.state == QUEUED and job.priority == 0:
-                yield f"job {number} is lifted", self._stands(site, number, job._replace(priority=1))
+                yield f"job {number} is promoted", self._queued(site, number, job._replace(priority=1))
             may_be_edited = waits or (job.state == ACTIVE and not self.rules.has("only what waits is edited"))
             if "edit" in acts and may_be_edited:
                 size = 3 - job.size
-                yield f"job {number} is edited to {size}", self._stands(site, number, job._replace(size=size))
+                yield f"job {number} is edited to {size}", self._queued(site, number, job._replace(size=size))
 
-    def _kept(self, site: Site) -> Iterator[tuple[str, Site]]:
+    def _reserved(self, site: Site) -> Iterator[tuple[str, Site]]:
         """Reserve a device for a job that fits on none now, or drop the reservation. A run there may be preempted."""
         acts = self.rules.acts & {"reserve", "preempt"}
         for number, job in enumerate(site.jobs):
             if not acts or job.state != QUEUED:
                 continue
-            if job.kept >= 0:
-                after = site._replace(jobs=put(site.jobs, number, job._replace(kept=-1)))
+            if job.reserved >= 0:
+                after = site._replace(jobs=put(site.jobs, number, job._replace(reserved=-1)))
                 yield (
                     f"nothing is reserved for job {number} any more",
-                    after._replace(kept=put(site.kept, job.kept, -1)),
+                    after._replace(reserved=put(site.reserved, job.reserved, -1)),
                 )
                 continue
             for device in range(self.rules.devices):
-                is_free = site.kept[device] == -1 or not self.rules.has("one device is reserved for one")
-                if not is_free or self._promised(site, device) + job.size <= self.rules.capacity:
+                is_free = site.reserved[device] == -1 or not self.rules.has("one device is reserved for one")
+                if not is_free or self._allocated(site, device) + job.size <= self.rules.capacity:
                     continue
-                jobs = put(site.jobs, number, job._replace(kept=device))
-                after = site._replace(jobs=jobs, kept=put(site.kept, device, number))
+                jobs = put(site.jobs, number, job._replace(reserved=device))
+                after = site._replace(jobs=jobs, reserved=put(site.reserved, device, number))
                 yield f"device {device} is reserved for job {number}", after
                 if "preempt" in acts:
                     asked = tuple(
@@ -461,7 +461,7 @@ class Model:
             was_away=False,
             brought=(False,) * len(site.jobs),
             line=frozenset(),
-            kept=(-1,) * len(site.kept),
+            reserved=(-1,) * len(site.reserved),
             cancelled=frozenset(n for n in site.cancelled if site.database[n].state in (CANCELLING, ENDED)),
         )
 
@@ -494,7 +494,7 @@ class Model:
             held = sum(run.size for run in site.alive if run.device == device)
             is_whole = self._is_whole(site)
             # A store that was rebuilt from an outdated history also counts runs that are over: see model.md.
-            most = max(held, self._promised(site, device)) if is_whole else held
+            most = max(held, self._allocated(site, device)) if is_whole else held
             if most > self.rules.capacity:
                 return f"device {device} holds {most} of {self.rules.capacity}"
         return None
@@ -533,10 +533,10 @@ class Model:
             lines = [priority for each, priority in site.line if each == number]
             if lines != ([job.priority] if job.state == QUEUED else []):
                 return f"job {number} is {job.state} and stands in {len(lines)} lines"
-            if (job.kept >= 0 and site.kept[job.kept] != number) or (
-                number in site.kept and (job.kept < 0 or site.kept[job.kept] != number)
+            if (job.reserved >= 0 and site.reserved[job.reserved] != number) or (
+                number in site.reserved and (job.reserved < 0 or site.reserved[job.reserved] != number)
             ):
-                return f"what is reserved for job {number} is told in two ways"
+                return f"what is reserved for job {number} is recorded in two ways"
         return None
 
 

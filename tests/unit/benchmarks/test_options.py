@@ -45,9 +45,9 @@ def test_a_number_that_measures_nothing_is_refused(
         importlib.import_module(f"benchmarks.bench_{name}").main()
 
     assert 2 == ended.value.code
-    said = capsys.readouterr().err
-    assert f"error: argument {words[0]}: " in said
-    assert "secret" not in said
+    output = capsys.readouterr().err
+    assert f"error: argument {words[0]}: " in output
+    assert "secret" not in output
 
 
 def test_what_can_be_measured_is_taken() -> None:

@@ -47,7 +47,7 @@ def row(*, aims: tuple[Aim, ...], others: Others | None = None, why_not: str = "
 
 def starts() -> Others:
     """Return the known figures of other systems for starting a job."""
-    return Others(ours="a", measured="start", known=(Known(name="Known", said="16 ms (C)", value=16.0),))
+    return Others(ours="a", measured="start", known=(Known(name="Known", shown="16 ms (C)", value=16.0),))
 
 
 def test_a_ratio_is_how_many_times_the_floor_it_costs() -> None:
@@ -153,24 +153,24 @@ def test_who_was_measured_is_not_known_as_well() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "said"),
+    ("ours", "theirs", "output"),
     [
         (3.0, 0.0, ", behind the best ("),
         (0.0, 3.0, ", ahead of the best ("),
         (0.0, 0.0, ", ahead of the best ("),
     ],
 )
-def test_a_time_of_nothing_divides_nobody(ours: float, theirs: float, said: str) -> None:
+def test_a_time_of_nothing_divides_nobody(ours: float, theirs: float, output: str) -> None:
     """A time of zero gives a verdict. Regression: it raised `ZeroDivisionError`, and no page was written."""
     reported, behind = starts().beside(make_report(ms("peers.gpuqueue.start", ours), ms("peers.one.start", theirs)))
 
-    assert reported.startswith(said)
-    assert behind == (", behind the best (" == said)
+    assert reported.startswith(output)
+    assert behind == (", behind the best (" == output)
 
 
 def test_a_rate_of_nothing_divides_nobody() -> None:
     """A rate of zero, from a run in which no job finished, gives a verdict without a factor."""
-    others = Others(ours="r", known=(Known(name="one", said="5", value=5.0),))
+    others = Others(ours="r", known=(Known(name="one", shown="5", value=5.0),))
 
     assert others.beside(make_report(Figure(name="r", value=0.0, unit="jobs/s"))) == (
         ", behind the best (one, 5 jobs/s: known, not of this run)",
@@ -183,7 +183,7 @@ def test_of_others_rates_the_highest_is_the_best() -> None:
 
     A peer that is both known and measured is listed once, with its figure of this run.
     """
-    known = (Known(name="one", said="500", value=500.0), Known(name="two", said="700", value=700.0))
+    known = (Known(name="one", shown="500", value=500.0), Known(name="two", shown="700", value=700.0))
     others = Others(ours="r", measured="jobs", known=known)
     rates = [
         Figure(name=name, value=value, unit="jobs/s")
@@ -337,8 +337,8 @@ def test_a_row_that_misses_must_say_why(tmp_path: Path, monkeypatch: pytest.Monk
     assert REGIONS == page.read_text()
 
 
-@pytest.mark.parametrize(("also", "said"), [(True, "takes a third of it away"), (False, "had none")])
-def test_why_a_claim_misses_is_true_with_either_allocator(*, also: bool, said: str) -> None:
+@pytest.mark.parametrize(("also", "output"), [(True, "takes a third of it away"), (False, "had none")])
+def test_why_a_claim_misses_is_true_with_either_allocator(*, also: bool, output: str) -> None:
     """The explanation fits the measured allocators.
 
     A claim is measured with a better allocator, and also with the C library's allocator where the machine has both.
@@ -348,7 +348,7 @@ def test_why_a_claim_misses_is_true_with_either_allocator(*, also: bool, said: s
 
     claim = next(each for each in rows(made) if each.what.startswith("claim, in the server"))
 
-    assert said in claim.why_not
+    assert output in claim.why_not
     assert also == ("500 us: typical p50, the C library's allocator" in claim.line(made)[0])
 
 
@@ -368,13 +368,13 @@ def test_the_highest_p99_of_a_claim_is_that_of_each_allocator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("floor", "said"),
+    ("floor", "output"),
     [
         ("durable LPUSH, a BLPOP has it (p50)", "submit → the worker knows that it may start it"),
         ("durable LPUSH, BLPOP (p50)", "submit → the store has stamped the start (a write to the disk before the"),
     ],
 )
-def test_where_the_grant_was_stamped_is_told_as_it_was(floor: str, said: str) -> None:
+def test_where_the_grant_was_stamped_is_told_as_it_was(floor: str, output: str) -> None:
     """The row says where the grant was stamped.
 
     Regression: our grant was stamped before the disk write and the answer, the floor after both, and both had the same
@@ -382,18 +382,18 @@ def test_where_the_grant_was_stamped_is_told_as_it_was(floor: str, said: str) ->
     """
     granted = Figure(name="latency.idle.granted.p50", value=6.0, unit="ms", floor=Floor(name=floor, value=0.4))
 
-    assert any(each.what.startswith(said) for each in rows(make_report(granted)))
+    assert any(each.what.startswith(output) for each in rows(make_report(granted)))
 
 
 @pytest.mark.parametrize(
-    ("floor", "row_says", "page_says"),
+    ("floor", "in_row", "on_page"),
     [
         ("Python, by PSS", "idle worker with the process that forks its shims: memory (PSS), share", "Memory is PSS"),
         ("Python, by RSS", "its shims: memory (RSS, pages of both counted twice), share", "as PSS could not be read"),
         ("Python", "idle worker, its main process alone: memory (RSS), share", "without the one that forks its shims"),
     ],
 )
-def test_how_memory_was_counted_is_told_as_it_was(floor: str, row_says: str, page_says: str, tmp_path: Path) -> None:
+def test_how_memory_was_counted_is_told_as_it_was(floor: str, in_row: str, on_page: str, tmp_path: Path) -> None:
     """The page says how memory was counted.
 
     Regression: a worker was held to 70 MiB without the 12 MiB of its fork server, and the page did not say so.
@@ -404,8 +404,8 @@ def test_how_memory_was_counted_is_told_as_it_was(floor: str, row_says: str, pag
 
     write(make_report(memory), page)
 
-    assert row_says in page.read_text()
-    assert page_says in page.read_text()
+    assert in_row in page.read_text()
+    assert on_page in page.read_text()
 
 
 def test_every_row_that_can_be_behind_has_a_sentence() -> None:

@@ -131,8 +131,8 @@ def test_a_peer_is_as_it_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer does not see the user's settings and proxies, and its files are removed with its directory."""
     monkeypatch.setenv("SLURM_CONF", "/etc/mine")
     monkeypatch.setenv("HTTPS_PROXY", "http://nowhere")
-    with private_place(path=["/first"], WORD="said") as (place, given):
-        assert (place, place, "said") == (given["HOME"], given[MARK], given["WORD"])
+    with private_place(path=["/first"], WORD="printed") as (place, given):
+        assert (place, place, "printed") == (given["HOME"], given[MARK], given["WORD"])
         assert given["PATH"].startswith("/first:")
         assert {"SLURM_CONF", "HTTPS_PROXY"}.isdisjoint(given)
         Path(place, "left").touch()
@@ -151,9 +151,9 @@ def test_the_stand_in_for_cards_shows_one_for_each_slot(tmp_path: Path) -> None:
     cards.write_text(gpuqu.NVIDIA_SMI.replace("SLOTS", "2"))
     asked = ["sh", str(cards), "--query-gpu=index,name,memory.used,memory.total", "--format=csv,noheader,nounits"]
 
-    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
 
-    assert "0, Stand-in, 0, 24576\n1, Stand-in, 0, 24576\n" == said
+    assert "0, StateFilter-in, 0, 24576\n1, StateFilter-in, 0, 24576\n" == printed
 
 
 # ---- what is timed ---------------------------------------------------------------------------------------------------

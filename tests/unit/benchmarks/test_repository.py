@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.measure.home import whole_run
 from benchmarks.measure.repository import small_repository
-from gpuqueue.system.git_checkout import CheckoutLook
+from gpuqueue.system.git_checkout import CheckoutReader
 
 
 def test_a_run_is_in_no_repository_wherever_its_directory_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,14 +21,14 @@ def test_a_run_is_in_no_repository_wherever_its_directory_lies(tmp_path: Path, m
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "HEAD").write_text("a" * 40 + "\n")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    look = CheckoutLook(tmp_path).seen()
-    assert look is not None
+    checkout = CheckoutReader(tmp_path).seen()
+    assert checkout is not None
 
     with whole_run():
         below = Path(tempfile.mkdtemp())
         home = below.parent
 
-        assert CheckoutLook(below).seen() is None
+        assert CheckoutReader(below).seen() is None
 
     assert tmp_path == home.parent
 
@@ -43,7 +43,7 @@ def test_a_small_repository_has_a_commit(tmp_path: Path, monkeypatch: pytest.Mon
 
     assert small_repository(tmp_path / "small") is None
 
-    seen = CheckoutLook(tmp_path / "small").seen()
+    seen = CheckoutReader(tmp_path / "small").seen()
     assert seen is not None
     assert len(seen.commit) == 40
 

@@ -47,9 +47,9 @@ def test_one_that_is_over_before_anybody_looks_is_seen(tmp_path: Path) -> None:
     with closing(RunWatch(tmp_path)) as watch:
         (tmp_path / "7" / "token").mkdir(parents=True)
         (tmp_path / "7" / "token" / "log").touch()
-        looked = time.time()
+        asked = time.time()
 
-        assert watch.may_start(timeout_s=0) >= looked
+        assert watch.may_start(timeout_s=0) >= asked
 
 
 def test_who_cannot_watch_says_so(tmp_path: Path) -> None:

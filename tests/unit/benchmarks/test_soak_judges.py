@@ -20,7 +20,7 @@ T0 = datetime(2026, 11, 1, tzinfo=timezone.utc)
 T0_NS = int(T0.timestamp()) * 10**9
 CARD = Card("GPU-0", 0, 24 * GIB, GIB // 2, GIB // 2)
 #: A run of job 7, the pid and start time of its process, and an external process, which has no start time.
-RUN, PROCESS, STRANGER = (7, "1.aa"), (70, 5), (99, 0)
+RUN, PROCESS, EXTERNAL = (7, "1.aa"), (70, 5), (99, 0)
 
 
 def ns(second: float) -> int:
@@ -47,9 +47,9 @@ def claim(second: float, job_id: int, gib: int) -> Event:
     return report(second, Act.CLAIM, job_id, devices="GPU-0", lease=str(gib * GIB))
 
 
-def judged(truth: Truth, *events: Event, looks: dict[str, float] | None = None) -> Promises:
-    """Return the judge's result for *events*; *looks* maps a nonce or token to the second of its sample."""
-    judge = Judge([CARD], truth, {key: ns(second) for key, second in (looks or {}).items()})
+def judged(truth: Truth, *events: Event, samples: dict[str, float] | None = None) -> Promises:
+    """Return the judge's result for *events*; *samples* maps a nonce or token to the second of its sample."""
+    judge = Judge([CARD], truth, {key: ns(second) for key, second in (samples or {}).items()})
     for event in events:
         judge.take(event)
     return judge.promises
@@ -60,7 +60,7 @@ def test_promises_are_summed_over_live_leases_and_strangers() -> None:
 
     Exactly the whole card is allowed, one GiB more is a violation, and a released claim no longer counts.
     """
-    truth = truth_of([step(1, STRANGER, 3)], {})
+    truth = truth_of([step(1, EXTERNAL, 3)], {})
     full = judged(truth, claim(2, 1, 12), claim(3, 2, 8))
     assert [] == full.violations
     assert [12 / 20, 1.0] == full.shares
@@ -91,11 +91,11 @@ def test_what_moved_between_the_look_and_the_claim_is_taken_at_its_least() -> No
 
     An external process that came after the sample is nobody's fault, but the check at the start had to see it.
     """
-    truth = truth_of([step(1.95, STRANGER, 3)], {})
+    truth = truth_of([step(1.95, EXTERNAL, 3)], {})
     story = (claim(2, 1, 23), report(2.1, Act.STARTED, 1, JobState.RUNNING))
-    looks = {"01": 1.9, "1.01": 1.94}
-    assert [] == judged(truth, *story, looks=looks).violations
-    late = judged(truth, *story, looks={**looks, "1.01": 2.05}).violations
+    samples = {"01": 1.9, "1.01": 1.94}
+    assert [] == judged(truth, *story, samples=samples).violations
+    late = judged(truth, *story, samples={**samples, "1.01": 2.05}).violations
     assert ["started"] == [each.split()[0] for each in late]
     assert ["claim", "started"] == [each.split()[0] for each in judged(truth, *story).violations]
 
@@ -105,18 +105,20 @@ def test_of_two_starts_the_one_that_looked_later_must_see_the_other() -> None:
 
     Both were claimed before an external process came, so one claim must be released. Two starts are a violation.
     """
-    truth = truth_of([step(1.95, STRANGER, 3)], {})
+    truth = truth_of([step(1.95, EXTERNAL, 3)], {})
     claims = (claim(2, 1, 12), claim(2, 2, 11))
-    looks = {"01": 1.9, "02": 1.9, "1.01": 2.1, "1.02": 2.2}
+    samples = {"01": 1.9, "02": 1.9, "1.01": 2.1, "1.02": 2.2}
     first, second = (report(2.3, Act.STARTED, job_id, JobState.RUNNING) for job_id in (1, 2))
-    assert [] == judged(truth, *claims, first, looks=looks).violations
-    both = judged(truth, *claims, first, second, looks=looks).violations
+    assert [] == judged(truth, *claims, first, samples=samples).violations
+    both = judged(truth, *claims, first, second, samples=samples).violations
     assert 1 == len(both)
     assert "started of job 2" in both[0]
 
     owners = {PROCESS: (1, "1.01")}
-    record = [step(1.95, STRANGER, 3), step(2.22, PROCESS, 12), step(2.25, PROCESS, 0)]
-    assert [] == judged(truth_of(record, owners), *claims, first, second, looks=looks).violations, "the first is over"
+    record = [step(1.95, EXTERNAL, 3), step(2.22, PROCESS, 12), step(2.25, PROCESS, 0)]
+    assert [] == judged(truth_of(record, owners), *claims, first, second, samples=samples).violations, (
+        "the first is over"
+    )
 
 
 def test_memory_that_a_run_takes_after_its_end_is_seen() -> None:
@@ -139,7 +141,7 @@ def test_processes_of_a_run_add_up_and_a_refusal_is_kept() -> None:
         step(1, PROCESS, 2),
         step(2, second, 3),
         step(3, PROCESS, 1),
-        step(4, STRANGER, 9),
+        step(4, EXTERNAL, 9),
         step(5, second, 3, refused=GIB),
     ]
     truth = truth_of(record, {PROCESS: RUN, second: RUN})

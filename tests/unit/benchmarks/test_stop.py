@@ -73,10 +73,10 @@ def test_who_stops_a_benchmark_finds_nothing_of_it(number: signal.Signals, tmp_p
     """
     with measuring(tmp_path) as (process, child):
         process.send_signal(number)
-        said = process.communicate(timeout=60)[1]
+        output = process.communicate(timeout=60)[1]
 
     assert 128 + number == process.returncode
-    assert f"benchmarks: stopped by {number.name}\n" == said
+    assert f"benchmarks: stopped by {number.name}\n" == output
     assert gone(child)
     assert [] == list(tmp_path.iterdir())
 

@@ -38,9 +38,9 @@ def test_a_page_is_not_written_from_some_of_the_parts(tmp_path: Path, capsys: py
     page = tmp_path / "page.md"
     page.write_text(PAGE)
 
-    said = refused(["--quick", "--only", "submit", "warm", "--write", str(page)], capsys)
+    printed = refused(["--quick", "--only", "submit", "warm", "--write", str(page)], capsys)
 
-    assert "some of the rows would be empty; measure all, or give the other parts as well: --from" in said
+    assert "some of the rows would be empty; measure all, or give the other parts as well: --from" in printed
     kept = tmp_path / "run.json"
     kept.write_text(make_report(figure()).to_json())
     assert 1 == whole.main(["--from", str(kept), "--write", str(page)])
@@ -93,7 +93,7 @@ def test_where_nothing_can_be_written_is_told_before_an_hour_is_gone(
 
 
 @pytest.mark.parametrize(
-    ("where", "value", "said"),
+    ("where", "value", "printed"),
     [
         (("figures",), ["x"], "figures[0] is no object"),
         (("figures",), {}, "figures is no list"),
@@ -118,7 +118,7 @@ def test_where_nothing_can_be_written_is_told_before_an_hour_is_gone(
     ],
 )
 def test_a_damaged_file_is_told_by_its_name(
-    where: tuple[str | int, ...], value: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    where: tuple[str | int, ...], value: object, printed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error for a damaged file names the file.
 
@@ -139,7 +139,7 @@ def test_a_damaged_file_is_told_by_its_name(
     assert 1 == whole.main(["--from", str(path)])
 
     reported = capsys.readouterr().err
-    assert f"benchmarks: {path}: no report of python -m benchmarks --json: {said}\n" == reported
+    assert f"benchmarks: {path}: no report of python -m benchmarks --json: {printed}\n" == reported
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000])

@@ -9,7 +9,7 @@ from factories import make_device
 
 from gpuqueue.cli.output.device_table import device_table
 from gpuqueue.queue.drains import Drain, DrainOrigin
-from gpuqueue.queue.lease import DeviceStatus, Kept
+from gpuqueue.queue.lease import DeviceReservation, DeviceStatus
 from gpuqueue.text.units import GIB
 
 CARD = DeviceStatus(
@@ -63,9 +63,9 @@ def test_a_member_is_called_by_its_name() -> None:
 
     This holds for jobs on the device and for a reservation.
     """
-    kept = replace(CARD, kept=Kept(job_id=14, since=None))
+    reserved = replace(CARD, reservation=DeviceReservation(job_id=14, since=None))
 
-    row = device_table((kept,), 10.0, None, {13: "9_3", 14: "9_4"}).splitlines()[1]
+    row = device_table((reserved,), 10.0, None, {13: "9_3", 14: "9_4"}).splitlines()[1]
 
     assert "  12 9_3  " in row
     assert row.endswith("reserved for job 9_4")

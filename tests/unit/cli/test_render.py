@@ -77,7 +77,7 @@ def test_each_notification_is_shown_with_its_outcome() -> None:
         Delivery(number=3, tries=5, outcome=Outcome.GIVEN_UP, at=NOW, trouble="no route"),
     )
 
-    said = _notification_lines(Record(job=job, runs=(), reported=reported))
+    printed = _notification_lines(Record(job=job, runs=(), reported=reported))
 
     assert [
         f"  on fail    a: sent {when(NOW)}",
@@ -85,4 +85,4 @@ def test_each_notification_is_shown_with_its_outcome() -> None:
         "  on fail    c: not sent yet after 1 try: HTTP 500",
         "  on fail    d: given up after 5 tries: no route",
         "  on fail    json://…",
-    ] == said
+    ] == printed

@@ -155,7 +155,7 @@ def test_an_array_has_a_line_for_what_waits_and_one_for_what_is_held() -> None:
     taken = replace(job(2, **spec), tally=Tally(left=Indexes(()), held=Indexes(()), ended={}))
     site = Snapshot(at=NOW, devices=(), jobs=(parted, taken, job(3)))
 
-    shown = [(line.label, line.stands) for line in job_lines(site, Order.ID)]
+    shown = [(line.label, line.state) for line in job_lines(site, Order.ID)]
 
     assert [("1_[4-99]", JobState.QUEUED), ("1_[0-1]", JobState.HELD), ("3", JobState.QUEUED)] == shown
     assert head_line(site, Order.ID, None).startswith("0 running, 99 waiting ")

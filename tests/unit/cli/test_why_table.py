@@ -58,7 +58,7 @@ def verdict(host: str, index: int, obstacle: Obstacle, *runs: int) -> Verdict:
         available_bytes=2 * GIB,
         capacity_bytes=23 * GIB,
         total_bytes=24 * GIB,
-        kept_for=None,
+        reserved_for=None,
         runs=tuple(Occupant(job_id=each, held_bytes=10 * GIB, ends_ms=1_800_000_000_000) for each in runs),
     )
 
@@ -104,9 +104,9 @@ def test_a_reason_goes_on_below_itself(width: int) -> None:
     assert all(not row[:place].strip() or row[place - 1] == " " for row in rows)
     names = [row.split()[0] for row in rows if row[:place].strip()]
     assert [name.rpartition(":")[2] for name in names] == ["0", "1", "10"]
-    said = " ".join(row[place:].strip() for row in rows)
-    assert "18G too little: job 3 (bob) 10G until " in said
-    assert said.endswith("headroom 1G not a gpu")
+    printed = " ".join(row[place:].strip() for row in rows)
+    assert "18G too little: job 3 (bob) 10G until " in printed
+    assert printed.endswith("headroom 1G not a gpu")
 
 
 def test_a_sentence_goes_on_behind_its_first_word() -> None:
@@ -121,11 +121,11 @@ def test_a_sentence_goes_on_behind_its_first_word() -> None:
 
 def test_a_pipe_gets_every_line_whole() -> None:
     """A pipe gets every line unwrapped, for ``grep`` and for other programs."""
-    said = story(FOUND)
+    printed = story(FOUND)
 
-    assert said == story(FOUND, 1000)
-    assert f"{FAR}:10" in said
-    assert "before it: 3 jobs of higher priorities, 4 of 2 users with less usage, 5 of ada's own" in said
+    assert printed == story(FOUND, 1000)
+    assert f"{FAR}:10" in printed
+    assert "before it: 3 jobs of higher priorities, 4 of 2 users with less usage, 5 of ada's own" in printed
 
 
 def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
@@ -138,10 +138,10 @@ def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
     heard = replace(device("a", 0), seen_s_ago=12.0)
     found = Why(job=WAITS, explanation=explanation, devices={"a-0": heard}, silent_after_s=6.0)
 
-    said = story(found)
+    printed = story(found)
 
-    assert "it fits, but its worker is silent for 12s: see gpuqueue status there" in said
-    assert "start  there is room on a:0: it starts once the worker of a:0 is heard again, and it is its turn" in said
+    assert "it fits, but its worker is silent for 12s: see gpuqueue status there" in printed
+    assert "start  there is room on a:0: it starts once the worker of a:0 is heard again, and it is its turn" in printed
     assert "it fits: it starts there when it is its turn" in story(replace(found, silent_after_s=15.0))
     gone = replace(explanation, start=None, devices=(verdict("a", 0, Obstacle.SILENT),))
     assert "its worker is silent for 12s" in story(replace(found, explanation=gone))
@@ -154,7 +154,7 @@ def test_who_finds_the_room_under_a_limit_kept_reads_for_whom() -> None:
     Otherwise the figures show room and nothing explains why the job does not start.
     """
     limit = LimitReached(
-        whose="@lab", measure=Measure.RUNNING_MEM, used=6 * GIB, most=8 * GIB, asked=2 * GIB, runs=(4,), kept_for=3
+        whose="@lab", measure=Measure.RUNNING_MEM, used=6 * GIB, most=8 * GIB, asked=2 * GIB, runs=(4,), reserved_for=3
     )
     found = Why(job=WAITS, explanation=replace(EXPLANATION, limits=(limit,)), others=OTHERS)
 
@@ -172,8 +172,8 @@ def starts(start: Start, room: RoomUnderLimits, *more_limits: LimitReached, **li
     """Return the lines about the start of a job that is at a limit."""
     reached = replace(LIMIT, **limit)
     explanation = replace(EXPLANATION, limits=(reached, *more_limits), start=start, room=room)
-    said = story(replace(FOUND, explanation=explanation))
-    return [line.removeprefix("start  ") for line in said.splitlines() if line.startswith("start")]
+    printed = story(replace(FOUND, explanation=explanation))
+    return [line.removeprefix("start  ") for line in printed.splitlines() if line.startswith("start")]
 
 
 def limited(blockers: tuple[int, ...], **changes: object) -> Start:
@@ -213,11 +213,11 @@ def test_who_finds_the_room_under_a_limit_kept_is_promised_no_start() -> None:
 
     Regression: it had a start time from the runs on the device, and no job before it.
     """
-    room = RoomUnderLimits(at_ms=None, runs=(), kept_for=3)
+    room = RoomUnderLimits(at_ms=None, runs=(), reserved_for=3)
 
     assert [
         "cannot say: first job 3 (bob), for which the room under the limit is reserved, must have started or gone"
-    ] == starts(limited((4,)), room, kept_for=3)
+    ] == starts(limited((4,)), room, reserved_for=3)
 
 
 def test_a_run_without_a_time_limit_under_the_limit_is_named() -> None:
@@ -255,17 +255,19 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
 
     Regression: the time belonged to that job, and the named run had ended long before.
     """
-    kept = Start(at_ms=None, devices=("a-0",), blockers=(4,), behind=3, rivals=1, free_ms=LATER_MS, room_ms=LATER_MS)
+    reserved = Start(
+        at_ms=None, devices=("a-0",), blockers=(4,), behind=3, rivals=1, free_ms=LATER_MS, room_ms=LATER_MS
+    )
 
-    def said(start: Start) -> str:
+    def printed(start: Start) -> str:
         return story(replace(FOUND, explanation=replace(EXPLANATION, start=start))).partition("start  ")[2]
 
     first = "1 job that may take the room goes before it"
-    assert f"cannot say: {first}; job 3, for which a:0 is reserved, has room by {clock(LATER_MS)}" == said(kept)
-    assert said(replace(kept, free_ms=None, room_ms=None)) == (
+    assert f"cannot say: {first}; job 3, for which a:0 is reserved, has room by {clock(LATER_MS)}" == printed(reserved)
+    assert printed(replace(reserved, free_ms=None, room_ms=None)) == (
         f"cannot say: a:0 is reserved for job 3, and nobody can say when that one has room; {first}"
     )
-    assert said(replace(kept, at_ms=LATER_MS, rivals=0)) == (
+    assert printed(replace(reserved, at_ms=LATER_MS, rivals=0)) == (
         f"by {clock(LATER_MS)} on a:0, when job 4 must have ended and job 3, for which that is reserved, has started, "
         "unless others go before it"
     )
@@ -275,7 +277,7 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
     ("start", "room", "brief"),
     [
         (limited((), at_ms=LATER_MS, room_ms=LATER_MS), RoomUnderLimits(at_ms=LATER_MS), "by [-0-9 ]*[:0-9]+ on a:0"),
-        (limited((3,)), RoomUnderLimits(at_ms=None, kept_for=4), "the room under the limit is reserved for job 4"),
+        (limited((3,)), RoomUnderLimits(at_ms=None, reserved_for=4), "the room under the limit is reserved for job 4"),
         (
             limited((3,)),
             RoomUnderLimits(at_ms=None, runs=(4,)),
@@ -295,9 +297,9 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
 )
 def test_who_waits_at_a_terminal_reads_the_same_in_brief(start: Start, room: RoomUnderLimits, brief: str) -> None:
     """The short form agrees with `why`. Regression: `run` said that there was room for a job that a limit held back."""
-    said = in_brief(replace(FOUND, explanation=replace(EXPLANATION, limits=(LIMIT,), start=start, room=room)))
+    printed = in_brief(replace(FOUND, explanation=replace(EXPLANATION, limits=(LIMIT,), start=start, room=room)))
 
-    assert re.fullmatch(f"{brief}; 12 jobs before it", said), said
+    assert re.fullmatch(f"{brief}; 12 jobs before it", printed), printed
 
 
 def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> None:
@@ -305,18 +307,18 @@ def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> N
 
     Regression: a job that also lacked memory was told to wait for another job, which had ended long before.
     """
-    kept = [replace(verdict("a", index, Obstacle.KEPT), kept_for=3) for index in range(2)]
-    lacks = [replace(each, obstacle=Obstacle.MEMORY) for each in kept]
+    reserved = [replace(verdict("a", index, Obstacle.RESERVED), reserved_for=3) for index in range(2)]
+    lacks = [replace(each, obstacle=Obstacle.MEMORY) for each in reserved]
     both = replace(WAITS, spec=make_spec(gpus=2))
 
-    def said(job: Job, *devices: Verdict) -> str:
+    def printed(job: Job, *devices: Verdict) -> str:
         return story(Why(job=job, explanation=replace(EXPLANATION, start=None, devices=devices), others=OTHERS))
 
     once = "there is room once job 3 (bob), for which devices are reserved, has started or gone"
-    assert once in said(WAITS, kept[0], lacks[1])
-    assert once in said(both, *kept)
-    assert once not in said(WAITS, *lacks)
-    assert once not in said(both, kept[0], lacks[1])
+    assert once in printed(WAITS, reserved[0], lacks[1])
+    assert once in printed(both, *reserved)
+    assert once not in printed(WAITS, *lacks)
+    assert once not in printed(both, reserved[0], lacks[1])
 
 
 def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:
@@ -326,10 +328,11 @@ def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:
     """
     start = Start(at_ms=None, devices=("GPU-0",), blockers=(3, 4), in_vain=(3,))
 
-    said = story(Why(job=WAITS, explanation=replace(EXPLANATION, start=start), others=OTHERS))
+    printed = story(Why(job=WAITS, explanation=replace(EXPLANATION, start=start), others=OTHERS))
 
     assert (
-        "nothing is reserved for it there before: the end of job 3 was waited for in vain; others start there" in said
+        "nothing is reserved for it there before: the end of job 3 was waited for in vain; others start there"
+        in printed
     )
 
 

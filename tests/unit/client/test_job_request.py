@@ -87,7 +87,7 @@ def site(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Any:
     """Return a connection without a store, in a git checkout with a script."""
     (tmp_path / "train.py").touch()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gpuqueue.client.submit.CheckoutLook", lambda _: SimpleNamespace(seen=lambda: CHECKOUT))
+    monkeypatch.setattr("gpuqueue.client.submit.CheckoutReader", lambda _: SimpleNamespace(seen=lambda: CHECKOUT))
     environ = {"CONFIG": "/dev/null", "STATE_DIR": str(tmp_path), "NOTIFY": "team=json://x", "GIT": "false"}
     return SimpleNamespace(
         settings=Settings.load({f"GPUQUEUE_{name}": value for name, value in environ.items()}),

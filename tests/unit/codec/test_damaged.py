@@ -53,19 +53,19 @@ PLAINS = {
 
 def read(reader: Any, text: Any) -> Any:
     """Return the reader's result for *text*, or None if it raises `Unreadable`. Any other exception fails the test."""
-    said = ""
+    output = ""
     try:
         return reader(text)
     except Unreadable as error:
-        said = str(error)
-    assert said
-    assert "\n" not in said
-    assert len(said) < 300
+        output = str(error)
+    assert output
+    assert "\n" not in output
+    assert len(output) < 300
     return None
 
 
 @pytest.mark.parametrize("reader", TEXTS, ids=lambda reader: reader.__name__)
-@odd.gate
+@odd.few_examples
 @given(text=st.one_of(odd.texts, odd.values, odd.values.map(json.dumps), st.binary(max_size=9)))
 def test_whatever_stands_there_is_a_value_or_unreadable(reader: Any, text: Any) -> None:
     """Any text and any JSON in place of a payload gives a value or `Unreadable`."""
@@ -73,7 +73,7 @@ def test_whatever_stands_there_is_a_value_or_unreadable(reader: Any, text: Any) 
 
 
 @pytest.mark.parametrize("reader", TEXTS, ids=lambda reader: reader.__name__)
-@odd.gate
+@odd.few_examples
 @given(choice=st.data())
 def test_a_damaged_payload_is_a_value_or_unreadable(reader: Any, choice: st.DataObject) -> None:
     """A payload that is truncated, overwritten or has a value of another type gives a value or `Unreadable`.
@@ -88,7 +88,7 @@ def test_a_damaged_payload_is_a_value_or_unreadable(reader: Any, choice: st.Data
 
 
 @pytest.mark.parametrize("reader", PLAINS, ids=lambda reader: reader.__qualname__)
-@odd.gate
+@odd.few_examples
 @given(choice=st.data())
 def test_a_damaged_part_is_a_value_or_unreadable(reader: Any, choice: st.DataObject) -> None:
     """A damaged part of a payload gives a value or `Unreadable`. Parts are also stored in files of their own."""
@@ -128,7 +128,7 @@ def test_the_message_says_which_field_and_what_it_is() -> None:
         codec.decode_spec("[]")
 
 
-@odd.gate
+@odd.few_examples
 @given(value=odd.values)
 def test_a_field_is_what_it_must_be_or_an_error(value: Any) -> None:
     """Every field method returns its own type or raises an error."""

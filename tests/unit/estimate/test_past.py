@@ -61,7 +61,7 @@ def a_record(
     return Record(job=Job(id=job_id, spec=spec, state=JobState.SUCCEEDED, submitted_at=ended_at), runs=(run,))
 
 
-def said(*records: Record, **changes: Any) -> Past:
+def output(*records: Record, **changes: Any) -> Past:
     """Return the estimate from *records*, which must exist."""
     past = past_of(replace(ASKED, **changes), records)
     assert past is not None
@@ -73,7 +73,7 @@ def test_two_runs_with_the_same_arguments_give_the_largest_and_a_little_more() -
 
     The fullest device of a run counts, because --mem is for each device.
     """
-    past = said(a_record(sampled(2 * GIB), sampled(3 * GIB)), a_record(sampled(GIB)))
+    past = output(a_record(sampled(2 * GIB), sampled(3 * GIB)), a_record(sampled(GIB)))
 
     assert (Whose.OWN, Rule.SAME_ARGUMENTS, 2, True) == (past.whose, past.rule, len(past.runs), past.suffices)
     assert -(-3 * GIB * 105 // 100) + 256 * MIB == past.need_bytes
@@ -83,8 +83,8 @@ def test_only_the_last_five_runs_count() -> None:
     """Only the last five runs count, because a script may have changed since older runs."""
     new = [a_record(sampled(GIB), job_id=number) for number in range(9, 4, -1)]
 
-    assert said(*new).need_bytes == said(*new, a_record(sampled(20 * GIB))).need_bytes
-    assert said(*new).need_bytes < said(*new[:4], a_record(sampled(20 * GIB))).need_bytes
+    assert output(*new).need_bytes == output(*new, a_record(sampled(20 * GIB))).need_bytes
+    assert output(*new).need_bytes < output(*new[:4], a_record(sampled(20 * GIB))).need_bytes
 
 
 def test_other_arguments_give_a_high_percentile_in_which_the_young_weigh_more() -> None:
@@ -95,11 +95,11 @@ def test_other_arguments_give_a_high_percentile_in_which_the_young_weigh_more() 
     old = a_record(sampled(20 * GIB), days=365, args=())
     young = [a_record(sampled(size * MIB), args=("--epochs", str(size))) for size in (1000, 1010, 1020)]
 
-    past = said(*young, old)
+    past = output(*young, old)
 
     assert (Rule.SAME_SCRIPT, 4) == (past.rule, len(past.runs))
     assert -(-1020 * MIB * 115 // 100) == past.need_bytes
-    assert -(-20 * GIB * 115 // 100) == said(*young, replace_days(old)).need_bytes
+    assert -(-20 * GIB * 115 // 100) == output(*young, replace_days(old)).need_bytes
 
 
 def replace_days(record: Record) -> Record:
@@ -109,7 +109,7 @@ def replace_days(record: Record) -> Record:
 
 def test_one_run_with_the_same_arguments_is_judged_with_the_others() -> None:
     """A single run with the same arguments counts with the runs with other arguments."""
-    assert Rule.SAME_SCRIPT is said(a_record(sampled(GIB)), a_record(sampled(2 * GIB), args=())).rule
+    assert Rule.SAME_SCRIPT is output(a_record(sampled(GIB)), a_record(sampled(2 * GIB), args=())).rule
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_the_drivers_own_maximum_and_a_run_that_used_its_time_count(trusted: Rec
 
     A run that reached its time limit counts, because it ran as long as allowed.
     """
-    assert Rule.SAME_ARGUMENTS is said(trusted, trusted).rule
+    assert Rule.SAME_ARGUMENTS is output(trusted, trusted).rule
 
 
 def test_out_of_memory_says_more_than_that() -> None:
@@ -156,8 +156,8 @@ def test_out_of_memory_says_more_than_that() -> None:
 
     It is not a sufficient size.
     """
-    past = said(a_record(sampled(2 * GIB), ending=OUT_OF_MEMORY, lease_bytes=4 * GIB))
-    small = said(a_record(sampled(GIB), ending=OUT_OF_MEMORY, lease_bytes=GIB))
+    past = output(a_record(sampled(2 * GIB), ending=OUT_OF_MEMORY, lease_bytes=4 * GIB))
+    small = output(a_record(sampled(GIB), ending=OUT_OF_MEMORY, lease_bytes=GIB))
 
     assert (Rule.MORE_THAN, False, -(-4 * GIB * 12 // 10)) == (past.rule, past.suffices, past.need_bytes)
     assert GIB + 512 * MIB == small.need_bytes
@@ -173,10 +173,10 @@ def test_out_of_memory_raises_what_went_well_before() -> None:
     elsewhere = a_record(sampled(4 * GIB), ending=OUT_OF_MEMORY, lease_bytes=4 * GIB, args=("--big",))
     others = [a_record(sampled(GIB), args=()), a_record(sampled(GIB), args=())]
 
-    assert (Rule.SAME_ARGUMENTS, -(-4 * GIB * 12 // 10)) == (said(short, *well).rule, said(short, *well).need_bytes)
-    assert said(*well).need_bytes == said(elsewhere, *well).need_bytes
-    assert said(*others).need_bytes == said(elsewhere, *others).need_bytes
-    assert Rule.MORE_THAN is said(short, *others).rule
+    assert (Rule.SAME_ARGUMENTS, -(-4 * GIB * 12 // 10)) == (output(short, *well).rule, output(short, *well).need_bytes)
+    assert output(*well).need_bytes == output(elsewhere, *well).need_bytes
+    assert output(*others).need_bytes == output(elsewhere, *others).need_bytes
+    assert Rule.MORE_THAN is output(short, *others).rule
 
 
 def test_own_runs_go_first_then_anybodys_of_this_file_then_own_ones_elsewhere() -> None:
@@ -189,13 +189,13 @@ def test_own_runs_go_first_then_anybodys_of_this_file_then_own_ones_elsewhere() 
     copy = [a_record(sampled(3 * GIB), cwd="/scratch/copy")] * 2
     strange = [a_record(sampled(4 * GIB), account=BOB, cwd="/home/bob")] * 2
 
-    assert Whose.OWN is said(*copy, *shared, *own).whose
-    assert Whose.ANYBODY is said(*copy, *shared, *strange).whose
-    assert Whose.OWN_ELSEWHERE is said(*copy, *strange).whose
+    assert Whose.OWN is output(*copy, *shared, *own).whose
+    assert Whose.ANYBODY is output(*copy, *shared, *strange).whose
+    assert Whose.OWN_ELSEWHERE is output(*copy, *strange).whose
     assert past_of(ASKED, strange) is None
 
 
 def test_the_same_file_by_another_way_of_writing_is_the_same() -> None:
     """The path is compared after normalization. The arguments are compared word by word."""
-    assert Whose.OWN is said(*[a_record(sampled(GIB))] * 2, path="/home/ada/./train.py").whose
-    assert Rule.SAME_SCRIPT is said(*[a_record(sampled(GIB))] * 2, args=("--lr", "1e-4")).rule
+    assert Whose.OWN is output(*[a_record(sampled(GIB))] * 2, path="/home/ada/./train.py").whose
+    assert Rule.SAME_SCRIPT is output(*[a_record(sampled(GIB))] * 2, args=("--lr", "1e-4")).rule

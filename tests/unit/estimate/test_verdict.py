@@ -78,9 +78,9 @@ def test_what_is_said(found: Record, words: str | None) -> None:
 
     If the advice is known, it also contains the size to request next time.
     """
-    said = asked_and_used(found)
+    output = asked_and_used(found)
 
-    assert (words and words.replace("1.3125G", "1344M")) == said
+    assert (words and words.replace("1.3125G", "1344M")) == output
 
 
 def test_a_job_that_never_ran_used_nothing() -> None:

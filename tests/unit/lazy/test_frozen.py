@@ -102,13 +102,13 @@ def _hash_of_words(cls: Any) -> Any:
 )
 def test_it_refuses_what_dataclasses_refuse(do: Any) -> None:
     """Every refused operation raises the same exception with the same message."""
-    said = []
+    output = []
     for cls in both(kw_only=True):
         with pytest.raises((TypeError, BadRequest, FrozenInstanceError)) as error:
             do(cls)
-        said.append((type(error.value), str(error.value).replace("both.<locals>.made.<locals>.", "")))
+        output.append((type(error.value), str(error.value).replace("both.<locals>.made.<locals>.", "")))
 
-    assert said[0] == said[1]
+    assert output[0] == output[1]
 
 
 def test_it_refuses_a_name_that_is_no_field() -> None:

@@ -163,4 +163,4 @@ def test_the_environment_stays_out_of_repr() -> None:
 )
 def test_a_state_is_said_as_people_say_it(state: JobState, words: str) -> None:
     """The text for a state is correct English. For example it is "has succeeded" and not "is succeeded"."""
-    assert words == state.said
+    assert words == state.in_words

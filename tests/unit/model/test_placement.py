@@ -90,7 +90,7 @@ def test_a_job_on_two_devices_names_two_or_none() -> None:
         make_spec(gpus=2, placement=Placement(devices=("a",)))
 
 
-def look_up(names: Any) -> list[str]:
+def uuids_of(names: Any) -> list[str]:
     """Return a device UUID for each name."""
     return [f"GPU-{name}" for name in names]
 
@@ -98,7 +98,7 @@ def look_up(names: Any) -> list[str]:
 def put(device: Any = None, device_type: Any = None, preference: Any = None, **more: Any) -> Any:
     """Return the device kind and the placement for these options."""
     asked = {"device": device, "device_type": device_type, "preference": preference, "mem": "1G", **more}
-    return placed(JobRequest(["true"], **asked), look_up)
+    return placed(JobRequest(["true"], **asked), uuids_of)
 
 
 def test_what_a_person_says_of_devices() -> None:
@@ -114,11 +114,11 @@ def test_what_a_person_says_of_devices() -> None:
     assert (None, Placement(exclusive=True, whole=True)) == put(exclusive=True, mem=None)
 
 
-@pytest.mark.parametrize("said", [{"device": ["gpu", "0"]}, {"preference": "best"}, {"device": [1]}])
-def test_what_makes_no_sense_of_devices_is_refused(said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("printed", [{"device": ["gpu", "0"]}, {"preference": "best"}, {"device": [1]}])
+def test_what_makes_no_sense_of_devices_is_refused(printed: dict[str, Any]) -> None:
     """Contradictory or invalid device options raise `BadRequest`."""
     with pytest.raises(BadRequest):
-        put(**said)
+        put(**printed)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def words(names: str) -> set[str]:
     return {name.strip() for name in names.split(",")}
 
 
-def kept_between_calls(text: str) -> set[str]:
+def shared_between_calls(text: str) -> set[str]:
     """Return the top-level variables of *text* that a function changes."""
     text = re.sub(r"--[^\n]*", "", text)
     at_margin = {name for found in _DECLARED.findall(text) for name in words(found)}
@@ -45,17 +45,19 @@ def parts(act: str) -> list[str]:
 
 @pytest.mark.parametrize("act", sorted(LASTING))
 def test_what_stands_before_an_act_that_lasts_keeps_nothing(act: str) -> None:
-    """The parts before a lasting act keep state only in the `learned` table, which each call replaces."""
+    """The parts before a lasting act keep state only in the `cache` table, which each call replaces."""
     for part in parts(act):
-        assert kept_between_calls(source(part)) <= {"learned"}, part
+        assert shared_between_calls(source(part)) <= {"cache"}, part
 
 
 def test_a_claim_keeps_only_what_it_parsed() -> None:
     """`claim` keeps only its parsed values. Each call sets the variables above them again."""
     above, _, below = source("claim").partition("\nlocal parsed, many_parsed, MOST_PARSED = {}, 0, 1000\n")
 
-    assert kept_between_calls(below) == set()
-    assert {"parsed", "many_parsed"} == kept_between_calls(source("claim")) - kept_between_calls(f"{above}\n{below}")
+    assert shared_between_calls(below) == set()
+    assert {"parsed", "many_parsed"} == shared_between_calls(source("claim")) - shared_between_calls(
+        f"{above}\n{below}"
+    )
 
 
 def test_a_variable_that_keeps_something_would_be_found() -> None:
@@ -66,18 +68,18 @@ def test_a_variable_that_keeps_something_would_be_found() -> None:
         "  local none = 1\n  none = 2\nend\n"
     )
 
-    assert {"once", "pools", "table_of"} == kept_between_calls(text)
+    assert {"once", "pools", "table_of"} == shared_between_calls(text)
     more = (
         "local MOST_MS, late\nlocal first,\n  second -- of two lines\nlocal SEEN, row = {}, {}\n"
         "local function a(b)\n  late = b\n  second = b\n  SEEN[b] = 1\n  table.insert(row, b)\nend\n"
     )
-    assert {"late", "second", "SEEN", "row"} == kept_between_calls(more)
+    assert {"late", "second", "SEEN", "row"} == shared_between_calls(more)
 
 
 @pytest.mark.parametrize("act", sorted(LASTING))
 def test_an_act_that_lasts_begins_with_nothing_learned(act: str) -> None:
-    """A lasting act resets `learned` before it does anything else."""
-    assert "\nreturn function()\n  learned = {}\n" in source(act)
+    """A lasting act resets `cache` before it does anything else."""
+    assert "\nreturn function()\n  cache = {}\n" in source(act)
 
 
 @pytest.mark.parametrize("act", sorted(LASTING))

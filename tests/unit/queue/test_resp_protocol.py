@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.queue.resp.client import Pipeline, RespClient
-from gpuqueue.queue.resp.errors import NoStore, Said
+from gpuqueue.queue.resp.errors import NoStore, ReplyError
 from gpuqueue.queue.resp.protocol import MAX_LINE_BYTES, MAX_STRING_BYTES, Reader, packed
 
 ROOT = Path(__file__).parents[3]
@@ -76,7 +76,7 @@ def test_an_error_is_returned_where_it_stands(sent: bytes) -> None:
     """An error within a list is returned in its place, and the other answers count."""
     _, error, last = reader_of([b"*3\r\n:1\r\n" + sent + b":3\r\n"]).answer()
 
-    assert isinstance(error, Said)
+    assert isinstance(error, ReplyError)
     assert ("OOM no room", 3) == (str(error), last)
 
 

@@ -13,7 +13,7 @@ import pytest
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.git import Checkout
 from gpuqueue.system import git_checkout
-from gpuqueue.system.git_checkout import CheckoutLook
+from gpuqueue.system.git_checkout import CheckoutReader
 
 NAMED = {
     "GIT_AUTHOR_NAME": "a",
@@ -55,10 +55,10 @@ def test_commit_branch_and_whether_something_was_changed(repository: Path) -> No
     below.mkdir(parents=True)
     (repository / "out.log").write_text("an output\n")
 
-    assert Checkout(commit=commit, branch="main", dirty=False) == CheckoutLook(below).seen()
+    assert Checkout(commit=commit, branch="main", dirty=False) == CheckoutReader(below).seen()
 
     (repository / "train.py").write_text("print(2)\n")
-    assert Checkout(commit=commit, branch="main", dirty=True) == CheckoutLook(below).seen()
+    assert Checkout(commit=commit, branch="main", dirty=True) == CheckoutReader(below).seen()
 
 
 def test_wherever_git_keeps_the_commit(repository: Path, tmp_path: Path) -> None:
@@ -68,15 +68,15 @@ def test_wherever_git_keeps_the_commit(repository: Path, tmp_path: Path) -> None
     assert commit == must_see(repository).commit
 
     git(repository, "worktree", "add", "-q", "-b", "side/way", str(tmp_path / "worktree"))
-    assert Checkout(commit=commit, branch="side/way", dirty=False) == CheckoutLook(tmp_path / "worktree").seen()
+    assert Checkout(commit=commit, branch="side/way", dirty=False) == CheckoutReader(tmp_path / "worktree").seen()
 
     git(repository, "checkout", "-q", "--detach")
-    assert Checkout(commit=commit, branch=None, dirty=False) == CheckoutLook(repository).seen()
+    assert Checkout(commit=commit, branch=None, dirty=False) == CheckoutReader(repository).seen()
 
 
 def must_see(directory: Path) -> Checkout:
     """Return the checkout of *directory*, which must exist."""
-    seen = CheckoutLook(directory).seen()
+    seen = CheckoutReader(directory).seen()
     assert seen is not None
     return seen
 
@@ -86,14 +86,14 @@ def test_where_there_is_no_commit_there_is_nothing(tmp_path: Path) -> None:
 
     The job is queued anyway.
     """
-    assert CheckoutLook(tmp_path).seen() is None
+    assert CheckoutReader(tmp_path).seen() is None
     git(tmp_path, "init", "-q")
-    assert CheckoutLook(tmp_path).seen() is None
+    assert CheckoutReader(tmp_path).seen() is None
     (tmp_path / ".git" / "HEAD").write_bytes(b"\xff" * 100)
-    assert CheckoutLook(tmp_path).seen() is None
+    assert CheckoutReader(tmp_path).seen() is None
     (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/a")
     (tmp_path / ".git" / "refs" / "heads" / "a").write_text("ref: refs/heads/a")
-    assert CheckoutLook(tmp_path).seen() is None
+    assert CheckoutReader(tmp_path).seen() is None
 
 
 def test_a_git_that_takes_too_long_is_not_waited_for(

@@ -70,13 +70,13 @@ def one_line(act: Any) -> Any:
 
     The error must have a message that is harmless on a terminal.
     """
-    said = None
+    output = None
     try:
         return act()
     except GpuQueueError as error:
-        said = str(error)
-    assert said
-    assert harmless(in_one_line(said))
+        output = str(error)
+    assert output
+    assert harmless(in_one_line(output))
     return None
 
 
@@ -85,7 +85,7 @@ def harmless(text: str) -> bool:
     return all(char.isprintable() or unicodedata.category(char) == "Zs" for char in text)
 
 
-@odd.gate
+@odd.few_examples
 @given(field=st.sampled_from(sorted(JobSpec.__dataclass_fields__)), value=mistakes)
 def test_a_spec_takes_what_it_means_or_says_what_is_wrong(field: str, value: Any) -> None:
     """Each field takes any value or refuses it. An accepted spec can be shown, matched and hashed into a shape."""
@@ -96,7 +96,7 @@ def test_a_spec_takes_what_it_means_or_says_what_is_wrong(field: str, value: Any
         repr(spec)
 
 
-@odd.gate
+@odd.few_examples
 @given(
     argument=st.sampled_from(ARGUMENTS),
     value=mistakes,
@@ -110,7 +110,7 @@ def test_a_submit_says_which_argument_is_wrong(argument: str, value: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "output"),
     [
         ({"command": None}, "command must be a list of words, not None"),
         ({"command": ["python", 5]}, "command must be a list of words, and 5 is no text"),
@@ -134,18 +134,18 @@ def test_a_submit_says_which_argument_is_wrong(argument: str, value: Any) -> Non
         ({"mem": 10**5000}, "a job cannot ask for something of type int bytes of memory"),
     ],
 )
-def test_what_raised_a_type_error_is_a_bad_request(words: dict[str, Any], said: str) -> None:
+def test_what_raised_a_type_error_is_a_bad_request(words: dict[str, Any], output: str) -> None:
     """Each of these values raises `BadRequest`.
 
     Regression: each raised `TypeError` or `ValueError`, or had another meaning.
     """
     client = Client(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "unix:///nonexistent/store.sock"}))
     given = {"command": ["true"], "mem": "1G", "cwd": "/", **words}
-    with pytest.raises(BadRequest, match=said):
+    with pytest.raises(BadRequest, match=output):
         client.jobs.submit(given.pop("command"), **given)
 
 
-@odd.gate
+@odd.few_examples
 @given(value=mistakes)
 def test_an_id_is_a_number_or_a_bad_request(value: Any) -> None:
     """An id is a number or `BadRequest`. Regression: `get("1")` found job 1 and then failed in a comparison."""
@@ -173,7 +173,7 @@ def test_an_id_is_a_number_or_a_bad_request(value: Any) -> None:
 QUESTIONS = sorted(inspect.signature(History.search).parameters.keys() - {"self", "reverse"})
 
 
-@odd.gate
+@odd.few_examples
 @given(
     argument=st.sampled_from(QUESTIONS),
     value=st.one_of(mistakes, st.datetimes(), st.datetimes(timezones=st.just(timezone.utc))),
@@ -215,7 +215,7 @@ def test_what_is_usable_passes_the_checks() -> None:
     )
 
 
-@odd.gate
+@odd.few_examples
 @given(text=st.one_of(odd.texts, st.from_regex(r"[0-9.:-]{0,12}[a-zA-Z]{0,4}", fullmatch=True)))
 def test_a_size_and_a_duration_are_in_bounds_or_refused(text: str) -> None:
     """A size or duration is within its bounds or refused. Its printed form can be parsed again."""
@@ -252,7 +252,7 @@ def test_two_sizes_that_differ_look_different() -> None:
     assert ("1G", "1G") == format_apart(GIB, GIB)
 
 
-@odd.gate
+@odd.few_examples
 @given(sizes=st.tuples(st.integers(0, 2**50), st.integers(0, 2**50)))
 def test_any_two_sizes_that_differ_look_different(sizes: tuple[int, int]) -> None:
     """Two sizes have the same text exactly if they are equal."""
@@ -260,18 +260,18 @@ def test_any_two_sizes_that_differ_look_different(sizes: tuple[int, int]) -> Non
     assert (one == other) == (sizes[0] == sizes[1])
 
 
-@odd.gate
+@odd.few_examples
 @given(name=st.sampled_from(sorted(READERS)), text=odd.texts)
 def test_a_setting_is_taken_or_named_with_its_origin(name: str, text: str) -> None:
     """A setting is accepted, or refused with its origin. A wrong address may be reported at its first use."""
     variable = PREFIX + name.removesuffix("_bytes").removesuffix("_s").upper()
-    said = None
+    output = None
     try:
         settings = Settings.load({**HERE, variable: text})
     except BadRequest as error:
-        said = str(error)
-    if said is not None:
-        assert variable in said
+        output = str(error)
+    if output is not None:
+        assert variable in output
         return
     with contextlib.suppress(StoreUnreachable):
         if name == "redis_url":
@@ -283,7 +283,7 @@ def test_a_setting_is_taken_or_named_with_its_origin(name: str, text: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "output"),
     [
         (b"\xff\xfe\x00", "it is no text in UTF-8"),
         (b"lease = ", "is not TOML"),
@@ -298,12 +298,12 @@ def test_a_setting_is_taken_or_named_with_its_origin(name: str, text: str) -> No
         (b"#" * 2_000_000, "is larger than 1048576 bytes"),
     ],
 )
-def test_a_settings_file_that_makes_no_sense_is_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_settings_file_that_makes_no_sense_is_one_line(tmp_path: Path, content: bytes, output: str) -> None:
     """A settings file that is broken, binary, huge or has values of the wrong type gives a one-line error."""
     file = tmp_path / "config.toml"
     file.write_bytes(content)
 
-    with pytest.raises(BadRequest, match=said):
+    with pytest.raises(BadRequest, match=output):
         Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
 
 
@@ -366,7 +366,7 @@ def test_an_address_of_a_book_that_cannot_be_is_said_at_once(url: str) -> None:
         client.database.max_job_id()
 
 
-@odd.gate
+@odd.few_examples
 @given(text=st.one_of(odd.texts, odd.values.map(json.dumps)))
 def test_what_the_worker_changed_is_only_what_it_says_it_changed(text: str) -> None:
     """Invalid content of the variable with the worker's changes does not damage the environment."""
@@ -376,7 +376,7 @@ def test_what_the_worker_changed_is_only_what_it_says_it_changed(text: str) -> N
     assert "" not in travelling(environ)
 
 
-@odd.gate
+@odd.few_examples
 @given(text=odd.texts)
 def test_plain_text_obeys_nothing(text: str) -> None:
     """`plain` replaces controls, direction marks, line ends and invisible characters. It keeps all other text."""

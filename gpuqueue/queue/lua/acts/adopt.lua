@@ -43,7 +43,7 @@ end
 
 if job.state and call('HGET', job_key(id), F.previous_token) == token then return 'failed' end -- the end of this run is recorded
 
-local told = {'token', token, 'claimed', claimed, 'started', started, 'host', host, 'worker', worker, 'devices', devices}
+local fields = {'token', token, 'claimed', claimed, 'started', started, 'host', host, 'worker', worker, 'devices', devices}
 if job.state == 'queued' or job.state == 'held' then
   if tonumber(attempt) <= job.attempts or not queueable(job) then return '' end
   if spec ~= '' and not is_spec_of(spec, id) then return '' end -- another job that got the same id
@@ -52,7 +52,7 @@ if job.state == 'queued' or job.state == 'held' then
 elseif job.state then
   return '' -- the job has another run, or has ended
 else
-  local opening = call('HMGET', P .. 'meta', 'book', 'floor')
+  local opening = call('HMGET', P .. 'meta', 'last', 'floor')
   local last, floor = tonumber(opening[1] or 0), tonumber(opening[2] or 0)
   local given, number = tonumber(call('GET', P .. 'seq') or 0), tonumber(id)
   if spec == '' or number > 2 ^ 52 then return '' end -- later ids must stay exact in a double
@@ -70,9 +70,9 @@ else
   call('SET', key2('s', id), spec)
   call('ZADD', P .. 'live', id, id)
   restore_member(id, spec, now)
-  for _, word in ipairs({'spec', spec}) do told[#told + 1] = word end
+  for _, word in ipairs({'spec', spec}) do fields[#fields + 1] = word end
   local _, _, _, _, wanted_kind = parse_shape(job.shape)
-  if wanted_kind == 'gpu' then for _, word in ipairs({'meant', 'gpu'}) do told[#told + 1] = word end end
+  if wanted_kind == 'gpu' then for _, word in ipairs({'meant', 'gpu'}) do fields[#fields + 1] = word end end
 end
 -- of an earlier run; how this run came to its start is lost
 call('HDEL', job_key(id), F.start_kind, F.preempted_by, F.preempt_until_ms)
@@ -81,5 +81,5 @@ call('HSET', job_key(id), F.state, 'running', F.attempts, attempt, F.started_ms,
 local held = hold_devices(id, {token = token, host = host, worker = worker, devices = devices, claimed_ms = claimed, rate = rate},
   job.mem_bytes, job.shape, now,
   now + lease_ms)
-record_event('adopt', id, 'running', now, attempt, job.losses, '', 'lease', held, unpack(told))
+record_event('adopt', id, 'running', now, attempt, job.losses, '', 'lease', held, unpack(fields))
 return 'running'

@@ -4,7 +4,7 @@
 -- arrow: starting -> cancelling
 -- arrow: running -> cancelling
 -- ARGV: id  caller ('': the queue itself)
--- returns the state after; the state before if the job had ended, with 'stands ' in front if that is cancelled; '' if
+-- returns the state after; the state before if the job had ended, with 'unchanged ' in front if that is cancelled; '' if
 --   unknown;
 --       | 'array' if it is an array (see edit_members.lua)
 --       | 'of ' and the owner: the caller may not cancel it (see authorize.lua)
@@ -28,4 +28,4 @@ elseif job.state == 'starting' or job.state == 'running' then
   call('PUBLISH', P .. 'ctl', 'cancel:' .. id .. ':' .. job.token)
   return 'cancelling'
 end
-return (job.state == 'cancelled' and 'stands ' or '') .. job.state
+return (job.state == 'cancelled' and 'unchanged ' or '') .. job.state

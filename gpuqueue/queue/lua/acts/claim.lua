@@ -11,7 +11,7 @@
 --   (comma-separated), claimed ms, and of a member of an array: its array, whose spec that is, and its index}
 --
 -- The act stays loaded in the server between calls (see ../functions.py). The arguments and the state of the device are
--- in these variables: each call sets all of them before it reads any. Other data that a call reads is in `learned`
+-- in these variables: each call sets all of them before it reads any. Other data that a call reads is in `cache`
 -- (core.lua). Only `parsed` survives a call.
 local host, device, worker, lease_ms, external, nonce, now, stamp
 local available, pool, slots, total, all_slots, kind, capacity, external_bytes, runs -- results of room_of()
@@ -70,7 +70,7 @@ local function note_observed(leases)
 end
 
 -- Store the sample of the device that came with this claim. -> whether it has any room
-local function look_at_device(leases)
+local function store_sample(leases)
   local record = call('HGET', key2('dev', host), device)
   local before, after = string.match(record or '', '^(%d+:%d+):%d+:%d+:(.*)$')
   if not before then return false end
@@ -84,12 +84,12 @@ end
 
 -- Return what a sampled device can allocate, in bytes.
 local function free_on(name)
-  return name == device and available or learned.free_on[name]
+  return name == device and available or cache.free_on[name]
 end
 
 local function neighbours() -- the host's other devices of this kind, fullest first, in a fixed order
-  if learned.peers then return learned.peers end
-  local peers, free_there = learned_of('peers'), learned_of('free_on')
+  if cache.peers then return cache.peers end
+  local peers, free_there = cache_of('peers'), cache_of('free_on')
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
@@ -110,15 +110,15 @@ local function neighbours() -- the host's other devices of this kind, fullest fi
 end
 
 -- Choose well connected devices of this host for a job on several, this device first; all or none. If a set without
--- this device is better connected, `elsewhere` is a device of that set. `kept`: only devices reserved for the job.
-local function gang(asks, for_job, kept)
-  local names, want, most = {device}, asks.want, learned.kinds[asks.rest]
+-- this device is better connected, `elsewhere` is a device of that set. `only_reserved`: only devices reserved for the job.
+local function gang(asks, for_job, only_reserved)
+  local names, want, most = {device}, asks.want, cache.kinds[asks.rest]
   if asks.n == 1 then return names end
   if kind == 'mig' then return nil end -- a CUDA process can use only one part of a GPU
   for _, peer in ipairs(neighbours()) do
     if peer.free >= asks.mem and belongs(asks.pool, asks.wanted_kind, want, peer.name, peer.pool, kind)
       and alone_there(want, peer.runs, peer.external_bytes, peer.total) and peer.gives <= most
-      and (peer.reserved == for_job or not (peer.reserved or kept)) then
+      and (peer.reserved == for_job or not (peer.reserved or only_reserved)) then
       names[#names + 1] = peer.name
     end
   end
@@ -129,15 +129,15 @@ local function gang(asks, for_job, kept)
 end
 
 local function are_limited() -- most sites have no limits; read once a job is found that fits
-  if learned.limits_set == nil then learned.limits_set, learned.any_shares = exist(P .. 'limits', P .. 'shares') end
-  return learned.limits_set
+  if cache.limits_set == nil then cache.limits_set, cache.any_shares = exist(P .. 'limits', P .. 'shares') end
+  return cache.limits_set
 end
 
 -- Read the reservation of the device; drop it if it is in vain.
-local function look_at_reservation(kept_for, leases)
+local function read_reservation(text, leases)
   r_job, r_need, r_start, blockers, room_beside = nil, nil, nil, nil, 0
-  if not kept_for then return end
-  r_job, r_need, r_start, blockers = parse_reservation(kept_for)
+  if not text then return end
+  r_job, r_need, r_start, blockers = parse_reservation(text)
   if r_job and are_limited() and reserved_in_vain(r_job, kind) then
     unreserve(r_job)
     r_job = nil
@@ -151,7 +151,7 @@ local function small_enough(priority) return call('ZCOUNT', key2('sh', priority)
 
 -- Check everything but the memory; few jobs differ in that. -> the most that the device may give the job, or false
 local function most_here(asks)
-  local kinds = learned.kinds
+  local kinds = cache.kinds
   local most = kinds[asks.rest]
   if most == nil then
     most = belongs(asks.pool, asks.wanted_kind, asks.want, device, pool, kind) and alone_there(asks.want, runs, external_bytes, total)
@@ -168,13 +168,13 @@ local function fits(shape)
   if asks.mem > available or not most_here(asks) then return false end
   if r_job and not (asks.n == 1 and ((asks.mem <= room_beside and not asks.want.alone)
     or ends_before(asks.limit_s, r_start, now))) then return false end -- no room beside it, and not over in time
-  if asks.n == 1 then return learned.only_this end
-  local gangs = learned_of('gangs') -- shape -> the devices for it | false
+  if asks.n == 1 then return cache.only_this end
+  local gangs = cache_of('gangs') -- shape -> the devices for it | false
   if gangs[shape] == nil then gangs[shape] = gang(asks, nil) or false end
   return gangs[shape]
 end
 
--- Return what an exclusive run is charged on each of these devices; nil for other runs, whose shape tells.
+-- Return what an exclusive run is charged on each of these devices; nil for other runs: their shape says it.
 local function charged_on(devices, want)
   if not want.alone then return nil end
   local least = available
@@ -208,8 +208,8 @@ local function take(id, priority, user, shape, devices, how)
   local names = table.concat(devices, ',')
   local spec = spec_for(id, array)
   if limit_s > 0 then -- the shape's limit is rounded up; quotes in strings of a spec are escaped
-    local _, told = string.find(spec or '', '"time_limit_s":', 1, true)
-    limit_s = math.min(limit_s, told and tonumber(string.match(spec, '^[%d.]+', told + 1)) or limit_s)
+    local _, at = string.find(spec or '', '"time_limit_s":', 1, true)
+    limit_s = math.min(limit_s, at and tonumber(string.match(spec, '^[%d.]+', at + 1)) or limit_s)
   end
   local usual_s = call('HGET', P .. 'usual', user) or ''
   local deposit_s = math.min(tonumber(usual_s) or DEPOSIT_S, DEPOSIT_S)
@@ -220,7 +220,7 @@ local function take(id, priority, user, shape, devices, how)
   end
   if j[5] or j[9] then call('HDEL', job_key(id), F.started_ms, F.start_report, F.left_since_ms, F.preempted_by,
     F.preempt_until_ms) end
-  if learned.limits_set then drop_reserved_room(user, shape) end
+  if cache.limits_set then drop_reserved_room(user, shape) end
   call('HSET', job_key(id), F.state, 'starting', F.attempts, attempt, F.token, token, F.worker, worker,
     F.host, host, F.devices, names,
     F.claimed_ms, stamp, F.claimed_fair_ms, fair_ms(now), F.deposit_s, deposit_s, F.usual_s, usual_s,
@@ -232,7 +232,7 @@ local function take(id, priority, user, shape, devices, how)
   end
   call('ZADD', P .. 'leases', now + lease_ms, id)
   count_run(id, user, mem, names)
-  charge(user, deposit_s * rate * weight(fair_ms(now)), learned.any_shares == false and 1000 or share_of(user), priorities)
+  charge(user, deposit_s * rate * weight(fair_ms(now)), cache.any_shares == false and 1000 or share_of(user), priorities)
   record_event('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
     'worker', worker, 'devices', names, 'lease', mem, 'start', how, unpack(left and {'of', array, 'index', index, 'left', left} or {}))
   return {id, token, spec, tostring(attempt), mem, names, stamp, array, index and tostring(index)}
@@ -249,8 +249,8 @@ local function take_reserved()
   local user, shape, devices, beyond = j[3], j[4], nil, nil
   local asks = asked_by(shape or '')
   local ready = asks.mem <= available and most_here(asks)
-  for _, kept in ipairs(ready and {false, true} or {}) do -- the reserved devices may pass a limit that others exceed
-    devices = gang(asks, r_job, kept)
+  for _, only_reserved in ipairs(ready and {false, true} or {}) do -- the reserved devices may pass a limit that others exceed
+    devices = gang(asks, r_job, only_reserved)
     beyond = devices and asks.want.alone and are_limited() and limit_in_the_way(user, shape, kind, charged_on(devices, asks.want))
     if not beyond then break end
   end
@@ -266,7 +266,7 @@ local function take_reserved()
 end
 
 local function might_run(shape) -- ever on this device
-  local here = learned.here
+  local here = cache.here
   if here[shape] == nil then
     local asks = asked_by(shape)
     here[shape] = asks.mem <= total and belongs(asks.pool, asks.wanted_kind, asks.want, device, pool, kind)
@@ -318,12 +318,12 @@ end
 
 -- Return whether the first job of this queue was left to another device.
 local function is_left(priority, user, shape)
-  return learned.left_lines and learned.left_lines[queue_key(priority, user, shape)]
+  return cache.left_lines and cache.left_lines[queue_key(priority, user, shape)]
 end
 local function take_head(priority, user, shape, head, rank, place, how)
   local id = first_at(head, priority, user, shape)
   if leave_elsewhere(id, shape) then
-    learned_of('left_lines')[queue_key(priority, user, shape)] = true
+    cache_of('left_lines')[queue_key(priority, user, shape)] = true
     return nil
   end
   return take(id, priority, user, shape, fits(shape), how or how_it_came(priority, user, shape, rank, place))
@@ -360,10 +360,10 @@ local function take_beyond(priority, user, before)
   if first_with_room(before) then return nil, false end
 
   local shapes, noted = key3('us', priority, user), key3('ub', priority, user)
-  local kept = r_job and string.format('%s.%.0f', r_job, r_start) or '' -- reserved for which job, and until when
-  local bytes, beside, kept_then, from =
+  local reserved = r_job and string.format('%s.%.0f', r_job, r_start) or '' -- reserved for which job, and until when
+  local bytes, beside, reserved_then, from =
     string.match(call('HGET', noted, device) or '', '^(%d+):(%d+):([^:]*):(%(?%-?%d+)$')
-  local known = bytes and tonumber(bytes) >= available and tonumber(beside) >= room_beside and kept_then == kept
+  local known = bytes and tonumber(bytes) >= available and tonumber(beside) >= room_beside and reserved_then == reserved
   local most = NEXT
   if not known then from, most = '(' .. before[#before], MOST end
   local heads = call('ZRANGEBYSCORE', shapes, from, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
@@ -377,7 +377,7 @@ local function take_beyond(priority, user, before)
   local all = #heads < 2 * most
   if heads[1] and not (known and i and i <= NEXT) then -- the noted position is near enough
     local place = i and heads[i + 1] or '(' .. heads[#heads]
-    call('HSET', noted, device, string.format('%.0f:%.0f:%s:%s', available, room_beside, kept, place))
+    call('HSET', noted, device, string.format('%.0f:%.0f:%s:%s', available, room_beside, reserved, place))
   end
   if not i then return nil, all end
   local taken, in_vain = take_one_of(priority, user, heads, i, false, might_run(before[1]) and 'backfill' or nil)
@@ -460,9 +460,9 @@ local function take_in_turn(first_priority, so_many)
       local passed = 0 -- first users without a match
       if not choosy then
         for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, 0)) do
-          local taken, looked_at_all = take_in_order(priority, user, many)
+          local taken, checked_all = take_in_order(priority, user, many)
           if taken then return taken end
-          if looked_at_all then passed = 1 end
+          if checked_all then passed = 1 end
         end
       end
       local taken = search(priority, passed)
@@ -473,31 +473,31 @@ end
 
 -- Check in one call for what most sites rarely have. Mostly only the epoch exists; it is counted more often than the
 -- rest together. -> {any due, any drained, any reserved} | nil, why the store cannot serve
-local function look_at_site()
+local function check_site()
   local epoch, rest = P .. 'epoch', 5
   local found = call('EXISTS', epoch, epoch, epoch, epoch, epoch, epoch,
     P .. 'timers', P .. 'drained', P .. 'rsv', P .. 'limits', P .. 'shares')
   if found <= rest then return nil, refusal() end
-  local due, drained, kept, more = false, false, false, found - (rest + 1)
+  local due, drained, reserved, more = false, false, false, found - (rest + 1)
   if more > 0 then
-    due, drained, kept = exist(P .. 'timers', P .. 'drained', P .. 'rsv')
-    more = more - (due and 1 or 0) - (drained and 1 or 0) - (kept and 1 or 0)
+    due, drained, reserved = exist(P .. 'timers', P .. 'drained', P .. 'rsv')
+    more = more - (due and 1 or 0) - (drained and 1 or 0) - (reserved and 1 or 0)
   end
-  if more == 0 then learned.limits_set, learned.any_shares = false, false end
-  return {due, drained, kept}
+  if more == 0 then cache.limits_set, cache.any_shares = false, false end
+  return {due, drained, reserved}
 end
 
 return function()
-  learned = {}
-  local site, why = look_at_site()
+  cache = {}
+  local site, why = check_site()
   if why then return why end
-  local any_due, any_drained, any_kept = unpack(site)
+  local any_due, any_drained, any_reserved = unpack(site)
   local wrong = misfit {'host', 'device', 'worker', 'ms', 'bytes', 'nonce', 'flag'}
   for i = 8, #ARGV, 2 do wrong = wrong or misfit({'id', 'bytes'}, i) end
   if wrong then return wrong end
   local gpus_here
   host, device, worker, lease_ms, external, nonce, gpus_here = unpack(ARGV, 1, 7)
-  if gpus_here == '1' then learned.gpus_known = true end -- even before the workers of these GPUs are up
+  if gpus_here == '1' then cache.gpus_known = true end -- even before the workers of these GPUs are up
   now = now_ms()
   stamp = string.format('%.0f', now)
 
@@ -509,8 +509,8 @@ return function()
     queue_due(now)
   end
   if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end
-  if pausing(now) or not look_at_device(leases) then return {} end
-  look_at_reservation(any_kept and call('HGET', P .. 'rsv', device), leases)
+  if pausing(now) or not store_sample(leases) then return {} end
+  read_reservation(any_reserved and call('HGET', P .. 'rsv', device), leases)
 
   -- Mostly no waiting job is small enough.
   priorities = priorities_waited_at()
@@ -522,7 +522,7 @@ return function()
   if so_many == 0 and not r_job then return {} end
 
   choosy = kind == 'cpu' and gpus_known()
-  learned.kinds, learned.here, learned.only_this = {}, {}, {device}
+  cache.kinds, cache.here, cache.only_this = {}, {}, {device}
   local taken = (r_job and take_reserved()) or take_in_turn(first_priority, so_many)
-  return taken or (learned.left and {LEAVE_MS}) or {}
+  return taken or (cache.left and {LEAVE_MS}) or {}
 end

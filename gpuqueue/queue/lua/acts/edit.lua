@@ -2,7 +2,7 @@
 -- ARGV: id  digest (SHA-1 of its spec, as the caller knows it)  priority ('': unchanged)  mem  shape  spec
 --       1 if the dependencies change  1 if the begin time changes  1 if a time limit was given, also to have none
 --       how it waits (see dependencies.lua)  caller ('': the queue itself)
--- returns {state} | {'stands', state}: the job does not wait | {'changed'}: its spec has changed meanwhile | {} unknown
+-- returns {state} | {'unchanged', state}: the job does not wait | {'changed'}: its spec has changed meanwhile | {} unknown
 --       | {'of', the owner}: the caller may not change it (see authorize.lua)
 --       | {'begun'}: it is a member of an array, or an array with a claimed member; of the latter only the concurrency
 --         limit can be changed
@@ -30,19 +30,19 @@ if of[1] or (begun and other) then -- the request belongs to the array, or to it
   return {'begun'}
 end
 local waits_yet = (job.state == 'queued' or job.state == 'held') and queueable(job)
-if not waits_yet and not (begun and ACTIVE[job.state]) then return {'stands', job.state} end
+if not waits_yet and not (begun and ACTIVE[job.state]) then return {'unchanged', job.state} end
 if redis.sha1hex(known) ~= digest then return {'changed'} end
 local retry_to_come = of[3] and to_count(of[3]) == job.attempts -- not a requeue by exit code 75
 if retry_to_come and to_count(waits.times) < math.min(to_count(job.retries_allowed), to_count(job.retries)) then return {'granted', job.retries} end
 
-local function keep_spec() -- and the concurrency limit of an array
+local function store_spec() -- and the concurrency limit of an array
   call('SET', key2('s', id), spec)
   local text, _, cap = array_of(spec)
   if text then call('HDEL', job_key(id), F.at_once) end
   if cap then call('HSET', job_key(id), F.at_once, cap) end
 end
 if begun then
-  keep_spec()
+  store_spec()
   local state = update_array(id, now_ms(), 'edit', 'spec', spec, 'begin', job.not_before_ms or '')
   wake('work')
   return {state}
@@ -93,7 +93,7 @@ if priority ~= '' then
   job.priority = priority
   call('HSET', job_key(id), F.priority, priority, F.promotions, 0)
 end
-keep_spec()
+store_spec()
 local nb, nw = job.not_before_ms, job.not_before_reason
 waits.key = job.dedupe_key
 waits.retries, waits.requeues = to_count(job.retries) > 0 and job.retries or nil, to_count(job.requeues) > 0 and job.requeues or nil

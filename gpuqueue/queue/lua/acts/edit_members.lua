@@ -52,8 +52,8 @@ for _, member in ipairs(call('SMEMBERS', key2('am', id))) do
     end
   end
 end
-local told = (#moved > 0 or (verb == 'cancel' and part == '')) and verb or nil
-local state = update_array(id, now, told, 'part', part, 'left', array.left, 'held', array.held)
+local act = (#moved > 0 or (verb == 'cancel' and part == '')) and verb or nil
+local state = update_array(id, now, act, 'part', part, 'left', array.left, 'held', array.held)
 wake('work')
 local reply = {state, join('', moved)}
 for i = 1, #others do reply[i + 2] = others[i] end -- unpack() passes some thousand values at most

@@ -1,6 +1,6 @@
 -- Preempt runs of lower priorities for jobs of some priorities. Any process may call this, as often as it likes.
 -- For each job that fits nowhere, the script picks victims on each device, newest first, until the job fits, then
--- spares each victim that turns out not to be needed. It takes the devices on which the least work (bytes on all
+-- leaves out each victim that turns out not to be needed. It takes the devices on which the least work (bytes on all
 -- devices, times run time) is lost. The room is reserved for the job. Each victim is notified through ctl and through
 -- its worker's next heartbeat. Devices reserved for a waiting job of a lower priority may be taken as well; that job
 -- then loses its whole reservation.
@@ -11,7 +11,7 @@ local wrong = misfit {'ms', 'ms', 'count'}
 for i = 4, #ARGV, 2 do wrong = wrong or misfit({'priority', 'priorities'}, i) end
 if wrong then return wrong end
 local after_ms, grace_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local now, out, MOST_SHAPES, MOST_LOOKS = now_ms(), {}, 16, 32000
+local now, out, MOST_SHAPES, MOST_CHECKS = now_ms(), {}, 16, 32000
 if pausing(now) then return out end
 local deadline = whole(now + grace_ms)
 local rsv = P .. 'rsv'
@@ -95,10 +95,10 @@ end
 -- Compare by lost work, then by devices reserved for other jobs.
 local function costs_less(a, b)
   if a.work ~= b.work then return a.work < b.work end
-  return a.kept < b.kept
+  return a.reserved < b.reserved
 end
 
--- Find the devices of one host that cost least: {devices, victims, work, kept: how many of them are reserved for
+-- Find the devices of one host that cost least: {devices, victims, work, reserved: how many of them are reserved for
 -- others, alone}; nil if there are none.
 local function cheapest(devices, id, user, shape, lower)
   local asks, by_kind, best = asks_of(shape), {}, nil
@@ -109,27 +109,27 @@ local function cheapest(devices, id, user, shape, lower)
       if ids then
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row
-        row[#row + 1] = {device = device, ids = ids, work = work, kept = is_others(device, id) and 1 or 0,
+        row[#row + 1] = {device = device, ids = ids, work = work, reserved = is_others(device, id) and 1 or 0,
           gives = device.capacity, kind = device.kind}
       end
     end
   end
   for _, row in pairs(by_kind) do
     table.sort(row, function(a, b)
-      if a.work ~= b.work or a.kept ~= b.kept then return costs_less(a, b) end
+      if a.work ~= b.work or a.reserved ~= b.reserved then return costs_less(a, b) end
       return a.device.name < b.device.name
     end)
     local chosen = allowed_by_limits(row, n, user, shape)
     if chosen then
-      local found = {devices = {}, victims = {}, work = 0, kept = 0, alone = want.alone}
+      local found = {devices = {}, victims = {}, work = 0, reserved = 0, alone = want.alone}
       local without = {}
       for i = 1, n do
-        found.devices[i], found.kept = chosen[i].device, found.kept + chosen[i].kept
+        found.devices[i], found.reserved = chosen[i].device, found.reserved + chosen[i].reserved
         for _, each in ipairs(chosen[i].ids) do
           if not without[each] then without[each], found.victims[#found.victims + 1] = true, each end
         end
       end
-      for i = #found.victims, 1, -1 do -- spare each victim that the job fits without
+      for i = #found.victims, 1, -1 do -- leave out each victim that the job fits without
         without[found.victims[i]] = nil
         local all = true
         for _, device in ipairs(found.devices) do all = all and fits(device, mem, without, want) end
@@ -158,7 +158,7 @@ local function ask_to_go(id, by)
   out[#out + 1], out[#out + 2] = id, by
 end
 
-local function take_place(id, shape, found)
+local function preempt_runs(id, shape, found)
   for _, victim in ipairs(found.victims) do ask_to_go(victim, id) end
   give_up(id)
   for _, device in ipairs(found.devices) do
@@ -223,8 +223,8 @@ local served = {} -- all devices that workers serve now
 for _, devices in ipairs(hosts) do
   for _, device in ipairs(devices) do served[#served + 1] = device end
 end
-local function look(priority, lower)
-  local tried, looks, checked = 0, 0, {}
+local function preempt_at(priority, lower)
+  local tried, checks, checked = 0, 0, {}
   for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
     local heads = call('ZRANGE', key3('us', priority, user), 0, MOST_SHAPES - 1, 'WITHSCORES')
     for i = 1, #heads, 2 do
@@ -233,8 +233,8 @@ local function look(priority, lower)
       local like = limits_set() and user .. ' ' .. shape or shape -- as in reserve.lua
       local is_new = not checked[like] and parse_shape(shape)
       if is_new and not could_be_hosted(served, shape) then -- costs no try
-        checked[like], looks = true, looks + #served
-        if looks > MOST_LOOKS then return end
+        checked[like], checks = true, checks + #served
+        if checks > MOST_CHECKS then return end
       elseif is_new and waits_for_room(id, user, shape) then
         checked[like], tried = true, tried + 1
         local best
@@ -242,7 +242,7 @@ local function look(priority, lower)
           local found = cheapest(devices, id, user, shape, lower)
           if found and (not best or costs_less(found, best)) then best = found end
         end
-        if best and #best.victims + best.kept > 0 then take_place(id, shape, best) end
+        if best and #best.victims + best.reserved > 0 then preempt_runs(id, shape, best) end
         if tried == MOST_SHAPES then return end
       end
     end
@@ -251,7 +251,7 @@ end
 
 for _, priority in ipairs(PRIORITIES) do
   for i = 4, #ARGV, 2 do
-    if ARGV[i] == priority then look(priority, ARGV[i + 1]) end
+    if ARGV[i] == priority then preempt_at(priority, ARGV[i + 1]) end
   end
 end
 if #out > 0 or given_up then wake('room') end

@@ -6,19 +6,19 @@
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local now, lifted = now_ms(), 0
+local now, promoted = now_ms(), 0
 local last = last_id_before(now - after_ms)
 
 local function promote(id, priority, user, shape)
   local j = call('HMGET', job_key(id), F.promotions, F.attempts, F.losses)
-  local lifts, since = to_count(j[1]), waits_since(id, now)
-  if not since or now - since < after_ms * (lifts + 1) then return false end
+  local times, since = to_count(j[1]), waits_since(id, now)
+  if not since or now - since < after_ms * (times + 1) then return false end
   local above = tostring(tonumber(priority) + 1)
   leave_queue(id, priority, user, shape) -- its reservation stays
-  call('HSET', job_key(id), F.priority, above, F.promotions, lifts + 1)
+  call('HSET', job_key(id), F.priority, above, F.promotions, times + 1)
   enqueue(id, above, user, shape)
   record_event('promote', id, 'queued', now, to_count(j[2]), to_count(j[3]), '', 'priority', above)
-  lifted = lifted + 1
+  promoted = promoted + 1
   return true
 end
 
@@ -26,12 +26,12 @@ for _, priority in ipairs({'1', '0'}) do -- highest first: no job is promoted tw
   for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
     local shapes = call('ZRANGE', key3('us', priority, user), '-inf', whole(last), 'BYSCORE')
     for _, shape in ipairs(shapes) do
-      while lifted < most do
+      while promoted < most do
         local id = call('ZRANGE', queue_key(priority, user, shape), 0, 0)[1]
         if not id or tonumber(id) > last or not promote(id, priority, user, shape) then break end
       end
     end
   end
 end
-if lifted > 0 then wake('work') end
-return lifted
+if promoted > 0 then wake('work') end
+return promoted

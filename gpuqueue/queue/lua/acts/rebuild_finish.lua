@@ -7,7 +7,7 @@ local wrong = expect {'nonce', 'count', 'count', 'ms'}
 if wrong then return wrong end
 local epoch, floor, last, pause_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return 0 end
-call('HSET', P .. 'meta', 'layout', '1', 'floor', whole(floor), 'book', last,
+call('HSET', P .. 'meta', 'layout', '1', 'floor', whole(floor), 'last', last,
   'opened', whole(now_ms()), 'claims', whole(pause_ms > 0 and now_ms() + pause_ms or 0))
 if tonumber(last) > 0 then call('HSET', P .. 'meta', 'recorded', '0-0') end -- the history has jobs without events
 if tonumber(call('GET', P .. 'seq') or 0) < floor then call('SET', P .. 'seq', whole(floor)) end

@@ -6,7 +6,7 @@
 -- arrow: none -> cancelling
 -- ARGV: new epoch  lease_ms  id  state  reason  user  priority  mem  shape  requeue (0|1)  spec  submitted  attempt
 --   losses  how it waits (see dependencies.lua), and of a run: token  host  worker  devices (comma-separated)  claimed
---   began  rate  said  parked until
+--   began  rate  start_report  parked until
 -- returns 1 restored | 0 it was there already | -1 this rebuild is over
 local wanted = {'nonce', 'ms', 'id', 'word', 'reason', 'user', 'priority', 'size', 'shape', 'flag', 'text', 'ms', 'count',
   'count', 'text'}
@@ -42,12 +42,12 @@ if #ARGV == 15 then
   record_event('restore', id, state, now, at, ls, reason)
   return 1
 end
-local token, host, worker, devices, claimed, began, rate, said, parked = unpack(ARGV, 16, 24)
-local held = wants_alone(shape) and string.match(said, '"lease_bytes":([1-9]%d*)') -- no worker has announced a device yet
+local token, host, worker, devices, claimed, began, rate, start_report, parked = unpack(ARGV, 16, 24)
+local held = wants_alone(shape) and string.match(start_report, '"lease_bytes":([1-9]%d*)') -- no worker has announced a device yet
 if held and #held > 15 then held = nil end
 hold_devices(id, {token = token, host = host, worker = worker, devices = devices, claimed_ms = claimed, rate = rate},
   held or mem, shape, now,
   math.max(now + lease_ms, tonumber(parked)))
-if state ~= 'starting' then call('HSET', job_key(id), F.started_ms, began, F.start_report, said) end
+if state ~= 'starting' then call('HSET', job_key(id), F.started_ms, began, F.start_report, start_report) end
 record_event('restore', id, state, now, at, ls, reason, 'token', token)
 return 1

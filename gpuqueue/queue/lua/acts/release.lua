@@ -2,7 +2,7 @@
 -- requeues are reset.
 -- arrow: held -> queued
 -- ARGV: id  caller ('': the queue itself)
--- returns the state after; 'stands ' and its state if the job was not held; '' if unknown; 'array' if it is an array
+-- returns the state after; 'unchanged ' and its state if the job was not held; '' if unknown; 'array' if it is an array
 --   (see edit_members.lua)
 --       | 'of ' and the owner: the caller may not release it (see authorize.lua)
 local wrong = expect {'id', 'by'}
@@ -13,7 +13,7 @@ if not job.state then return '' end
 local owner = theirs(ARGV[2], job.user)
 if owner then return 'of ' .. owner end
 if job.left then return 'array' end
-if job.state ~= 'held' or not queueable(job) then return 'stands ' .. job.state end
+if job.state ~= 'held' or not queueable(job) then return 'unchanged ' .. job.state end
 local now = now_ms()
 local reason = queue_if_ready(id, job, now)
 call('HSET', job_key(id), F.state, 'queued', F.reason, reason, F.losses, 0, F.requeues, 0,

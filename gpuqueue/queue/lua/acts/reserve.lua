@@ -12,7 +12,7 @@
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local MOST_SHAPES, MOST_LOOKS, MOST_ASKED, MOMENT_MS, AT_LEAST_MS, A_DAY_MS = 64, 32000, 1000, 2000, 60000, 86400000
+local MOST_SHAPES, MOST_CHECKS, MOST_ASKED, MOMENT_MS, AT_LEAST_MS, A_DAY_MS = 64, 32000, 1000, 2000, 60000, 86400000
 local now = now_ms()
 local rsv = P .. 'rsv'
 
@@ -32,14 +32,14 @@ for _, name in ipairs(names) do
   hosts[#hosts + 1] = host
 end
 
-local holder, standing = {}, {} -- device -> job; job -> {device -> text}
+local holder, reservations = {}, {} -- device -> job; job -> {device -> text}
 local texts = call('HGETALL', rsv)
 for i = 1, #texts, 2 do
   local id = parse_reservation(texts[i + 1])
   if id then
     holder[texts[i]] = id
-    standing[id] = standing[id] or {}
-    standing[id][texts[i]] = texts[i + 1]
+    reservations[id] = reservations[id] or {}
+    reservations[id][texts[i]] = texts[i + 1]
   else
     call('HDEL', rsv, texts[i])
   end
@@ -55,11 +55,11 @@ local function free_for(id, host, only) -- the devices of a host that are not re
   return devices
 end
 
-local function best_for(id, user, shape, old_host, keeping)
+local function best_for(id, user, shape, old_host, awaited)
   local best
   for _, host in ipairs(hosts) do
     if host.held < most or host == old_host then
-      local found = plan(free_for(id, host), shape, now, user, keeping)
+      local found = plan(free_for(id, host), shape, now, user, awaited)
       if found and (not best or sooner(found.start, best.start) or (found.start == best.start and found.free > best.free)) then
         best = found
         best.host = host
@@ -91,7 +91,7 @@ local function patient_until(id, since)
   return since + math.max(after_ms, AT_LEAST_MS, math.min(waited, math.max(A_DAY_MS, math.floor(waited / 4))))
 end
 
-local function keep_holding(id, found) -- -> until when; 0 if the start of the job is known
+local function holds_until(id, found) -- -> until when; 0 if the start of the job is known
   if found.start ~= 0 then
     call('HDEL', job_key(id), F.reserved_runs)
     return 0
@@ -106,12 +106,12 @@ local function keep_holding(id, found) -- -> until when; 0 if the start of the j
   return patient_until(id, hold_of(id) or now)
 end
 
--- Return whether another waiting job would take what is free on one of these devices, as far as the shapes tell.
+-- Return whether another waiting job would take what is free on one of these devices, as far as the shapes show.
 local function is_missed(host, found, own_shape)
   local free = {}
   for _, device in ipairs(host.devices) do free[device.name] = device end
-  for _, kept in ipairs(found.devices) do
-    local device = free[kept.name]
+  for _, each in ipairs(found.devices) do
+    local device = free[each.name]
     for _, priority in ipairs(#device.runs < device.slots and not device.alone and PRIORITIES or {}) do
       for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', priority), '-inf', device.free, 'LIMIT', 0, MOST_ASKED)) do
         local mem, _, _, pool, wanted_kind, more = parse_shape(shape)
@@ -162,7 +162,7 @@ local function reserve(id, shape, found)
   call('HSET', job_key(id), F.reserved, table.concat(chosen, ','))
   call('HSETNX', job_key(id), F.reserved_since_ms, whole(now))
   found.host.held = found.host.held + counts(id)
-  local ends = whole(keep_holding(id, found))
+  local ends = whole(holds_until(id, found))
   out[#out + 1] = {job_id = id, devices = table.concat(chosen, ','), start_ms = whole(found.start), until_ms = ends}
 end
 
@@ -185,18 +185,18 @@ end
 -- Find where a job could have its devices first, ignoring its limits. Of several devices, some may give more than the
 -- limits allow: each is charged as the one that gives the least.
 local plans, planned = {}, 0 -- of jobs without reservations: many are alike; one tick plans at most MOST_SHAPES
-local function plan_for(kept, most_bytes, keeping)
-  local like = kept.shape .. ' ' .. whole(most_bytes)
-  local is_new = kept.since == now and not next(keeping)
+local function plan_for(entry, most_bytes, awaited)
+  local like = entry.shape .. ' ' .. whole(most_bytes)
+  local is_new = entry.since == now and not next(awaited)
   if is_new and (plans[like] ~= nil or planned == MOST_SHAPES) then return plans[like] end
-  local _, _, n = parse_shape(kept.shape)
+  local _, _, n = parse_shape(entry.shape)
   local best
   for _, host in ipairs(hosts) do
     local devices = {}
     for _, device in ipairs(host.devices) do
       if n > 1 or device.capacity <= most_bytes then devices[#devices + 1] = device end
     end
-    local found = plan(devices, kept.shape, now, nil, keeping)
+    local found = plan(devices, entry.shape, now, nil, awaited)
     if found and (not best or sooner(found.start, best.start)) then best = found end
   end
   if is_new then plans[like], planned = best or false, planned + 1 end
@@ -205,13 +205,13 @@ end
 
 -- Find devices for a job with reserved room (limit_reservation.lua). A run that came after the reservation counts as
 -- one without a time limit: such limits are mostly far too long, and every new run would drop the reservation.
-local function devices_of(kept, most_bytes, keeping)
-  local best = plan_for(kept, most_bytes, keeping)
+local function devices_of(entry, most_bytes, awaited)
+  local best = plan_for(entry, most_bytes, awaited)
   local start, unknown = now, {}
   for _, device in ipairs(best and best.devices or {}) do
     for id in string.gmatch(device.blockers, '%d+') do
       local run = runs[id]
-      if run.ends == 0 or run.since > kept.since then unknown[id] = run else start = math.max(start, run.ends) end
+      if run.ends == 0 or run.since > entry.since then unknown[id] = run else start = math.max(start, run.ends) end
     end
   end
   if not best then return nil end
@@ -220,21 +220,21 @@ end
 
 if most > 0 and limits_set() then -- first: no device is reserved for a job at its limit
   local function has_waited(id) return (waits_since(id, now) or now + 1) <= moment end
-  keep_rooms(now, {heads_of = heads_of, has_waited = has_waited, patient_until = patient_until, devices_of = devices_of,
+  reserve_rooms(now, {heads_of = heads_of, has_waited = has_waited, patient_until = patient_until, devices_of = devices_of,
     hold_of = hold_of})
 elseif limits_set() then
   call('DEL', P .. 'lk')
 end
 
 local ids = {}
-for id in pairs(standing) do ids[#ids + 1] = id end
+for id in pairs(reservations) do ids[#ids + 1] = id end
 table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
 for _, id in ipairs(ids) do -- existing reservations count first
-  local host = host_of[next(standing[id])]
+  local host = host_of[next(reservations[id])]
   if host then host.held = host.held + counts(id) end
 end
 for _, id in ipairs(ids) do
-  local job, devices = read_job(id), standing[id]
+  local job, devices = read_job(id), reservations[id]
   local host = host_of[next(devices)]
   if host then host.held = host.held - counts(id) end -- added again below
   local here, best
@@ -265,7 +265,7 @@ for _, host in ipairs(hosts) do
   for _, device in ipairs(host.devices) do served[#served + 1] = device end
 end
 local function fill() -- in the order in which jobs are claimed
-  local checked, tried, looks = {}, 0, 0
+  local checked, tried, checks = {}, 0, 0
   for _, priority in ipairs(PRIORITIES) do
     for _, user in ipairs(call('ZRANGE', key2('ul', priority), 0, -1)) do
       local heads = heads_of(priority, user)
@@ -273,9 +273,9 @@ local function fill() -- in the order in which jobs are claimed
         local shape = heads[i]
         local id = first_at(heads[i + 1], priority, user, shape)
         local like = limits_set() and user .. ' ' .. shape or shape -- jobs that are alike here have the same room
-        if not standing[id] and not checked[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
+        if not reservations[id] and not checked[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
           if (waits_since(id, now) or now + 1) <= moment then
-            checked[like], looks = true, looks + #served
+            checked[like], checks = true, checks + #served
             if could_be_hosted(served, shape) then -- else it costs no try
               tried = tried + 1
               local found = best_for(id, user, shape, nil, {})
@@ -284,7 +284,7 @@ local function fill() -- in the order in which jobs are claimed
                 changed = true
               end
             end
-            if tried == MOST_SHAPES or looks > MOST_LOOKS then return end
+            if tried == MOST_SHAPES or checks > MOST_CHECKS then return end
           end
         end
       end

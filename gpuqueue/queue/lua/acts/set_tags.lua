@@ -10,25 +10,25 @@ local wrong = expect {'id', 'tags', 'tags', 'flag', 'text', 'by', 'reason', 'pas
 if not wrong and #ARGV[5] > MOST_BYTES then wrong = redis.error_reply('BADARGS argument 5 is too long') end
 if wrong then return wrong end
 local id, add, remove, noted, note, by, state, attempt, losses, owner = unpack(ARGV)
-local told = {}
-if add ~= '' then told[#told + 1], told[#told + 2] = 'add', add end
-if remove ~= '' then told[#told + 1], told[#told + 2] = 'remove', remove end
-if noted == '1' then told[#told + 1], told[#told + 2] = 'note', note end
+local changes = {}
+if add ~= '' then changes[#changes + 1], changes[#changes + 2] = 'add', add end
+if remove ~= '' then changes[#changes + 1], changes[#changes + 2] = 'remove', remove end
+if noted == '1' then changes[#changes + 1], changes[#changes + 2] = 'note', note end
 
 local job = read_job(id)
 if not job.state then
   if not ENDED[state] then return {} end
   local whose = theirs(by, owner)
   if whose then return {'of', whose} end
-  record_event('mark', id, state, now_ms(), to_count(attempt), to_count(losses), '', unpack(told))
+  record_event('mark', id, state, now_ms(), to_count(attempt), to_count(losses), '', unpack(changes))
   return {'done'}
 end
 local whose = theirs(by, job.user)
 if whose then return {'of', whose} end
 
 local function tags_now()
-  local kept = call('HGET', job_key(id), F.tags)
-  if kept then return kept end
+  local stored = call('HGET', job_key(id), F.tags)
+  if stored then return stored end
   local array = call('HGET', job_key(id), F.array)
   local spec = call('GET', key2('s', id)) or (array and call('GET', key2('s', array))) or ''
   return string.match(spec, '"tags":%[([^%]]*)%]') or '' -- quotes in strings are escaped
@@ -44,5 +44,5 @@ if add ~= '' or remove ~= '' then
 end
 if noted == '1' and note ~= '' then call('HSET', job_key(id), F.note, note)
 elseif noted == '1' then call('HDEL', job_key(id), F.note) end
-record_event('mark', id, job.state, now_ms(), job.attempts, job.losses, job.reason or '', unpack(told))
+record_event('mark', id, job.state, now_ms(), job.attempts, job.losses, job.reason or '', unpack(changes))
 return {'done'}

@@ -18,7 +18,7 @@ local waits
 if not wrong then waits, wrong = waits_of(8) end
 if wrong then return wrong end
 local user, priority, mem, shape, requeue, spec, nonce = unpack(ARGV, 1, 7)
-if array_of(spec) == false then return redis.error_reply('BADARGS argument 6 tells of no array') end
+if array_of(spec) == false then return redis.error_reply('BADARGS argument 6 describes no array') end
 local need, _, _, pool, wanted_kind = parse_shape(shape)
 if not WANTED_KINDS[wanted_kind] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
 

@@ -11,7 +11,7 @@ job.id = id
 if job.state ~= 'queued' and job.state ~= 'held' or not queueable(job) then
   local by, deadline, times = unpack(call('HMGET', job_key(id), F.preempted_by, F.preempt_until_ms, F.preemptions))
   return cjson.encode({state = job.state, priority = job.priority or '1',
-    making_place = {by = by or nil, deadline_ms = deadline or nil, times = to_count(times)}})
+    preemption = {by = by or nil, deadline_ms = deadline or nil, times = to_count(times)}})
 end
 local now = now_ms()
 local asks = asks_of(job.shape)
@@ -22,7 +22,7 @@ local function list(items) return #items > 0 and items or nil end -- cjson write
 local function describe_run(run)
   local st, by, times, priority, deadline = unpack(call('HMGET', job_key(run.id), F.state, F.preempted_by, F.preemptions,
     F.priority, F.preempt_until_ms))
-  return {job_id = run.id, held_bytes = whole(run.bytes), ends_ms = time(run.ends), made_place = to_count(times),
+  return {job_id = run.id, held_bytes = whole(run.bytes), ends_ms = time(run.ends), preemptions = to_count(times),
     going = is_leaving(st, by, deadline, now), priority = string.match(priority or '', '^[0-3]$')}
 end
 
@@ -30,8 +30,8 @@ local function describe_device(device, obstacle, holder)
   local runs = {}
   for i, run in ipairs(device.runs) do runs[i] = describe_run(run) end
   return {device = device.name, host = device.host, obstacle = obstacle, available_bytes = whole(device.available),
-    capacity_bytes = whole(device.capacity), total_bytes = whole(device.total), runs = list(runs), kept_for = holder,
-    place_made = holder and call('HGET', job_key(holder), F.by_preemption) == '1'}
+    capacity_bytes = whole(device.capacity), total_bytes = whole(device.total), runs = list(runs), reserved_for = holder,
+    by_preemption = holder and call('HGET', job_key(holder), F.by_preemption) == '1'}
 end
 
 -- Return whether the job may start at this moment (0: unknown) on a device that is reserved for another job, once these
@@ -90,7 +90,7 @@ for _, on_host in ipairs(read_site()) do
       all[#all + 1], drawn[device.name] = record, record
       for _, run in ipairs(record.runs) do lasting[run.id] = run.lasts end
       record.is_own = holder == id
-      if holder and holder ~= id then record.other = {id = holder, is_obstacle = obstacles[i] == 'kept', device = device}
+      if holder and holder ~= id then record.other = {id = holder, is_obstacle = obstacles[i] == 'reserved', device = device}
       else own[#own + 1] = record end
     end
   end
@@ -151,10 +151,10 @@ end
 reply.state, reply.priority, reply.devices = job.state, job.priority, list(devices)
 reply.waits_since_ms = time(waits_since(id, now))
 if best and not (job.state == 'queued' and (job.reason or '') ~= '') then reply.start = describe_start() end
-if under then reply.room = {at_ms = time(under.at), kept_for = under.reserved_for, runs = list(under.ids)} end
+if under then reply.room = {at_ms = time(under.at), reserved_for = under.reserved_for, runs = list(under.ids)} end
 for i, each in ipairs(limits) do
   limits[i] = {whose = each.whose, measure = each.measure, used = whole(each.used), most = whole(each.most),
-    asked = whole(each.asked), kept_for = each.reserved_for, runs = list(each.ids)}
+    asked = whole(each.asked), reserved_for = each.reserved_for, runs = list(each.ids)}
 end
 reply.limits = list(limits)
 return cjson.encode(reply)

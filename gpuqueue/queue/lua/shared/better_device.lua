@@ -14,10 +14,10 @@ local TIE = 1 / 64 -- of this device's memory; a smaller gain is not worth a wai
 function better_device(here, mem, asks, order, now)
   -- Return the site's other devices of this kind that take jobs now: {name, host, pool, record, room, available}.
   local function others(host, device, kind, now)
-    if learned.site then return learned.site end
+    if cache.site then return cache.site end
     local site = {}
-    learned.site = site
-    local hosts, drained, kept = call('SMEMBERS', P .. 'hosts'), {}, {}
+    cache.site = site
+    local hosts, drained, reserved = call('SMEMBERS', P .. 'hosts'), {}, {}
     table.sort(hosts, function(a, b) return a ~= b and (a == host or (b ~= host and a < b)) end)
     for h = 1, #hosts do
       local records, here = call('HGETALL', key2('dev', hosts[h])), {}
@@ -33,21 +33,21 @@ function better_device(here, mem, asks, order, now)
     end
     if #site == 0 then return site end
     for _, name in ipairs(call('HKEYS', P .. 'drained')) do drained[name] = true end
-    for _, name in ipairs(call('HKEYS', P .. 'rsv')) do kept[name] = true end
+    for _, name in ipairs(call('HKEYS', P .. 'rsv')) do reserved[name] = true end
     local open = {}
     for i = 1, #site do
-      if not drained[site[i].name] and not kept[site[i].name] then open[#open + 1] = site[i] end
+      if not drained[site[i].name] and not reserved[site[i].name] then open[#open + 1] = site[i] end
     end
-    learned.site = open
+    cache.site = open
     return open
   end
 
   local function available_on(other) -- -> bytes; 0 without a free slot, or beyond MOST_LEASES
     if not other.available then
       other.available = 0
-      local read = learned.leases_read or 0
+      local read = cache.leases_read or 0
       if read < MOST_LEASES then
-        learned.leases_read = read + 1
+        cache.leases_read = read + 1
         local free, _, _, slots = room_of(other.host, other.name, other.record)
         if slots > 0 then other.available = free end
       end
@@ -69,13 +69,13 @@ end
 
 -- Leave a job to another device, unless it has been left for long enough. -> whether it was left
 function leave_to(device, id, now)
-  local left = learned.left or 0 -- jobs left so far in this claim
+  local left = cache.left or 0 -- jobs left so far in this claim
   if left == MOST_LEFT then return false end
   local since = tonumber(call('HGET', job_key(id), F.left_since_ms) or '')
   if since and (now - since >= LEAVE_MS or now < since) then return false end -- the latter: the clock was set
   if not since then call('HSET', job_key(id), F.left_since_ms, whole(now)) end
   wake('for:' .. device)
-  learned.left = left + 1
+  cache.left = left + 1
   return true
 end
 end

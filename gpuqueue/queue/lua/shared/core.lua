@@ -10,12 +10,12 @@ local PRIORITIES = {'3', '2', '1', '0'} -- highest first
 
 -- Cache of what this call has read. The claim stays loaded in the server between calls (see ../functions.py), so all
 -- cached data must be in this table: the next call replaces it with an empty one.
-local learned = {}
-local function learned_of(what) -- the table of this name in `learned`
-  local found = learned[what]
+local cache = {}
+local function cache_of(what) -- the table of this name in `cache`
+  local found = cache[what]
   if not found then
     found = {}
-    learned[what] = found
+    cache[what] = found
   end
   return found
 end
@@ -44,7 +44,7 @@ local function record_event(act, id, state, now, attempt, losses, reason, ...)
     'attempt', attempt, 'losses', losses, 'reason', reason, ...)
 end
 
-local function wake(what) call('PUBLISH', P .. 'bell', what) end
+local function wake(what) call('PUBLISH', P .. 'wake', what) end
 
 -- Parse a shape text. -> memory, time limit (0: none), devices, pool, device kind, device filter (device_filter.lua).
 -- Trailing parts may be missing from the text; they are ''.

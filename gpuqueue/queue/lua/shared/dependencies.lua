@@ -51,13 +51,13 @@ local function is_met(condition, how) return condition == 'any' or condition == 
 -- Store how a request waits, in the job's entry and in `job`.
 local STORED, NAMES = F{not_before_ms, not_before_reason, dedupe_key, retries_allowed, retry_on, retries, requeues, retry_after}
 function store_waits(id, job, waits)
-  local kept = {not_before_ms = waits.begin, not_before_reason = waits.begin and (waits.why or 'begin'), dedupe_key = waits.key,
+  local stored = {not_before_ms = waits.begin, not_before_reason = waits.begin and (waits.why or 'begin'), dedupe_key = waits.key,
     retries_allowed = waits.times, retry_on = waits.on, retries = waits.retries, requeues = waits.requeues,
     retry_after = waits.granted}
   for i, name in ipairs(NAMES) do -- mostly none is set: must be cheap
-    if kept[name] then call('HSET', job_key(id), STORED[i], kept[name])
+    if stored[name] then call('HSET', job_key(id), STORED[i], stored[name])
     elseif job[name] then call('HDEL', job_key(id), STORED[i]) end
-    job[name] = kept[name]
+    job[name] = stored[name]
   end
   if job.dedupe_key and job.user then call('HSET', P .. 'keys', job.user .. ' ' .. job.dedupe_key, id) end
 end

@@ -15,7 +15,7 @@ local NOTHING = {alone = false, whole = false}
 -- -> {alone, whole, order: s | p | nil, models: {{word, ...}, ...} | nil, devices | nil}
 function constraints(text)
   if text == '' then return NOTHING end
-  local parsed = learned_of('constraints')
+  local parsed = cache_of('constraints')
   local found = parsed[text]
   if found then return found end
   local flags, models, devices = string.match(text, '^(%a*):?([^:]*):?(.*)$')
@@ -37,7 +37,7 @@ end
 -- Return the facts that workers reported of these devices: device -> facts. Read all at once, and only if a job filters
 -- by facts.
 function facts_of(devices)
-  local found, lacking = learned_of('facts'), {}
+  local found, lacking = cache_of('facts'), {}
   for i = 1, #devices do
     if not found[devices[i]] then lacking[#lacking + 1] = devices[i] end
   end
@@ -52,7 +52,7 @@ end
 -- Return whether the device is of one of these models. Same rule as gpuqueue.model.placement.fits_model.
 function of_model(models, device)
   if not models then return true end
-  local words_of = learned_of('words') -- device -> set of the words in its model name
+  local words_of = cache_of('words') -- device -> set of the words in its model name
   local words = words_of[device]
   if not words then
     words = {}

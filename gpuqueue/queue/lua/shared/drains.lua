@@ -38,10 +38,10 @@ function count_deaths(id, job, now, well, against, why)
     if #row < DEATHS then
       if not known then call('HSET', P .. 'deaths', device, cjson.encode(row)) end
     else
-      local told = {}
-      for i = 1, #row do told[i] = 'job ' .. row[i].job .. ' (' .. row[i].why .. ')' end
+      local jobs = {}
+      for i = 1, #row do jobs[i] = 'job ' .. row[i].job .. ' (' .. row[i].why .. ')' end
       drain(device, 'deaths', 'runs died one after the other right after their start, and not by their own fault as it '
-        .. 'seems: ' .. table.concat(told, ', ') .. '; look at their logs and at nvidia-smi, then: gpuqueue resume '
+        .. 'seems: ' .. table.concat(jobs, ', ') .. '; look at their logs and at nvidia-smi, then: gpuqueue resume '
         .. device, 'gpuqueue', now)
       call('HDEL', P .. 'deaths', device)
     end

@@ -9,17 +9,17 @@ local meta, set_meta
 do
 local T0_S, HALF_LIFE_S = 1735689600, 7 * 86400
 function meta() -- the site's settings
-  if learned.meta then return learned.meta end
+  if cache.meta then return cache.meta end
   local claims, ticked, fair, t0, half_life, order =
     unpack(call('HMGET', P .. 'meta', 'claims', 'reap', 'fair', 't0', 'half_life', 'order'))
-  learned.meta = {claims = tonumber(claims or '') or 0, ticked = tonumber(ticked or '') or 0, fair = tonumber(fair or ''),
+  cache.meta = {claims = tonumber(claims or '') or 0, ticked = tonumber(ticked or '') or 0, fair = tonumber(fair or ''),
     t0_s = tonumber(t0 or '') or T0_S,
     half_life_s = tonumber(half_life or '') or HALF_LIFE_S, order = order or ''}
-  return learned.meta
+  return cache.meta
 end
 function set_meta(...)
   call('HSET', P .. 'meta', ...)
-  learned.meta = nil
+  cache.meta = nil
 end
 end
 -- Return whether claims are paused because the store was rebuilt a moment ago (rebuild_finish.lua). The pause lasts

@@ -15,8 +15,8 @@ do
 RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order of the reports
 
 function limits_set() -- most sites have none and pay for one read
-  if learned.limits_set == nil then learned.limits_set = call('EXISTS', P .. 'limits') == 1 end
-  return learned.limits_set
+  if cache.limits_set == nil then cache.limits_set = call('EXISTS', P .. 'limits') == 1 end
+  return cache.limits_set
 end
 
 local function figures_of(text)
@@ -76,7 +76,7 @@ end
 function charge_of(shape)
   local mem, _, n, pool, wanted_kind, more = parse_shape(shape)
   if not wants_alone(shape) then return mem, mem end
-  local charges = learned_of('charges')
+  local charges = cache_of('charges')
   if not charges[shape] then
     local want, together, least, most = constraints(more), {}, math.huge, math.huge
     any_device(function(device, host, total, headroom, _, _, _, its_pool, kind)
@@ -96,7 +96,7 @@ function charge_of(shape)
 end
 
 function figures_of_pool(pool)
-  local pools = learned_of('pools')
+  local pools = cache_of('pools')
   if not pools[pool] then
     local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
     pools[pool] = figures_of(texts[1] or texts[2])
@@ -113,7 +113,7 @@ end
 
 -- Return the limits that a user is under. -> {{whose, figures, users}, ...}
 function bounds_of(user)
-  local bounds, of_groups = learned_of('bounds'), learned_of('of_groups')
+  local bounds, of_groups = cache_of('bounds'), cache_of('of_groups')
   if bounds[user] then return bounds[user] end
   local found = {}
   local own, others, group = unpack(call('HMGET', P .. 'limits', 'user:' .. user, 'user:*', 'member:' .. user))
@@ -129,8 +129,8 @@ end
 
 -- Return the reserved rooms: whose -> {id, ...}.
 function reserved_rooms()
-  if learned.rooms then return learned.rooms end
-  local rooms = learned_of('rooms')
+  if cache.rooms then return cache.rooms end
+  local rooms = cache_of('rooms')
   local texts = call('HGETALL', P .. 'lk')
   for i = 1, #texts, 2 do
     local id, gpus, bytes, user, start, since, runs, shape =
@@ -161,7 +161,7 @@ end
 
 -- Drop the rooms reserved for a user's jobs of this shape when one has started.
 function drop_reserved_room(user, shape)
-  for whose, room in pairs(learned.rooms or {}) do -- if no room was read, these jobs are under no limit
+  for whose, room in pairs(cache.rooms or {}) do -- if no room was read, these jobs are under no limit
     if room.user == user and room.shape == shape then reserve_room(whose, nil) end
   end
 end
@@ -189,7 +189,7 @@ end
 function least_kind(shape)
   local mem, _, n, pool, wanted_kind, more = parse_shape(shape)
   if wanted_kind ~= 'any' or n > 1 then return nil end
-  local on_cpus = learned_of('on_cpus') -- shape -> whether there is such a CPU
+  local on_cpus = cache_of('on_cpus') -- shape -> whether there is such a CPU
   if on_cpus[shape] == nil then
     on_cpus[shape] = any_device(function(device, _, total, headroom, _, _, _, its_pool, kind)
       return kind == 'cpu' and total - headroom >= mem and belongs(pool, wanted_kind, constraints(more), device, its_pool, kind)

@@ -77,7 +77,7 @@ local function obstacle(device, job, asks, now)
   if not alone_there(want, #device.runs, device.external, device.total) then return 'occupied' end
   if asks.mem > device.available then return 'memory' end
   if device.slots <= 0 then return 'slots' end
-  if is_reserved_for_another(device, job, asks, now) then return 'kept' end
+  if is_reserved_for_another(device, job, asks, now) then return 'reserved' end
   if job.state == 'held' or (job.reason or '') ~= '' then return 'not_yet' end
   return is_limited(job, device.kind, asks.n == 1 and want.alone and device.available or nil) and 'limit' or 'fits'
 end
@@ -103,7 +103,7 @@ function obstacles_on(devices, job, asks, now)
 end
 
 -- Obstacles in the order in which wait_reason ignores them, one after the other.
-local RANKS = {fits = 1, alone = 1, limit = 2, kept = 3, slots = 4, memory = 5, exclusive = 5, occupied = 5, silent = 6,
+local RANKS = {fits = 1, alone = 1, limit = 2, reserved = 3, slots = 4, memory = 5, exclusive = 5, occupied = 5, silent = 6,
   drained = 7, too_large = 8, too_small = 9}
 
 -- Return why a queued job waits for a device.
@@ -140,7 +140,7 @@ function wait_reason(site, job, now)
   if limit_in_the_way(job.user, job.shape, least_kind(job.shape)) then return 'limit' end
   if enough(RANKS.fits) then return 'memory' end -- it starts when it is its turn
   if enough(RANKS.limit) then return 'limit' end
-  if enough(RANKS.kept) then return 'reservation' end
+  if enough(RANKS.reserved) then return 'reservation' end
   return enough(RANKS.slots) and 'slots' or 'memory'
 end
 end

@@ -61,7 +61,7 @@ end
 -- Return whether enough devices for a job of this shape are served now and large enough. A job without them (drained
 -- device, silent worker) competes with no other. `host` nil: any host.
 local function can_start(served, shape, host)
-  local known, case = learned_of('startable'), shape .. ' ' .. (host or '')
+  local known, case = cache_of('startable'), shape .. ' ' .. (host or '')
   if known[case] ~= nil then return known[case] end
   known[case] = false
   local asks = asks_of(shape)

@@ -42,10 +42,10 @@ end
 
 -- Return whether the queue knows of a GPU. Lost, drained and silent GPUs count until they are withdrawn.
 local function gpus_known()
-  if learned.gpus_known == nil then
-    learned.gpus_known = any_device(function(_, _, _, _, _, _, _, _, kind) return kind ~= 'cpu' end)
+  if cache.gpus_known == nil then
+    cache.gpus_known = any_device(function(_, _, _, _, _, _, _, _, kind) return kind ~= 'cpu' end)
   end
-  return learned.gpus_known
+  return cache.gpus_known
 end
 
 -- Return whether a device of this kind may take a job that asks for the kind `wanted_kind`. Same rule as
@@ -77,7 +77,7 @@ end
 -- (see claim.lua); that is wrong once an earlier position is in the queue.
 local function recall_passed(priority, user, place)
   local noted = key3('ub', priority, user)
-  local notes = call('HGETALL', noted) -- device -> bytes:beside:kept:from, see ub in ../keys.py
+  local notes = call('HGETALL', noted) -- device -> bytes:beside:reserved:from, see ub in ../keys.py
   for i = 1, #notes, 2 do
     local from = tonumber(string.match(notes[i + 1], '%-?%d+$') or '')
     if not from or tonumber(place) <= from then call('HDEL', noted, notes[i]) end
@@ -100,9 +100,9 @@ end
 
 -- Drop the reservation of a job that has started or no longer waits. -> whether it had one
 local function unreserve(id)
-  local kept = call('HGET', job_key(id), F.reserved)
-  if not kept then return false end
-  for device in string.gmatch(kept, '[^,]+') do
+  local names = call('HGET', job_key(id), F.reserved)
+  if not names then return false end
+  for device in string.gmatch(names, '[^,]+') do
     if string.match(call('HGET', P .. 'rsv', device) or '', '^(%d+):') == id then call('HDEL', P .. 'rsv', device) end
   end
   call('HDEL', job_key(id), F.reserved, F.reserved_since_ms, F.reserved_runs, F.by_preemption)

@@ -7,7 +7,7 @@
 -- member at a time while that lowers the cost. The result is not proven optimal; a test compares it with all sets of
 -- usual hosts. With p devices and sets of n, the growing takes at most p * n * p steps and the swapping n * n * n * (p
 -- - n): six thousand for eight of sixteen.
-local UNTOLD = 50
+local UNKNOWN = 50
 
 -- Return the best set that contains the first device of `names`, which claims, with that device first; and, if a set
 -- without it is better, a device of that set. names: the devices that fit, the claiming one first.
@@ -20,7 +20,7 @@ local function best_together(names, n)
     return type(near) == 'table' and near or {}
   end
 
-  local function distance(a, b) return tonumber(near_of(a)[b]) or tonumber(near_of(b)[a]) or UNTOLD end
+  local function distance(a, b) return tonumber(near_of(a)[b]) or tonumber(near_of(b)[a]) or UNKNOWN end
 
   -- Grow a set from the device at `start`, as indexes in `apart`; of equally near devices the first is taken.
   local function grow(apart, start, n)
@@ -68,15 +68,15 @@ local function best_together(names, n)
     return set, sum_of(apart, set)
   end
 
-  local apart, told = {}, false
+  local apart, is_known = {}, false
   for i = 1, #names do
     apart[i] = {}
     for k = 1, #names do
       apart[i][k] = i == k and 0 or distance(names[i], names[k])
-      told = told or apart[i][k] < UNTOLD and i ~= k
+      is_known = is_known or apart[i][k] < UNKNOWN and i ~= k
     end
   end
-  if not told then return {unpack(names, 1, n)}, nil end
+  if not is_known then return {unpack(names, 1, n)}, nil end
   local best, best_sum
   for i = 1, #names do
     local set = grow(apart, i, n)

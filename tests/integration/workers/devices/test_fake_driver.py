@@ -78,8 +78,8 @@ def holds(process: subprocess.Popen[str]) -> int:
 
 def ends(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Return the exit code and message of a job that held nothing."""
-    _, said = process.communicate()
-    return process.returncode, said.strip()
+    _, printed = process.communicate()
+    return process.returncode, printed.strip()
 
 
 def where(backend: FarBackend, pid: int) -> list[int]:
@@ -160,7 +160,7 @@ def test_a_job_is_on_the_gpu_that_its_environment_names(
 
 
 @pytest.mark.parametrize(
-    ("visible", "ordinal", "said"),
+    ("visible", "ordinal", "printed"),
     [
         ("", 0, "cuInit: CUDA error 100"),
         ("-1", 0, "cuInit: CUDA error 100"),
@@ -170,9 +170,9 @@ def test_a_job_is_on_the_gpu_that_its_environment_names(
         ("0", 1, "cuDeviceGet: CUDA error 101"),
     ],
 )
-def test_what_is_not_visible_cannot_be_used(start: Start, visible: str, ordinal: int, said: str) -> None:
+def test_what_is_not_visible_cannot_be_used(start: Start, visible: str, ordinal: int, printed: str) -> None:
     """An empty list, a repeat and an ambiguous prefix give no GPU; the first invalid name ends the list."""
-    assert (4, said) == ends(start("--device", f"cuda:{ordinal}", "2M", visible=visible))
+    assert (4, printed) == ends(start("--device", f"cuda:{ordinal}", "2M", visible=visible))
 
 
 def test_an_exclusive_gpu_takes_one_process_and_a_prohibited_one_none(fake: FakeGpus, start: Start) -> None:
@@ -211,15 +211,15 @@ def test_tools_of_others_show_the_fake_gpus(
     """Other tools show the fake driver's cards, memory and processes."""
     fake.state.gpus[1].temperature = 67
     pid = holds(start("--device", "cuda:1", "4G"))
-    said = shown(module, environ, *words)
-    assert 3 == said.count("Fake 8G")
-    assert "67" in said
-    assert str(pid) in said
+    printed = shown(module, environ, *words)
+    assert 3 == printed.count("Fake 8G")
+    assert "67" in printed
+    assert str(pid) in printed
 
 
 def test_gpustat_shows_a_lost_gpu(fake: FakeGpus, environ: dict[str, str]) -> None:
     """Other tools show a lost card as lost, and its neighbours as healthy."""
     fake.state.gpus[2].error = GPU_IS_LOST
-    said = shown("gpustat", environ, "--no-color")
-    assert 2 == said.count("Fake 8G")
-    assert "lost" in said
+    printed = shown("gpustat", environ, "--no-color")
+    assert 2 == printed.count("Fake 8G")
+    assert "lost" in printed

@@ -89,13 +89,13 @@ def test_memory_that_is_given_back_during_a_look_hides_nobody_elses(fake: FakeGp
     thread = threading.Thread(target=give_back)
     thread.start()
     try:
-        looks = [backend.reading(device) for _ in range(1500)]
+        readings = [backend.reading(device) for _ in range(1500)]
     finally:
         done.set()
         thread.join()
-    unnamed = [look.used_bytes - sum(held or 0 for held in look.processes.values()) for look in looks]
+    unnamed = [reading.used_bytes - sum(held or 0 for held in reading.processes.values()) for reading in readings]
     assert GIB // 2 <= min(unnamed)
-    assert 100 < len({look.used_bytes for look in looks}), "it moved all the while"
+    assert 100 < len({reading.used_bytes for reading in readings}), "it moved all the while"
 
 
 def test_a_gpu_lost_from_the_start_is_left_out(fake: FakeGpus, start: Start) -> None:

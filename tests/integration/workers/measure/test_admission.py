@@ -167,9 +167,9 @@ def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_h
     host.clock.moments += 1
 
     for admission, run in ((host.checks[1], ours), (host.checks[0], pair)):
-        said = admission.still_fits(run)
-        assert said is not None
-        assert said.startswith(f"{GIB // 2} bytes of {host.devices[1].uuid}")
+        output = admission.still_fits(run)
+        assert output is not None
+        assert output.startswith(f"{GIB // 2} bytes of {host.devices[1].uuid}")
 
 
 def test_the_claims_own_look_is_not_taken_again_a_moment_later(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,21 +177,21 @@ def test_the_claims_own_look_is_not_taken_again_a_moment_later(host: Host, monke
 
     Each short job used to cause two readings within some milliseconds.
     """
-    looks: list[object] = []
+    readings: list[object] = []
     reading = host.backend.reading
-    monkeypatch.setattr(host.backend, "reading", lambda device: looks.append(device) or reading(device))
+    monkeypatch.setattr(host.backend, "reading", lambda device: readings.append(device) or reading(device))
     admission, ours, since_s = host.checks[1], host.run(1, 10, 1), host.clock.monotonic_s()
     monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s)
     admission.offer()
     host.runs[1].add(ours)
 
     assert admission.still_fits(ours) is None
-    assert 1 == len(looks)
+    assert 1 == len(readings)
 
     host.fake.hold(1, os.getpid(), 20 * GIB)
     monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s + 2 * MOMENT_S)
     assert admission.still_fits(ours) is not None
-    assert 2 == len(looks)
+    assert 2 == len(readings)
 
 
 def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
@@ -256,9 +256,11 @@ def test_a_run_that_nobody_settles_keeps_no_memory_for_ever(host: Host, shim: Ca
     host.runs[1].add(ours)
     below = ProcessIdentity.of(shim(dead))
     (dead.directory.path / "pid").write_text(f"{replace(below, started=1)}\n")  # a later process has its pid
-    said = host.checks[1].still_fits(ours)
-    assert said is not None
-    assert said.startswith(f"{30 * GIB + RESERVED - 24 * GIB} bytes"), "the claim that is young may still become a run"
+    output = host.checks[1].still_fits(ours)
+    assert output is not None
+    assert output.startswith(f"{30 * GIB + RESERVED - 24 * GIB} bytes"), (
+        "the claim that is young may still become a run"
+    )
 
     host.clock.ahead = timedelta(seconds=host.settings.lease_s + 1)
 

@@ -61,7 +61,7 @@ def _hidden(how: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return work()
 
 
-def look_around() -> dict[str, Any]:
+def surroundings() -> dict[str, Any]:
     """Do all that a worker does with /proc, with another process of its own account beside it."""
     token = f"1.hidden-{os.getpid()}"
     child = os.fork()
@@ -83,7 +83,7 @@ def look_around() -> dict[str, Any]:
         "simulated": simulated.reading(device).total_bytes,
         "cpu": cpu.reading(processor).free_bytes > 0,
         "used": (cpu.used_by(cpu.reading(processor), [1, child]) or 0) > 0,
-        "stranger": [external.user, external.command],
+        "external": [external.user, external.command],
         "swept": process_tree.sweep(TOKEN, token),
         "ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),
     }
@@ -95,9 +95,9 @@ def test_a_proc_that_hides_others_hides_nothing_of_ours(how: int) -> None:
 
     Runs are still found, measured and swept.
     """
-    reported = under_hidepid(how, look_around)
+    reported = under_hidepid(how, surroundings)
 
-    nameless = reported.pop("stranger")
+    nameless = reported.pop("external")
     assert nameless[1] is None
     assert {
         "hidden": True,

@@ -49,7 +49,7 @@ def test_without_torch_nothing_is_left_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "output"),
     [
         ("import sys; print('mine', sys.path[1:2])", "done mine"),
         ("raise ValueError('my own fault')", "done"),
@@ -57,7 +57,7 @@ def test_without_torch_nothing_is_left_behind(tmp_path: Path) -> None:
         ("import missing_thing", "done"),
     ],
 )
-def test_the_users_own_sitecustomize_behaves_as_without_us(tmp_path: Path, code: str, said: str) -> None:
+def test_the_users_own_sitecustomize_behaves_as_without_us(tmp_path: Path, code: str, output: str) -> None:
     """The user's own sitecustomize runs as it would without the hook.
 
     `import sitecustomize` returns the user's module, and its errors read the same.
@@ -80,7 +80,7 @@ def test_the_users_own_sitecustomize_behaves_as_without_us(tmp_path: Path, code:
         check=True,
     )
     assert plain.stdout == ran.log
-    assert said in ran.log
+    assert output in ran.log
 
 
 def test_a_process_that_used_torch_tells_its_peaks(tmp_path: Path, stand_in: Path) -> None:

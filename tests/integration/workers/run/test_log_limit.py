@@ -58,17 +58,17 @@ def numbers(text: str) -> list[int]:
     return [int(line[5:]) for line in text.splitlines() if line.startswith("line ") and len(line) == 20]
 
 
-def run_away(shims: Callable[..., Shim], said: Path, **changes: Any) -> tuple[Shim, list[str]]:
+def run_away(shims: Callable[..., Shim], output: Path, **changes: Any) -> tuple[Shim, list[str]]:
     """Let a job write 210 MB with a limit of 4 MiB; return the shim and what a follower saw in each round."""
-    said.mkdir()
-    shim = shims(sys.executable, "-c", RUNAWAY, str(said), log_limit_bytes=LIMIT, **changes)
+    output.mkdir()
+    shim = shims(sys.executable, "-c", RUNAWAY, str(output), log_limit_bytes=LIMIT, **changes)
     follower, seen = LogTail(), []
     for round_ in range(5):
-        (said / str(round_)).touch()
-        until(lambda r=round_: (said / f"done{r}").exists(), what="the round")  # type: ignore[misc]
+        (output / str(round_)).touch()
+        until(lambda r=round_: (output / f"done{r}").exists(), what="the round")  # type: ignore[misc]
         until(lambda: on_disk(shim.directory.log) <= LIMIT, what="the log is within its limit while the job runs")
         seen.append(read(shim.directory.log, follower))
-    (said / "end").touch()
+    (output / "end").touch()
     assert "exit 0" == str(shim.ended().ending)
     seen.append(read(shim.directory.log, follower))
     return shim, seen
@@ -80,7 +80,7 @@ def test_a_runaway_log_keeps_its_beginning_and_its_end_and_the_disk_its_room(shi
 
     The job writes 210 MB with a limit of 4 MiB. No reader ever sees a NUL.
     """
-    shim, seen = run_away(shims, tmp_path / "said")
+    shim, seen = run_away(shims, tmp_path / "output")
     text = read(shim.directory.log)
     beginning, _, end = text.partition(MARKER)
 
@@ -104,7 +104,7 @@ def test_a_runaway_log_keeps_its_beginning_and_its_end_and_the_disk_its_room(shi
 def test_a_file_system_without_holes_is_not_filled_either(shims: Any, tmp_path: Path) -> None:
     """On a file system without holes the log is cut to its beginning and its newest megabyte."""
     with own_disk(tmp_path / "disk", "ramfs") as disk:
-        shim, seen = run_away(shims, tmp_path / "said", runs=disk / "runs")
+        shim, seen = run_away(shims, tmp_path / "output", runs=disk / "runs")
         text = read(shim.directory.log)
     beginning, _, end = text.partition(MARKER)
 

@@ -38,7 +38,7 @@ STRANGE = (
     "é😀",
 )
 #: Prints its arguments, directory and variables as hexadecimal digits.
-TELL = """
+REPORT = """
 import json, os, sys
 hexed = lambda text: os.fsencode(text).hex()
 mine = {hexed(name): hexed(value) for name, value in os.environ.items() if name.startswith("STRANGE")}
@@ -54,17 +54,17 @@ def hexed(text: str) -> str:
 @pytest.fixture
 def report(tmp_path: Path) -> str:
     """Return a program that prints what it was given."""
-    script = tmp_path / "tell.py"
-    script.write_text(TELL)
+    script = tmp_path / "report.py"
+    script.write_text(REPORT)
     return str(script)
 
 
 def say(site: Site, *words: str) -> Spoken:
     """Run a command of the site's command line in this process, which is quicker than a new process."""
     with patch.dict(os.environ, site.environ, clear=True):
-        said = speak(words)
-    assert "Traceback" not in said.stderr
-    return said
+        output = speak(words)
+    assert "Traceback" not in output.stderr
+    return output
 
 
 @pytest.mark.full
@@ -85,11 +85,11 @@ def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp
         site.until_recorded(job_id)
 
     for job_id in ids:
-        said = json.loads(say(site, "logs", str(job_id)).stdout)
-        assert [hexed(word) for word in STRANGE] == said["argv"]
+        output = json.loads(say(site, "logs", str(job_id)).stdout)
+        assert [hexed(word) for word in STRANGE] == output["argv"]
         assert (hexed(str(inside)), {hexed(name): hexed(value) for name, value in env.items()}) == (
-            said["cwd"],
-            said["env"],
+            output["cwd"],
+            output["env"],
         )
     shown = [waiting, *(say(site, "show", str(job_id)).stdout for job_id in ids), say(site, "history", "--csv").stdout]
     shown += [say(site, "history").stdout, say(site, "gpus").stdout, site.cli("show", "1").stdout.encode()]
@@ -139,8 +139,10 @@ def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, repor
     assert (JobState.FAILED, EndingKind.REFUSED) == (record.job.state, record.last_run.ending.kind)
     assert "Argument list too long" in record.last_run.ending.detail
     for words in (["logs"], ["logs", "-f"]):
-        said = say(site, *words, str(job_id)).stderr
-        assert f"gpuqueue: job {job_id} never started: cannot start {sys.executable}: Argument list too long\n" == said
+        output = say(site, *words, str(job_id)).stderr
+        assert (
+            f"gpuqueue: job {job_id} never started: cannot start {sys.executable}: Argument list too long\n" == output
+        )
 
 
 @pytest.mark.full
@@ -200,7 +202,7 @@ def test_a_job_that_was_lost_too_often_says_so_to_whoever_waits(site: Site) -> N
     claimed = must_claim(site.queue)
     site.queue.runs.lose(1, claimed.token, loss_limit=1, detail="gone")
 
-    said = say(site, "wait", "--timeout", "0.1s", "1")
+    output = say(site, "wait", "--timeout", "0.1s", "1")
 
-    assert 124 == said.code
-    assert "job 1 is held (its runs were lost too often) and will wait for: gpuqueue release 1" in said.stderr
+    assert 124 == output.code
+    assert "job 1 is held (its runs were lost too often) and will wait for: gpuqueue release 1" in output.stderr

@@ -121,7 +121,7 @@ def test_a_job_that_hangs_before_it_begins_can_be_ended(
 
 
 #: The header of a program for another machine type (ELF for IBM S/390).
-FOREIGN = b"\x7fELF\x02\x02\x01" + bytes(9) + b"\x00\x02\x00\x16" + bytes(44)
+OTHER_MACHINE = b"\x7fELF\x02\x02\x01" + bytes(9) + b"\x00\x02\x00\x16" + bytes(44)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ FOREIGN = b"\x7fELF\x02\x02\x01" + bytes(9) + b"\x00\x02\x00\x16" + bytes(44)
     [
         (b"", "Exec format error: it is no program for this kind of machine, and no script that begins with #!"),
         (b"echo hello\n", "Exec format error: it is no program for this kind of machine"),
-        (FOREIGN, "Exec format error: it is no program for this kind of machine"),
+        (OTHER_MACHINE, "Exec format error: it is no program for this kind of machine"),
         (b"#!/no/such/interpreter\n", "No such file or directory: the interpreter that its first line names"),
         (b"#!/usr/bin/env no-such-interpreter\n", None),
         (None, "Permission denied: it is a directory"),
     ],
-    ids=["empty", "no first line", "foreign", "interpreter gone", "env", "directory"],
+    ids=["empty", "no first line", "other machine", "interpreter gone", "env", "directory"],
 )
 def test_a_script_that_cannot_run_says_more_than_the_kernel(
     shims: Any, tmp_path: Path, content: bytes | None, words: str | None
@@ -382,8 +382,8 @@ def test_whoever_does_not_catch_the_early_signal_is_ended_by_it(shims: Any) -> N
 MAKES_PLACE = """
 import json, os, signal, sys, time
 def leave(number, frame):
-    notice = json.load(open(os.path.join(os.environ["GPUQUEUE_RUN_DIR"], "preempt.json")))
-    print("saved for", notice["by"], notice["deadline"] > time.time(), flush=True)
+    request = json.load(open(os.path.join(os.environ["GPUQUEUE_RUN_DIR"], "preempt.json")))
+    print("saved for", request["by"], request["deadline"] > time.time(), flush=True)
     time.sleep(float(sys.argv[1]))
     os._exit(int(sys.argv[2]))
 signal.signal(signal.SIGTERM, leave)
@@ -415,7 +415,7 @@ def test_a_job_that_must_make_place_is_told_and_has_its_grace(
     shim = shims(sys.executable, "-c", MAKES_PLACE, str(nap_s), str(code), env=env, kill_grace_s=0.2)
     until(lambda: "ready" in shim.log())
 
-    shim.directory.ask_for_place(12, left_s)
+    shim.directory.ask_preempt(12, left_s)
 
     assert words == str(shim.ended().ending)
     assert "ready\nsaved for 12 True\n" == shim.log(), "it was told once"
@@ -429,7 +429,7 @@ def test_what_is_below_a_shell_has_the_same_grace(shims: Any) -> None:
     shim = shims("sh", "-c", f'sh -c "{saves}"; echo never', kill_grace_s=0.2)
     until(lambda: "ready" in shim.log())
 
-    shim.directory.ask_for_place(12, 60.0)
+    shim.directory.ask_preempt(12, 60.0)
 
     assert EndingKind.PREEMPTED is shim.ended().ending.kind
     assert "ready\nsaved\n" == shim.log().replace("Terminated\n", "")
@@ -444,7 +444,7 @@ def test_a_cancel_during_the_grace_wins_and_makes_it_no_longer(shims: Any, kill_
     ignores = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
     shim = shims("sh", "-c", ignores, kill_grace_s=kill_grace_s)
     until(lambda: "ready" in shim.log())
-    shim.directory.ask_for_place(12, left_s)
+    shim.directory.ask_preempt(12, left_s)
 
     shim.directory.ask_end(EndingKind.CANCELLED)
 
@@ -458,7 +458,7 @@ def test_a_time_limit_holds_during_the_grace(shims: Any) -> None:
     shim = shims("sh", "-c", ignores, kill_grace_s=0.2, time_limit_s=3.0)
     until(lambda: "ready" in shim.log())
 
-    shim.directory.ask_for_place(12, 60.0)
+    shim.directory.ask_preempt(12, 60.0)
 
     assert EndingKind.TIMED_OUT is shim.ended().ending.kind
 

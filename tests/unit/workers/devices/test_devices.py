@@ -277,12 +277,12 @@ def test_a_look_reads_threads_of_the_kernel_once(monkeypatch: pytest.MonkeyPatch
     seen: list[str] = []
     read = simulated._stat
     monkeypatch.setattr(simulated, "_stat", lambda name: seen.append(name) or read(name))
-    look = simulated._Processes().look
-    list(look())
+    sample = simulated._Processes().sample
+    list(sample())
     threads = {name for name in seen if not os.path.exists(f"/proc/{name}/exe") and _is_of_the_kernel(name)}  # noqa: PTH110
     seen.clear()
 
-    there = {identity[0] for identity, _ in look()}
+    there = {identity[0] for identity, _ in sample()}
 
     assert str(os.getpid()) in there
     young = 5  # new kernel threads are read again
@@ -305,6 +305,6 @@ def test_a_process_with_the_number_of_a_thread_of_the_kernel_is_seen() -> None:
         inode = {entry.name: entry.inode() for entry in entries}[me]
 
     processes._kernels = {me: inode}
-    assert me not in {identity[0] for identity, _ in processes.look()}
+    assert me not in {identity[0] for identity, _ in processes.sample()}
     processes._kernels = {me: inode + 1}
-    assert me in {identity[0] for identity, _ in processes.look()}
+    assert me in {identity[0] for identity, _ in processes.sample()}

@@ -11,7 +11,7 @@ from gpuqueue.model.finding import Finding, Grade, examined
 from gpuqueue.settings.settings import Settings
 from workers.devices.nvml_diagnostics import DriverFacts, DriverState
 from workers.doctor.driver import CHECKS, Facts
-from workers.doctor.driver_environment import look_around
+from workers.doctor.driver_environment import read_surroundings
 
 BUS = "sys/bus/pci/devices/0000:01:00.0"
 CARD = {f"{BUS}/vendor": "0x10de\n", f"{BUS}/class": "0x030200\n"}
@@ -38,7 +38,9 @@ def driver_finding(
         (root / name).write_text(text)
     settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_DEVICES": devices})
     facts = DriverFacts(state=state, words="it said 999", driver="550.54.15", library="12.550.54.15", count=count)
-    return next(examined("host", Facts(settings=settings, driver=facts, around=look_around(root, visible)), CHECKS))
+    return next(
+        examined("host", Facts(settings=settings, driver=facts, around=read_surroundings(root, visible)), CHECKS)
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,4 +110,4 @@ def test_the_modules_version_is_read_from_either_place(tmp_path: Path) -> None:
     old.parent.mkdir(parents=True)
     old.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\nGCC\n")
 
-    assert "535.54.03" == look_around(tmp_path).module
+    assert "535.54.03" == read_surroundings(tmp_path).module

@@ -63,23 +63,23 @@ def test_our_own_processes_and_silent_ones_are_no_named_strangers() -> None:
     assert {9: 3} == ExternalProcesses(60).note({7: 5, 8: None, 9: 3}, {7}, 0.0)
 
 
-def foreign(**changes: Any) -> int:
+def external(**changes: Any) -> int:
     """Return the external memory of a device that uses 20: a job 12, an external process 5, and no known process 3."""
-    look: dict[str, Any] = {
+    sample: dict[str, Any] = {
         "used": 20,
         "processes": {1: 12, 2: 5},
         "ours": {1},
         "external_processes": {2: 5},
         "leased": 0,
     }
-    return external_bytes(**{**look, **changes})
+    return external_bytes(**{**sample, **changes})
 
 
 def test_foreign_is_all_that_is_not_ours() -> None:
     """External memory is the remembered peak of external processes plus the memory that no process owns."""
-    assert 8 == foreign()
-    assert 13 == foreign(external_processes={2: 10})
-    assert 5 == foreign(used=17, processes={1: 12}, external_processes={})
+    assert 8 == external()
+    assert 13 == external(external_processes={2: 10})
+    assert 5 == external(used=17, processes={1: 12}, external_processes={})
 
 
 def test_memory_of_ours_that_the_driver_does_not_tell_is_not_counted_twice() -> None:
@@ -87,8 +87,8 @@ def test_memory_of_ours_that_the_driver_does_not_tell_is_not_counted_twice() -> 
 
     The lease is subtracted once.
     """
-    assert 8 == foreign(processes={1: None, 2: 5}, leased=12)
-    assert 5 == foreign(processes={1: None, 2: 5}, leased=15)
+    assert 8 == external(processes={1: None, 2: 5}, leased=12)
+    assert 5 == external(processes={1: None, 2: 5}, leased=15)
 
 
 def test_beside_a_stranger_that_is_not_told_either_nothing_is_taken_for_ours() -> None:
@@ -96,7 +96,7 @@ def test_beside_a_stranger_that_is_not_told_either_nothing_is_taken_for_ours() -
 
     The card then offers less than it could, and never more than it has.
     """
-    assert 20 == foreign(processes={1: None, 2: None}, external_processes={}, leased=12)
+    assert 20 == external(processes={1: None, 2: None}, external_processes={}, leased=12)
 
 
 @given(

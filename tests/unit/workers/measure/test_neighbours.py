@@ -15,7 +15,7 @@ from workers.measure.neighbours import Neighbours
 ALICE = ExternalProcess(pid=4711, held_bytes=12 * GIB, user="alice", command="python train.py")
 
 
-def look(
+def sample(
     neighbours: Neighbours,
     ours: Mapping[int, int | None],
     *external_processes: ExternalProcess,
@@ -41,7 +41,7 @@ def test_jobs_and_strangers_are_named_with_what_they_held_then() -> None:
     An external process counts with its bytes in this sample, and not with its remembered peak.
     """
     seen = Neighbours(11)
-    look(seen, {11: 6 * GIB, 12: 8 * GIB, 13: 0}, ALICE, processes={4711: round(9.1 * GIB)})
+    sample(seen, {11: 6 * GIB, 12: 8 * GIB, 13: 0}, ALICE, processes={4711: round(9.1 * GIB)})
 
     assert "120M were free; beside it: pid 4711 of alice (python train.py, 9.1G), job 12 (8G)" == words(
         seen
@@ -52,10 +52,10 @@ def test_alone_is_said_and_nothing_seen_is_not() -> None:
     """A run that was alone has a text that says so. A run without a sample has no text."""
     seen = Neighbours(11)
     assert words(seen) is None
-    look(seen, {12: GIB})
+    sample(seen, {12: GIB})
     assert words(seen) is None  # the run was not alive in this sample
 
-    look(seen, {11: 6 * GIB}, free_bytes=0)
+    sample(seen, {11: 6 * GIB}, free_bytes=0)
 
     assert "0B were free; nobody was beside it" == words(seen)
 
@@ -63,7 +63,7 @@ def test_alone_is_said_and_nothing_seen_is_not() -> None:
 def test_what_the_driver_does_not_say_stays_unknown() -> None:
     """Memory that the driver does not report is unknown, and not 0."""
     seen = Neighbours(11)
-    look(seen, {11: None, 12: None}, processes={4711: None})
+    sample(seen, {11: None, 12: None}, processes={4711: None})
 
     assert "120M were free; beside it: job 12 (bytes unknown)" == words(seen)
 
@@ -83,7 +83,7 @@ def test_what_the_driver_does_not_say_stays_unknown() -> None:
 def test_a_strangers_words_are_short_and_plain(external: ExternalProcess, shown: str) -> None:
     """The words of an external process are cut and harmless. They are shown in terminals and kept in the history."""
     seen = Neighbours(11)
-    look(seen, {11: GIB}, external)
+    sample(seen, {11: GIB}, external)
 
     assert f"120M were free; beside it: {shown}" == words(seen)
 
@@ -91,7 +91,7 @@ def test_a_strangers_words_are_short_and_plain(external: ExternalProcess, shown:
 def test_a_crowd_is_counted() -> None:
     """Many neighbours are cut to a few and a count, so that the text stays one line."""
     seen = Neighbours(1)
-    look(seen, {job_id: job_id * GIB for job_id in range(1, 9)})
+    sample(seen, {job_id: job_id * GIB for job_id in range(1, 9)})
 
     assert "120M were free; beside it: job 8 (8G), job 7 (7G), job 6 (6G), job 5 (5G), 3 more" == words(seen)
 
@@ -102,11 +102,11 @@ def test_the_last_look_that_saw_it_alive_is_the_one_that_counts() -> None:
     A sample after or during its end does not, because its memory is already freed.
     """
     seen = Neighbours(11)
-    look(seen, {11: 0}, free_bytes=9 * GIB)
-    look(seen, {11: 2 * GIB, 12: 1 * GIB}, free_bytes=5 * GIB)
-    look(seen, {11: 6 * GIB, 12: 8 * GIB})
-    look(seen, {11: 0, 12: 8 * GIB}, free_bytes=6 * GIB)
-    look(seen, {12: 8 * GIB}, free_bytes=7 * GIB)
+    sample(seen, {11: 0}, free_bytes=9 * GIB)
+    sample(seen, {11: 2 * GIB, 12: 1 * GIB}, free_bytes=5 * GIB)
+    sample(seen, {11: 6 * GIB, 12: 8 * GIB})
+    sample(seen, {11: 0, 12: 8 * GIB}, free_bytes=6 * GIB)
+    sample(seen, {12: 8 * GIB}, free_bytes=7 * GIB)
 
     assert "120M were free; beside it: job 12 (8G)" == words(seen)
 
@@ -117,8 +117,8 @@ def test_a_run_that_never_got_a_byte_has_its_circumstances_too() -> None:
     Not even CUDA's own memory was available.
     """
     seen = Neighbours(11)
-    look(seen, {11: 0}, ALICE, free_bytes=9 * GIB)
-    look(seen, {11: 0}, ALICE, free_bytes=MIB)
+    sample(seen, {11: 0}, ALICE, free_bytes=9 * GIB)
+    sample(seen, {11: 0}, ALICE, free_bytes=MIB)
 
     assert "1M were free; beside it: pid 4711 of alice (python train.py, 12G)" == words(seen)
 
@@ -129,9 +129,9 @@ def test_of_several_devices_the_fullest_is_told_and_named() -> None:
     If the processes reported which devices ran out of memory, only those count.
     """
     seen = Neighbours(11)
-    look(seen, {11: 6 * GIB}, uuid="GPU-0", index=0, free_bytes=2 * GIB)
-    look(seen, {11: 6 * GIB, 12: GIB}, uuid="GPU-1", index=1, free_bytes=MIB)
-    look(seen, {11: 6 * GIB, 13: GIB}, uuid="GPU-2", index=2, free_bytes=GIB)
+    sample(seen, {11: 6 * GIB}, uuid="GPU-0", index=0, free_bytes=2 * GIB)
+    sample(seen, {11: 6 * GIB, 12: GIB}, uuid="GPU-1", index=1, free_bytes=MIB)
+    sample(seen, {11: 6 * GIB, 13: GIB}, uuid="GPU-2", index=2, free_bytes=GIB)
 
     assert "1M were free on device 1; beside it: job 12 (1G)" == words(seen, several=True)
     assert "1G were free on device 2; beside it: job 13 (1G)" == words(seen, "GPU-0", "GPU-2", several=True)

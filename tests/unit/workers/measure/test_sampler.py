@@ -93,7 +93,7 @@ def test_the_first_look_at_a_run_is_not_in_the_way_of_its_start(tmp_path: Path) 
     assert [FIRST_S] == stopping.waits_s
 
 
-class Standing(SystemClock):
+class FixedClock(SystemClock):
     """A clock that a test sets."""
 
     now_s = 0.0
@@ -108,7 +108,7 @@ def test_a_sample_that_a_claim_has_just_taken_is_reused(tmp_path: Path, monkeypa
 
     Regression: in a series of short jobs the device was read for each claim and again for each peak.
     """
-    runs, clock = LiveRuns(), Standing()
+    runs, clock = LiveRuns(), FixedClock()
     monitor = monitor_of("sim:24G", tmp_path, runs, clock)
     (device,) = monitor.devices.values()
     held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid=device.uuid, lease_bytes=1),))

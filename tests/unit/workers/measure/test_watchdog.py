@@ -52,7 +52,7 @@ def run_of(place: Path) -> LiveRun:
     return LiveRun(held=held, directory=RunDir.create(place, held), since_s=0.0)
 
 
-def looked_at(run: LiveRun, *used: int) -> bool:
+def ended_by(run: LiveRun, *used: int) -> bool:
     """Pass these samples to the watchdog, and return whether it asked for the run's end."""
     for each in used:
         share = RunOnDevice(
@@ -93,7 +93,7 @@ def test_one_sample_may_be_a_process_on_its_way_out_but_nobody_slips_through(
 
     Regression: a load that changed between too much and little with each sample was never ended.
     """
-    assert ends is looked_at(run_of(tmp_path), *samples)
+    assert ends is ended_by(run_of(tmp_path), *samples)
 
 
 def test_an_end_that_could_not_be_asked_for_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,10 +104,10 @@ def test_an_end_that_could_not_be_asked_for_is_asked_for_again(tmp_path: Path, m
     run = run_of(tmp_path)
     with monkeypatch.context() as short:
         short.setattr(RunDir, "ask_end", _no_descriptor)
-        assert not looked_at(run, 9 * GIB, 9 * GIB)
+        assert not ended_by(run, 9 * GIB, 9 * GIB)
     assert run.in_excess
 
-    assert looked_at(run, 9 * GIB)
+    assert ended_by(run, 9 * GIB)
     assert not run.in_excess
     assert 2 == len(run.notes)
 

@@ -156,9 +156,9 @@ def test_a_refusal_counts_where_the_host_is_the_reason(detail: str, *, of_the_ho
 
     A host that cannot fork refuses job after job, while a wrong path is the user's error.
     """
-    said = blame(Ending.refused(detail), None, b"", kind=DeviceKind.GPU)
+    output = blame(Ending.refused(detail), None, b"", kind=DeviceKind.GPU)
 
-    assert (detail if of_the_host else None) == said
+    assert (detail if of_the_host else None) == output
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def damaged(good: str) -> st.SearchStrategy[bytes]:
 
 
 @pytest.mark.full
-@odd.gate
+@odd.few_examples
 @given(content=st.data())
 def test_a_claim_is_read_whole_or_not_at_all(directory: RunDir, content: st.DataObject) -> None:
     """A claim file is read completely or not at all.
@@ -86,7 +86,7 @@ def test_a_claim_is_read_whole_or_not_at_all(directory: RunDir, content: st.Data
     assert HELD == directory.held()
 
 
-@odd.gate
+@odd.few_examples
 @given(content=damaged(EXIT))
 def test_an_exit_is_an_ending_or_unreadable(directory: RunDir, content: bytes) -> None:
     """An exit file is an ending or raises `Unreadable`.
@@ -105,7 +105,7 @@ def test_an_exit_is_an_ending_or_unreadable(directory: RunDir, content: bytes) -
     assert isinstance(end.ending.shell_code, int)
 
 
-@odd.gate
+@odd.few_examples
 @given(content=st.data())
 def test_figures_that_make_no_sense_start_over(directory: RunDir, content: st.DataObject) -> None:
     """With unreadable figures the measurement starts again. The run continues and can be measured and reported."""
@@ -126,7 +126,7 @@ def test_figures_that_make_no_sense_start_over(directory: RunDir, content: st.Da
     run.meter("GPU-1").timeline()
 
 
-@odd.gate
+@odd.few_examples
 @given(content=anything)
 def test_a_pid_file_names_a_process_or_nobody(directory: RunDir, content: bytes) -> None:
     """Any content of the pid file gives a process or None, without an error."""
@@ -147,7 +147,7 @@ def test_no_digits_but_ours_make_a_process(text: str) -> None:
     assert identity is None or identity.handle() is None
 
 
-@odd.gate
+@odd.few_examples
 @given(content=damaged(INSIDE))
 def test_what_a_process_tells_of_itself_spoils_no_other_report(tmp_path: Path, content: bytes) -> None:
     """A bad report of one process does not affect the reports of others.
@@ -222,9 +222,9 @@ def test_a_million_reports_are_not_all_read(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("workers.run.torch_report._MOST_FILES", 3)
     (tmp_path / "inside").mkdir()
     for pid in range(9):
-        said = json.loads(INSIDE)
-        said["devices"][0]["ooms"] = 1
-        (tmp_path / "inside" / f"{pid}.json").write_text(json.dumps(said))
+        output = json.loads(INSIDE)
+        output["devices"][0]["ooms"] = 1
+        (tmp_path / "inside" / f"{pid}.json").write_text(json.dumps(output))
 
     report = read_reports(tmp_path)
 

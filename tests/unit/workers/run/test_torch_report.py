@@ -20,8 +20,8 @@ def on(index: int = 0, reserved: int = 0, **changes: Any) -> dict[str, Any]:
 def write_report(run_dir: Path, pid: int, *devices: dict[str, Any], began_s: float = 0.0, ended_s: float = 9.0) -> None:
     """Write the report of a process."""
     (run_dir / "inside").mkdir(exist_ok=True)
-    said = {"began_s": began_s, "ended_s": ended_s, "out_of_memory": pid == 13, "devices": devices}
-    (run_dir / "inside" / f"{pid}.json").write_text(json.dumps(said))
+    output = {"began_s": began_s, "ended_s": ended_s, "out_of_memory": pid == 13, "devices": devices}
+    (run_dir / "inside" / f"{pid}.json").write_text(json.dumps(output))
 
 
 def test_nothing_told_is_unknown(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_killed_process_is_started_again_at_once(tmp_path: Path) -> None:
 
     for _ in range(4):
         until(lambda: _started_and_ended(host, child))
-        host._look_after(child)
+        host._supervise(child)
 
     assert 0 == child.failures
     assert RESTART_PAUSES_S[0] >= child.due_s - time.monotonic()
@@ -50,7 +50,7 @@ def test_a_killed_process_is_started_again_at_once(tmp_path: Path) -> None:
 def _started_and_ended(host: Host, child: Child) -> bool:
     """Start the process once its pause is over, and return whether it has ended."""
     if child.process is None:
-        host._look_after(child)
+        host._supervise(child)
     return child.process is not None and child.process.poll() is not None
 
 
@@ -70,7 +70,7 @@ def test_a_process_that_cannot_be_started_is_tried_again_within_the_grace(tmp_pa
     host = Host(settings, SimulatedBackend("here", "1x8G"), "sim:1x8G", record=False)
     child = Child("nobody", [str(tmp_path / "no-such-program")], failures=len(RESTART_PAUSES_S))
 
-    host._look_after(child)
+    host._supervise(child)
 
     assert child.process is None
     assert settings.shim_grace_s / 2 > child.due_s - time.monotonic()

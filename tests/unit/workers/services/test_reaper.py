@@ -21,7 +21,7 @@ class Steps:
         self.taken: list[str] = []
         settings = Settings.load({"GPUQUEUE_HEARTBEAT": "1s"})
         self.reaper = Reaper(settings, JobQueue("unix:///nowhere"), SystemClock())
-        for name in ("keep_to_policy", "reap", "look_ahead"):
+        for name in ("send_policy", "reap", "serve_long_waits"):
             raised = error if name == failing else None
             monkeypatch.setattr(self.reaper, name, partial(self.take, name, raised))
 
@@ -32,7 +32,7 @@ class Steps:
             raise error
 
 
-@pytest.mark.parametrize("failing", ["keep_to_policy", "reap", "look_ahead"])
+@pytest.mark.parametrize("failing", ["send_policy", "reap", "serve_long_waits"])
 def test_an_answer_that_makes_no_sense_silences_no_reaper(monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     """The reaper continues after an unexpected error, because the recorder does not restart it.
 
@@ -44,13 +44,13 @@ def test_an_answer_that_makes_no_sense_silences_no_reaper(monkeypatch: pytest.Mo
 
     steps.reaper.loop(stopping)
 
-    assert ["keep_to_policy", "reap", "look_ahead"] * 2 == steps.taken
+    assert ["send_policy", "reap", "serve_long_waits"] * 2 == steps.taken
 
 
 def test_a_store_that_is_away_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failed connection the other steps are skipped, because each would wait as long."""
-    steps = Steps(monkeypatch, "keep_to_policy", StoreUnreachable("away"))
+    steps = Steps(monkeypatch, "send_policy", StoreUnreachable("away"))
 
     steps.reaper.tick()
 
-    assert ["keep_to_policy"] == steps.taken
+    assert ["send_policy"] == steps.taken

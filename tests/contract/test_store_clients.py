@@ -28,7 +28,7 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import Connect, connect, connect_at_once, translated
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.resp.client import RespClient
-from gpuqueue.queue.wakeup import Doorbell
+from gpuqueue.queue.wakeup import Subscriber
 
 BY: dict[str, Connect] = {"library": connect, "small": connect_at_once}
 
@@ -152,7 +152,7 @@ def test_a_job_goes_its_way(by: Connect, address: str) -> None:
     claim = queue.runs.claim(offer, worker="w", lease_s=30, nonce="n")
     assert claim is not None
     state = queue.runs.started(claim.job_id, claim.token, lease_s=30, log_path="/l", devices=())
-    with Doorbell(address, keys.END, by=by) as wakeups:
+    with Subscriber(address, keys.END, by=by) as wakeups:
         assert wakeups.wait(0.01) is None
         assert JobState.CANCELLED is queue.jobs.cancel(second.id)
         wake = until(lambda: wakeups.wait(1.0))
@@ -333,7 +333,7 @@ def test_what_fails_in_a_pipeline_is_raised(by: Connect, start_store: StartStore
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "words"),
+    ("output", "kind", "words"),
     [
         ("LOADING Redis is loading the dataset in memory", StoreLoading, "still loading"),
         ("MISCONF Errors writing to the AOF file: No space left on device", StoreNotReady, "write to its disk"),
@@ -357,12 +357,12 @@ def test_what_fails_in_a_pipeline_is_raised(by: Connect, start_store: StartStore
         ("BADARGS argument 3 is no end", Unreadable, "argument 3 is no end"),
     ],
 )
-def test_an_error_of_the_store_means_the_same(resp_client: Any, said: str, kind: type[Exception], words: str) -> None:
+def test_an_error_of_the_store_means_the_same(resp_client: Any, output: str, kind: type[Exception], words: str) -> None:
     """Both clients map store errors to the same class, which decides the worker's reaction, and to the same message."""
     script = resp_client.register_script("return redis.error_reply(ARGV[1])")
 
     with pytest.raises(kind, match=words) as caught, translated("unix:///x"):
-        script(args=[said])
+        script(args=[output])
 
     assert kind is type(caught.value)
 
@@ -525,7 +525,7 @@ def test_a_store_that_was_started_anew_is_not_noticed(by: Connect, own_store: Ow
 
 def test_a_bell_that_breaks_says_so(by: Connect, own_store: OwnStore) -> None:
     """A broken subscription raises an error, as its reader would wait for ever. So does one that cannot connect."""
-    wakeups = Doorbell(own_store.url, keys.END, by=by)
+    wakeups = Subscriber(own_store.url, keys.END, by=by)
     assert wakeups.wait(0.01) is None
     own_store.kill()
 
@@ -534,7 +534,7 @@ def test_a_bell_that_breaks_says_so(by: Connect, own_store: OwnStore) -> None:
 
     wakeups.close()
     with pytest.raises(StoreUnreachable):
-        Doorbell(own_store.url, by=by).wait(0.1)
+        Subscriber(own_store.url, by=by).wait(0.1)
 
 
 # ---- shared connections ----------------------------------------------------------------------------------------------
@@ -547,10 +547,10 @@ def test_threads_share_a_door(resp_client: Any) -> None:
 
     def ask(name: str) -> None:
         for number in range(50):
-            said = f"{name}-{number}"
+            output = f"{name}-{number}"
             try:
-                if echo(args=[said]) != said:
-                    wrong.append(said)
+                if echo(args=[output]) != output:
+                    wrong.append(output)
             except Exception as error:  # noqa: BLE001 - a thread reports its error to the test
                 wrong.append(repr(error))
 
@@ -576,9 +576,9 @@ def test_a_child_does_not_talk_on_its_parents_line(resp_client: Any) -> None:
         finally:
             os._exit(2)
 
-    said = [echo(args=[f"parent {each}"]) for each in range(200)]
+    output = [echo(args=[f"parent {each}"]) for each in range(200)]
 
-    assert [f"parent {each}" for each in range(200)] == said
+    assert [f"parent {each}" for each in range(200)] == output
     assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
@@ -599,15 +599,15 @@ def test_what_is_wrong_with_a_secure_line_is_said(
     _, secure = relayed(context)
     _, plain = relayed()
 
-    def said(url: str) -> str:
+    def output(url: str) -> str:
         with pytest.raises(StoreUnreachable) as raised, closing(JobQueue(url, by=by)) as other:
             other.epoch()
         return str(raised.value)
 
-    assert "its certificate is not trusted: name the authority that signed it in the address" in said(secure)
-    assert "a file that its address names as ssl_… is not there" in said(f"{secure}?ssl_ca_certs={tmp_path / 'none'}")
-    assert "Does it speak TLS?" in said(plain.replace("redis://", "rediss://"))
-    assert "does it want TLS? Then its address begins with rediss://" in said(secure.replace("rediss://", "redis://"))
+    assert "its certificate is not trusted: name the authority that signed it in the address" in output(secure)
+    assert "a file that its address names as ssl_… is not there" in output(f"{secure}?ssl_ca_certs={tmp_path / 'none'}")
+    assert "Does it speak TLS?" in output(plain.replace("redis://", "rediss://"))
+    assert "does it want TLS? Then its address begins with rediss://" in output(secure.replace("rediss://", "redis://"))
 
 
 def test_words_for_a_secure_line_stand_in_no_other_address() -> None:

@@ -22,9 +22,9 @@ here = pathlib.Path(sys.argv[1])
 state = here / "step"
 step = int(state.read_text()) if state.exists() else 0
 def leave(number, frame):
-    notice = json.load(open(os.path.join(os.environ["GPUQUEUE_RUN_DIR"], "preempt.json")))
+    request = json.load(open(os.path.join(os.environ["GPUQUEUE_RUN_DIR"], "preempt.json")))
     state.write_text(str(step))
-    (here / "saved").write_text(str(notice["by"]))
+    (here / "saved").write_text(str(request["by"]))
     while not (here / "leave").exists():
         time.sleep(0.02)
     sys.exit(75)
@@ -74,7 +74,7 @@ def test_a_training_makes_place_and_goes_on_where_it_was(crowded: Site, tmp_path
     crowded.start_worker()
     training = train(crowded, tmp_path)
     urgent = push_in(crowded)
-    until((tmp_path / "saved").exists, what=f"the notice\n{crowded.log()[-2000:]}")
+    until((tmp_path / "saved").exists, what=f"the request\n{crowded.log()[-2000:]}")
     assert JobState.QUEUED is crowded.client.jobs.get(urgent).state
     (tmp_path / "leave").touch()
 

@@ -55,8 +55,8 @@ def test_a_run_that_is_stopped_before_its_first_figure_leaves_the_file_of_an_ear
 
     assert 130 == ended.value.code
     assert before == old.read_bytes()
-    said = capsys.readouterr().err
-    assert f"benchmarks: stopped by SIGINT; nothing was measured until then, {old} is as it was\n" == said
+    shown_text = capsys.readouterr().err
+    assert f"benchmarks: stopped by SIGINT; nothing was measured until then, {old} is as it was\n" == shown_text
 
 
 def test_a_run_that_could_measure_nothing_is_kept_at_its_end(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
