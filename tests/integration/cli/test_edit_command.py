@@ -186,7 +186,7 @@ def test_how_many_at_once_is_said_of_arrays_only(site: Site, client: Client) -> 
     ]
 
     assert [2, 2, 2] == [each.returncode for each in refused]
-    assert "this job is none" in refused[0].stderr
+    assert "this job is no array" in refused[0].stderr
     assert client.jobs.get(array).state is JobState.QUEUED
 
 
