@@ -107,7 +107,9 @@ class Commands(click.Group):
         """
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
-            return super().resolve_command(ctx, args)
+            found = super().resolve_command(ctx, args)
+            _check_dashes(ctx, found[1], found[2])
+            return found
         if name == "help":
             if len(args) > 1:
                 return self.resolve_command(ctx, [args[1], "--help"])
@@ -136,6 +138,22 @@ class Commands(click.Group):
 
         names = [CompletionItem(name, help=COMMANDS[name][1]) for name in COMMANDS if name.startswith(incomplete)]
         return names + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _check_dashes(ctx: click.Context, command: click.Command | None, words: list[str]) -> None:
+    """Check that no long option has a single dash: click would read ``-mem 6G`` as ``-m em 6G``.
+
+    Raises:
+        click.UsageError: A word is a long option of *command* without its second dash.
+
+    """
+    names = {name for param in command.params for name in param.opts} if command is not None else set()
+    for word in words:
+        if word == "--":
+            return
+        option = word.partition("=")[0]
+        if len(option) > 2 and option[1] != "-" and f"-{option}" in names:  # noqa: PLR2004 - a dash and one letter
+            raise click.UsageError(f"No such option {option!r}. Did you mean -{option}?", ctx)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

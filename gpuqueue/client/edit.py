@@ -74,7 +74,7 @@ def _fields(wanted: JobEdit) -> dict[str, Any]:
     parsers: dict[str, tuple[Any, Callable[[Any], Any]]] = {
         "mem_bytes": (wanted.mem, validation.mem_bytes),
         "gpus": (wanted.gpus, lambda value: value),
-        "name": (wanted.name, lambda value: value),
+        "name": (wanted.name, validation.name),
         "priority": (wanted.priority, validation.priority),
         "pool": (wanted.pool, lambda value: value),
         "time_limit_s": (wanted.time_limit, _or_none(validation.time_limit)),

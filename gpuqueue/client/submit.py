@@ -22,12 +22,13 @@ from gpuqueue.system.git_checkout import CheckoutReader
 from gpuqueue.text.units import MIB
 
 if TYPE_CHECKING:
-    from gpuqueue.client import devices, notifications, reads
+    from gpuqueue.client import devices, notifications, placeholders, reads
     from gpuqueue.model import times
     from gpuqueue.model.job_request import JobRequest
 else:  # needed by few submits
     devices = later("gpuqueue.client.devices")
     notifications = later("gpuqueue.client.notifications")
+    placeholders = later("gpuqueue.client.placeholders")
     reads = later("gpuqueue.client.reads")
     times = later("gpuqueue.model.times")
 
@@ -51,7 +52,7 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
     )
     device, placement = placed(request, lambda names: devices.uuids_of(connection, names))
     _ = connection.queue  # its imports take as long as git, which runs in parallel
-    return JobSpec(
+    spec = JobSpec(
         argv=argv,
         cwd=str(directory),
         env={**travelling(os.environ), **validation.environment(request.env)},
@@ -62,7 +63,7 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
         placement=placement,
         time_limit_s=validation.time_limit(request.time_limit),
         signal=validation.early_signal(request.signal),
-        name=name_of(argv, script) if request.name is None else request.name,
+        name=name_of(argv, script) if request.name is None else validation.name(request.name),
         priority=validation.priority(request.priority),
         pool=request.pool,
         requeue=request.requeue,
@@ -85,6 +86,9 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
         separate_stderr=request.separate_stderr,
         git=checkout.seen() if checkout is not None else None,
     )
+    if spec.array is not None:
+        placeholders.check(spec)
+    return spec
 
 
 def queued(connection: Connection, spec: JobSpec, found: Callable[[Job], None] | None) -> Job:

@@ -22,16 +22,18 @@ MOST_MEMBERS = 1_000_000
 #: Longest text of indexes, in characters. Each claim of a member carries the text.
 MOST_TEXT = 4000
 
-_RANGE = pattern(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([0-9]{1,7}))?)?")
+#: Numbers that are too large match too, so that the error names the limit. Python refuses to read 4300 digits.
+_RANGE = pattern(r"([0-9]{1,4000})(?:-([0-9]{1,4000})(?::([0-9]{1,4000}))?)?")
 _NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _SPAN = pattern(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
 #: An attempt at a range that is not a valid one, such as ``0.1..0.5``. Detected for a helpful error message.
 _NUMBERS = pattern(r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?", re.IGNORECASE)
 #: The placeholder ``{name}``, or ``{{name}}`` for a literal ``{name}``.
-_PLACE = pattern(r"\{\{([A-Za-z0-9_]+)\}\}|\{([A-Za-z0-9_]+)\}")
+_PLACE = pattern(r"\{\{([A-Za-z_][A-Za-z0-9_]*)\}\}|\{([A-Za-z0-9_]+)\}")
 
 #: ``{name}`` where it looks like a placeholder: neither ``${name}`` nor ``{{name}}``.
 _MEANT = re.compile(r"(?<![{$])\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})")
+_VARIABLE = pattern(r"GPUQUEUE_SWEEP_[A-Z0-9_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,11 @@ class Axis:
     def __str__(self) -> str:
         return f"{self.name}={self.text}"
 
+    @property
+    def variable(self) -> str:
+        """Return the name of the environment variable that has the value."""
+        return f"GPUQUEUE_SWEEP_{self.name.upper()}"
+
     def __len__(self) -> int:
         return sum(map(len, self._pieces()))
 
@@ -216,7 +223,7 @@ class Array:
 
         """
         indexes, percent, most = text.partition("%")
-        if percent and not re.fullmatch(r"[0-9]{1,7}", most):
+        if percent and not re.fullmatch(r"[0-9]{1,4000}", most):
             raise BadRequest(f"{brief(text)}: what stands behind % is how many may run at once, such as 0-99%8")
         return cls(indexes=Indexes.parse(indexes), at_once=int(most) if percent else None)
 
@@ -277,28 +284,32 @@ class Array:
     def fill(self, text: str, index: int) -> str:
         """Return *text* with each known placeholder ``{name}`` replaced by its value in the member *index*.
 
-        ``{{lr}}`` becomes ``{lr}`` if ``lr`` is a known name. All other braces stay as they are, so JSON survives.
+        ``{{name}}`` becomes ``{name}``. All other braces stay as they are, so JSON survives.
         """
         if "{" not in text:
             return text
         values = self.values(index)
 
         def one(found: re.Match[str]) -> str:
-            name = found[1] or found[2]
-            if name not in values:
-                return found[0]
-            return f"{{{name}}}" if found[1] else values[name]
+            return f"{{{found[1]}}}" if found[1] else values.get(found[2], found[0])
 
         return _PLACE.sub(one, text)
 
     def unknown(self, texts: Iterable[str]) -> list[str]:
-        """Return the names in *texts* that look like placeholders but are unknown: they may be typing errors.
+        """Return the names in *texts* that look like placeholders but are unknown.
 
         JSON, shell variables (``${name}``) and doubled braces do not count as placeholders.
         """
         names = {"index", *(axis.name for axis in self.axes)}
         found = (each[1] for text in texts for each in _MEANT.finditer(text))
         return [name for name in dict.fromkeys(found) if name not in names]
+
+    def unused(self, texts: Iterable[str]) -> list[str]:
+        """Return the names of the axes that *texts* use neither as a placeholder nor by their environment variable."""
+        words = "\n".join(texts)
+        used = {each[2] for each in _PLACE.finditer(words)}
+        variables = {each[0] for each in _VARIABLE.finditer(words)}
+        return [axis.name for axis in self.axes if axis.name not in used and axis.variable not in variables]
 
     def environment(self, index: int, array_id: int) -> dict[str, str]:
         """Return the environment variables that identify the member *index* of the array *array_id*."""
@@ -307,7 +318,7 @@ class Array:
             "GPUQUEUE_ARRAY_JOB_ID": str(array_id),
             "GPUQUEUE_ARRAY_INDEX": str(index),
             "GPUQUEUE_ARRAY_COUNT": str(len(self)),
-            **{f"GPUQUEUE_SWEEP_{axis.name.upper()}": values[axis.name] for axis in self.axes},
+            **{axis.variable: values[axis.name] for axis in self.axes},
         }
 
 

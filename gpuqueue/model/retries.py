@@ -34,6 +34,8 @@ class RetryOn(str, Enum):
         return self.value
 
 
+#: Other names of endings that users type.
+ALIASES = {"oom": RetryOn.OUT_OF_MEMORY}
 #: The default: endings after which another run may succeed.
 DEFAULT_ON = (RetryOn.FAILED, RetryOn.SIGNALLED, RetryOn.REFUSED, RetryOn.LOST)
 
@@ -67,7 +69,7 @@ class Retries:
 
         """
         words = [word.strip() for word in text.split(",")]
-        known = {each.value: each for each in RetryOn}
+        known = {**{each.value: each for each in RetryOn}, **ALIASES}
         for word in words:
             if word not in known:
                 raise BadRequest(f"{brief(word)} is nothing to retry after: one or more of {', '.join(RetryOn)}")

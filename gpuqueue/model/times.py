@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, time, timedelta, timezone
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import pattern
@@ -11,8 +11,13 @@ from gpuqueue.text.sanitize import brief
 from gpuqueue.text.units import MAX_S, parse_duration
 
 #: Accepted forms of a time in the past, for help texts and error messages.
-PASTS = "7d, 12h, 2026-11-01 or 2026-11-01T09:00"
+PASTS = "7d, 12h, yesterday, 2026-11-01 or 2026-11-01T09:00"
 _HOUR = pattern(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+#: A time of day such as ``3am`` or ``3:30 pm``.
+_HALF_DAY = pattern(r"(0?[1-9]|1[0-2])(?::([0-5][0-9]))? ?([ap])m")
+#: A day in words -> its distance from today, in days. Such a day begins at midnight, in local time.
+_DAYS = {"yesterday": -1, "today": 0, "tomorrow": 1}
+_MIDNIGHT = time()
 #: ``parse_duration`` reads such a text as minutes and seconds. As a start it must not pass as a duration.
 _CLOCK = pattern(r"[0-9]+:[0-9]+(:[0-9]+)?")
 
@@ -36,6 +41,8 @@ def moment(what: str, value: object) -> datetime | None:
 
 
 def _past(text: str) -> datetime:
+    if text.strip().lower() in _DAYS:
+        return _on(datetime.now(timezone.utc), _DAYS[text.strip().lower()])
     try:
         return datetime.now(timezone.utc) - timedelta(seconds=parse_duration(text))
     except BadRequest:
@@ -79,10 +86,13 @@ def _start(text: str, now: datetime) -> datetime | None:
     raw = text.strip()
     if raw in AT_ONCE:
         return None
-    hour = _HOUR.fullmatch(raw)
+    day, _, rest = raw.lower().partition(" ")
+    hour = _time_of_day(raw.lower())
     try:
+        if day == "tomorrow":
+            return _on(now, 1, (_time_of_day(rest) or _no_time(rest)) if rest else time())
         if hour is not None:
-            return _next(now, int(hour[1]), int(hour[2]), int(hour[3] or 0))
+            return _next(now, hour)
         try:
             return now + timedelta(seconds=parse_duration("" if _CLOCK.fullmatch(raw) else raw.removeprefix("now+")))
         except BadRequest:
@@ -91,10 +101,24 @@ def _start(text: str, now: datetime) -> datetime | None:
         raise BadRequest(f"{brief(text)} is no time to begin: write {BEGINS}") from None
 
 
-def _next(now: datetime, hour: int, minute: int, second: int) -> datetime:
+def _time_of_day(text: str) -> time | None:
+    """Return the time of day that *text* names, such as ``16:00``, ``3am`` or ``3:30 pm``, or None."""
+    hour, half = _HOUR.fullmatch(text), _HALF_DAY.fullmatch(text)
+    if hour is not None:
+        return time(int(hour[1]), int(hour[2]), int(hour[3] or 0))
+    return None if half is None else time(int(half[1]) % 12 + (12 if half[3] == "p" else 0), int(half[2] or 0))
+
+
+def _no_time(text: str) -> time:
+    raise ValueError(text)
+
+
+def _on(now: datetime, days: int, at: time = _MIDNIGHT) -> datetime:
+    """Return a local time of day on the day *days* after that of *now*."""
+    return datetime.combine(now.astimezone().date() + timedelta(days=days), at).astimezone()
+
+
+def _next(now: datetime, at: time) -> datetime:
     """Return the next occurrence of a local time of day."""
-    then = datetime.combine(now.astimezone().date(), datetime.min.time()).replace(
-        hour=hour, minute=minute, second=second
-    )
-    today = then.astimezone()
-    return today if today > now else (then + timedelta(days=1)).astimezone()
+    today = _on(now, 0, at)
+    return today if today > now else _on(now, 1, at)

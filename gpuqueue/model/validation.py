@@ -19,7 +19,7 @@ from gpuqueue.model.array import Array
 from gpuqueue.model.dependencies import Dependency
 from gpuqueue.model.job import Priority
 from gpuqueue.model.job_ref import JobName
-from gpuqueue.model.retries import DEFAULT_ON, Retries, RetryOn
+from gpuqueue.model.retries import DEFAULT_ON, Retries
 from gpuqueue.model.terminal_size import Window
 from gpuqueue.model.warning_signal import EarlySignal
 from gpuqueue.text.sanitize import brief
@@ -151,6 +151,17 @@ def words_of(what: str, value: object, kind: type[Word]) -> tuple[Word, ...]:
     return tuple(word(f"each of {what}", each, kind) for each in value)
 
 
+def name(value: object) -> str:
+    """Return the name of a job: one line of text. The spec checks its length."""
+    if not isinstance(value, str):
+        raise BadRequest(f"name must be text, not {brief(value)}")
+    if not value.strip():
+        raise BadRequest("--name is empty: say what to call the job, or leave it out")
+    if len(value.splitlines()) > 1 or any(char < " " or "\x7f" <= char <= "\x9f" for char in value):
+        raise BadRequest(f"--name must be one line of text without control characters, not {brief(value)}")
+    return value
+
+
 def priority(value: object) -> Priority:
     """Return a priority."""
     return word("priority", value, Priority)
@@ -250,7 +261,7 @@ def retries(times: object, on: object) -> Retries:
         raise BadRequest("say how many retries as well: --retries 3")
     if isinstance(on, str):
         return Retries(times=number, on=Retries.parse_on(on))
-    return Retries(times=number, on=words_of("retry_on", on, RetryOn) or DEFAULT_ON)
+    return Retries(times=number, on=Retries.parse_on(",".join(listed("retry_on", on))) if on else DEFAULT_ON)
 
 
 def other_retries(now: Retries, times: object, on: object) -> Retries:

@@ -68,11 +68,45 @@ def command_of(
     """
     if not isinstance(command, str):
         return (*command, *args), None, None
-    if python is not None and shutil.which(python) is None:
-        raise BadRequest(f"no such interpreter: {python}: name one that is there with --python")
-    chosen = python or interpreter(os.environ)
+    chosen = interpreter(os.environ) if python is None else _named_interpreter(python)
     argv = script_command(command, args, cwd=cwd, python=chosen)
     return argv, command, chosen if argv[0] == chosen else None
+
+
+def _named_interpreter(python: str) -> str:
+    """Return the interpreter that the user named: absolute, unless it is a program on PATH.
+
+    Raises:
+        BadRequest: it does not exist, or cannot be executed.
+
+    """
+    if shutil.which(python) is not None:
+        return str(Path(python).absolute()) if "/" in python else python
+    fault = f"no such interpreter: {python}: name one that is there with --python"
+    if os.path.isdir(python):  # noqa: PTH112 - as in interpreter
+        fault = f"{python} is a directory: name an interpreter with --python"
+    elif os.path.exists(python):  # noqa: PTH110 - as in interpreter
+        fault = f"{python} cannot be executed: name an interpreter with --python"
+    raise BadRequest(fault)
+
+
+def missing_program(argv: Sequence[str], *, cwd: str, env: Mapping[str, str]) -> str | None:
+    """Return why the program of a job cannot be started on this machine, or None if it can.
+
+    It is searched for as by the kernel: on the PATH of the job, or from the job's directory if its name has a slash.
+    """
+    program = argv[0]
+    if "/" in program:
+        missing = f"there is no {program}" if program.startswith("/") else f"{program} is not in {cwd}"
+        return None if _is_program(os.path.join(cwd, program)) else missing  # noqa: PTH118 - as in interpreter
+    folders = env.get("PATH", os.defpath).split(os.pathsep)
+    if any(_is_program(os.path.join(cwd, folder, program)) for folder in folders):  # noqa: PTH118 - as in interpreter
+        return None
+    return f"{program} is not on the PATH of the job"
+
+
+def _is_program(path: str) -> bool:
+    return os.access(path, os.X_OK) and not os.path.isdir(path)  # noqa: PTH112 - as in interpreter
 
 
 def working_directory(cwd: str | os.PathLike[str] | None) -> Path:

@@ -8,9 +8,10 @@ from typing import Any
 import click
 
 from gpuqueue.cli.options.dependencies import report_if_past
-from gpuqueue.cli.options.job_request import WithRest, array_options, job_options, report_unknown, submit_job
+from gpuqueue.cli.options.job_request import WithRest, array_options, job_options, submit_job
 from gpuqueue.cli.options.notification import warn_if_nobody_sends
 from gpuqueue.cli.options.placement import warn_if_alone
+from gpuqueue.cli.output.missing_program import warn_if_no_program
 from gpuqueue.cli.output.unknown_variables import warn_of_unknown_variables
 from gpuqueue.client import Client
 
@@ -41,8 +42,8 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
         except OSError:
             click.echo(f"gpuqueue: job {job.id} is queued, but its id could not be printed", err=True)
             raise
-        report_unknown(job)
         report_if_past(begin, job)
+        warn_if_no_program(job)
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
         warn_of_unknown_variables()

@@ -12,12 +12,11 @@ from gpuqueue.cli.options.dependencies import WAIT_OPTIONS, report_found
 from gpuqueue.cli.options.fields import Option, field, with_options
 from gpuqueue.cli.options.notification import NOTIFICATION_OPTIONS
 from gpuqueue.client import Client
-from gpuqueue.console import print_message, sentence
+from gpuqueue.console import sentence
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, Priority
 from gpuqueue.model.job_request import JobRequest
-from gpuqueue.text.sanitize import short
 
 if TYPE_CHECKING:
     from click import shell_completion
@@ -26,8 +25,6 @@ else:
 
 #: Least similarity of a suggested option to a mistyped one, from 0 to 1.
 CLOSE = 0.75
-#: Longest name of a placeholder in a warning, in columns.
-LONGEST_NAME = 40
 
 
 class WithRest(click.Command):
@@ -162,15 +159,3 @@ def submit_job(client: Client, rest: tuple[str, ...] | None, options: dict[str, 
         )
     command, args = (script, rest or ()) if script is not None else (rest or (), ())
     return client.jobs.submit_request(JobRequest(command, args, **options), found=report_found)
-
-
-def report_unknown(job: Job) -> None:
-    """Warn about unknown names in braces in the command of an array, which may be typing errors."""
-    array = job.spec.array
-    unknown = [] if array is None else array.unknown(job.spec.argv)
-    if array is not None and unknown:
-        names = ", ".join(f"{{{axis.name}}}" for axis in array.axes) or "no sweep"
-        left = ", ".join(short(f"{{{name}}}", LONGEST_NAME) for name in unknown)
-        print_message(
-            "gpuqueue", f"{left} stays as it is: this array has {{index}} and {names}. Meant so? Then all is well"
-        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -16,7 +17,7 @@ from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job_ref import JobName
-from gpuqueue.text.sanitize import short
+from gpuqueue.text.sanitize import brief, short
 
 F = TypeVar("F", bound=Callable[..., Any])
 #: Changes one job, and returns the line to print, if any.
@@ -90,7 +91,7 @@ def act_on(verb: str, selection: Selection, act: Act, *, state: StateFilter | No
     selection.check(verb)
     with Client() as client:
         if not selection.by_filter:
-            sys.exit(on_each(client, selection.ids, act))
+            sys.exit(on_each(client, selection.ids, act, verb=verb))
         if selection.user is not None:
             client.jobs.must_own(selection.user)
         found = client.jobs.choose(
@@ -105,11 +106,18 @@ def act_on(verb: str, selection: Selection, act: Act, *, state: StateFilter | No
 
 
 def on_each(
-    client: Client, words: Sequence[str], act: Act, *, which: Which = Which.LIVE, last_first: bool = False
+    client: Client,
+    words: Sequence[str],
+    act: Act,
+    *,
+    which: Which = Which.LIVE,
+    last_first: bool = False,
+    verb: str | None = None,
 ) -> int:
     """Call *act* for each job that *words* name, also after failures; return the highest exit code.
 
-    *which* selects the jobs of a range of ids. *last_first* reverses the order.
+    *which* selects the jobs of a range of ids. *last_first* reverses the order. *verb* is the command, if it has the
+    filters that a word without digits may mean.
 
     Raises:
         Unreachable: The store does not answer. The other jobs are not tried.
@@ -120,6 +128,8 @@ def on_each(
     for word in words:
         try:
             names += client.jobs.named(word, which=which)
+        except BadRequest as error:
+            code = max(code, _reported(error if verb is None else _with_filter(verb, word, error)))
         except GpuQueueError as error:
             code = max(code, _reported(error))
     for name in reversed(names) if last_first else names:
@@ -130,6 +140,17 @@ def on_each(
         except GpuQueueError as error:
             code = max(code, _reported(error))
     return code
+
+
+def _with_filter(verb: str, word: str, error: BadRequest) -> BadRequest:
+    """Return the error for a word that is no id, with the filter that it may mean. Ids begin with a digit."""
+    if word.lower() == "all":
+        return BadRequest(f"{brief(word)} is no job: gpuqueue {verb} --all takes all your jobs")
+    if word[:1].isdigit() or not word.strip():
+        return error
+    return BadRequest(
+        f"{brief(word)} is no job: gpuqueue {verb} --name {shlex.quote(word)} takes the jobs of that name"
+    )
 
 
 def _reported(error: GpuQueueError) -> int:

@@ -201,10 +201,12 @@ def test_a_program_asks_for_arrays_as_well(site: Site) -> None:
     """The Python API takes arrays and sweeps as Python types. Invalid ones are refused before anything is queued."""
     client = quiet(site)
 
-    job = client.jobs.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1e-3, 1e-4], "seed": range(3)}, at_once=4)
+    job = client.jobs.submit(
+        ["train", "{lr}", "{seed}"], mem="64M", sweep={"lr": [1e-3, 1e-4], "seed": range(3)}, at_once=4
+    )
 
     assert job.spec.array == Array.asked(None, ["lr=0.001,0.0001", "seed=0,1,2"], 4)
-    assert "train 0.0001" == client.jobs.get(f"{job.id}_3").spec.command
+    assert "train 0.0001 0" == client.jobs.get(f"{job.id}_3").spec.command
     for asked in ({"array": "x"}, {"array": 5}, {"sweep": {"a": "123"}}, {"sweep": {"a": ["1,2"]}}, {"sweep": "a=1"}):
         with pytest.raises(BadRequest):
             client.jobs.submit(["true"], mem="64M", **asked)  # type: ignore[arg-type]

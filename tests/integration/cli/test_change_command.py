@@ -51,7 +51,11 @@ def test_one_bad_word_does_not_keep_the_others_from_it(here: JobQueue) -> None:
     printed = speak(["cancel", "1", "99", "xyz", "50-60", "2"])
 
     assert (3, b"job 1: cancelled\njob 2: cancelled\n", 3) == (printed.code, printed.stdout, printed.stderr.count("\n"))
-    for reported in ("there is no job 99", "'xyz' is no job: write 17", "no job of 50-60 waits or runs"):
+    for reported in (
+        "there is no job 99",
+        "'xyz' is no job: gpuqueue cancel --name xyz",
+        "no job of 50-60 waits or runs",
+    ):
         assert reported in printed.stderr
     assert {} == states(here)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from factories import make_spec
 from spoken import speak
 
@@ -11,31 +10,6 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.system.account import current_account
 
 ME = current_account("laptop")
-
-
-SWEEP = ["submit", "--mem", "1G", "--sweep", "lr=1,2", "--", "python", "t.py"]
-
-
-@pytest.mark.parametrize(
-    ("words", "reported"),
-    [
-        (["--lrate", "{lrr}"], "{lrr} stays as it is: this array has {index} and {lr}"),
-        (["--out", "run-{Lr}-{seed}"], "{Lr}, {seed} stays as it is"),
-        (['{"lr": 1}', "{}", "{0}", "${HOME}", "{{lr}}", "{lr}-{index}", "{a b}"], ""),
-    ],
-    ids=["a typing error", "two of them", "what is none"],
-)
-def test_a_name_that_the_array_does_not_have_is_told(here: JobQueue, words: list[str], reported: str) -> None:
-    """An unknown placeholder such as ``{lrr}`` gives a warning.
-
-    It is not refused, because braces are common in arguments.
-    """
-    printed = speak([*SWEEP, *words])
-
-    assert (0, b"1\n") == (printed.code, printed.stdout)
-    assert reported in printed.stderr
-    assert bool(reported) is bool(printed.stderr)
-    assert 1 == len(here.jobs.live())
 
 
 def test_braces_of_a_single_job_are_its_own(here: JobQueue) -> None:

@@ -70,6 +70,7 @@ NEEDS: dict[str, dict[str, Any]] = {
     "signal": {"time_limit": "2h"},
     "retry_on": {"retries": 3},
     "at_once": {"array": "0-3"},
+    "sweep": {"command": ["true", "{lr}"]},
 }
 #: The fields of a spec that come from the submitting process, from a retry or from a later version.
 NOT_REQUESTED = {"account", "umask", "retry_of", "snapshot", "script"}

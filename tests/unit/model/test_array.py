@@ -84,12 +84,12 @@ def test_too_many_combinations_and_names_alike_are_refused() -> None:
 def test_only_our_own_names_are_filled_in() -> None:
     """Only the names of axes and ``index`` are replaced.
 
-    JSON in an argument stays unchanged, and doubled braces around a known name give literal ones.
+    JSON in an argument stays unchanged, and doubled braces around a name give literal ones.
     """
     sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4")])
 
     assert "--lr=1e-4 run-1" == sweep.fill("--lr={lr} run-{index}", 1)
-    assert '{"lr": 1} {other} {{other}} {} {lr' == sweep.fill('{"lr": 1} {other} {{other}} {} {lr', 1)
+    assert '{"lr": 1} {other} {other} {} {{0}} {lr' == sweep.fill('{"lr": 1} {other} {{other}} {} {{0}} {lr', 1)
     assert "{lr} {index}" == sweep.fill("{{lr}} {{index}}", 0)
 
 

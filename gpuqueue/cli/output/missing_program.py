@@ -1,0 +1,17 @@
+"""The warning that the program of a job does not exist on this machine. It may exist on the job's host."""
+
+from __future__ import annotations
+
+from gpuqueue.console import print_message
+from gpuqueue.model.job import Job
+from gpuqueue.system.command_line import missing_program
+
+
+def warn_if_no_program(job: Job) -> None:
+    """Warn if the program of *job* cannot be started on this machine. A placeholder in its name is not checked."""
+    spec = job.spec
+    if spec.array is not None and "{" in spec.argv[0]:
+        return
+    missing = missing_program(spec.argv, cwd=spec.cwd, env=spec.env)
+    if missing is not None:
+        print_message("gpuqueue", f"{missing}: job {job.id} waits, and starts only on a host that has the program")

@@ -1,0 +1,205 @@
+"""Words that users type by habit or by mistake: each is understood, or answered with the word that is meant."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from factories import make_spec
+from spoken import speak
+
+from gpuqueue.client import Client
+from gpuqueue.errors import BadRequest
+from gpuqueue.model import times
+from gpuqueue.model.retries import RetryOn
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.system.account import current_account
+
+ME = current_account("laptop")
+ARRAY = ["submit", "--mem", "1G", "--array", "0-3", "--"]
+SWEEP = ["submit", "--mem", "1G", "--sweep", "lr=1,2", "--"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reported"),
+    [
+        (["submit", "--mem", "1G", "--array", "0-10000000", "--", "true"], "an index is at most 999999"),
+        (["submit", "--mem", "1G", "--array", f"0-{10**18}", "--", "true"], "an index is at most 999999"),
+        (["submit", "--mem", "1G", "--priority", "10", "--", "true"], "say low, normal, high or urgent"),
+        (["submit", "-mem", "6G", "--", "true"], "No such option '-mem'. Did you mean --mem?"),
+        (["submit", "train.py", "-mem=6G"], "No such option '-mem'. Did you mean --mem?"),
+        (["history", "-since", "7d"], "No such option '-since'. Did you mean --since?"),
+        (["submit", "--mem", "1G", "--name", "  ", "--", "true"], "--name is empty"),
+        (["submit", "--mem", "1G", "--name", "two\nlines", "--", "true"], "--name must be one line of text"),
+        (["edit", "1", "--name", "\t"], "--name is empty"),
+        (["cancel", "all"], "'all' is no job: gpuqueue cancel --all takes all your jobs"),
+        (["cancel", "train.py"], "'train.py' is no job: gpuqueue cancel --name train.py takes the jobs of that name"),
+        (["hold", "sweep*"], "gpuqueue hold --name 'sweep*' takes the jobs of that name"),
+        (["cancel", "1x"], "'1x' is no job: write 17"),
+    ],
+)
+def test_a_mistyped_word_gets_the_right_one(here: JobQueue, words: list[str], reported: str) -> None:
+    """The line names what is meant, and nothing is queued or changed."""
+    here.requests.submit(make_spec(account=ME))
+
+    said = speak(words)
+
+    assert (2, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
+    assert reported in said.stderr
+    assert ["queued"] == [job.state.value for job in here.jobs.live()]
+
+
+def test_a_word_after_an_option_that_takes_it_is_no_mistake(here: JobQueue) -> None:
+    """After ``--`` the words belong to the job, and ``-n5`` is still a short option with its value."""
+    assert 0 == speak(["submit", "--mem", "1G", "-nfirst", "--", "true", "-mem"]).code
+    assert ["first"] == [job.spec.name for job in here.jobs.live()]
+
+
+def test_times_in_words() -> None:
+    """``yesterday`` and ``today`` begin at midnight; ``tomorrow`` and ``3am`` are the next ones."""
+    midnight = datetime.now().astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+    assert midnight == times.moment("since", "today")
+    yesterday = datetime.combine(midnight.date() - timedelta(days=1), datetime.min.time()).astimezone()
+    assert yesterday == times.moment("since", "yesterday")
+    noon = datetime(2026, 11, 20, 12).astimezone()
+    day = timedelta(days=1)
+    for text, then in {
+        "tomorrow": noon + day / 2,
+        "3am": noon + timedelta(hours=15),
+        "3PM": noon + timedelta(hours=3),
+        "3:30 pm": noon + timedelta(hours=3.5),
+        "12am": noon + day / 2,
+        "12pm": noon + day,
+        "tomorrow 3am": noon + timedelta(hours=15),
+        "tomorrow 15:00": noon + timedelta(hours=27),
+    }.items():
+        assert then == times.begin(text, now=noon), text
+    for text in ("13am", "0pm", "tomorrow 2h", "3:99am", "tomorrowish"):
+        with pytest.raises(BadRequest, match="is no time to begin"):
+            times.begin(text, now=noon)
+
+
+def test_times_in_words_on_the_command_line(here: JobQueue) -> None:
+    """The commands take these words too."""
+    assert 0 == speak(["history", "--since", "yesterday"]).code
+    for text in ("tomorrow", "3am"):
+        assert 0 == speak(["submit", "--mem", "1G", "--begin", text, "--", "true"]).code
+    assert all(job.begins_at is not None for job in here.jobs.live())
+
+
+def test_oom_is_an_ending_to_retry_after(here: JobQueue) -> None:
+    """``oom`` means ``out_of_memory``, on the command line and in Python."""
+    assert 0 == speak(["submit", "--mem", "1G", "--retries", "1", "--retry-on", "oom,lost", "--", "true"]).code
+    with Client() as client:
+        client.jobs.submit(["true"], mem="1G", retries=1, retry_on=["oom", "lost"])  # type: ignore[list-item]
+
+    assert [(RetryOn.OUT_OF_MEMORY, RetryOn.LOST)] * 2 == [job.spec.retries.on for job in here.jobs.live()]
+
+
+@pytest.mark.parametrize(
+    ("words", "reported"),
+    [
+        ([*SWEEP, "python", "t.py", "{lrr}", "{lr}"], "{lrr} is no value of this array: it has {index} and {lr}"),
+        ([*SWEEP, "python", "{lr}-{Lr}-{seed}"], "{Lr}, {seed} are no values of this array"),
+        ([*ARRAY, "awk", "{print}"], "for the text {print} write {{print}}"),
+        ([*SWEEP, "python", "t.py"], "nothing uses the values of lr: write {lr} in an argument"),
+        ([*SWEEP, "sh", "-c", "echo $GPUQUEUE_SWEEP_LRS"], "nothing uses the values of lr"),
+    ],
+)
+def test_a_sweep_that_cannot_be_meant_so_is_refused(here: JobQueue, words: list[str], reported: str) -> None:
+    """An unknown placeholder and a value that nothing uses would make many wrong jobs."""
+    said = speak(words)
+
+    assert (2, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
+    assert reported in said.stderr
+    assert [] == here.jobs.live()
+
+
+def test_a_sweep_is_used_in_an_argument_or_by_its_variable(here: JobQueue, tmp_path: Path) -> None:
+    """The variable may stand in an argument or in a file that the command names. JSON and ``{{x}}`` stay."""
+    script = tmp_path / "train.py"
+    script.write_text("import os\nos.environ['GPUQUEUE_SWEEP_LR']\n")
+    for words in (
+        [*SWEEP, "sh", "-c", "echo $GPUQUEUE_SWEEP_LR"],
+        [*SWEEP, "python", str(script)],
+        ["submit", str(script), "--mem", "1G", "--sweep", "lr=1,2"],
+        [*SWEEP, "t", '{"lr": 1}', "{}", "{0}", "${HOME}", "{{other}}", "{lr}-{index}", "{a b}"],
+    ):
+        assert 0 == speak(words).code, words
+    last = here.jobs.live()[-1].spec
+    assert last.array is not None
+    assert "{other}" == last.array.fill("{{other}}", 0)
+
+
+def test_python_is_held_to_the_same_rule(here: JobQueue, tmp_path: Path) -> None:
+    """A submit from Python is refused in the same words."""
+    (tmp_path / "t.py").touch()
+    with Client() as client, pytest.raises(BadRequest, match="is no value of this array"):
+        client.jobs.submit("t.py", ["{lr}", "{lrr}"], mem="1G", cwd=tmp_path, sweep={"lr": [1, 2]})
+    assert [] == here.jobs.live()
+
+
+@pytest.mark.parametrize(
+    ("command", "reported"),
+    [
+        (["no-such-program"], "no-such-program is not on the PATH of the job"),
+        (["./gone.sh"], "./gone.sh is not in"),
+        (["/gone/python"], "there is no /gone/python"),
+        (["true"], ""),
+        (["/bin/true"], ""),
+        (["./here.sh"], ""),
+    ],
+)
+def test_a_command_that_is_not_here_is_warned_about(
+    here: JobQueue, tmp_path: Path, command: list[str], reported: str
+) -> None:
+    """The program may exist on the job's host, so the job is queued, with a warning."""
+    (tmp_path / "here.sh").touch(mode=0o755)
+
+    said = speak(["submit", "--mem", "1G", "--cwd", str(tmp_path), "--", *command])
+
+    assert (0, b"1\n") == (said.code, said.stdout)
+    assert bool(reported) is bool(said.stderr)
+    assert reported in said.stderr
+    assert 1 == len(here.jobs.live())
+
+
+def test_an_interpreter_is_found_from_here(here: JobQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--python`` with a relative path is relative to the current directory, not to ``--cwd``."""
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv" / "python").symlink_to("/bin/true")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "t.py").touch()
+    monkeypatch.chdir(tmp_path)
+
+    said = speak(["submit", "t.py", "--mem", "1G", "--python", "venv/python", "--cwd", "there"])
+
+    assert (0, "") == (said.code, said.stderr)
+    spec = here.jobs.live()[0].spec
+    assert (str(tmp_path / "venv" / "python"), "t.py") == spec.argv
+    assert spec.argv[0] == spec.interpreter
+
+
+@pytest.mark.parametrize(
+    ("python", "reported"),
+    [
+        (".", ". is a directory: name an interpreter with --python"),
+        ("plain", "plain cannot be executed: name an interpreter with --python"),
+        ("gone/python", "no such interpreter: gone/python"),
+        ("gone-python", "no such interpreter: gone-python"),
+    ],
+)
+def test_an_interpreter_that_cannot_be_one_is_refused(
+    here: JobQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str, reported: str
+) -> None:
+    """A directory, a plain file and a missing file are told apart."""
+    (tmp_path / "t.py").touch()
+    (tmp_path / "plain").touch(mode=0o644)
+    monkeypatch.chdir(tmp_path)
+
+    said = speak(["submit", "t.py", "--mem", "1G", "--python", python])
+
+    assert (2, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
+    assert reported in said.stderr
+    assert [] == here.jobs.live()
