@@ -15,7 +15,21 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, JobSpec, JobState
 
 if TYPE_CHECKING:
-    from gpuqueue.client import changes, edit, explain, marks, notifications, reads, retry, selection, submit, wait
+    from datetime import datetime
+
+    from gpuqueue.client import (
+        changes,
+        edit,
+        explain,
+        marks,
+        notifications,
+        reads,
+        retry,
+        retry_selection,
+        selection,
+        submit,
+        wait,
+    )
     from gpuqueue.client.changes import Change
     from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
@@ -34,6 +48,7 @@ else:
     notifications = later("gpuqueue.client.notifications")
     reads = later("gpuqueue.client.reads")
     retry = later("gpuqueue.client.retry")
+    retry_selection = later("gpuqueue.client.retry_selection")
     selection = later("gpuqueue.client.selection")
     submit = later("gpuqueue.client.submit")
     wait = later("gpuqueue.client.wait")
@@ -81,10 +96,10 @@ class Jobs:
         """Submit the request of an ended job as a new job, and return the new job.
 
         The new job has the command, directory and environment of the first submission, and belongs to this account.
-        It has no dependencies and no earliest start. For an array, or a part of one, the new job is an array of the
-        members that failed or were lost. *args* replace the arguments of the script, and *env* is added to the
-        environment. The other arguments are fields of JobEdit, such as *mem*. *found* is that of
-        :meth:`submit_request`.
+        It has no dependencies and no earliest start, unless *after* or *begin* gives new ones. For an array, or a part
+        of one, the new job is an array of the members that failed or were lost. *args* replace the arguments of the
+        script, and *env* is added to the environment. The other arguments are fields of JobEdit, such as
+        *mem*. *found* is that of :meth:`submit_request`.
 
         Raises:
             Refused: the job has not ended, no member failed, or a limit forbids the new job.
@@ -165,6 +180,27 @@ class Jobs:
 
         """
         return selection.choose(self._connection, user=user, name=name, state=state, tag=tag)
+
+    def choose_ended(
+        self,
+        *,
+        user: str | None = None,
+        name: str | None = None,
+        states: Sequence[JobState | str] = ("failed", "lost"),
+        tag: str | None = None,
+        since: str | datetime | None = None,
+    ) -> Sequence[Chosen]:
+        """Return the ended jobs that match all criteria and were not retried yet, for :meth:`retry`.
+
+        Args:
+            user: The submitting account. By default this account.
+            name: The whole name, or a pattern such as ``"train*"``.
+            states: The job ended in one of these states.
+            tag: One of the job's tags.
+            since: The job was submitted at this time or later: a datetime, or a text such as ``"7d"`` (ago).
+
+        """
+        return retry_selection.choose(self._connection, user=user, name=name, states=states, tag=tag, since=since)
 
     def named(self, word: str, *, which: Which | str = "waits or runs") -> Sequence[str]:
         """Return the names of the jobs that *word* means, in order of their ids.

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.client import reads
+from gpuqueue.client import placeholders, reads
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.devices import uuids_of
 from gpuqueue.client.edit import change_of
@@ -52,17 +52,24 @@ def spec_again(
     if not spec.env:  # the placeholder for an unreadable request has no environment
         raise Unreadable(f"what job {name} asked for cannot be read any more: submit it anew")
     changed = change_of(changes, lambda names: uuids_of(connection, names))(spec)
-    return replace(
+    again = replace(
         changed,
         argv=_argv(spec, name, args),
         env={**spec.env, **validation.environment(env)},
         account=connection.account,
-        waits=Waits(dedupe=spec.waits.dedupe),
+        waits=Waits(
+            dedupe=spec.waits.dedupe,
+            after=() if changes.after is None else changed.waits.after,
+            begin_at=None if changes.begin is None else changed.waits.begin_at,
+        ),
         retry_of=before.id,
         tags=before.tags,
         git=CheckoutReader(Path(spec.cwd)).seen() if connection.settings.git and spec.git is not None else None,
         array=None if spec.array is None else _failed(connection, before, spec.array, name),
     )
+    if args is not None:
+        placeholders.check(again)
+    return again
 
 
 def _argv(spec: JobSpec, name: JobName, args: Sequence[str] | None) -> tuple[str, ...]:

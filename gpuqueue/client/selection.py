@@ -70,7 +70,7 @@ def named(connection: Connection, word: str, *, which: Which | str) -> list[str]
     if not jobs:
         words = f"no job of {name} {which.value}: see gpuqueue queue and gpuqueue history"
         raise Refused(words) if _was_any(connection, name) else JobNotFound(words)
-    return [job.label for job in _whole(jobs[each] for each in sorted(jobs))]
+    return [job.label for job in whole(jobs[each] for each in sorted(jobs))]
 
 
 def _was_any(connection: Connection, span: JobSpan) -> bool:
@@ -148,11 +148,11 @@ def choose(
         if (called is None or fnmatch.fnmatchcase(job.spec.name, called)) and (word is None or word in job.tags)
     ]
     if where is None:
-        return [Chosen(job.label, job) for job in _whole(jobs) if job.state is not JobState.CANCELLING]
+        return [Chosen(job.label, job) for job in whole(jobs) if job.state is not JobState.CANCELLING]
     return [Chosen(each, job) for job in jobs for each in _in_state(job, where)]
 
 
-def _whole(jobs: Iterable[Job]) -> list[Job]:
+def whole(jobs: Iterable[Job]) -> list[Job]:
     """Return *jobs* without the members of arrays that are among them. A change to an array changes its members."""
     found = list(jobs)
     arrays = {job.id for job in found if job.tally is not None or job.spec.array is not None}

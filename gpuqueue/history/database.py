@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from gpuqueue.errors import HistoryUnreachable
-from gpuqueue.history import durations, members, notifications, queries, refill, writer
+from gpuqueue.history import durations, members, notifications, queries, refill, retried, writer
 from gpuqueue.history import statistics as figures
 from gpuqueue.history.connect import check_revision, open_engine, reading, writing
 
@@ -56,6 +56,7 @@ class HistoryDatabase:
     course = _with_connection(figures.course)
     members_among = _with_connection(members.among)
     never_began = _with_connection(members.never_began)
+    retried = _with_connection(retried.retried)
     durations_s = _with_connection(durations.durations_s)
     due_notifications = _with_connection(notifications.due)
     take_notification = _with_connection(notifications.take, writes=True)

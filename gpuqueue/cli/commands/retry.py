@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
 
-from gpuqueue.cli.completion.candidates import ended_ids
 from gpuqueue.cli.options import placement
 from gpuqueue.cli.options.dependencies import report_found
 from gpuqueue.cli.options.fields import field
 from gpuqueue.cli.options.job_request import WithRest
-from gpuqueue.cli.options.job_selection import on_each
+from gpuqueue.cli.options.job_selection import Selection, chosen_ended, filtered, on_each
+from gpuqueue.cli.options.once import Once
 from gpuqueue.client import Client
 from gpuqueue.client.selection import Which
+from gpuqueue.console import print_message
 from gpuqueue.model.job import JobSpec
 
+#: Most jobs that the line about dependencies names.
+NAMED = 5
+#: The parameters that select jobs. The others change the request.
+SELECTION = ("ids", "user", "name", "tag", "all_jobs", "yes", "ends", "since")
 
-@click.command(cls=WithRest)
-@click.argument("ids", metavar="ID…", nargs=-1, required=True, shell_complete=ended_ids)
+
+class _Command(WithRest, Once):
+    """A command with filters, and with words after ``--``."""
+
+
+@click.command(cls=_Command)
+@chosen_ended()
 @field("mem", "Memory on each device. Default: as before.")
 @field("gpus", "Number of devices. Default: as before.")
 @field("device", f"{placement.DEVICE} Default: as before.")
@@ -27,31 +39,56 @@ from gpuqueue.model.job import JobSpec
 @field("priority", "Priority. Default: as before.")
 @click.option("-e", "--env", multiple=True, metavar="K=V", help="Change an environment variable. Repeatable.")
 @click.pass_context
-def retry(ctx: click.Context, /, ids: tuple[str, ...], **changes: Any) -> None:
+def retry(ctx: click.Context, /, **words: Any) -> None:
     """Submit ended jobs again, as new jobs, and print their ids.
 
     The new job uses the environment and the directory of the first submission. Words after -- replace the arguments of
     its script. For an array (17) or a range of ids (12-19), only failed and lost jobs are submitted again. A job (12)
     or a member (17_2) is always submitted again. If one job cannot be submitted again, nothing is submitted.
 
+    Filters select failed and lost jobs that were not retried yet; the command lists them and asks for confirmation.
     The new job waits for no other job and no time: --after, --begin and --hold do not apply again.
 
     \b
     Examples:
       gpuqueue retry 12
+      gpuqueue retry --name 'sweep*' --since yesterday
       gpuqueue retry 12 --mem 12G --time 8h
       gpuqueue retry 12 -- --epochs 1
       gpuqueue wait $(gpuqueue retry 17)
     """  # noqa: D301 - \b is click's mark for lines to keep
-    given = {name: value for name, value in changes.items() if value not in (None, ())}
+    selection = Selection(state=None, **{name: words.pop(name) for name in SELECTION})
+    selection.check("retry")
+    given = {name: value for name, value in words.items() if value not in (None, ())}
     specs: dict[str, JobSpec] = {}
+    waited: list[str] = []
 
     def judge(client: Client, name: str) -> None:
-        specs[name] = client.jobs.spec_again(name, args=ctx.obj, **given)
+        spec = specs[name] = client.jobs.spec_again(name, args=ctx.obj, **given)
+        if spec.retry_of is not None and client.jobs.get(spec.retry_of).spec.waits.after:
+            waited.append(name)
 
     def submit(client: Client, name: str) -> str:
         return str(client.jobs.submit_spec(specs[name], found=report_found).id)
 
     with Client() as client:
-        code = on_each(client, ids, judge, which=Which.FAILED)
-        sys.exit(code or on_each(client, list(specs), submit))
+        names: Sequence[str] = selection.ids
+        if selection.by_filter:
+            ends: dict[str, Any] = {"states": selection.ends} if selection.ends else {}
+            names = filtered(
+                client, "retry", selection, partial(client.jobs.choose_ended, since=selection.since, **ends)
+            )
+        code = on_each(client, names, judge, which=Which.FAILED, verb="retry")
+        if code:
+            sys.exit(code)
+        if waited:
+            _report_waited(waited)
+        sys.exit(on_each(client, list(specs), submit))
+
+
+def _report_waited(names: Sequence[str]) -> None:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    jobs = f"job{'s' if len(names) > 1 else ''} {', '.join(names[:NAMED])}{more}"
+    print_message(
+        "gpuqueue", f"{jobs} waited for other jobs (--after), and the retry does not: gpuqueue edit ID --after sets it"
+    )

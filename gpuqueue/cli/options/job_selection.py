@@ -5,17 +5,19 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import click
 
-from gpuqueue.cli.completion.candidates import live_ids, tags, users
-from gpuqueue.cli.options.fields import with_options
+from gpuqueue.cli.completion.candidates import ended_ids, live_ids, tags, users
+from gpuqueue.cli.options.fields import Option, with_options
 from gpuqueue.client import Client
 from gpuqueue.client.selection import Chosen, StateFilter, Which
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.text.sanitize import brief, short
 
@@ -40,11 +42,15 @@ class Selection:
     tag: str | None
     all_jobs: bool
     yes: bool
+    #: For `retry` only: the states in which the jobs ended, and the earliest time of submission.
+    ends: tuple[str, ...] = ()
+    since: str | None = None
 
     @property
     def by_filter(self) -> bool:
         """Return whether the jobs are selected by filters."""
-        return self.all_jobs or any(each is not None for each in (self.user, self.name, self.tag, self.state))
+        filters = (self.user, self.name, self.tag, self.state, self.since)
+        return self.all_jobs or bool(self.ends) or any(each is not None for each in filters)
 
     def check(self, verb: str) -> None:
         """Check that the selection has either names or filters.
@@ -69,18 +75,35 @@ def ids(*states: str) -> Callable[[F], F]:
 
 def chosen(*states: str, with_state: bool = False) -> Callable[[F], F]:
     """Return a decorator that adds the job argument and the filter options; *with_state* adds ``--state``."""
-    options = [
-        ids(*states),
+    options = [ids(*states), *_filters()]
+    if with_state:
+        which = click.Choice([StateFilter.WAITING.value, StateFilter.RUNNING.value])
+        options.insert(3, click.option("-s", "--state", "state", type=which, help="Only waiting or only running jobs."))
+    return with_options(options)
+
+
+def chosen_ended() -> Callable[[F], F]:
+    """Return a decorator that adds the job argument and the filter options for jobs that have ended."""
+    ends = [state.value for state in JobState if state.is_end]
+    which = f"Jobs that ended so: {', '.join(ends)}. Repeatable. Default: failed and lost."
+    return with_options(
+        [
+            click.argument("ids", metavar="ID…", nargs=-1, shell_complete=ended_ids),
+            *_filters(),
+            click.option("-s", "--state", "ends", multiple=True, metavar="STATE", type=click.Choice(ends), help=which),
+            click.option("--since", metavar="WHEN", help="Jobs submitted since: 7d, 12h, yesterday, 2026-11-01."),
+        ]
+    )
+
+
+def _filters() -> list[Option]:
+    return [
         click.option("-u", "--user", metavar="NAME", help="Jobs of this user.", shell_complete=users),
         click.option("-n", "--name", metavar="TEXT", help="Jobs of this name or pattern: train, 'train*'."),
         click.option("--tag", metavar="WORD", help="Jobs with this tag.", shell_complete=tags),
         click.option("--all", "all_jobs", is_flag=True, help="All your jobs; with --user, all jobs of that user."),
         click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation."),
     ]
-    if with_state:
-        which = click.Choice([StateFilter.WAITING.value, StateFilter.RUNNING.value])
-        options.insert(3, click.option("-s", "--state", "state", type=which, help="Only waiting or only running jobs."))
-    return with_options(options)
 
 
 def act_on(verb: str, selection: Selection, act: Act, *, state: StateFilter | None = None) -> None:
@@ -92,17 +115,20 @@ def act_on(verb: str, selection: Selection, act: Act, *, state: StateFilter | No
     with Client() as client:
         if not selection.by_filter:
             sys.exit(on_each(client, selection.ids, act, verb=verb))
-        if selection.user is not None:
-            client.jobs.must_own(selection.user)
-        found = client.jobs.choose(
-            user=selection.user, name=selection.name, state=selection.state or state, tag=selection.tag
-        )
-        if not found:
-            print_message("gpuqueue", f"no job matches: there is nothing to {verb}")
-            return
-        if not selection.yes and not _agreed(verb, found):
-            sys.exit(print_message("gpuqueue", "nothing was changed", NOTHING_DONE))
-        sys.exit(on_each(client, [each.name for each in found], act))
+        find = partial(client.jobs.choose, state=selection.state or state)
+        sys.exit(on_each(client, filtered(client, verb, selection, find), act))
+
+
+def filtered(client: Client, verb: str, selection: Selection, find: Callable[..., Sequence[Chosen]]) -> list[str]:
+    """Return the names of the jobs that *find* returns for the filters, or end the command without confirmation."""
+    if selection.user is not None:
+        client.jobs.must_own(selection.user)
+    found = find(user=selection.user, name=selection.name, tag=selection.tag)
+    if not found:
+        print_message("gpuqueue", f"no job matches: there is nothing to {verb}")
+    elif not selection.yes and not _agreed(verb, found):
+        sys.exit(print_message("gpuqueue", "nothing was changed", NOTHING_DONE))
+    return [each.name for each in found]
 
 
 def on_each(

@@ -42,7 +42,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "tag": ("-r",),
     "note": (),
     "move": ("--front", "--undo"),
-    "retry": ("-m", "-t", "-p"),
+    "retry": ("-m", "-t", "-p", "-u", "-n", "-s", "--tag", "--since", "--all", "-y"),
     "history": (
         *("-u", "-n", "-s", "--since", "--until", "-d", "-l", "--before", "--json", "--csv", "--sort", "--columns"),
         *("--ending", "--exit-code", "--model", "--host", "--min-peak", "--min-duration", "--max-duration", "-c"),

@@ -12,7 +12,7 @@ from site_of_one import Site
 
 from gpuqueue import Client
 from gpuqueue.client import connection
-from gpuqueue.errors import Refused
+from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.array import Indexes
 from gpuqueue.model.job import Account, JobState, Priority
 from gpuqueue.model.run import Ending
@@ -171,9 +171,72 @@ def test_words_after_the_dashes_are_the_arguments_of_the_script(site: Site, tmp_
     again = client.jobs.get(int(output.stdout)).spec
     assert ("train.py", "--epochs", str(other)) == again.argv[1:]
     assert ("1", "2", "any") == (again.env["A"], again.env["B"], str(again.device))
+    array = client.jobs.submit("train.py", ["{lr}"], mem="64M", cwd=tmp_path, sweep={"lr": [1, 2]}).id
+    site.queue.jobs.cancel(again_id := int(output.stdout))
+    ended(site, 1, array + 1)
+    site.queue.jobs.cancel(array)
+    site.until_recorded(array)
+    with pytest.raises(BadRequest, match=r"\{lrr\} is no value of this array"):
+        client.jobs.retry(array, args=["{lr}", "{lrr}"])
+    assert JobState.CANCELLED is client.jobs.get(again_id).state
     refused = site.cli("retry", str(other), "--", "--epochs", "1", check=False)
     line = f"gpuqueue: job {other} runs a command, not a script: submit it anew with its new arguments\n"
     assert (2, "", line) == (refused.returncode, refused.stdout, refused.stderr)
+
+
+def test_filters_select_what_failed_and_was_not_retried(site: Site) -> None:
+    """Filters select the failed and lost jobs, not those that succeeded or that a retry covers already.
+
+    Without a terminal they need ``--yes``.
+    """
+    client = quiet(site)
+    names = ("sweep-1", "sweep-2", "sweep-3", "other")
+    jobs = [client.jobs.submit(["true"], mem="1M", name=name, tags=["t"]).id for name in names]
+    for job, status in zip(jobs, (1, 0, 1, 1), strict=True):
+        ended(site, status, job)
+    array = client.jobs.submit(["true"], mem="1M", name="sweep-a", array="0-1").id
+    for index in (0, 1):
+        ended(site, 1, array + 1 + index)
+    site.until_recorded(array)
+    assert ["sweep-1", "sweep-3", "sweep-a"] == [each.job.spec.name for each in client.jobs.choose_ended(name="sweep*")]
+
+    unsure = site.cli("retry", "--name", "sweep*", check=False)
+    both = site.cli("retry", str(jobs[0]), "--all", check=False)
+    first = site.cli("retry", "--name", "sweep*", "--tag", "t", "--mem", "2M", "--yes").stdout.split()
+    again = site.cli("retry", "--all", "--since", "yesterday", "--yes").stdout.split()
+    nothing = site.cli("retry", "--all", "--yes")
+    cancelled = site.cli("retry", "--state", "succeeded", "--yes").stdout.split()
+
+    assert (2, "") == (unsure.returncode, unsure.stdout)
+    assert "this would retry 3 jobs, and there is no terminal to ask on: add --yes" in unsure.stderr
+    assert (2, True) == (both.returncode, "not both" in both.stderr)
+    called = [[client.jobs.get(int(each)).spec.name for each in ids] for ids in (first, again, cancelled)]
+    assert [["sweep-1", "sweep-3"], ["other", "sweep-a"], ["sweep-2"]] == called
+    assert {2 * MIB} == {client.jobs.get(int(each)).spec.mem_bytes for each in first}
+    assert (0, "", "gpuqueue: no job matches: there is nothing to retry\n") == (
+        nothing.returncode,
+        nothing.stdout,
+        nothing.stderr,
+    )
+    for each in (*first, *again):
+        client.jobs.cancel(int(each))
+        site.until_recorded(int(each))
+    assert "no job matches" in site.cli("retry", "--all", "--yes").stderr  # the history knows the retries too
+
+
+def test_it_says_that_it_waits_for_no_job(site: Site) -> None:
+    """A retry does not keep ``--after``, and says so in one line. Python may give new dependencies."""
+    client = quiet(site)
+    first = client.jobs.submit(["true"], mem="1M", hold=True).id
+    second = client.jobs.submit(["true"], mem="1M", after=first).id
+    client.jobs.cancel(second)
+
+    said = site.cli("retry", str(second))
+
+    line = f"gpuqueue: job {second} waited for other jobs (--after), and the retry does not: gpuqueue edit ID --after"
+    assert (1, True) == (said.stderr.count("\n"), said.stderr.startswith(line))
+    assert () == client.jobs.get(int(said.stdout)).spec.waits.after
+    assert [first] == [each.job_id for each in client.jobs.retry(second, after=first).spec.waits.after]
 
 
 def test_only_its_owner_tries_it_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

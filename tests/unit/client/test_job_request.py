@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpuqueue.cli.commands.edit import edit
-from gpuqueue.cli.commands.retry import retry
+from gpuqueue.cli.commands.retry import SELECTION, retry
 from gpuqueue.cli.commands.run import run
 from gpuqueue.cli.commands.submit import submit
 from gpuqueue.client.jobs import Jobs
@@ -139,7 +139,7 @@ def test_the_options_are_the_fields_of_a_request() -> None:
     assert asked - {"at_once"} == {each.name for each in run.params}
     flags = {"spread", "pack", "none", "alone", "shared", "job_id"}
     assert {*EDIT} - {"preference", "exclusive"} == {each.name for each in edit.params} - flags
-    assert {each.name for each in retry.params} - {"ids"} <= {*REQUEST}
+    assert {each.name for each in retry.params} - {"name", *SELECTION} <= {*REQUEST}
 
 
 def test_each_field_reaches_the_spec_and_its_json(site: Any) -> None:
