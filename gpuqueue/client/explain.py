@@ -28,7 +28,9 @@ def why(connection: Connection, job: int | str) -> Why:
     if explanation is None and asked.member is not None and not asked.state.is_end:
         explanation = _with_its_array(connection, asked.member)
     if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
-        return Why(job=asked, preemption=explanation.preemption if explanation is not None else None)
+        place = explanation.preemption if explanation is not None else None
+        by = None if place is None or place.by is None else _seen(connection, place.by)
+        return Why(job=asked, preemption=place, others={} if by is None else {by.id: by})
     devices = {status.device.uuid: status for status in connection.queue.devices.all()}
     named = named_by(explanation) | {each.job_id for each in asked.awaits}
     named |= {status.reservation.job_id for status in devices.values() if status.reservation is not None}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest
@@ -14,12 +14,14 @@ from gpuqueue.model.job import JobState
 from gpuqueue.model.tags import tags_of
 
 if TYPE_CHECKING:
+    from gpuqueue.model import history_query
     from gpuqueue.model import run as runs
-    from gpuqueue.model.array import Indexes
-    from gpuqueue.model.history_query import Sort
+    from gpuqueue.model.array import Array, Indexes
+    from gpuqueue.model.history_query import FoldedRow, HistoryQuery, Sort
     from gpuqueue.model.run import EndingKind, Record
     from gpuqueue.model.statistics import By, Course, Statistics
 else:
+    history_query = later("gpuqueue.model.history_query")
     runs = later("gpuqueue.model.run")
 
 #: Default period of statistics.
@@ -88,36 +90,43 @@ class History:
             JobNotFound: the order needs the job *after_id*, and the history does not contain it.
 
         """
-        from gpuqueue.model.history_query import MAX_TEXT, HistoryQuery, Sort  # noqa: PLC0415 - lazy import: a submit needs no history
+        asked = {name: value for name, value in locals().items() if name != "self"}
+        return self._connection.database.history(_query(asked))
 
-        query = HistoryQuery(
-            user=validation.text_or_none("user", user),
-            name=validation.text_or_none("name", name),
-            states=validation.words_of("states", states, JobState),
-            endings=validation.words_of("endings", endings, runs.EndingKind),
-            exit_code=None if exit_code is None else validation.count("exit_code", exit_code),
-            array_id=None if array is None else validation.job_id(array),
-            tags=tags_of(validation.words("tags", tags)),
-            since=times.moment("since", since),
-            until=times.moment("until", until),
-            device=validation.text_or_none("device", device),
-            model=validation.text_or_none("model", model),
-            host=validation.text_or_none("host", host),
-            min_peak_bytes=validation.size_or_none("min_peak", min_peak),
-            min_duration_s=validation.duration_or_none("min_duration", min_duration),
-            max_duration_s=validation.duration_or_none("max_duration", max_duration),
-            text=validation.text_or_none("text", text, most=MAX_TEXT),
-            sort=validation.word("sort", sort, Sort),
-            reverse=bool(reverse),
-            limit=validation.count("limit", limit),
-            before_id=None if before_id is None else validation.job_id(before_id),
-            after_id=None if after_id is None else validation.job_id(after_id),
-        )
-        times.ordered(query.since, query.until)
-        shortest, longest = query.min_duration_s, query.max_duration_s
-        if shortest is not None and longest is not None and longest < shortest:
-            raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
-        return self._connection.database.history(query)
+    def folded(self, **asked: Any) -> list[FoldedRow]:
+        """Return the jobs of :meth:`search`, with the members of each array folded into one row.
+
+        The arguments are those of :meth:`search` without *array*. The only order is that of the ids. An array is a row
+        if one of its members matches, or the array itself.
+
+        Raises:
+            BadRequest: an argument is invalid, or *sort* is another order.
+
+        """
+        defaults = History.search.__kwdefaults__ or {}
+        if not {*asked} <= {*defaults} - {"array"}:
+            raise TypeError(f"folded() takes the arguments of search() without array, not {sorted(asked)}")
+        query = _query({**defaults, **asked})
+        if query.sort is not history_query.Sort.ID:
+            raise BadRequest("members are folded in the order of ids only: leave out sort, or search for the members")
+        return self._connection.database.folded(query)
+
+    def params(self, records: Sequence[Record]) -> dict[int, dict[str, str]]:
+        """Return the values of the sweep of each of *records* that is a member of one, by the id of the job."""
+        arrays: dict[int, Array | None] = {}
+        found = {}
+        for job in (record.job for record in records):
+            if job.member is None:
+                continue
+            array_id = job.member.array_id
+            if array_id not in arrays:
+                record = self._connection.database.get(array_id)
+                arrays[array_id] = None if record is None else record.job.spec.array
+            array = arrays[array_id]
+            if array is not None and array.axes:
+                values = array.values(job.member.index)
+                found[job.id] = {axis.name: values[axis.name] for axis in array.axes}
+        return found
 
     def never_began(self, array: int) -> Indexes:
         """Return the members of an array that were cancelled before any worker claimed them.
@@ -191,3 +200,38 @@ class History:
         if end <= start:
             raise BadRequest("nothing lies between since and until, or it is all in the future")
         return start, end
+
+
+def _query(asked: Mapping[str, Any]) -> HistoryQuery:
+    """Return the query that the arguments of :meth:`History.search` describe."""
+    optional = {name: asked[name] for name in ("array", "before_id", "after_id") if asked[name] is not None}
+    ids = {name: validation.job_id(value) for name, value in optional.items()}
+    exit_code = asked["exit_code"]
+    query = history_query.HistoryQuery(
+        user=validation.text_or_none("user", asked["user"]),
+        name=validation.text_or_none("name", asked["name"]),
+        device=validation.text_or_none("device", asked["device"]),
+        model=validation.text_or_none("model", asked["model"]),
+        host=validation.text_or_none("host", asked["host"]),
+        since=times.moment("since", asked["since"]),
+        until=times.moment("until", asked["until"]),
+        states=validation.words_of("states", asked["states"], JobState),
+        endings=validation.words_of("endings", asked["endings"], runs.EndingKind),
+        exit_code=None if exit_code is None else validation.count("exit_code", exit_code),
+        array_id=ids.get("array"),
+        tags=tags_of(validation.words("tags", asked["tags"])),
+        min_peak_bytes=validation.size_or_none("min_peak", asked["min_peak"]),
+        min_duration_s=validation.duration_or_none("min_duration", asked["min_duration"]),
+        max_duration_s=validation.duration_or_none("max_duration", asked["max_duration"]),
+        text=validation.text_or_none("text", asked["text"], most=history_query.MAX_TEXT),
+        sort=validation.word("sort", asked["sort"], history_query.Sort),
+        reverse=bool(asked["reverse"]),
+        limit=validation.count("limit", asked["limit"]),
+        before_id=ids.get("before_id"),
+        after_id=ids.get("after_id"),
+    )
+    times.ordered(query.since, query.until)
+    shortest, longest = query.min_duration_s, query.max_duration_s
+    if shortest is not None and longest is not None and longest < shortest:
+        raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
+    return query

@@ -1,7 +1,8 @@
 """The group ``client.jobs``: submits, reads, selects, changes and awaits jobs.
 
-Each method calls a function of the module that is named by what it holds: ``submit``, ``reads``, ``changes``, ``edit``,
-``retry``, ``marks``, ``selection``, ``wait``, ``explain``. A module is imported when it is first used.
+Each method calls a function of the module that is named by what it holds: ``submit``, ``reads``, ``listing``,
+``changes``, ``edit``, ``retry``, ``marks``, ``selection``, ``wait``, ``explain``. A module is imported when it is first
+used.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         changes,
         edit,
         explain,
+        listing,
         marks,
         notifications,
         reads,
@@ -44,6 +46,7 @@ else:
     changes = later("gpuqueue.client.changes")
     edit = later("gpuqueue.client.edit")
     explain = later("gpuqueue.client.explain")
+    listing = later("gpuqueue.client.listing")
     marks = later("gpuqueue.client.marks")
     notifications = later("gpuqueue.client.notifications")
     reads = later("gpuqueue.client.reads")
@@ -141,13 +144,33 @@ class Jobs:
         """Return the job with at least its newest run. This is faster than :meth:`show`."""
         return reads.newest(self._connection, job)
 
-    def list(self, *, user: str | None = None, limit: int | None = None) -> list[Job]:
-        """Return at most *limit* jobs that have not ended, in the order of their ids; with *user*, only that user's."""
-        return [*self.listing(user=user, limit=limit).jobs]
+    def list(self, **filters: Any) -> list[Job]:
+        """Return the jobs of :meth:`listing`."""
+        return [*self.listing(**filters).jobs]
 
-    def listing(self, *, user: str | None = None, limit: int | None = None) -> Listing:
-        """Return the jobs of :meth:`list`, with what the queue knows about the running ones."""
-        return reads.listing(self._connection, user=user, limit=limit)
+    def listing(
+        self,
+        *,
+        user: str | None = None,
+        limit: int | None = None,
+        states: Sequence[JobState | str] = (),
+        name: str | None = None,
+        tags: Sequence[str] = (),
+        pool: str | None = None,
+    ) -> Listing:
+        """Return jobs that have not ended, in the order of their ids, with what the queue knows about the running ones.
+
+        Args:
+            user: The submitting account.
+            limit: The largest number of jobs to return.
+            states: The job is in one of these states. An array is in the states of its members that have not started;
+                the others are jobs of their own.
+            name: The whole name, or a pattern such as ``"train*"``.
+            tags: The job has all of these tags.
+            pool: The pool that the job asks for.
+
+        """
+        return listing.listing(self._connection, user=user, limit=limit, states=states, name=name, tags=tags, pool=pool)
 
     def events(self, job: int | str) -> tuple[Event, ...]:
         """Return all events of the job that the history has, in order."""

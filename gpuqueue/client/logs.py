@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,23 +35,27 @@ class Logs:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def path(self, job: int | str) -> Path:
-        """Return the path of the newest run's log, which must be on this machine.
+    def path(self, job: int | str, *, run: int | None = None) -> Path:
+        """Return the path of a log, which must be on this machine: that of run number *run*, by default the newest.
 
         Raises:
             JobNotFound: the job does not exist.
-            Refused: the job is an array or has not run yet, or its log is on another host or deleted.
+            Refused: the job is an array or has no such run, or its log is on another host or deleted.
 
         """
+        if run is not None:
+            return self.path_in(reads.show(self._connection, job), run=run)
         return self.path_in(reads.newest(self._connection, job))
 
-    def path_in(self, record: Record) -> Path:
-        """Return the path of the log of the newest run in *record*, which must be on this machine.
+    def path_in(self, record: Record, *, run: int | None = None) -> Path:
+        """Return the path of the log of run number *run* in *record*, by default the newest.
 
         Raises:
             Refused: as for :meth:`path`.
 
         """
+        if run is not None and record.job.spec.array is None:
+            record = _with_run(record, run)
         path, label = self._log_path_of(record), record.job.label
         if path is None:
             raise Refused(f"job {label} ({record.job.state}) has no log yet: it has not run")
@@ -70,11 +75,11 @@ class Logs:
             one = f"{record.job.id}_{next(iter(record.job.spec.array.indexes))}"
             raise Refused(f"array {record.job.id} has no log of its own: name a member, such as {one}")
         run = next((run for run in reversed(record.runs) if run.log_path), None)
-        return None if run is None else self._lies_here(run)
+        return None if run is None else self._lies_here(run, record.job)
 
-    def _lies_here(self, run: Run) -> Path:
+    def _lies_here(self, run: Run, job: Job) -> Path:
         if run.host != self._connection.settings.host:
-            raise Refused(f"the log of job {run.job_id} lies on host {run.host}: {run.log_path}")
+            raise Refused(f"the log of job {job.label} lies on host {run.host}: {run.log_path}")
         return Path(run.log_path or "")
 
     def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:
@@ -198,7 +203,7 @@ class Logs:
         self, record: Record, tail: LogTail, again: Callable[[Run], None] | None, *, whole: bool
     ) -> Iterator[bytes]:
         """Yield the unread parts of the logs before the newest run's, and point *tail* to the newest run's log."""
-        logs = [(run, self._lies_here(run)) for run in record.runs if run.log_path]
+        logs = [(run, self._lies_here(run, record.job)) for run in record.runs if run.log_path]
         paths = [path for _, path in logs]
         from_first = whole and tail.path is None
         shown = paths.index(tail.path) if tail.path in paths else -1 if from_first else len(logs) - 2
@@ -208,6 +213,20 @@ class Logs:
             tail.turn_to(path)
             if not is_first and again is not None:
                 again(run)
+
+
+def _with_run(record: Record, number: int) -> Record:
+    """Return *record* with only run *number*.
+
+    Raises:
+        Refused: the job has no such run.
+
+    """
+    found = tuple(run for run in record.runs if run.attempt == number)
+    if not found:
+        known = ", ".join(str(run.attempt) for run in record.runs) or "none"
+        raise Refused(f"job {record.job.label} has no run {number}: its runs are {known}")
+    return replace(record, runs=found)
 
 
 def _is_gone(path: Path) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,14 +18,10 @@ if TYPE_CHECKING:
     from gpuqueue.client import array_state
     from gpuqueue.model import run as runs
     from gpuqueue.model.event import Event
-    from gpuqueue.model.job_page import Listing
     from gpuqueue.model.run import Record
 else:
     runs = later("gpuqueue.model.run")
     array_state = later("gpuqueue.client.array_state")
-
-#: Largest number of jobs in one request. The store serves other clients too, and one request blocks it.
-PAGE = 2000
 
 
 def get(connection: Connection, job: int | str) -> Job:
@@ -208,31 +204,6 @@ def _with_current_run(connection: Connection, record: Record) -> Record:
     return replace(record, runs=(*(each for each in record.runs if each.attempt != attempt), run))
 
 
-def listing(connection: Connection, *, user: str | None = None, limit: int | None = None) -> Listing:
-    """Return at most *limit* jobs that have not ended, with what the queue knows about the running ones."""
-    most = None if limit is None else validation.count("limit", limit)
-    whose = validation.text_or_none("user", user)
-    size = PAGE if most is None or whose is not None else min(max(1, most), PAGE)
-    pages = [connection.queue.jobs.page(limit=size)]
-    found = _wanted(pages[0], whose)
-    while pages[-1].after is not None and (most is None or len(found) < most):
-        pages.append(connection.queue.jobs.page(limit=size, after=pages[-1].after))
-        found += _wanted(pages[-1], whose)
-    first, *others = pages
-    for each in others:
-        first = replace(
-            first,
-            held_bytes={**first.held_bytes, **each.held_bytes},
-            logs={**first.logs, **each.logs},
-            devices={**first.devices, **each.devices},
-        )
-    return replace(first, jobs=tuple(_with_states(found[:most])), after=None)
-
-
-def _wanted(page: Listing, user: str | None) -> list[Job]:
-    return [job for job in page.jobs if not job.state.is_end and user in {None, job.spec.account.name}]
-
-
 def events(connection: Connection, job: int | str) -> tuple[Event, ...]:
     """Return all events of the job that the history has, in order."""
     return connection.database.events(id_of(validation.one_job(job)))
@@ -255,19 +226,3 @@ def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
     if missing:
         raise Unknown(missing)
     return {each: state is JobState.SUCCEEDED for each, state in states.items()}
-
-
-def _with_states(jobs: Sequence[Job]) -> Iterator[Job]:
-    """Yield *jobs*, with each array's state derived from its members if all claimed members are in *jobs*."""
-    members: dict[int, list[JobState]] = {}
-    for job in jobs:
-        if job.member is not None:
-            members.setdefault(job.member.array_id, []).append(job.state)
-    for job in jobs:
-        array, here = job.spec.array, job.tally
-        if job.state is not JobState.RUNNING or array is None or here is None:
-            yield job
-            continue
-        taken = len(array) - len(here.left) - len(here.held) - sum(here.ended.values())
-        found = members.get(job.id, [])
-        yield array_state.displayed(job, found) if len(found) == taken else job

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from gpuqueue.client import reads
+from gpuqueue.client import listing
 from gpuqueue.client.connection import Connection
 from gpuqueue.client.selection import PAGE, Chosen, whole
 from gpuqueue.errors import BadRequest
@@ -61,4 +61,4 @@ def _ids(job: Job) -> set[int]:
 def _retried(connection: Connection, found: Sequence[Job]) -> set[int]:
     """Return the retried jobs among *found* and their arrays. The history does not have the newest retries yet."""
     recorded = connection.database.retried({each for job in found for each in _ids(job)})
-    return recorded | {job.spec.retry_of for job in reads.listing(connection).jobs if job.spec.retry_of is not None}
+    return recorded | {job.spec.retry_of for job in listing.listing(connection).jobs if job.spec.retry_of is not None}

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gpuqueue.client import reads
+from gpuqueue.client import listing
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import HistoryUnreachable, JobNotFound, Refused
 from gpuqueue.lazy.frozen import dataclass
@@ -144,7 +144,7 @@ def choose(
     word = validation.text_or_none("tag", tag)
     jobs = [
         job
-        for job in reads.listing(connection, user=whose).jobs
+        for job in listing.listing(connection, user=whose).jobs
         if (called is None or fnmatch.fnmatchcase(job.spec.name, called)) and (word is None or word in job.tags)
     ]
     if where is None:

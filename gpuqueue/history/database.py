@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from gpuqueue.errors import HistoryUnreachable
-from gpuqueue.history import durations, members, notifications, queries, refill, retried, writer
+from gpuqueue.history import durations, folded, members, notifications, queries, refill, retried, writer
 from gpuqueue.history import statistics as figures
 from gpuqueue.history.connect import check_revision, open_engine, reading, writing
 
@@ -48,6 +48,7 @@ class HistoryDatabase:
 
     cursor = _with_connection(queries.cursor)
     history = _with_connection(queries.history)
+    folded = _with_connection(folded.folded)
     get = _with_connection(queries.get)
     events = _with_connection(queries.events)
     states = _with_connection(queries.states)

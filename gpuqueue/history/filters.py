@@ -42,7 +42,26 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
         JobNotFound: ``after_id`` is not in the history database, and the order needs the row of that job.
 
     """
-    conditions = [
+    conditions = _all_conditions(connection, query)
+    rows: list[sa.RowMapping] = []
+    for part in text_search.parts(connection, query, _parts(connection, query)):
+        found = sa.select(jobs).where(*conditions, *part[0]).order_by(*part[1]).limit(query.limit - len(rows))
+        rows.extend(connection.execute(found).mappings())
+        if len(rows) >= query.limit:
+            break
+    return rows
+
+
+def counts(connection: sa.Connection, query: HistoryQuery) -> tuple[dict[str, int], int]:
+    """Return how many of the matching jobs are in each state, and the highest id of them (0: there are none)."""
+    columns = jobs.c.state, sa.func.count(), sa.func.max(jobs.c.id)
+    found = sa.select(*columns).where(*_all_conditions(connection, query)).group_by(jobs.c.state)
+    rows = connection.execute(found).all()
+    return {state: number for state, number, _ in rows}, max((last for _, _, last in rows), default=0)
+
+
+def _all_conditions(connection: sa.Connection, query: HistoryQuery) -> list[Condition]:
+    return [
         *_same(connection, query),
         *_conditions(connection, query),
         *_rare(connection, query),
@@ -51,13 +70,6 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
         *_tagged(connection, query),
         *exit_codes.returned(connection, query),
     ]
-    rows: list[sa.RowMapping] = []
-    for part in text_search.parts(connection, query, _parts(connection, query)):
-        found = sa.select(jobs).where(*conditions, *part[0]).order_by(*part[1]).limit(query.limit - len(rows))
-        rows.extend(connection.execute(found).mappings())
-        if len(rows) >= query.limit:
-            break
-    return rows
 
 
 def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[text_search.Part]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
 from datetime import datetime
 from enum import Enum
 
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState
-from gpuqueue.model.run import EndingKind
+from gpuqueue.model.run import EndingKind, Record
 
 #: Longest text to search for, in characters. SQLite takes patterns of at most 50000 bytes.
 MAX_TEXT = 1000
@@ -72,3 +74,15 @@ class HistoryQuery:
     limit: int = 50
     before_id: int | None = None
     after_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoldedRow:
+    """A job, or an array with the number of its matching members in each state.
+
+    The next page continues after ``last_id``: the id of the job, or the last id of the array in the requested order.
+    """
+
+    record: Record
+    last_id: int
+    members: Mapping[JobState, int] = field(default_factory=dict)

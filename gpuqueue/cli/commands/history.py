@@ -14,17 +14,21 @@ import click
 from gpuqueue.cli.completion.candidates import device_names, hosts, listed, models, one_of, tags, users
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.fields import with_options
+from gpuqueue.cli.options.job_id import JobNameType
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
 from gpuqueue.cli.output import history_columns as all_columns
-from gpuqueue.cli.output.history_columns import COLUMNS, chosen
+from gpuqueue.cli.output.history_columns import COLUMNS, USUAL, chosen
 from gpuqueue.cli.output.no_match import why_nothing
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.client import Client
+from gpuqueue.client.reads import id_of
 from gpuqueue.codec import record_to_plain
 from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, JobNotFound
-from gpuqueue.model.history_query import Sort
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.array import Member
+from gpuqueue.model.history_query import FoldedRow, Sort
 from gpuqueue.model.job import JobState
 from gpuqueue.model.job_ref import JobName
 from gpuqueue.model.run import EndingKind, Record
@@ -35,6 +39,17 @@ from gpuqueue.text.sanitize import plain, short
 CSV_COLUMNS = tuple(COLUMNS)
 
 _ID = Count(most=MAX_ID)
+
+
+class _JobId(JobNameType):
+    """The id of a job, or the name of a member, as the id in the history."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # type: ignore[override]
+        """Return the id of the job that the user named."""
+        return id_of(JobName.parse(super().convert(value, param, ctx)))
+
+
+_JOB = _JobId()
 #: Largest ``--limit``.
 _MOST = 10**9
 _WHICH = (
@@ -111,60 +126,121 @@ _NO_FILTER = frozenset({"array", "states", "sort", "reverse"})
 )
 @click.option("-r", "--reverse", is_flag=True, help="Reverse the order.")
 @click.option("-l", "--limit", type=Count(most=_MOST), default=50, show_default=True, help="Maximum number of jobs.")
-@click.option("--after", "after_id", type=_ID, metavar="ID", help="Continue after this job: the next page.")
-@click.option("--before", "before_id", type=_ID, metavar="ID", help="Only jobs older than this one.")
+@click.option("--after", "after_id", type=_JOB, metavar="ID", help="Continue after this job: the next page.")
+@click.option("--before", "before_id", type=_JOB, metavar="ID", help="Only jobs older than this one.")
+@click.option("--members", is_flag=True, help="List each member of an array, not one row for the array.")
+@click.option("--params", is_flag=True, help="Add a column for each parameter of a sweep. Lists the members.")
 @click.option(
     "--columns",
     metavar="LIST",
-    help="Columns of the table or the CSV: id,user,peak.",
+    help="Columns of the table or the CSV: id,user,peak; parameters of sweeps too: id,lr,seed.",
     shell_complete=listed(one_of(COLUMNS)),
 )
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, one line per job.")
-def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **asked: Any) -> None:
+def history(*, limit: int, **asked: Any) -> None:
     """List past and present jobs, newest first: user, device, duration and peak memory.
 
-    A narrow terminal omits columns, but never those of --columns. A pipe gets all columns.
+    An array is one row with the number of its matching members in each state, unless --members, --params, --array,
+    --sort, --csv or --json lists each member. A narrow terminal omits columns, but never those of --columns. A pipe
+    gets all columns.
 
     \b
     Examples:
       gpuqueue history --since 7d
       gpuqueue history --user ada --state failed --sort peak
+      gpuqueue history --array 17 --columns id,lr,seed,state,peak
       gpuqueue history --tag baseline --columns id,name,tags,note
       gpuqueue history --ending out_of_memory --columns id,user,name,mem,peak
       gpuqueue history --since 2026-11-01 --csv > november.csv
     """  # noqa: D301 - \b is click's mark for lines to keep
-    names = _columns_for(columns, as_json=as_json, as_csv=as_csv)
-    for_people = not as_json and not as_csv
-    most = limit + 1 if for_people else limit  # one extra record shows that there are more
+    how = _How(**{name: asked.pop(name) for name in ("members", "params", "columns", "as_json", "as_csv")})
+    how.check()
+    most = limit + 1 if how.for_people else limit  # one extra record shows that there are more
     with Client() as client:
         _must_be_known(client, asked["after_id"])
         if (asked["device"] or "").isdecimal():  # an index on this host, as for `drain`
             asked["device"] = f"{client.settings.host}:{asked['device']}"
-        records = client.history.search(limit=min(most, _MOST), **asked)
-        never_began = _never_began(client, asked) if for_people else None
+        rows = _rows(client, how, asked, min(most, _MOST))
+        records = [row.record for row in rows]
+        params = client.history.params(records) if how.has_params else {}
+        names, others = how.columns_of(params)
+        never_began = _never_began(client, asked) if how.for_people else None
         if not records and not never_began:
             print_message("gpuqueue", "no job in the history matches" + why_nothing(client, asked))
-    if as_json:
-        click.echo(json.dumps([record_to_plain(record) for record in records], indent=2))
-    elif as_csv:
-        click.echo(_csv(records, names or CSV_COLUMNS), nl=False)
+    if how.as_json:
+        added = [{"params": params.get(record.job.id)} if how.params else {} for record in records]
+        plain_rows = [{**record_to_plain(record), **more} for record, more in zip(records, added, strict=True)]
+        click.echo(json.dumps(plain_rows, indent=2))
+    elif how.as_csv:
+        click.echo(_csv(records, names or CSV_COLUMNS, {**COLUMNS, **others}), nl=False)
     else:
-        _show(records, names, limit, never_began)
+        others["ending"] = all_columns.folded({row.record.job.id: row.members for row in rows})
+        if records:
+            click.echo(all_columns.rows(records[:limit], names, terminal_width(), others=others))
+        _report_more(rows, limit, never_began)
 
 
-def _columns_for(columns: str | None, *, as_json: bool, as_csv: bool) -> Sequence[str] | None:
-    """Return the columns that ``--columns`` names, or None without ``--columns``.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _How:
+    """How to show the jobs."""
 
-    Raises:
-        BadRequest: A column is unknown, or the options exclude each other.
+    members: bool
+    params: bool
+    columns: str | None
+    as_json: bool
+    as_csv: bool
 
-    """
-    if as_json and as_csv:
-        raise BadRequest("--json and --csv exclude each other: choose one")
-    if as_json and columns is not None:
-        raise BadRequest("--json has no columns, it gives everything: leave out one of the two")
-    return None if columns is None else chosen(columns)
+    def check(self) -> None:
+        """Check the options.
+
+        Raises:
+            BadRequest: They exclude each other.
+
+        """
+        if self.as_json and self.as_csv:
+            raise BadRequest("--json and --csv exclude each other: choose one")
+        if self.as_json and self.columns is not None:
+            raise BadRequest("--json has no columns, it gives everything: leave out one of the two")
+
+    @property
+    def for_people(self) -> bool:
+        """Return whether to print a table."""
+        return not self.as_json and not self.as_csv
+
+    @property
+    def has_params(self) -> bool:
+        """Return whether to show parameters of sweeps. A name that is no column may be one."""
+        return self.params or (self.columns is not None and all_columns.has_others(self.columns))
+
+    @property
+    def folds(self) -> bool:
+        """Return whether an array is one row, as far as these options say."""
+        return self.for_people and not self.members and not self.has_params
+
+    def columns_of(
+        self, params: Mapping[int, Mapping[str, str]]
+    ) -> tuple[Sequence[str] | None, dict[str, all_columns.Column]]:
+        """Return the names of the columns, or None for the usual ones, and the columns of the parameters *params*.
+
+        Raises:
+            BadRequest: A name is no column and no parameter.
+
+        """
+        found = dict.fromkeys(name for each in params.values() for name in each)
+        known = {f"{{{name}}}" if name in COLUMNS else name: name for name in found}  # braces: a column has the name
+        names = None if self.columns is None else chosen(self.columns, known)
+        if self.params:
+            usual = CSV_COLUMNS if self.as_csv else USUAL
+            names = (*(names or usual), *(name for name in known if name not in (names or ())))
+        return names, {head: all_columns.param(head, name, params) for head, name in known.items()}
+
+
+def _rows(client: Client, how: _How, asked: Mapping[str, Any], limit: int) -> list[FoldedRow]:
+    """Return the jobs, or a row for each array if neither the options nor the order want its members."""
+    if how.folds and asked["array"] is None and asked["sort"] == str(Sort.ID):
+        return client.history.folded(limit=limit, **{name: value for name, value in asked.items() if name != "array"})
+    return [FoldedRow(record=each, last_id=each.job.id) for each in client.history.search(limit=limit, **asked)]
 
 
 def _must_be_known(client: Client, after_id: int | None) -> None:
@@ -191,22 +267,23 @@ def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:
     return JobName(array, indexes) if indexes else None
 
 
-def _show(records: Sequence[Record], names: Sequence[str] | None, limit: int, never_began: JobName | None) -> None:
-    shown = records[:limit]
-    if shown:
-        click.echo(all_columns.rows(shown, names, terminal_width()))
-    if len(records) > limit:
-        click.echo(f"and more: add --after {shown[-1].job.id}", err=True)
+def _report_more(rows: Sequence[FoldedRow], limit: int, never_began: JobName | None) -> None:
+    """Print how to get the next page, and the members that never began."""
+    if len(rows) > limit:
+        last = rows[limit - 1]
+        job, is_own = last.record.job, last.last_id == last.record.job.id
+        label = job.label if is_own else str(Member.of(last.last_id, job.id))
+        click.echo(f"and more: add --after {label}", err=True)
     if never_began:
         click.echo(f"and never began: {short(str(never_began), 200)}, cancelled before a device took them", err=True)
 
 
-def _csv(records: Sequence[Record], names: Sequence[str]) -> str:
+def _csv(records: Sequence[Record], names: Sequence[str], known: Mapping[str, all_columns.Column]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     for record in records:
-        writer.writerow([cell(COLUMNS[name].value(record)) for name in names])
+        writer.writerow([cell(known[name].value(record)) for name in names])
     return out.getvalue()
 
 

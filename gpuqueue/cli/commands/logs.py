@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+
 import click
 
+from gpuqueue.cli.completion.candidates import live_ids
 from gpuqueue.cli.follow.status_line import report_again, report_away, report_held
 from gpuqueue.cli.options.count import Count
-from gpuqueue.cli.options.job_id import job_id
+from gpuqueue.cli.options.job_selection import on_each
 from gpuqueue.client import Client
+from gpuqueue.client.selection import Which
 from gpuqueue.console import print_message, put
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.model.run import EndingKind
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job_ref import JobName, meant
+from gpuqueue.model.run import EndingKind, Record
 from gpuqueue.model.times import PASTS, moment
 from gpuqueue.system.logs import LOG, STDERR, LogTail
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Options:
+    """The options of the command."""
+
+    follow: bool
+    lines: int | None
+    since: str | None
+    stderr: bool
+    number: int | None
+
+
 @click.command()
-@job_id
-@click.option("-f", "--follow", is_flag=True, help="Print new output until the job has ended.")
+@click.argument("ids", metavar="ID…", nargs=-1, required=True, shell_complete=live_ids())
+@click.option("-f", "--follow", is_flag=True, help="Print new output until the job has ended. For one job.")
 @click.option("-n", "--tail", "lines", metavar="N", type=Count(0), help="Start with the last N lines.")
 @click.option("--since", metavar="TIME", help=f"Start with the output of this time: {PASTS}.")
 @click.option("--stderr", is_flag=True, help="Print standard error of a job with --separate-stderr.")
-def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, stderr: bool) -> None:
-    """Print the output of a job: standard output and standard error, in the order of writing.
+@click.option("--run", "number", metavar="N", type=Count(), help="Print the log of this run. Default: the newest.")
+def logs(*, ids: tuple[str, ...], **options: bool | int | str | None) -> None:
+    """Print the output of jobs: standard output and standard error, in the order of writing.
 
-    If the job was submitted with --separate-stderr, print standard output only; --stderr prints standard error.
+    If the job was submitted with --separate-stderr, print standard output only; --stderr prints standard error. The
+    logs of several jobs get headings.
 
     \b
     Examples:
@@ -32,35 +53,79 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
       gpuqueue logs -f 12
       gpuqueue logs -f --tail 20 12
       gpuqueue logs --since 5m 12
+      gpuqueue logs --tail 3 17_0-9
+      gpuqueue logs --run 1 12
       gpuqueue logs 12 | grep loss
     """  # noqa: D301 - \b is click's mark for lines to keep
-    if lines is not None and since is not None:
+    wanted = _Options(**options)  # type: ignore[arg-type] # as click parsed them
+    if wanted.lines is not None and wanted.since is not None:
         raise BadRequest("--tail and --since both say where to begin: choose one")
-    begin = moment("since", since)
+    moment("since", wanted.since)
+    words = [name for word in ids for name in _each(word)]
+    several = len(words) > 1 or "-" in words[0]
+    if wanted.follow and (several or wanted.number is not None):
+        raise BadRequest("--follow shows the newest run of one job: name one job, and leave out --run")
+    printed: list[str] = []
+
+    def show(client: Client, name: str) -> None:
+        _print(client, name, wanted, partial(_head, printed, name) if several else lambda: None)
+
     with Client() as client:
-        newest = client.jobs.newest(job_id)
-        if stderr and not newest.job.spec.separate_stderr:
-            raise Refused(
-                f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
-                "gpuqueue submit --separate-stderr keeps it apart"
-            )
-        tail = LogTail(STDERR if stderr else LOG)
-        try:
-            tail.turn_to(client.logs.path_in(newest))
-        except Refused:  # --follow accepts a job that has no log yet
-            if not follow:
-                raise
-        if lines is not None:
-            tail.skip_to_last(lines)
-        if begin is not None and not tail.skip_to_time(begin):
-            print_message("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
-        chunks = (
-            client.logs.follow(job_id, tail, held=report_held, again=report_again, away=report_away)
-            if follow
-            else tail.rest()
+        sys.exit(on_each(client, words, show, which=Which.ANY))
+
+
+def _each(word: str) -> Iterator[str]:
+    """Yield the names of the single jobs that *word* names; a range of ids, or a malformed word, as it is."""
+    try:
+        name = meant(word)
+    except BadRequest:
+        yield word
+        return
+    if isinstance(name, JobName):
+        yield from name.each()
+    else:
+        yield word
+
+
+def _head(printed: list[str], name: str) -> None:
+    """Print the heading of a log, as ``tail`` does for several files."""
+    put(f"{chr(10) if printed else ''}==> {name} <==\n".encode())
+    printed.append(name)
+
+
+def _print(client: Client, job_id: str, wanted: _Options, head: Callable[[], None]) -> None:
+    """Print the log of one job, after its heading."""
+    record = client.jobs.newest(job_id) if wanted.number is None else client.jobs.show(job_id)
+    if wanted.stderr and not record.job.spec.separate_stderr:
+        raise Refused(
+            f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
+            "gpuqueue submit --separate-stderr keeps it apart"
         )
-        for chunk in chunks:  # not sanitized: programs read logs too
-            put(chunk)
-        last = (client.jobs.newest(job_id) if follow else newest).last_run
+    tail = LogTail(STDERR if wanted.stderr else LOG)
+    try:
+        tail.turn_to(client.logs.path_in(record, run=wanted.number))
+    except Refused:  # --follow accepts a job that has no log yet
+        if not wanted.follow:
+            raise
+    head()
+    if wanted.lines is not None:
+        tail.skip_to_last(wanted.lines)
+    begin = moment("since", wanted.since)
+    if begin is not None and not tail.skip_to_time(begin):
+        print_message("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
+    again = partial(report_again, job_id)
+    chunks = (
+        client.logs.follow(job_id, tail, held=report_held, again=again, away=report_away)
+        if wanted.follow
+        else tail.rest()
+    )
+    for chunk in chunks:  # not sanitized: programs read logs too
+        put(chunk)
+    _report_refused(job_id, client.jobs.newest(job_id) if wanted.follow else record, wanted.number)
+
+
+def _report_refused(job_id: str, record: Record, number: int | None) -> None:
+    """Print why the run never started, if it was refused."""
+    last = next((run for run in reversed(record.runs) if number in {None, run.attempt}), None)
     if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:
         print_message("gpuqueue", f"job {job_id} never started: {last.ending.detail}")

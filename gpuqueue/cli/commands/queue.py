@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuqueue.cli.completion.candidates import users
+from gpuqueue.cli.completion.candidates import pools, tags, users
 from gpuqueue.cli.options.count import Count
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.options.once import Once
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.client import Client
 from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import JobState
 
 if TYPE_CHECKING:
     from gpuqueue.cli.output import queue_json, queue_table
@@ -25,11 +26,25 @@ else:
 
 @click.command(cls=Once)
 @click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users)
+@click.option("-n", "--name", metavar="TEXT", help="Only jobs of this name or pattern: train, 'train*'.")
+@click.option(
+    "-s",
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    type=click.Choice([state.value for state in JobState if not state.is_end]),
+    help="Only jobs, and members of arrays, in this state: queued, held, starting, running, cancelling. Repeatable.",
+)
+@click.option(
+    "--tag", "tags", multiple=True, metavar="WORD", help="Only jobs with this tag. Repeatable.", shell_complete=tags
+)
+@click.option("--pool", metavar="NAME", help="Only jobs that ask for this pool.", shell_complete=pools)
 @click.option(
     "-l", "--limit", type=Count(), default=1000, show_default=True, help="Maximum number of jobs, oldest first."
 )
 @json_option
-def queue(user: str | None, limit: int, *, as_json: bool) -> None:
+def queue(limit: int, *, as_json: bool, **filters: Any) -> None:
     """List the jobs that have not ended, in the order of their ids.
 
     Progress is read from the job's log (tqdm, Keras, "epoch 3/10"), and is shown only on the host of the log. A narrow
@@ -38,19 +53,19 @@ def queue(user: str | None, limit: int, *, as_json: bool) -> None:
     \b
     Examples:
       gpuqueue queue
-      gpuqueue queue --user ada
+      gpuqueue queue --user ada --state running
       gpuqueue queue --json | jq '.[] | select(.state == "queued") | .id'
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
-        listing = client.jobs.listing(user=user, limit=limit + 1)
+        listing = client.jobs.listing(limit=limit + 1, **filters)
         more = len(listing.jobs) > limit
         listing = replace(listing, jobs=listing.jobs[:limit])
         progress = client.logs.progress(listing.jobs, listing.logs)
     if as_json:
         click.echo(json.dumps(queue_json.listing_to_plain(listing, progress), indent=2))
     elif listing.jobs:
-        click.echo(queue_table.queue_table(listing, progress, terminal_width()))
+        click.echo(queue_table.queue_table(listing, progress, terminal_width(), states=filters["states"]))
     else:
-        click.echo("no job waits or runs", err=True)
+        click.echo(f"no job {'of these ' if any(filters.values()) else ''}waits or runs", err=True)
     if more:
-        click.echo(f"and more: gpuqueue queue --limit {10 * limit}", err=True)
+        click.echo(f"and more: add --limit {10 * limit}", err=True)

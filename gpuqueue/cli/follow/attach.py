@@ -235,7 +235,7 @@ class Attendance:
 
     def _again(self, run: Run) -> None:
         self._make_room()
-        report_again(run)
+        report_again(self._job_id, run)
 
     def _interrupted(self) -> None:
         """Ask what Ctrl-C shall do, and do it; without a prompt, cancel a job that this command submitted."""

@@ -19,9 +19,9 @@ def report_held(job: Job) -> None:
     print_message("gpuqueue", f"job {job.label} is held{why} and will wait for: gpuqueue release {job.label}")
 
 
-def report_again(run: Run) -> None:
+def report_again(job_id: int | str, run: Run) -> None:
     """Print that the following output is from another run."""
-    print_message("gpuqueue", f"job {run.job_id} runs again, attempt {run.attempt}: what follows is of that run")
+    print_message("gpuqueue", f"job {job_id} runs again, attempt {run.attempt}: what follows is of that run")
 
 
 def report_away(error: Unreachable) -> None:

@@ -76,7 +76,7 @@ class WaitLine:
             self._is_shown = False
 
     def _write(self, job: Job, now: float) -> None:
-        reason = f"job {job.id} waits {WORDS[job.reason] if job.reason else ''}".rstrip()
+        reason = f"job {job.label} waits {WORDS[job.reason] if job.reason else ''}".rstrip()
         if not self._is_terminal:
             if reason != self._reported:
                 self._reported = reason

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 from gpuqueue.cli.output import render, terminal_width
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Record, Run
 from gpuqueue.text.sanitize import brief, cells, plain, short
 from gpuqueue.text.units import format_bytes, format_duration
@@ -179,17 +181,17 @@ def _models(run: Run) -> str:
     return ", ".join(dict.fromkeys(device.name for device in run.devices if device.name))
 
 
-def chosen(text: str) -> tuple[str, ...]:
-    """Return the names of the columns in a list such as ``id,user,peak``.
+def chosen(text: str, params: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the names of the columns in a list such as ``id,user,peak``; *params* are those of sweeps.
 
-    A name may omit its unit, or be the head of the column in the table.
+    A name may omit its unit, or be the head of the column in the table. The name of a column goes before that of a
+    parameter.
 
     Raises:
         BadRequest: A name is no column, or is empty.
 
     """
-    known = {column.head.lower(): name for name, column in reversed(COLUMNS.items())}
-    known |= {_without_unit(name): name for name in reversed(COLUMNS)} | {name: name for name in COLUMNS}
+    known = {**{name.lower(): name for name in params}, **_known()}
     found = []
     for word in (part.strip().lower() for part in text.split(",")):
         name = known.get(word)
@@ -202,17 +204,52 @@ def chosen(text: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def has_others(text: str) -> bool:
+    """Return whether a list of columns has names that are no columns: they may be parameters of a sweep."""
+    return any(part.strip().lower() not in _known() for part in text.split(","))
+
+
+def _known() -> dict[str, str]:
+    known = {column.head.lower(): name for name, column in reversed(COLUMNS.items())}
+    return known | {_without_unit(name): name for name in reversed(COLUMNS)} | {name: name for name in COLUMNS}
+
+
+def param(head: str, name: str, params: Mapping[int, Mapping[str, str]]) -> Column:
+    """Return the column of the parameter *name* of a sweep; *params* are the values of each job."""
+    return _text(head, lambda record: params.get(record.job.id, {}).get(name))
+
+
+def folded(members: Mapping[int, Mapping[JobState, int]]) -> Column:
+    """Return the column of endings that shows for an array how many of its *members* are in each state."""
+
+    def shown(record: Record) -> str:
+        states = members.get(record.job.id)
+        if not states:
+            return COLUMNS["ending"].shown(record)
+        good_last = sorted(states, key=lambda state: state is JobState.SUCCEEDED)
+        return ", ".join(f"{states[state]} {state}" for state in good_last)
+
+    return replace(COLUMNS["ending"], shown=shown)
+
+
 def _without_unit(name: str) -> str:
     return next((name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)), name)
 
 
-def rows(records: Sequence[Record], names: Sequence[str] | None = None, width: int | None = None) -> str:
+def rows(
+    records: Sequence[Record],
+    names: Sequence[str] | None = None,
+    width: int | None = None,
+    *,
+    others: Mapping[str, Column] | None = None,
+) -> str:
     """Return the records as a table *width* columns wide; None: for a pipe, and nothing is omitted or cut.
 
     Without *names*, the table has the usual columns, and columns without room are omitted. Columns in *names* are never
-    omitted, only cut.
+    omitted, only cut. *others* are columns beside COLUMNS, or in their place.
     """
-    columns = [_fitted(name, may_go=names is None, piped=width is None) for name in names or USUAL]
+    known = {**COLUMNS, **(others or {})}
+    columns = [_fitted(name, known[name], may_go=names is None, piped=width is None) for name in names or USUAL]
     widths = {column.head: terminal_width.NO_LIMIT for column in columns}
     if width is not None:
         columns, widths = terminal_width.fit(columns, records, width)
@@ -221,8 +258,7 @@ def rows(records: Sequence[Record], names: Sequence[str] | None = None, width: i
     return render.table(head, cells, right=[place for place, column in enumerate(columns) if column.right])
 
 
-def _fitted(name: str, *, may_go: bool, piped: bool) -> terminal_width.Column[Record]:
-    column = COLUMNS[name]
+def _fitted(name: str, column: Column, *, may_go: bool, piped: bool) -> terminal_width.Column[Record]:
 
     def cell(record: Record, width: int) -> str:
         whole = column.piped(record) if piped and column.piped else column.shown(record)

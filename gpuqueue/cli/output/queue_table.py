@@ -6,7 +6,7 @@ the table.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -37,10 +37,15 @@ class Line(NamedTuple):
 Column: TypeAlias = terminal_width.Column[Line]
 
 
-def queue_table(listing: Listing, progress: Mapping[int, Progress], width: int | None = None) -> str:
-    """Return the jobs as a table *width* columns wide; None: for a pipe."""
+def queue_table(
+    listing: Listing, progress: Mapping[int, Progress], width: int | None = None, *, states: Collection[str] = ()
+) -> str:
+    """Return the jobs as a table *width* columns wide; None: for a pipe. Of an array, only the lines of *states*."""
     lines = [
-        Line(job, label, state, listing, progress.get(job.id)) for job in listing.jobs for label, state in labels(job)
+        Line(job, label, state, listing, progress.get(job.id))
+        for job in listing.jobs
+        for label, state in labels(job)
+        if not states or state in states
     ]
     return table_of(lines, width)
 

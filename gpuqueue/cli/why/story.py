@@ -10,7 +10,7 @@ from gpuqueue.cli.output.terminal_width import hanging
 from gpuqueue.cli.why.preempts import place_lines
 from gpuqueue.cli.why.reserved import reserved_lines
 from gpuqueue.cli.why.start import have, limits_of, start_lines
-from gpuqueue.cli.why.table import clock, count, label, named, table
+from gpuqueue.cli.why.table import called, clock, count, label, named, table
 from gpuqueue.client.why import Why
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.model.dependencies import Condition
@@ -81,13 +81,13 @@ def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
     if start.at_ms is not None:
         return f"by {_soon(start.at_ms)} on {where}"
     if start.limited and explanation.room is not None and explanation.room.reserved_for is not None:
-        return f"the room under {limits_of(explanation)} is reserved for job {explanation.room.reserved_for}"
+        return f"the room under {limits_of(explanation)} is reserved for {called(found, explanation.room.reserved_for)}"
     if start.room_ms is not None:
         return f"room by {_soon(start.room_ms)} on {where} for the first"
     if start.free_ms is None and start.behind is not None:
-        return f"{where} is reserved for job {start.behind}"
+        return f"{where} is reserved for {called(found, start.behind)}"
     runs = explanation.runs_in_the_way
-    ended = f"{', '.join(f'job {each}' for each in runs)} {have(len(runs))} ended"
+    ended = f"{', '.join(called(found, each) for each in runs)} {have(len(runs))} ended"
     return f"as soon as {ended} on {where}" + (f" and under {limits_of(explanation)}" if start.limited else "")
 
 
@@ -119,7 +119,7 @@ def _preemption(found: Why) -> Iterator[str]:
     if preemption is None or not found.job.state.is_active:
         return
     if preemption.by is not None and preemption.deadline_ms is not None:
-        yield f"it is being preempted for job {preemption.by} by {clock(preemption.deadline_ms)}"
+        yield f"it is being preempted for {called(found, preemption.by)} by {clock(preemption.deadline_ms)}"
     if preemption.times >= MOST:
         yield f"it was preempted {count(preemption.times, 'time')}: it is not asked to again"
 

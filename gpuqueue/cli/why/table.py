@@ -115,7 +115,7 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",
         Obstacle.SILENT: f"its worker is silent{silence}: see gpuqueue status there",
         Obstacle.SLOTS: f"it runs as many jobs as it may: {len(verdict.runs)}",
-        Obstacle.RESERVED: _reserved(verdict),
+        Obstacle.RESERVED: _reserved(found, verdict),
         Obstacle.ALONE: f"it has room, but too few others of its host have: {spec.gpus} are needed",
         Obstacle.NOT_YET: "it has room, but the job may not start yet",
         Obstacle.LIMIT: "it has room, and a limit leaves none: see above",
@@ -127,9 +127,9 @@ def _why_not(found: Why, verdict: Verdict) -> str:
     return plain(words[verdict.obstacle if may_start else Obstacle.NOT_YET])  # a held member of an array
 
 
-def _reserved(verdict: Verdict) -> str:
+def _reserved(found: Why, verdict: Verdict) -> str:
     why = "for which others were preempted" if verdict.by_preemption else "which has waited too long"
-    return f"reserved for job {verdict.reserved_for}, {why}"
+    return f"reserved for {called(found, verdict.reserved_for or 0)}, {why}"
 
 
 def _takers(found: Why, verdict: Verdict, *, external_processes: bool = True) -> Iterator[str]:

@@ -1,0 +1,106 @@
+"""Lists the jobs that have not ended, page by page, with filters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuqueue.client.connection import Connection
+from gpuqueue.lazy.imports import later
+from gpuqueue.model import validation
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.tags import tags_of
+
+if TYPE_CHECKING:
+    import fnmatch
+
+    from gpuqueue.client import array_state
+    from gpuqueue.model.job_page import Listing
+else:
+    fnmatch = later("fnmatch")
+    array_state = later("gpuqueue.client.array_state")
+
+#: Largest number of jobs in one request. The store serves other clients too, and one request blocks it.
+PAGE = 2000
+
+
+def listing(
+    connection: Connection,
+    *,
+    user: str | None = None,
+    limit: int | None = None,
+    states: Sequence[JobState | str] = (),
+    name: str | None = None,
+    tags: Sequence[str] = (),
+    pool: str | None = None,
+) -> Listing:
+    """Return at most *limit* jobs that have not ended, with what the queue knows about the running ones."""
+    most = None if limit is None else validation.count("limit", limit)
+    chosen = frozenset(validation.words_of("states", states, JobState))
+    wanted = _filter(user, name, tags, pool)
+    size = PAGE if most is None or chosen or wanted is not None else min(max(1, most), PAGE)
+    pages = [connection.queue.jobs.page(limit=size)]
+    found = _wanted(pages[0], wanted)
+    while pages[-1].after is not None and (most is None or _count(found, chosen) < most):
+        pages.append(connection.queue.jobs.page(limit=size, after=pages[-1].after))
+        found += _wanted(pages[-1], wanted)
+    first, *others = pages
+    for each in others:
+        first = replace(
+            first,
+            held_bytes={**first.held_bytes, **each.held_bytes},
+            logs={**first.logs, **each.logs},
+            devices={**first.devices, **each.devices},
+        )
+    jobs = [job for job in _with_states(found) if is_in(job, chosen)]
+    return replace(first, jobs=tuple(jobs[:most]), after=None)
+
+
+def _filter(user: str | None, name: str | None, tags: Sequence[str], pool: str | None) -> Callable[[Job], bool] | None:
+    """Return the condition that these filters make, or None without filters."""
+    whose, called = validation.text_or_none("user", user), validation.text_or_none("name", name)
+    all_of, where = {*tags_of(validation.words("tags", tags))}, validation.text_or_none("pool", pool)
+    if whose is None and called is None and where is None and not all_of:
+        return None
+    return lambda job: (
+        whose in {None, job.spec.account.name}
+        and (called is None or fnmatch.fnmatchcase(job.spec.name, called))
+        and all_of <= {*job.tags}
+        and where in {None, job.spec.pool}
+    )
+
+
+def _wanted(page: Listing, wanted: Callable[[Job], bool] | None) -> list[Job]:
+    return [job for job in page.jobs if not job.state.is_end and (wanted is None or wanted(job))]
+
+
+def _count(found: Sequence[Job], states: Collection[JobState]) -> int:
+    return len(found) if not states else sum(is_in(job, states) for job in found)
+
+
+def is_in(job: Job, states: Collection[JobState]) -> bool:
+    """Return whether *job* is in one of *states*, or no state is given. An array is in the states of its own members.
+
+    Its other members are jobs of their own.
+    """
+    if not states or job.tally is None:
+        return not states or job.state in states
+    here = ((job.tally.left, JobState.QUEUED), (job.tally.held, JobState.HELD))
+    return any(indexes.ranges and state in states for indexes, state in here)
+
+
+def _with_states(jobs: Sequence[Job]) -> Iterator[Job]:
+    """Yield *jobs*, with each array's state derived from its members if all claimed members are in *jobs*."""
+    members: dict[int, list[JobState]] = {}
+    for job in jobs:
+        if job.member is not None:
+            members.setdefault(job.member.array_id, []).append(job.state)
+    for job in jobs:
+        array, here = job.spec.array, job.tally
+        if job.state is not JobState.RUNNING or array is None or here is None:
+            yield job
+            continue
+        taken = len(array) - len(here.left) - len(here.held) - sum(here.ended.values())
+        found = members.get(job.id, [])
+        yield array_state.displayed(job, found) if len(found) == taken else job
