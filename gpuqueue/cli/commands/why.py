@@ -20,7 +20,9 @@ from gpuqueue.client import Client
 @one_job_argument("queued", "held")
 @json_option
 def why(job_id: str, *, as_json: bool) -> None:
-    """Explain why a job waits: what each device lacks, which jobs block it, and when it may start.
+    """Explain why a job waits: when it may start, what the nearest devices lack, and which jobs block it.
+
+    --json lists all devices.
 
     \b
     Examples:

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.terminal_width import hanging
+from gpuqueue.cli.why.nearest import nearest, rest_line
 from gpuqueue.cli.why.preempts import place_lines
 from gpuqueue.cli.why.reserved import reserved_lines
 from gpuqueue.cli.why.start import have, limits_of, start_lines
@@ -25,15 +26,21 @@ _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in u
 
 
 def story(found: Why, width: int | None = None) -> str:
-    """Return why a job waits as text, wrapped to *width* columns; None: for a pipe, not wrapped."""
+    """Return why a job waits as text, wrapped to *width* columns; None: for a pipe, not wrapped.
+
+    The first line is the answer: when it starts, or what it waits for. Then come the devices, and the order at last.
+    """
     job, explanation = found.job, found.explanation
     if explanation is None:
         return _fitted([_asked(job), _no_wait(job), *_preemption(found)], width)
     starts = list(_not_yet(found)) or [*start_lines(found, explanation), *place_lines(found)]
+    devices = nearest(found, explanation)
+    order = f"order  {_order(explanation, job.spec.account.name, front=job.front is not None)}"
     parts = (
-        _fitted([_asked(job), *_obstacles(found, explanation)], width),
-        table(found, explanation, width),
         _fitted([f"start  {words}" for words in starts], width),
+        _fitted([_asked(job), *_obstacles(found, explanation)], width),
+        "\n".join(filter(None, [table(found, devices, width), _fitted(rest_line(explanation, devices), width)])),
+        _fitted([order], width),
     )
     return "\n\n".join(parts)
 
@@ -49,7 +56,7 @@ def _asked(job: Job) -> str:
 
 
 def _obstacles(found: Why, explanation: Explanation) -> Iterator[str]:
-    """Yield what holds the job back on all devices, and how many jobs go before it."""
+    """Yield what holds the job back on all devices."""
     job = found.job
     if job.state is JobState.HELD:
         yield _held(job)
@@ -58,7 +65,6 @@ def _obstacles(found: Why, explanation: Explanation) -> Iterator[str]:
     for limit in explanation.limits:
         yield f"limit  {_limit(found, limit)}"
     yield from reserved_lines(found)
-    yield f"order  {_order(explanation, job.spec.account.name, front=job.front is not None)}"
 
 
 def in_brief(found: Why) -> str:

@@ -5,14 +5,14 @@ On a terminal, long reasons are wrapped within their column. For a pipe, nothing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.terminal_width import GAP, NO_LIMIT
 from gpuqueue.client.why import Why
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.model.job import JobState
-from gpuqueue.queue.explanation import Explanation, Obstacle, Verdict
+from gpuqueue.queue.explanation import Obstacle, Verdict
 from gpuqueue.text.sanitize import cells, plain, short, wrapped
 from gpuqueue.text.units import format_apart, format_bytes
 
@@ -21,9 +21,9 @@ HEAD = ("DEVICE", "CAN GIVE", "OF", "WHY NOT THERE")
 LEAST_NAME, LEAST_REASON = 11, 40
 
 
-def table(found: Why, explanation: Explanation, width: int | None = None) -> str:
-    """Return the devices as a table *width* columns wide; None: for a pipe."""
-    if not explanation.devices:
+def table(found: Why, devices: Sequence[Verdict], width: int | None = None) -> str:
+    """Return *devices* as a table *width* columns wide, in their order; None: for a pipe."""
+    if not devices:
         return "no device is served: start the workers with gpuqueue up"
     rows = [
         (
@@ -32,7 +32,7 @@ def table(found: Why, explanation: Explanation, width: int | None = None) -> str
             format_bytes(verdict.total_bytes),
             _why_not(found, verdict),
         )
-        for verdict in sorted(explanation.devices, key=lambda each: _place(found, each))
+        for verdict in devices
     ]
     return render.table(HEAD, list(_lines(rows, width)), right=(1, 2))
 
@@ -82,11 +82,6 @@ def count(number: int, noun: str) -> str:
 def clock(at_ms: int) -> str:
     """Return a time of the store's clock, in milliseconds since the epoch, as local time."""
     return render.when(from_epoch_ms(at_ms))
-
-
-def _place(found: Why, verdict: Verdict) -> tuple[str, int]:
-    status = found.devices.get(verdict.device)
-    return verdict.host, status.device.index if status is not None else 0
 
 
 def _why_not(found: Why, verdict: Verdict) -> str:

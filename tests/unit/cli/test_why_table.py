@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 import pytest
 from factories import BOB, make_device, make_spec
 
+from gpuqueue.cli.why.nearest import nearest, rest_line
 from gpuqueue.cli.why.start import start_lines
 from gpuqueue.cli.why.story import in_brief, story
 from gpuqueue.cli.why.table import clock, table
@@ -92,21 +93,44 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(cells, story(FOUND, width).splitlines())) <= width
 
 
+def test_the_answer_comes_first_then_the_devices_that_matter() -> None:
+    """The first line says when the job starts. The devices nearest to fitting follow, and the others are one line."""
+    many = tuple(replace(verdict("a", index, Obstacle.MEMORY), available_bytes=index * GIB) for index in range(12))
+    others = (verdict("b", 0, Obstacle.POOL), verdict("b", 1, Obstacle.RESERVED), verdict("b", 2, Obstacle.DRAINED))
+    start = Start(at_ms=1_800_000_000_000, devices=("a-2",), blockers=(3,))
+    explanation = replace(EXPLANATION, devices=(*many, *others), start=start)
+    found = replace(FOUND, explanation=explanation)
+
+    said = story(found).splitlines()
+
+    assert said[0].startswith("start  by ")
+    assert said[-1].startswith("order  priority normal; before it: 3 jobs")
+    shown = nearest(found, explanation)
+    assert ["a-2", "b-1", "a-11", "a-10", "a-9"] == [each.device for each in shown]
+    line = "and 10 other devices: 8 with too little memory, 1 of another pool, 1 drained (--json lists all)"
+    assert [line] == rest_line(explanation, shown)
+    assert line in said
+    six = replace(found, job=replace(WAITS, spec=make_spec(gpus=6)))
+    assert 6 == len(nearest(six, explanation))
+    nowhere = replace(explanation, devices=(verdict("b", 0, Obstacle.POOL), verdict("b", 1, Obstacle.KIND)))
+    assert [] == rest_line(nowhere, nearest(found, nowhere))
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_reason_goes_on_below_itself(width: int) -> None:
     """A long reason continues in its own column.
 
     Regression: it continued below the device name and looked like another device.
     """
-    head, *rows = table(FOUND, EXPLANATION, width).splitlines()
+    head, *rows = table(FOUND, nearest(FOUND, EXPLANATION), width).splitlines()
     place = head.index("WHY NOT THERE")
 
     assert all(not row[:place].strip() or row[place - 1] == " " for row in rows)
     names = [row.split()[0] for row in rows if row[:place].strip()]
-    assert [name.rpartition(":")[2] for name in names] == ["0", "1", "10"]
+    assert [name.rpartition(":")[2] for name in names] == ["1", "0"]
     printed = " ".join(row[place:].strip() for row in rows)
     assert "18G too little: job 3 (bob) 10G until " in printed
-    assert printed.endswith("headroom 1G not a gpu")
+    assert printed.endswith("headroom 1G")
 
 
 def test_a_sentence_goes_on_behind_its_first_word() -> None:
@@ -116,7 +140,7 @@ def test_a_sentence_goes_on_behind_its_first_word() -> None:
     assert ["job 12", "order", "DEVICE", "a:0", "start"] == [
         word for word in ("job 12", "order", "DEVICE", "a:0", "start") if any(line.startswith(word) for line in edge)
     ]
-    assert 4 + 3 == len(edge), edge  # the table's header and three devices are among them
+    assert 4 + 3 == len(edge), edge  # the table's header, two devices and the line about the third are among them
 
 
 def test_a_pipe_gets_every_line_whole() -> None:
@@ -124,7 +148,7 @@ def test_a_pipe_gets_every_line_whole() -> None:
     printed = story(FOUND)
 
     assert printed == story(FOUND, 1000)
-    assert f"{FAR}:10" in printed
+    assert f"{FAR}:1 " in printed
     assert "before it: 3 jobs of higher priorities, 4 of 2 users with less usage, 5 of ada's own" in printed
 
 
@@ -260,7 +284,7 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
     )
 
     def printed(start: Start) -> str:
-        return story(replace(FOUND, explanation=replace(EXPLANATION, start=start))).partition("start  ")[2]
+        return story(replace(FOUND, explanation=replace(EXPLANATION, start=start))).splitlines()[0][len("start  ") :]
 
     first = "1 job that may take the room goes before it"
     assert f"cannot say: {first}; job 3, for which a:0 is reserved, has room by {clock(LATER_MS)}" == printed(reserved)
@@ -351,7 +375,7 @@ def test_memory_that_was_just_freed_is_no_reason_to_say_never() -> None:
     (line,) = start_lines(found, explanation)
 
     assert "in about 1:00 on a:0, if the external processes there do not take again" in line
-    assert "external 17G, 16G of it freed a moment ago (eve notebook)" in table(found, explanation, 200)
+    assert "external 17G, 16G of it freed a moment ago (eve notebook)" in table(found, explanation.devices, 200)
 
 
 def test_a_notebook_in_use_is_no_memory_that_comes_back() -> None:
