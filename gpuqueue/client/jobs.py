@@ -94,6 +94,7 @@ class Jobs:
         args: Sequence[str] | None = None,
         env: Mapping[str, str] | Sequence[str] | None = None,
         found: Callable[[Job], None] | None = None,
+        warn: Callable[[str], None] | None = None,
         **changes: Any,
     ) -> Job:
         """Submit the request of an ended job as a new job, and return the new job.
@@ -104,6 +105,9 @@ class Jobs:
         script, and *env* is added to the environment. The other arguments are fields of JobEdit, such as
         *mem*. *found* is that of :meth:`submit_request`.
 
+        Secrets are removed when a job has ended, and the environment some time later. The new job then gets them from
+        this process, and *warn* is called with a line that says so and names the secrets that are missing.
+
         Raises:
             Refused: the job has not ended, no member failed, or a limit forbids the new job.
             BadRequest: *args* are given for a job that runs no script, or a change is malformed.
@@ -111,7 +115,7 @@ class Jobs:
             Impossible: see :meth:`submit`.
 
         """
-        return self.submit_spec(self.spec_again(job, args=args, env=env, **changes), found=found)
+        return self.submit_spec(self.spec_again(job, args=args, env=env, warn=warn, **changes), found=found)
 
     def spec_again(
         self,
@@ -119,10 +123,11 @@ class Jobs:
         *,
         args: Sequence[str] | None = None,
         env: Mapping[str, str] | Sequence[str] | None = None,
+        warn: Callable[[str], None] | None = None,
         **changes: Any,
     ) -> JobSpec:
         """Return what :meth:`retry` would submit, with the same arguments and errors."""
-        return retry.spec_again(self._connection, job, job_edit.JobEdit(**changes), args=args, env=env)
+        return retry.spec_again(self._connection, job, job_edit.JobEdit(**changes), args=args, env=env, warn=warn)
 
     def submit_spec(self, spec: JobSpec, *, found: Callable[[Job], None] | None = None) -> Job:
         """Submit the *spec* of :meth:`spec_again`."""

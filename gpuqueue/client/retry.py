@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,10 +18,12 @@ from gpuqueue.model import validation
 from gpuqueue.model.array import Array, Indexes
 from gpuqueue.model.dependencies import Waits
 from gpuqueue.model.job import Job, JobSpec, JobState
+from gpuqueue.system.environment import travelling
 from gpuqueue.system.git_checkout import CheckoutReader
+from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gpuqueue.model.job_edit import JobEdit
     from gpuqueue.model.job_ref import JobName
@@ -37,8 +40,12 @@ def spec_again(
     *,
     args: Sequence[str] | None = None,
     env: Mapping[str, str] | Sequence[str] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> JobSpec:
-    """Return the spec of a retry of *job*, with *changes*. Nothing is submitted."""
+    """Return the spec of a retry of *job*, with *changes*. Nothing is submitted.
+
+    *warn* is called with a line if the environment is not that of the first submission.
+    """
     name = validation.job_name(job)
     before = reads.get(connection, name.id if name.part is not None and name.member is None else job)
     _must_be_over(before, name)
@@ -49,13 +56,12 @@ def spec_again(
             f"job {name} is {whose}'s: only {whose} may run it again, or an administrator of this site (setting "
             f"admins), for it runs with the environment of {whose}"
         )
-    if not spec.env:  # the placeholder for an unreadable request has no environment
-        raise Unreadable(f"what job {name} asked for cannot be read any more: submit it anew")
+    first = _environment(connection, before, name, validation.environment(env), warn)
     changed = change_of(changes, lambda names: uuids_of(connection, names))(spec)
     again = replace(
         changed,
         argv=_argv(spec, name, args),
-        env={**spec.env, **validation.environment(env)},
+        env=first,
         account=connection.account,
         waits=Waits(
             dedupe=spec.waits.dedupe,
@@ -80,6 +86,47 @@ def _argv(spec: JobSpec, name: JobName, args: Sequence[str] | None) -> tuple[str
         raise BadRequest(f"job {name} runs a command, not a script: submit it anew with its new arguments")
     leading = 1 if spec.interpreter is None else 2
     return (*spec.argv[:leading], *validation.words("args", args))
+
+
+def _environment(
+    connection: Connection,
+    job: Job,
+    name: JobName,
+    given: Mapping[str, str],
+    warn: Callable[[str], None] | None,
+) -> dict[str, str]:
+    """Return the environment of a retry of *job*: that of the first submission as far as it is kept, and *given*.
+
+    Removed secrets come from the environment of this process, and so does all of a removed environment.
+    """
+    unreadable = Unreadable(f"what job {name} asked for cannot be read any more: submit it anew")
+    array_id = None if job.member is None else job.member.array_id
+    for each in (job.id, array_id):
+        queued = None if each is None else connection.queue.jobs.get(each)
+        if queued is not None:
+            if not queued.spec.env:  # the placeholder for an unreadable request has no environment
+                raise unreadable
+            return {**queued.spec.env, **job.spec.env, **given}
+    try:
+        kept = connection.database.kept_environment(job.id, array_id)
+    except Unreadable:
+        raise unreadable from None
+    mine = travelling(os.environ)
+    removed = () if kept is None else tuple(each for each in kept.removed if each not in given)
+    if warn is not None and (kept is None or removed):
+        warn(_not_as_first(name, None if kept is None else removed, mine))
+    known = mine if kept is None else {**kept.variables, **{each: mine[each] for each in removed if each in mine}}
+    return {**known, **job.spec.env, **given}
+
+
+def _not_as_first(name: JobName, removed: Sequence[str] | None, mine: Mapping[str, str]) -> str:
+    """Return a line on what a retry cannot have from the first submission: *removed* secrets, or None for all."""
+    if removed is None:
+        return f"the environment of job {name} is not kept any more, or not for you: the new job gets your current one"
+    found, missing = ([plain(each) for each in removed if (each in mine) is here] for here in (True, False))
+    parts = [f"from your environment: {', '.join(found)}"] if found else []
+    parts += [f"missing, give with --env: {', '.join(missing)}"] if missing else []
+    return f"the secrets of job {name} were removed at its end; {'; '.join(parts)}"
 
 
 def _must_be_over(job: Job, name: JobName) -> None:

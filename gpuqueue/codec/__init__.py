@@ -30,6 +30,13 @@ from gpuqueue.codec.endings import (
     run_device_from_plain,
     run_device_to_plain,
 )
+from gpuqueue.codec.environment import (
+    decode_environment,
+    encode_environment,
+    shown_request,
+    with_environment,
+    without_environment,
+)
 from gpuqueue.codec.records import job_to_plain, record_to_plain, run_to_plain, tally_to_plain
 from gpuqueue.codec.request import MAX_SPEC_BYTES, UNREADABLE, decode_request, decode_spec, encode_spec, stand_in
 
@@ -39,12 +46,14 @@ __all__ = [
     "activity_from_plain",
     "activity_to_plain",
     "decode_ended",
+    "decode_environment",
     "decode_request",
     "decode_spec",
     "decode_started",
     "device_from_plain",
     "device_to_plain",
     "encode_ended",
+    "encode_environment",
     "encode_spec",
     "encode_started",
     "ending_from_plain",
@@ -58,9 +67,12 @@ __all__ = [
     "run_device_from_plain",
     "run_device_to_plain",
     "run_to_plain",
+    "shown_request",
     "stand_in",
     "tally_to_plain",
     "timeline_from_plain",
     "timeline_to_plain",
     "whole_payload",
+    "with_environment",
+    "without_environment",
 ]

@@ -6,7 +6,7 @@ import re
 from dataclasses import field
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import decode_request, decode_spec
+from gpuqueue.codec import decode_request, decode_spec, encode_environment, shown_request, without_environment
 from gpuqueue.history import columns
 from gpuqueue.history.columns import Row
 from gpuqueue.lazy.frozen import dataclass
@@ -35,6 +35,9 @@ class Batch:
 
     new_jobs: dict[JobKey, Row] = field(default_factory=dict)
     moved_jobs: dict[JobKey, Row] = field(default_factory=dict)
+    environments: dict[int, Row] = field(default_factory=dict)
+    #: Jobs that have ended after the batch. Their secrets are removed.
+    ended: set[int] = field(default_factory=set)
     #: Runs whose claims were released: job and token.
     released: list[tuple[int, str]] = field(default_factory=list)
     #: Jobs whose tags are replaced as a whole.
@@ -79,6 +82,7 @@ def move_job(batch: Batch, event: Event) -> None:
     row["losses"] = event.losses
     _move_waits(row, event)
     row["ended_at"] = event.at if event.state.is_end else None
+    (batch.ended.add if event.state.is_end else batch.ended.discard)(event.job_id)
     if event.act is Act.CLAIM:
         row.update(host=event.fields.get("host"), claimed_at=event.at, started_at=None)
     elif event.act is Act.STARTED:
@@ -117,10 +121,15 @@ def _move_array(row: Row, event: Event) -> None:
 
 
 def submit(batch: Batch, event: Event) -> None:
-    """Add the job of a request."""
-    spec, member = decode_request(event.fields["spec"])
+    """Add the job of a request, and its environment. A member of an array has that of its array."""
+    payload = event.fields["spec"]
+    spec, member = decode_request(payload)
+    if member is None or event.act is not Act.CLAIM:  # of a claim the row has only a reference to the array
+        payload, env = without_environment(payload)
+        variables, secrets = encode_environment(env)
+        batch.environments[event.job_id] = {"job_id": event.job_id, "variables": variables, "secrets": secrets}
     batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
-    batch.new_jobs[(event.job_id,)] = columns.job_row(event, spec, member)
+    batch.new_jobs[(event.job_id,)] = columns.job_row(event, spec, member, payload)
     for number in range(len(spec.notifications)):
         batch.notifications[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
 
@@ -148,6 +157,6 @@ def _words(text: str) -> list[str]:
 
 
 def edit(batch: Batch, event: Event) -> None:
-    """Replace the request of a job."""
+    """Replace the request of a job. Its environment stays the same."""
     payload = event.fields["spec"]
-    batch.job((event.job_id,)).update(columns.spec_columns(decode_spec(payload), payload))
+    batch.job((event.job_id,)).update(columns.spec_columns(decode_spec(payload), shown_request(payload)))

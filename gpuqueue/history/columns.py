@@ -39,9 +39,11 @@ def event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
     }
 
 
-def job_row(event: Event, spec: JobSpec, member: Member | None) -> Row:
-    """Return the row of the job that *event* adds, without the columns that every event sets."""
-    payload = event.fields["spec"]
+def job_row(event: Event, spec: JobSpec, member: Member | None, payload: str) -> Row:
+    """Return the row of the job that *event* adds, without the columns that every event sets.
+
+    *payload* is the text of its request, without the environment.
+    """
     return {
         "id": event.job_id,
         **spec_columns(spec, payload),
@@ -62,7 +64,7 @@ def job_row(event: Event, spec: JobSpec, member: Member | None) -> Row:
 
 
 def spec_columns(spec: JobSpec, payload: str) -> Row:
-    """Return the columns of a job that come from its request; *payload* is the text of the request.
+    """Return the columns of a job that come from its request; *payload* is its text, without the environment.
 
     An edit replaces these columns.
     """

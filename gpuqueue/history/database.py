@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from gpuqueue.errors import HistoryUnreachable
-from gpuqueue.history import durations, folded, members, notifications, queries, refill, retried, writer
+from gpuqueue.history import (
+    durations,
+    environments,
+    folded,
+    members,
+    notifications,
+    queries,
+    refill,
+    retried,
+    writer,
+)
 from gpuqueue.history import statistics as figures
 from gpuqueue.history.connect import check_revision, open_engine, reading, writing
 
@@ -59,29 +69,34 @@ class HistoryDatabase:
     never_began = _with_connection(members.never_began)
     retried = _with_connection(retried.retried)
     durations_s = _with_connection(durations.durations_s)
+    kept_environment = _with_connection(environments.kept)
+    forget_environments = _with_connection(environments.forget, writes=True)
     due_notifications = _with_connection(notifications.due)
     take_notification = _with_connection(notifications.take, writes=True)
     settle_notification = _with_connection(notifications.settle, writes=True)
     put_off_notification = _with_connection(notifications.put_off, writes=True)
 
-    def __init__(self, url: str) -> None:
-        """Create the engine. It does not connect yet.
+    def __init__(self, url: str, *, keep_secrets: bool = False) -> None:
+        """Create the engine. It does not connect yet. *keep_secrets* is for :meth:`apply`.
 
         Raises:
             HistoryUnreachable: *url* is no database URL, or the driver for it is not installed.
 
         """
         self._engine = open_engine(url)
+        self._keep_secrets = keep_secrets
         self._checked = False
 
     def apply(self, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
         """Write *events* of the store with *epoch*, if the cursor is still at *expected*.
 
+        Unless the database was opened with *keep_secrets*, the secrets of jobs that have ended are removed.
+
         Returns:
             False if another recorder was faster; nothing is changed then.
         """
         with self._trusted():
-            return writer.apply(self._engine, events, expected=expected, epoch=epoch)
+            return writer.apply(self._engine, events, expected=expected, epoch=epoch, keep_secrets=self._keep_secrets)
 
     def set_aside(self, event: Event, why: str, *, expected: Cursor | None, epoch: str) -> bool:
         """Store *event* as a dead letter with the reason *why*, and move the cursor as ``apply`` does.

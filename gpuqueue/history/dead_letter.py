@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from gpuqueue.codec import shown_request
 from gpuqueue.history.batch import Batch, move_job
 from gpuqueue.history.columns import ending_columns, event_row
 from gpuqueue.history.fold_runs import run_key, sum_up
@@ -31,9 +32,14 @@ def dead_letter(event: Event, why: str, *, epoch: str) -> Batch:
 
 
 def whole_event(event: Event, why: str, *, epoch: str) -> Batch:
-    """Return the rows that store *event* as a dead letter and list it in ``job_events``."""
+    """Return the rows that store *event* as a dead letter and list it in ``job_events``.
+
+    A dead letter stays for ever, so it has no environment.
+    """
     within = _within(event)
     whole = {"job": event.job_id, "attempt": event.attempt, "losses": event.losses, **event.fields}
+    if "spec" in whole:
+        whole["spec"] = shown_request(whole["spec"])
     row = {
         "epoch": epoch,
         "event_id": event.id,

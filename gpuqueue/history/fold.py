@@ -10,6 +10,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+from gpuqueue.codec import shown_request
 from gpuqueue.history import columns, fold_runs
 from gpuqueue.history.batch import Batch, edit, mark, move_job, restore, submit
 from gpuqueue.history.fold_runs import UNREADABLE
@@ -50,7 +51,8 @@ _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
 def fold(events: Sequence[Event], *, epoch: str) -> Batch:
     """Return the rows that result from *events*, in their order.
 
-    If the fields of an event cannot be read, the state change is still applied and the event keeps all its fields.
+    If the fields of an event cannot be read, the state change is still applied and the event keeps all its fields, but
+    for the environment in a request.
     """
     batch = Batch()
     for event in events:
@@ -64,6 +66,8 @@ def fold(events: Sequence[Event], *, epoch: str) -> Batch:
                 "the fields of event %s of job %s cannot be read, they are stored as they are", event.id, event.job_id
             )
             own = dict(event.fields)
+        if "spec" in own:
+            own["spec"] = shown_request(own["spec"])
         move_job(batch, event)
         batch.events.append(columns.event_row(event, epoch=epoch, detail=json.dumps(own) if own else None))
     return batch

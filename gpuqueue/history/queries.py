@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import whole_payload
-from gpuqueue.history import filters
+from gpuqueue.history import environments, filters
 from gpuqueue.history.members import last_id_of, requests
 from gpuqueue.history.records import event_of, record_of, records_of
 from gpuqueue.history.rows import parts
@@ -53,7 +53,9 @@ def survivors(connection: sa.Connection) -> Iterator[list[Survivor]]:
             return
         last = rows[-1]["id"]
         arrays = requests(connection, {row["array_id"] for row in rows} - {None})
-        payloads = {row["id"]: whole_payload(row["spec"], arrays.get(row["array_id"])) for row in rows}
+        own = {row["id"]: row["spec"] for row in rows}
+        whole = environments.restored(connection, {**arrays, **own})
+        payloads = {row["id"]: whole_payload(whole[row["id"]], whole.get(row["array_id"])) for row in rows}
         origins = {row["id"]: row["array_id"] or row["id"] for row in rows}  # a member has the device kind of its array
         records = records_of(_Tables(connection), rows, arrays_too=True)
         gpu_jobs = _meant_for_gpus(connection, [*payloads, *arrays])

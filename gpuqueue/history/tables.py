@@ -85,7 +85,8 @@ jobs = sa.Table(
     _moment("started_at"),
     _moment("ended_at"),
     _text("host", nullable=True),
-    #: The codec's payload, verbatim. A queue that lost its store can be rebuilt from it.
+    #: The codec's payload with an empty environment. With ``environments`` a queue that lost its store can be rebuilt
+    #: from it.
     _word("spec"),
     #: Results of the current or last run, stored here so that lists can filter and sort by them.
     _word("ending", nullable=True),
@@ -111,6 +112,19 @@ jobs = sa.Table(
     sa.CheckConstraint("gpus >= 1", name="gpus_positive"),
     sa.CheckConstraint("attempt >= 0", name="attempt_counts"),
     sa.CheckConstraint("losses >= 0", name="losses_count"),
+)
+
+#: The environments of requests: one for a job, and one for all members of an array. They are apart from ``jobs``
+#: because others may not read them, and because they are removed a while after the end of the job.
+environments = sa.Table(
+    "environments",
+    metadata,
+    _key("job_id"),
+    #: JSON: the variables in their order; null in place of a secret.
+    _word("variables"),
+    #: JSON: the variables that look like secrets. NULL if there are none, and from the end of the job on.
+    _word("secrets", nullable=True),
+    sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
 )
 
 #: Tags of jobs, for searching.

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gpuqueue.errors import Unreachable
-from gpuqueue.history import bulk, text_index
+from gpuqueue.history import bulk, environments, text_index
 from gpuqueue.history.batch import Batch, DeviceKey
 from gpuqueue.history.columns import Row
 from gpuqueue.history.connect import check_revision, writing
@@ -40,8 +40,12 @@ log = logging.getLogger(__name__)
 NOT_OF_THE_ROW = (Unreachable, MemoryError, OSError)
 
 
-def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
+def apply(
+    engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str, keep_secrets: bool = False
+) -> bool:
     """Write *events* and move the cursor from *expected* to the last event, in one transaction.
+
+    The secrets of jobs that have ended are removed in the same transaction, unless *keep_secrets* is set.
 
     Returns:
         False if the cursor is not at *expected*: another recorder was faster. Nothing is changed then.
@@ -49,6 +53,8 @@ def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None
     if not events:
         return True
     batch = fold(with_requests(engine, events), epoch=epoch)
+    if keep_secrets:
+        batch.ended.clear()
     return _apply(engine, batch, expected, Cursor(epoch=epoch, last_id=events[-1].id))
 
 
@@ -110,6 +116,7 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     if connection.dialect.name == "sqlite" and not text_index.known_to_sqlite():
         text_index.drop(connection)  # its triggers would block writes; gpuqueue db upgrade restores it
     bulk.put(connection, jobs, [row for _, row in sorted(batch.new_jobs.items())])
+    environments.write(connection, batch.environments, batch.ended)
     if batch.released:
         gone = sa.delete(runs).where(
             runs.c.job_id == sa.bindparam("gone_id"), runs.c.token == sa.bindparam("gone_token")

@@ -179,6 +179,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "cap": _flag,
     "log_limit_bytes": _log_limit,
     "keep_logs_s": _duration_or_none,
+    "keep_environments_s": _duration_or_none,
+    "keep_secrets": _flag,
     "notify": targets,
     "notify_urls": _flag,
     "git": _flag,

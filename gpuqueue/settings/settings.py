@@ -129,6 +129,10 @@ class Settings:
     log_limit_bytes: int | None = 4 * 2**30
     #: How long the log of an ended run is kept; None: for ever.
     keep_logs_s: float | None = 30 * 86400.0
+    #: How long the environment of an ended job is kept for ``retry``; None: for ever.
+    keep_environments_s: float | None = 30 * 86400.0
+    #: Whether the secrets in it are kept as long. Otherwise they are removed at the end of the job.
+    keep_secrets: bool = False
     #: Targets of notifications: Apprise URLs, by the names that jobs use for them. Secret.
     notify: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Whether jobs may also name URLs of their own.

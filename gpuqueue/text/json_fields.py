@@ -61,6 +61,10 @@ class Fields:
         """Return a field unchecked, or *default* if it is missing."""
         return self._plain.get(name, default)
 
+    def whole_object(self) -> Mapping[str, Any]:
+        """Return all fields unchecked, in their order."""
+        return self._plain
+
     def text(self, name: str, default: str | None = None) -> str:
         """Return a text field, or *default* if it is missing and there is a default."""
         value = self._plain.get(name, default)

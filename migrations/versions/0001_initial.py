@@ -94,6 +94,14 @@ sa.Table(
     _partial_index("array_id IS NOT NULL", "array_id", "array_index"),
 )
 sa.Table(
+    "environments",
+    METADATA,
+    sa.Column("job_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("variables", sa.Text, nullable=False),
+    sa.Column("secrets", sa.Text),
+    sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
+)
+sa.Table(
     "job_tags",
     METADATA,
     sa.Column("job_id", sa.BigInteger, primary_key=True, autoincrement=False),

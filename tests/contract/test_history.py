@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 from factories import make_spec
@@ -34,7 +35,7 @@ def test_submit(database: HistoryDatabase, outbox: Outbox) -> None:
     outbox.submit(1, spec)
     outbox.record()
     job = known(database, 1).job
-    assert (spec, JobState.QUEUED, second(1), 0, None) == (
+    assert (replace(spec, env={}), JobState.QUEUED, second(1), 0, None) == (
         job.spec,
         job.state,
         job.submitted_at,
@@ -272,6 +273,9 @@ def test_what_a_database_refuses_is_replaced(database: HistoryDatabase, outbox: 
     outbox.record()
     record = known(database, 1)
     mark = "\N{REPLACEMENT CHARACTER}"
-    assert (spec, Ending.lost(f"/home/{mark * 3}")) == (record.job.spec, record.runs[0].ending)
+    assert (replace(spec, env={}), Ending.lost(f"/home/{mark * 3}")) == (record.job.spec, record.runs[0].ending)
+    kept = database.kept_environment(1)
+    assert kept is not None
+    assert {"X": odd} == kept.variables
     assert f"{odd}\0" == database.events(1)[-1].fields["detail"]
     assert [1] == ids(database, name=odd)

@@ -26,9 +26,9 @@ BATCH = {"begin": 3, "rollback": 2, "commit": 1}
 #: Transactions of a turn without events, such as in a second in which nothing happens.
 IDLE = {"begin": 2, "rollback": 2}
 #: Statements of a turn with a batch and of one without, by database. SQLite gets one statement to begin each
-#: transaction, PostgreSQL one to set its durability. A batch writes four tables, the cursor and the tables' version,
+#: transaction, PostgreSQL one to set its durability. A batch writes five tables, the cursor and the tables' version,
 #: for any number of jobs.
-STATEMENTS = {"sqlite": (11, 4), "postgresql": (9, 2)}
+STATEMENTS = {"sqlite": (12, 4), "postgresql": (10, 2)}
 #: Jobs of one batch.
 FEW, MANY = 1, 40
 

@@ -1,4 +1,7 @@
-"""Deletes the logs of runs that ended long ago: once an hour, at a limited rate, in one worker per host at a time."""
+"""Deletes what is kept of jobs that ended long ago, once an hour and at a limited rate.
+
+One worker per host at a time deletes logs. The recorder, which has the history database, removes environments there.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,17 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Iterator
-from datetime import datetime
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from gpuqueue.clock import Clock
+from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOGS, TIMES
+
+if TYPE_CHECKING:
+    from gpuqueue.history.database import HistoryDatabase
 
 log = logging.getLogger(__name__)
 
@@ -35,32 +43,22 @@ class Pruner:
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
-        self._clock = clock
-        self._last: tuple[datetime, float] | None = None
+        self._clock = _SteadyClock(clock)
 
     def loop(self, stopping: threading.Event) -> None:
         """Prune until *stopping* is set. The first round only records the clocks, and deletes nothing."""
-        self.round(stopping)
-        while not stopping.wait(ROUND_S):
-            self.round(stopping)
+        _repeat(self.round, stopping)
 
     def round(self, stopping: threading.Event) -> int:
         """Delete the logs that are due, and return how many runs they belonged to."""
-        keep_s, now = self._settings.keep_logs_s, self._clock.now()
-        if not self._clock_is_steady(now) or keep_s is None:
+        keep_s, now = self._settings.keep_logs_s, self._clock.now_if_steady()
+        if now is None or keep_s is None:
             return 0
         with self._alone() as alone:
             found = _delete(self._settings.runs_dir, now.timestamp() - keep_s, stopping) if alone else 0
         if found:
             log.info("%d logs of runs that ended more than %.0f s ago were deleted", found, keep_s)
         return found
-
-    def _clock_is_steady(self, now: datetime) -> bool:
-        """Return whether the wall clock has advanced since the last round as the monotonic clock has."""
-        before, self._last = self._last, (now, self._clock.monotonic_s())
-        if before is None:
-            return False
-        return abs((now - before[0]).total_seconds() - (self._last[1] - before[1])) < JUMP_S
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
@@ -72,6 +70,56 @@ class Pruner:
             yield False
         finally:
             os.close(fd)
+
+
+class EnvironmentPruner:
+    """Removes the environments of jobs that ended long ago from the history. Several may run at once."""
+
+    def __init__(self, settings: Settings, clock: Clock, database: HistoryDatabase) -> None:
+        self._keep_s = settings.keep_environments_s
+        self._clock = _SteadyClock(clock)
+        self._database = database
+
+    def loop(self, stopping: threading.Event) -> None:
+        """Prune until *stopping* is set. The first round only records the clocks, and removes nothing."""
+        _repeat(self.round, stopping)
+
+    def round(self, stopping: threading.Event) -> int:
+        """Remove the environments that are due, and return how many. Without the history the next round does it."""
+        now, found = self._clock.now_if_steady(), 0
+        if now is None or self._keep_s is None:
+            return 0
+        with contextlib.suppress(HistoryUnreachable):
+            while gone := self._database.forget_environments(now - timedelta(seconds=self._keep_s)):
+                found += gone
+                if stopping.wait(PACE_S):
+                    break
+        if found:
+            log.info("%d environments of jobs that ended more than %.0f s ago were removed", found, self._keep_s)
+        return found
+
+
+def _repeat(prune: Callable[[threading.Event], int], stopping: threading.Event) -> None:
+    prune(stopping)
+    while not stopping.wait(ROUND_S):
+        prune(stopping)
+
+
+class _SteadyClock:
+    """Returns the time only if the wall clock has advanced since the last call as the monotonic clock has."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: tuple[datetime, float] | None = None
+
+    def now_if_steady(self) -> datetime | None:
+        """Return the time, or None for the first call and after a jump of the wall clock."""
+        now, before = self._clock.now(), self._last
+        self._last = now, self._clock.monotonic_s()
+        if before is None:
+            return None
+        steps = (now - before[0]).total_seconds(), self._last[1] - before[1]
+        return now if abs(steps[0] - steps[1]) < JUMP_S else None
 
 
 def _delete(runs: os.PathLike[str], before_s: float, stopping: threading.Event) -> int:

@@ -47,6 +47,10 @@ def retry(ctx: click.Context, /, **words: Any) -> None:
     or a member (17_2) is always submitted again. If one job cannot be submitted again, nothing is submitted.
 
     Filters select failed and lost jobs that were not retried yet; the command lists them and asks for confirmation.
+
+    Secrets in that environment are removed when a job has ended, and the environment after 30 days (see the settings).
+    The new job then gets them from your current environment, and a line says so.
+
     The new job waits for no other job and no time: --after, --begin and --hold do not apply again.
 
     \b
@@ -63,8 +67,11 @@ def retry(ctx: click.Context, /, **words: Any) -> None:
     specs: dict[str, JobSpec] = {}
     waited: list[str] = []
 
+    def warn(line: str) -> None:
+        print_message("gpuqueue", line)
+
     def judge(client: Client, name: str) -> None:
-        spec = specs[name] = client.jobs.spec_again(name, args=ctx.obj, **given)
+        spec = specs[name] = client.jobs.spec_again(name, args=ctx.obj, warn=warn, **given)
         if spec.retry_of is not None and client.jobs.get(spec.retry_of).spec.waits.after:
             waited.append(name)
 

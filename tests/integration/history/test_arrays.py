@@ -105,7 +105,8 @@ def test_each_member_is_in_the_history(
 
     assert [Member(first, 0), Member(first, 1)] == [each.job.member for each in found]
     assert ["train --lr=1e-3 --seed=0", "train --lr=1e-3 --seed=1"] == [each.job.spec.command for each in found]
-    assert [one.spec, two.spec] == [each.job.spec for each in found]
+    of_array = {"PATH": one.spec.env["PATH"]}  # apart from the request
+    assert [one.spec, two.spec] == [replace(each.job.spec, env={**of_array, **each.job.spec.env}) for each in found]
     assert [0, 3] == [each.last_run.ending.exit_code for each in found if each.last_run and each.last_run.ending]
     array = database.get(first)
     assert array is not None

@@ -120,7 +120,7 @@ def test_the_methods_take_the_fields_of_a_request() -> None:
     assert ["self", *REQUEST] == [*inspect.signature(Jobs.submit).parameters]
     assert ["self", "job", *EDIT] == [*inspect.signature(Jobs.edit).parameters]
     assert {*EDIT} <= {*REQUEST}
-    assert {*inspect.signature(Jobs.retry).parameters} - {"self", "job", "found", "changes"} <= {*REQUEST}
+    assert {*inspect.signature(Jobs.retry).parameters} - {"self", "job", "found", "warn", "changes"} <= {*REQUEST}
 
 
 def test_each_field_is_explained() -> None:

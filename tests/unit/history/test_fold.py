@@ -8,7 +8,8 @@ from typing import Any
 
 from factories import make_spec
 
-from gpuqueue.codec import encode_ended, encode_spec, encode_started
+from gpuqueue.codec import encode_ended, encode_spec, encode_started, shown_request
+from gpuqueue.codec.environment import NOT_KEPT
 from gpuqueue.history.dead_letter import dead_letter
 from gpuqueue.history.fold import fold
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
@@ -155,11 +156,39 @@ def test_an_unreadable_end_is_an_end_all_the_same() -> None:
 
 
 def test_an_unreadable_submission_leaves_only_events() -> None:
-    """A job with an unreadable submission gets no row. Its payload is kept with the event."""
-    broken = event(0, Act.SUBMIT, JobState.QUEUED, attempt=0, spec="{}")
-    batch = fold([broken], epoch="e")
-    assert {} == batch.new_jobs
-    assert {"spec": "{}"} == json.loads(batch.events[0]["detail"])
+    """A job with an unreadable submission gets no row. The event keeps its payload if that is without secrets."""
+    readable = encode_spec(make_spec(env={"HF_TOKEN": "hunter2"})).replace('"mem_bytes":', '"of_memory":')
+    for payload, kept in (("{", NOT_KEPT), ('{"env":"hunter2"}', NOT_KEPT), (readable, shown_request(readable))):
+        broken = event(0, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=payload)
+        batch = fold([broken], epoch="e")
+        assert ({}, {}) == (batch.new_jobs, batch.environments)
+        assert {"spec": kept} == json.loads(batch.events[0]["detail"])
+        (letter,) = dead_letter(broken, "why", epoch="e").dead_letters
+        assert kept == json.loads(letter["fields"])["spec"]
+        assert "hunter2" not in kept + letter["fields"]
+
+
+def test_the_secrets_of_a_job_go_with_the_batch_that_has_its_end() -> None:
+    """A job has secrets while it lives, and none after the batch with its end. A job that comes back has them again."""
+    payload = encode_spec(make_spec(env={"A": "1", "HF_TOKEN": "hunter2"}))
+    began = event(0, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=payload)
+    again = {"token": "2.b", "claimed": "1700000000000", "started": started().fields["started"], "spec": payload}
+
+    batches = [
+        fold(events, epoch="e")
+        for events in (
+            [began, claim(), started()],
+            [finish()],
+            [began, claim(), started(), finish()],
+            [finish(), event(4, Act.ADOPT, JobState.RUNNING, attempt=2, **again)],
+        )
+    ]
+
+    assert [set(), {1}, {1}, set()] == [batch.ended for batch in batches]
+    assert [{1}, set(), {1}, {1}] == [set(batch.environments) for batch in batches]
+    assert '{"A":"1","HF_TOKEN":null}' == batches[0].environments[1]["variables"]
+    assert '{"HF_TOKEN":"hunter2"}' == batches[0].environments[1]["secrets"]
+    assert "hunter2" not in batches[0].new_jobs[1,]["spec"]
 
 
 def test_a_run_that_never_started_has_its_devices_facts() -> None:

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 from bounded import until
 from factories import make_spec
+from outbox import Outbox, second
 from site_of_one import Site
 
-from gpuqueue.model.run import RunDevice
+from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
 from workers.run.directory import RunDir
 from workers.run.values import Held
-from workers.services.prune import ROUND_S, Pruner
+from workers.services.prune import ROUND_S, EnvironmentPruner, Pruner
 
 DAY_S = 86400.0
 WITH_CONSTANT = Path(__file__).parents[3] / "support" / "with_constant.py"
@@ -198,3 +201,28 @@ def test_a_worker_prunes_and_logs_says_so_in_one_line(site: Site) -> None:
         assert (5, "") == (done.returncode, done.stdout)
         kept = f"{path}; logs are kept for 1.0s (GPUQUEUE_KEEP_LOGS)"
         assert f"gpuqueue: the log of job {job.id} is not there any more: {kept}\n" == done.stderr
+
+
+@pytest.mark.parametrize(("keep", "gone"), [("30d", 1), ("31d", 0), ("none", 0)])
+def test_environments_go_when_their_time_is_over(
+    database: HistoryDatabase, clock: MovedClock, keep: str, gone: int
+) -> None:
+    """The environment of a job is removed the set time after its end, unless the clock has jumped."""
+    site = Settings.load({"GPUQUEUE_KEEP_ENVIRONMENTS": keep, "GPUQUEUE_CONFIG": os.devnull})
+    outbox = Outbox(database)
+    outbox.submit(1)
+    outbox.submit(2)
+    outbox.claim(1)
+    outbox.started(1)
+    outbox.finish(1, Ending.from_status(0), JobState.SUCCEEDED)
+    outbox.record()
+    clock.wall = second(outbox.number) + timedelta(days=30)
+    pruner, never = EnvironmentPruner(site, clock, database), threading.Event()
+
+    assert 0 == pruner.round(never)
+    clock.wall += timedelta(seconds=ROUND_S)  # the clock is set
+    assert 0 == pruner.round(never)
+    clock.move(ROUND_S)
+    assert gone == pruner.round(never)
+
+    assert [not gone, True] == [database.kept_environment(each) is not None for each in (1, 2)]
