@@ -12,7 +12,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.text.sanitize import brief
-from gpuqueue.text.units import MAX_BYTES, format_bytes, parse_bytes, parse_duration
+from gpuqueue.text.units import KIB, MAX_BYTES, format_bytes, parse_bytes, parse_duration
 
 #: The name that stands for every user, or pool, without an entry of its own.
 EVERYBODY = "*"
@@ -31,13 +31,20 @@ class Measure(str, Enum):
     RUNNING_MEM = "running_mem"
     #: Waiting jobs, including held ones. Each member of an array counts.
     QUEUED_JOBS = "queued_jobs"
+    #: Jobs that have not ended. An array counts as one, and each of its runs as one.
+    OPEN_JOBS = "open_jobs"
+    #: Waiting members of all arrays.
+    ARRAY_MEMBERS = "array_members"
+    #: Arguments of one job, and its environment, in bytes of JSON.
+    ARGUMENTS = "arguments"
+    ENVIRONMENT = "environment"
 
     def __str__(self) -> str:
         return self.value
 
     def shown(self, amount: int) -> str:
         """Return *amount* of this measure, formatted for display."""
-        return format_bytes(amount) if self is Measure.RUNNING_MEM and amount else str(amount)
+        return format_bytes(amount) if self in SIZES and amount else str(amount)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,21 @@ class Limit:
 
     most: int
     refuses: bool = False
+
+
+#: Measures in bytes.
+SIZES = frozenset({Measure.RUNNING_MEM, Measure.ARGUMENTS, Measure.ENVIRONMENT})
+#: Measures of runs. A job waits for room under them.
+OF_RUNS = frozenset({Measure.RUNNING_JOBS, Measure.RUNNING_GPUS, Measure.RUNNING_MEM})
+#: Limits of each user that only a submit meets, and their defaults. They protect the store and the history from a loop
+#: without an end and from a file in a variable. Ten thousand jobs take about 100 MiB in the store. The kernel gives a
+#: process 2 MiB for both sizes by default.
+AT_SUBMIT = {
+    Measure.OPEN_JOBS: Limit(10_000, refuses=True),
+    Measure.ARRAY_MEMBERS: Limit(100_000, refuses=True),
+    Measure.ARGUMENTS: Limit(128 * KIB, refuses=True),
+    Measure.ENVIRONMENT: Limit(256 * KIB, refuses=True),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,12 +96,16 @@ class Use:
         return amount
 
     def __add__(self, other: Use) -> Use:
-        return Use(**{each.value: self.of(each) + other.of(each) for each in Measure})
+        counted = (*OF_RUNS, Measure.QUEUED_JOBS)
+        return Use(**{each.value: self.of(each) + other.of(each) for each in counted})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """One limit and its current use. ``whose`` is a user, ``@GROUP`` or EVERYBODY, for which ``used`` is None."""
+    """One limit and its current use.
+
+    ``whose`` is a user, ``@GROUP`` or EVERYBODY. ``used`` is None for EVERYBODY, and for a limit of AT_SUBMIT.
+    """
 
     whose: str
     measure: Measure
@@ -100,9 +126,13 @@ Figures = Mapping[Measure, Limit]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """All limits of a site. Each figure of a user overrides the same figure of EVERYBODY."""
+    """All limits of a site. Each figure of a user overrides the same figure of EVERYBODY.
+
+    ``submits`` are the limits of AT_SUBMIT. They are apart, so that a claim reads nothing of them.
+    """
 
     users: Mapping[str, Figures] = field(default_factory=dict)
+    submits: Mapping[str, Figures] = field(default_factory=dict)
     groups: Mapping[str, Figures] = field(default_factory=dict)
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     pools: Mapping[str, PoolLimits] = field(default_factory=dict)
@@ -118,18 +148,23 @@ class Limits:
 
         """
         written = {name: dict(_pairs(words, name)) for name, words in _entries(limits)}
-        everybody = _figures(written.get(EVERYBODY, {}))
         groups = {name[1:]: _figures(words) for name, words in written.items() if name.startswith("@")}
         unknown = groups.keys() - members.keys()
         if unknown:
             raise BadRequest(f"the group {min(unknown)} has a limit and no members: name them in groups")
-        users = {
-            name: {**{each: limit for each, limit in everybody.items() if each.value not in words}, **_figures(words)}
-            for name, words in written.items()
-            if not name.startswith("@")
+        for name, figures in groups.items():
+            for measure in sorted(AT_SUBMIT.keys() & figures.keys()):
+                raise BadRequest(f"{measure} limits each user, not the group {name}: write it for a user, or for *")
+        whole = {EVERYBODY: _over(AT_SUBMIT, written.get(EVERYBODY, {}))}
+        own = {name: words for name, words in written.items() if not name.startswith("@")}
+        whole |= {name: _over(whole[EVERYBODY], words) for name, words in own.items()}
+        submits = {
+            name: {each: figures[each] for each in AT_SUBMIT if each in figures} for name, figures in whole.items()
         }
+        users = {name: {each: limit for each, limit in whole[name].items() if each not in AT_SUBMIT} for name in own}
         return cls(
-            users=users,
+            users=users if {*_figures_named(own)} - AT_SUBMIT.keys() else {},
+            submits={name: each for name, each in submits.items() if name == EVERYBODY or each != submits[EVERYBODY]},
             groups=groups,
             members={name: names for name, names in members.items() if name in groups},
             pools={name: _pool(name, dict(_pairs(words, name))) for name, words in _entries(pool_limits)},
@@ -138,6 +173,7 @@ class Limits:
     def to_fields(self) -> dict[str, str]:
         """Return the fields of the limits in the store, as ``gpuqueue/queue/lua/shared/limits.lua`` describes them."""
         fields = {f"user:{name}": _text(figures) for name, figures in self.users.items()}
+        fields |= {f"submit:{name}": _text(figures) for name, figures in self.submits.items()}
         for group, figures in self.groups.items():
             fields[f"group:{group}"] = _text(figures)
             fields[f"members:{group}"] = ",".join(self.members[group])
@@ -154,6 +190,7 @@ class Limits:
         groups = found.get("group", {})
         return cls(
             users={name: _from_text(text) for name, text in found.get("user", {}).items()},
+            submits={name: _from_text(text) for name, text in found.get("submit", {}).items()},
             groups={name: _from_text(text) for name, text in groups.items()},
             members={name: tuple(found.get("members", {}).get(name, "").split(",")) for name in groups},
             pools={name: _pool_from_text(text) for name, text in found.get("pool", {}).items()},
@@ -176,9 +213,9 @@ class Limits:
         *uses* is the current use by user.
         """
         for bound in self._of_user(user, uses):
-            more = asked.of(bound.measure)
+            more = asked.of(bound.measure)  # a user has only limits of Use here
             is_over = (bound.used or 0) + more > bound.limit.most
-            if bound.measure is not Measure.QUEUED_JOBS and more and is_over:
+            if bound.measure in OF_RUNS and more and is_over:
                 return bound
         return None
 
@@ -194,6 +231,8 @@ class Limits:
         for measure in Measure:
             if measure in everybody:
                 yield Bound(whose=EVERYBODY, measure=measure, limit=everybody[measure], used=None)
+        for name, figures in sorted(self.submits.items()):
+            yield from (Bound(whose=name, measure=each, limit=limit, used=None) for each, limit in figures.items())
 
     def _of_user(self, user: str, uses: Mapping[str, Use]) -> Iterator[Bound]:
         yield from self._own(user, uses)
@@ -211,7 +250,7 @@ class Limits:
 
 
 def _of_runs(figures: Figures) -> Figures:
-    return {each: Limit(limit.most) for each, limit in figures.items() if each is not Measure.QUEUED_JOBS}
+    return {each: Limit(limit.most) for each, limit in figures.items() if each in OF_RUNS}
 
 
 def _bounds(whose: str, figures: Figures, used: Use) -> Iterator[Bound]:
@@ -260,17 +299,27 @@ def _figures(words: Mapping[str, str]) -> dict[Measure, Limit]:
     return found
 
 
+def _over(below: Figures, words: Mapping[str, str]) -> dict[Measure, Limit]:
+    """Return the figures of *words*, and those of *below* that *words* do not name."""
+    return {**{each: limit for each, limit in below.items() if each.value not in words}, **_figures(words)}
+
+
+def _figures_named(written: Mapping[str, Mapping[str, str]]) -> Iterator[Measure]:
+    """Yield the measures that any entry names, also with none."""
+    yield from (Measure(key) for words in written.values() for key in words)
+
+
 def _limit(measure: Measure, value: str) -> Limit | None:
     amount, slash, beyond = value.partition("/")
     if slash and beyond not in {"wait", "refuse"}:
         raise BadRequest(f"{measure}={brief(value)}: what is beyond can wait or refuse, write {amount}/refuse")
-    if measure is Measure.QUEUED_JOBS and beyond == "wait":
-        raise BadRequest("queued_jobs cannot wait: what may not wait here is refused")
+    if measure not in OF_RUNS and beyond == "wait":
+        raise BadRequest(f"{measure} cannot wait: what is beyond is refused")
     if amount == "none":
         return None
-    refuses = beyond == "refuse" or measure is Measure.QUEUED_JOBS
+    refuses = beyond == "refuse" or measure not in OF_RUNS
     try:
-        return Limit(_size(amount) if measure is Measure.RUNNING_MEM else _count(amount), refuses)
+        return Limit(_size(amount) if measure in SIZES else _count(amount), refuses)
     except BadRequest as error:
         raise BadRequest(f"{measure}: {error}, or none for no limit") from None
 

@@ -35,6 +35,7 @@ fair                   zset    user -> decayed usage in device-seconds divided b
 usual                  hash    user -> usual duration of the user's runs in seconds, which a claim charges in advance
 shares                 hash    user -> share in thousandths, if it is not 1000
 limits                 hash    user, group or pool -> its limits (see ``lua/shared/limits.lua``); absent without limits
+submit_limits          hash    user -> the limits that a submit meets (see ``lua/shared/submit_limits.lua``)
 lk                     hash    user, or @ and group -> the room under its limits that is reserved for a job that has
                                waited too long (see ``lua/shared/limits.lua``)
 run:<user>             hash    job id -> ``GPUs:bytes`` of its run on all its devices; exists as long as its leases
@@ -101,6 +102,7 @@ WAKEUP_CHANNEL = PREFIX + "wake"
 CONTROL = PREFIX + "ctl"
 END = PREFIX + "end"
 LIMITS = PREFIX + "limits"
+SUBMIT_LIMITS = PREFIX + "submit_limits"
 RESERVED_ROOM = PREFIX + "lk"
 ASIDERS = PREFIX + "asiders"
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from gpuqueue.errors import Refused
 from gpuqueue.model.device import Device, DeviceFilter
 from gpuqueue.model.job import JobSpec
-from gpuqueue.model.limits import Measure
+from gpuqueue.model.limits import AT_SUBMIT, Measure
 from gpuqueue.text.sanitize import plain
 from gpuqueue.text.units import format_apart, format_duration
 
@@ -101,6 +101,8 @@ def beyond_limit(spec: JobSpec, limit: Mapping[str, str]) -> Refused:
     if whose == "pool":
         return _beyond_pool(spec, name, most, asked)
     measure = Measure(name)
+    if measure in AT_SUBMIT:
+        return _beyond_submit(whose, measure, used, most, asked)
     allowed, words = measure.shown(most), _words(measure, most)
     if measure is Measure.QUEUED_JOBS:
         waiting = f"{whose} has {used} {_words(measure, used)} waiting, and at most {allowed} may (limit {name})"
@@ -117,6 +119,24 @@ def beyond_limit(spec: JobSpec, limit: Mapping[str, str]) -> Refused:
     return Refused(
         f"{whose} has {measure.shown(used)} of {allowed} {words} running (limit {name}), and what is beyond is refused "
         "here: submit when a run has ended"
+    )
+
+
+def _beyond_submit(whose: str, measure: Measure, used: int, most: int, asked: int) -> Refused:
+    if measure is Measure.OPEN_JOBS:
+        remedy = "submit when some have ended, or many at once as an array"
+        many = f"{whose} has {used} jobs that have not ended, and at most {most} may be open (limit {measure})"
+        return Refused(f"{many}: {remedy}")
+    if measure is Measure.ARRAY_MEMBERS:
+        remedy = "submit it in smaller ones" if asked > most else "submit it when some have started"
+        waiting = f"{whose} has {used} array members waiting, and at most {most} may (limit {measure})"
+        return Refused(f"{waiting}: this array has {asked} members, {remedy}")
+    size, allowed = format_apart(asked, most)
+    if measure is Measure.ARGUMENTS:
+        return Refused(f"the arguments take {size}, and at most {allowed} may (limit {measure}): put them into a file")
+    return Refused(
+        f"the environment takes {size}, and at most {allowed} may (limit {measure}): submit from a smaller one "
+        "(env -i), or put large values into a file"
     )
 
 

@@ -61,7 +61,9 @@ class Rules:
     @answering
     def limits(self) -> Limits:
         """Return the current limits."""
-        return limiting.Limits.from_fields(cast("dict[str, str]", self._store.client.hgetall(keys.LIMITS)))
+        hashes = (self._store.client.hgetall(key) for key in (keys.LIMITS, keys.SUBMIT_LIMITS))
+        fields = {name: text for each in hashes for name, text in cast("dict[str, str]", each).items()}
+        return limiting.Limits.from_fields(fields)
 
     @answering
     def uses(self) -> dict[str, Use]:

@@ -98,7 +98,10 @@ SHARED = {
         ("cancel", "hold", "release", "edit_members", "lose_host"),
         ("authorize", "dependencies", "array_index", "array"),
     ),
-    "submit": ("device_filter", "feasibility", "array_index", "limits", "limit_refusal", "dependencies", "array"),
+    "submit": (
+        *("device_filter", "feasibility", "array_index", "limits", "limit_refusal", "submit_limits"),
+        *("dependencies", "array"),
+    ),
     "edit": (
         *("authorize", "device_filter", "feasibility", "array_index", "limits", "limit_refusal"),
         *("dependencies", "array"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.model.limits import Bound, Limit, Limits, Measure, PoolLimits, Use
+from gpuqueue.model.limits import AT_SUBMIT, Bound, Limit, Limits, Measure, PoolLimits, Use
 from gpuqueue.settings.settings import Settings
-from gpuqueue.text.units import GIB
+from gpuqueue.text.units import GIB, MIB
 
 MEMBERS = {"vision": ("ann", "bob")}
-JOBS, GPUS, MEM, QUEUED = Measure
+JOBS, GPUS, MEM, QUEUED, *_ = Measure
 
 
 def test_a_users_own_figures_stand_for_those_of_everybody_one_by_one() -> None:
@@ -27,6 +27,27 @@ def test_a_users_own_figures_stand_for_those_of_everybody_one_by_one() -> None:
         "ann": {GPUS: Limit(8, refuses=True), QUEUED: Limit(100, refuses=True)},
         "eve": {GPUS: Limit(4)},
     } == limits.users
+
+
+def test_a_submit_meets_limits_without_a_setting() -> None:
+    """Each user has limits that only a submit meets. A site changes each of them, for all users or for one.
+
+    They are apart from the others, which a claim reads. Those who have no entry of their own have those of everybody.
+    """
+    default = Limits.parse("", "", {})
+    limits = Limits.parse("*: open_jobs=50 arguments=none; ann: environment=1M; eve: running_gpus=2", "", {})
+
+    assert ({}, {"*": AT_SUBMIT}) == (default.users, default.submits)
+    everybody = {each: limit for each, limit in AT_SUBMIT.items() if each is not Measure.ARGUMENTS}
+    everybody |= {Measure.OPEN_JOBS: Limit(50, refuses=True)}
+    assert {
+        "*": everybody,
+        "ann": {**everybody, Measure.ENVIRONMENT: Limit(MIB, refuses=True)},
+    } == limits.submits
+    assert ({GPUS: Limit(2)}, {}) == (limits.users["eve"], limits.users["*"])
+    assert limits == Limits.from_fields(limits.to_fields())
+    assert {"open_jobs", "array_members", "arguments", "environment"} == {each.value for each in AT_SUBMIT}
+    assert Limits() == Limits.from_fields({}), "a store without rules has none"
 
 
 def test_a_pool_has_defaults_and_maxima() -> None:
@@ -56,6 +77,9 @@ def test_a_pool_has_defaults_and_maxima() -> None:
         ("ann: running_mem=200", "", "'200' is not a size: say the unit"),
         ("ann: running_gpus=4/ask", "", "what is beyond can wait or refuse, write 4/refuse"),
         ("ann: queued_jobs=4/wait", "", "queued_jobs cannot wait"),
+        ("*: open_jobs=4/wait", "", "open_jobs cannot wait"),
+        ("@vision: arguments=4K", "", "arguments limits each user, not the group vision"),
+        ("*: environment=4", "", "environment: "),
         ("ann: running_gpus=4 running_gpus=5", "", "running_gpus is limited twice for ann"),
         ("ann: running_gpus=4; ann: running_jobs=5", "", "ann is named twice"),
         ("@nlp: running_gpus=4", "", "the group nlp has a limit and no members: name them in groups"),
@@ -115,11 +139,12 @@ def test_the_first_limit_in_the_way_is_told() -> None:
 
 
 def test_everybody_is_shown_with_what_is_used() -> None:
-    """The list has the named users, the users with running jobs, the groups, and the general limits."""
+    """The list has the named users, the users with running jobs, the groups, the general limits, and the defaults."""
     limits = Limits.parse(
         "*: running_jobs=2; eve: running_mem=1G running_jobs=none; @vision: running_gpus=4", "", MEMBERS
     )
 
     found = [(each.whose, each.measure, each.used) for each in limits.bounds({"ann": Use(running_jobs=1)})]
 
-    assert [("ann", JOBS, 1), ("eve", MEM, 0), ("@vision", GPUS, 0), ("*", JOBS, None)] == found
+    shown = [("ann", JOBS, 1), ("eve", MEM, 0), ("@vision", GPUS, 0), ("*", JOBS, None)]
+    assert [*shown, *(("*", each, None) for each in AT_SUBMIT)] == found

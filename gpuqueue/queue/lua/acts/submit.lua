@@ -38,6 +38,7 @@ if twin then return {'found', twin} end
 if verdict == 'impossible' then return {verdict, why, figure} end
 local _, members = array_of(spec)
 local beyond = beyond_a_limit(user, shape, mem, time_ms, false, members and count_of(members))
+beyond = beyond or beyond_a_submit_limit(user, spec, members and count_of(members))
 if beyond then return beyond end
 local wanted, trouble = ends_of(waits.after)
 if trouble then return trouble end

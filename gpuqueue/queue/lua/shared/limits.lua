@@ -54,8 +54,9 @@ end
 
 -- Count the waiting jobs of a user, with held jobs and each member of an array. The queues hold most of them, at one
 -- call for each shape. A queue lists an array as one job while members may be claimed.
+-- -> their number, the number with each array as one, the number of members of arrays
 function waiting_of(user)
-  local count, aside = 0, key2('aside', user)
+  local count, jobs, members, aside = 0, 0, 0, key2('aside', user)
   for _, priority in ipairs(PRIORITIES) do
     for _, shape in ipairs(call('ZRANGE', key3('us', priority, user), 0, -1)) do
       count = count + call('ZCARD', queue_key(priority, user, shape))
@@ -64,10 +65,11 @@ function waiting_of(user)
   count = count + call('ZCOUNT', aside, 0, 0)
   for _, array in ipairs(call('ZRANGE', aside, 1, 1, 'BYSCORE')) do
     local left, held, priority, shape = unpack(call('HMGET', job_key(array), F.left, F.held, F.priority, F.shape))
-    count = count + count_of(parse_ranges(left)) + count_of(parse_ranges(held))
+    members = members + count_of(parse_ranges(left)) + count_of(parse_ranges(held))
+    jobs = jobs + 1
     if priority and shape and call('ZSCORE', queue_key(priority, user, shape), array) then count = count - 1 end
   end
-  return count
+  return count + members, count + jobs, members
 end
 
 -- Return the least that a run of this shape is charged on each device, and the least that the largest of its devices
