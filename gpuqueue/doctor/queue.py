@@ -80,6 +80,12 @@ def devices(facts: Facts) -> Iterator[Finding]:
         yield warning(seen, remedy, about=each.name)
     for each in drained:
         yield from (_drained(facts, each, drain) for drain in each.status.drains)
+    hosts = {each.status.host: each.status.refusals for each in facts.queue.devices}
+    for host, refusals in sorted(hosts.items()):
+        if refusals is not None and refusals.are_many:
+            seen = f"it could not start {refusals.jobs} jobs in a row, the last one: {refusals.why}"
+            remedy = "make the directories and programs of the jobs available there, or gpuqueue drain --all there"
+            yield warning(seen, remedy, about=host)
 
 
 def _silent(facts: Facts, device: DeviceFacts) -> Finding:

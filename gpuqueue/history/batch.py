@@ -109,7 +109,7 @@ def _move_waits(row: Row, event: Event) -> None:
     if "front" in fields:
         row["front"] = int(fields["front"]) if _TIME.fullmatch(fields["front"]) else None
     if "because" in fields:
-        row["because"] = fields["because"]
+        row["because"] = fields["because"] or None
 
 
 def _move_array(row: Row, event: Event) -> None:

@@ -78,8 +78,8 @@ jobs = sa.Table(
     sa.Column("requeues", sa.Integer, nullable=False, server_default="0"),
     #: The earliest start, if it was in the future.
     _moment("begins_at"),
-    #: Why the job was cancelled, if no user cancelled it.
-    _word("because", nullable=True),
+    #: Why the job was cancelled, if no user cancelled it, or why no host can start it.
+    _text("because", nullable=True),
     _moment("submitted_at", nullable=False),
     _moment("claimed_at"),
     _moment("started_at"),

@@ -37,7 +37,7 @@ class JobState(str, Enum):
 
     #: The job waits for a device with enough memory. A worker's claim starts it.
     QUEUED = "queued"
-    #: A user held the job, or it was lost or requeued too often. ``release`` queues it again.
+    #: A user held the job, it was lost or requeued too often, or no host can start it. ``release`` queues it again.
     HELD = "held"
     #: A worker has claimed the job and is about to start it.
     STARTING = "starting"
@@ -150,6 +150,8 @@ class WaitReason(str, Enum):
     LOST_TOO_OFTEN = "lost_too_often"
     #: The job's runs asked for a requeue too often. It waits for a release.
     REQUEUED_TOO_OFTEN = "requeued_too_often"
+    #: No host that the job may run on can start it: its directory or program is missing. It waits for a release.
+    CANNOT_START = "cannot_start"
     #: Dependencies have not ended. For a cancelled job: a dependency ended otherwise than required.
     DEPENDENCY = "dependency"
     #: The job's earliest start is in the future.

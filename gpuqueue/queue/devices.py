@@ -71,16 +71,17 @@ class Devices:
         """Return every device that workers announced (on *host*), sorted by host, index and UUID."""
         pipe = self._store.client.pipeline(transaction=False)
         pipe.time()
-        for key in (keys.FACTS, keys.DRAINED, keys.SEEN, keys.RESERVED):
+        for key in (keys.FACTS, keys.DRAINED, keys.SEEN, keys.RESERVED, keys.DEATHS):
             pipe.hgetall(key)
-        (seconds, micros), facts, drained, seen, reservations = pipe.execute()
+        (seconds, micros), facts, drained, seen, reservations, deaths = pipe.execute()
         now = int(seconds) * 1000 + int(micros) // 1000
         reserved = self._device_reservations(reservations)
         found = []
         for uuid, record, leases in self._readings(facts, host):
             try:
                 status = replies.device_status(facts[uuid], record, leases, now, drained.get(uuid), seen.get(uuid))
-                found.append(replace(status, reservation=reserved.get(uuid)))
+                refusals = replies.refusals(deaths.get(f"host:{status.host}"))
+                found.append(replace(status, reservation=reserved.get(uuid), refusals=refusals))
             except Unreadable as error:
                 logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
         return sorted(found, key=lambda each: (each.host, each.device.index, each.device.uuid))

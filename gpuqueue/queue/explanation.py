@@ -23,6 +23,8 @@ class Obstacle(str, Enum):
     NAMED = "named"
     #: The device is of a model that the job does not ask for.
     MODEL = "model"
+    #: The host could not start the job.
+    EXCLUDED = "excluded"
     #: The device is a MIG instance, and the job needs several devices.
     PART = "part"
     #: The device has too little memory for the job, even when empty.
@@ -60,7 +62,7 @@ class Obstacle(str, Enum):
 NEVER_THERE = frozenset(
     {
         *(Obstacle.POOL, Obstacle.KIND, Obstacle.NAMED, Obstacle.MODEL),
-        *(Obstacle.PART, Obstacle.TOO_SMALL, Obstacle.TOO_LARGE),
+        *(Obstacle.PART, Obstacle.TOO_SMALL, Obstacle.TOO_LARGE, Obstacle.EXCLUDED),
     }
 )
 
@@ -86,7 +88,8 @@ class Verdict:
     """A device, and the job's obstacle there. ``capacity_bytes`` is what it could allocate if no job ran there.
 
     ``reserved_for`` is the job that the device is reserved for. ``by_preemption``: the device is reserved because runs
-    of lower priority were preempted for that job; otherwise because that job has waited too long.
+    of lower priority were preempted for that job; otherwise because that job has waited too long. ``cannot_start``
+    is why the excluded host could not start the job.
     """
 
     device: str
@@ -98,6 +101,7 @@ class Verdict:
     reserved_for: int | None = None
     runs: tuple[Occupant, ...] = ()
     by_preemption: bool = False
+    cannot_start: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -235,7 +239,7 @@ def _verdict(plain: dict[str, Any]) -> Verdict:
 
 
 #: Fields of a reply that hold names, which may look like numbers.
-_NAMES = frozenset({"device", "devices", "host", "whose"})
+_NAMES = frozenset({"device", "devices", "host", "whose", "cannot_start"})
 
 
 def _with_numbers(plain: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ NOTE = "nt"
 STATE = "st"
 #: The wait reason, or why the job is held.
 REASON = "why"
-#: Why the job was cancelled, or why its array is held.
+#: Why the job was cancelled, why its array is held, or why no host can start it.
 BECAUSE = "bc"
 #: How many runs were claimed so far.
 ATTEMPTS = "at"
@@ -60,6 +60,8 @@ AFTER = "af"
 FRONT = "fr"
 #: How often aging raised the priority.
 PROMOTIONS = "lf"
+#: The hosts that could not start the job: JSON, host -> why. Their names are in the shape too.
+EXCLUDED = "xh"
 #: Since when the job is left to a better device.
 LEFT_SINCE_MS = "pl"
 #: The devices that are reserved for the job, comma-separated.

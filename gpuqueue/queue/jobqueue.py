@@ -44,7 +44,7 @@ class JobQueue:
 
     @cached_property
     def runs(self) -> runs.Runs:
-        """The runs of jobs: claim, seek, started, note, release_claim, finish, lose, adopt, park."""
+        """The runs of jobs: claim, seek, started, note, release_claim, exclude_host, finish, lose, adopt, park."""
         return runs.Runs(self._store)
 
     @cached_property

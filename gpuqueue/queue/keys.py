@@ -45,7 +45,8 @@ dev:<host>             hash    device -> ``total:headroom:external:seen:slots:po
 facts                  hash    device -> JSON of the device, its host, its worker with version and clock offset, and
                                its distance to the other devices of the host
 drained                hash    device -> JSON of its drains: origin -> why, by, at (see drains.py)
-deaths                 hash    device -> JSON of the consecutive jobs that died quickly on it, and why; three drain it
+deaths                 hash    device -> JSON of the consecutive jobs that died quickly on it, and why; three drain it;
+                               ``host:<host>`` -> JSON: how many jobs in a row it could not start, the last one, and why
 seen                   hash    device -> JSON of its external processes and its trouble, from the last sample
 senders                hash    host -> JSON of the capabilities of its notification sender: target names, URL schemes,
                                and the time of the announcement

@@ -16,6 +16,8 @@ from gpuqueue.queue.drains import Drain
 
 #: Number of missed heartbeats after which a device counts as not served.
 SILENT_HEARTBEATS = 3
+#: Number of different jobs in a row that a host could not start, from which on it is named.
+MANY_REFUSALS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -212,6 +214,19 @@ class DeviceReservation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Refusals:
+    """How many jobs in a row a host could not start, and why it could not start the last one."""
+
+    jobs: int
+    why: str
+
+    @property
+    def are_many(self) -> bool:
+        """Return whether the host is a more likely cause than its jobs."""
+        return self.jobs >= MANY_REFUSALS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Again:
     """Why a job whose run has ended waits for another run, and its minimum wait in seconds."""
 
@@ -242,6 +257,8 @@ class DeviceStatus:
     exclusive: bool = False
     #: The job that it is reserved for.
     reservation: DeviceReservation | None = None
+    #: The jobs that its host could not start since the last run that succeeded there.
+    refusals: Refusals | None = None
 
     @property
     def drained(self) -> str | None:

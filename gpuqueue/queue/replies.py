@@ -29,6 +29,7 @@ from gpuqueue.queue.lease import (
     Later,
     Lease,
     PreemptRequest,
+    Refusals,
     Reservation,
     Verdicts,
 )
@@ -261,6 +262,14 @@ def device_status(
             external_processes=sample.external_processes,
             holdings=holdings,
         )
+
+
+def refusals(text: str | None) -> Refusals | None:
+    """Return what the store has counted of a host; None if that is nothing or unreadable."""
+    with suppress(Unreadable):
+        plain = loaded(text, "the refusals of a host") if text else None
+        return Refusals(jobs=plain.whole("count"), why=plain.text("why")) if plain else None
+    return None
 
 
 def device_reservation(job_id: int, since_ms: str | None) -> DeviceReservation:

@@ -27,6 +27,8 @@ else:
 
 #: Maximum length of the reason for a quick death, in characters; one line holds three of them.
 MAX_WHY = 100
+#: Maximum length of the reason why a host cannot start a job, in characters.
+MAX_REASON = 300
 
 
 class Runs:
@@ -84,9 +86,21 @@ class Runs:
         return bool(self._store.scripts.run("run_note", job_id, token, in_one_line(detail)))
 
     @answering
-    def release_claim(self, job_id: int, token: str, detail: str) -> bool:
-        """Release a claim that did not become a run; return False if the claim is stale."""
-        return bool(self._store.scripts.run("release_claim", job_id, token, in_one_line(detail)))
+    def release_claim(self, job_id: int, token: str, detail: str) -> JobState | None:
+        """Release a claim that did not become a run; return the job's state afterwards, None if the claim is stale."""
+        return state_in(self._store.scripts.run("release_claim", job_id, token, in_one_line(detail)))
+
+    @answering
+    def exclude_host(self, job_id: int, token: str, why: str, *, evidence: Evidence | None = None) -> JobState | None:
+        """Release a claim whose host cannot start the job, and exclude that host for the job.
+
+        *why* is the reason, such as a missing directory. Return the job's state afterwards: HELD if no other host may
+        run it; None if the claim is stale.
+        """
+        reason = short(why, MAX_REASON)
+        _, against, cause = _words(evidence)
+        reply = self._store.scripts.run("release_claim", job_id, token, in_one_line(why), reason, against, cause)
+        return state_in(reply)
 
     @answering
     def finish(  # noqa: PLR0913 - everything known at the end, in one step

@@ -83,21 +83,33 @@ SHARED = {
     ),
     "reserve": ("device_filter", "array_index", "limits", "capacity", "limit_reservation"),
     **dict.fromkeys(("promote", "preempt"), ("device_filter", "array_index", "limits", "capacity")),
-    "why": ("device_filter", "array_index", "limits", "capacity", "limit_forecast", "obstacles", "rivals"),
+    "why": (
+        "device_filter",
+        "array_index",
+        "limits",
+        "capacity",
+        "limit_forecast",
+        "obstacles",
+        "rivals",
+        "exclusions",
+    ),
     "listing": ("device_filter", "array_index", "limits", "capacity", "obstacles"),
     "usage": ("device_filter", "array_index", "limits"),
     "move_front": ("authorize", "priority_front"),
     "set_tags": ("authorize",),
     "rebuild_marks": ("priority_front",),
-    **dict.fromkeys(
-        ("adopt", "release_claim", "reap", "rebuild_job", "rebuild_array"), ("dependencies", "array_index", "array")
+    **dict.fromkeys(("adopt", "reap", "rebuild_job", "rebuild_array"), ("dependencies", "array_index", "array")),
+    "release_claim": (
+        *("device_filter", "feasibility", "dependencies", "array_index", "array"),
+        *("drains", "exclusions"),
     ),
     **dict.fromkeys(("finish", "lose"), ("dependencies", "array_index", "array", "drains")),
     **dict.fromkeys(("drain", "resume"), ("drains",)),
     **dict.fromkeys(
-        ("cancel", "hold", "release", "edit_members", "lose_host"),
+        ("cancel", "hold", "lose_host"),
         ("authorize", "dependencies", "array_index", "array"),
     ),
+    **dict.fromkeys(("release", "edit_members"), ("authorize", "dependencies", "array_index", "array", "exclusions")),
     "submit": (
         *("device_filter", "feasibility", "array_index", "limits", "limit_refusal", "submit_limits"),
         *("dependencies", "array"),

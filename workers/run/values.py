@@ -95,6 +95,8 @@ class Exit:
     max_rss_bytes: int | None
     #: Whether the job never began because the host was short of a resource: a process, a descriptor, disk space.
     hosts_fault: bool = False
+    #: Whether the job never began because its directory or program is missing on this host.
+    host_lacks: bool = False
     #: Whether the shim is gone without having written an exit.
     shim_vanished: bool = False
 
@@ -111,6 +113,7 @@ class Exit:
             duration_s=plain.number_or_none("duration_s"),
             max_rss_bytes=plain.whole_or_none("max_rss_bytes"),
             hosts_fault=plain.flag("hosts_fault", default=False),
+            host_lacks=plain.flag("host_lacks", default=False),
         )
 
 

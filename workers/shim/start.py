@@ -27,15 +27,24 @@ if TYPE_CHECKING:
 TOO_LATE = "started too late: the claim may be another's"
 #: The errors of a host that lacks a resource. A job that could not start for such an error has not failed.
 SHORTAGES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+#: The errors of a request that no host can start. Any other error may be this host's: a directory, program or
+#: interpreter is missing or not accessible there.
+WRONG_REQUESTS = {errno.E2BIG, errno.ENAMETOOLONG, errno.EINVAL}
 
 
 class NotStarted(Exception):
     """The job's first process could not be started."""
 
-    def __init__(self, kind: str, detail: str, *, hosts_fault: bool = False) -> None:
+    def __init__(self, kind: str, detail: str, *, hosts_fault: bool = False, host_lacks: bool = False) -> None:
         super().__init__(detail)
         self.kind = kind
         self.hosts_fault = hosts_fault
+        self.host_lacks = host_lacks
+
+    def ending(self) -> dict[str, Any]:
+        """Return the ending of the run, for the file ``exit``."""
+        faults = {"hosts_fault": self.hosts_fault, "host_lacks": self.host_lacks}
+        return {"kind": self.kind, "status": None, "detail": str(self), **faults}
 
 
 class LogFile:
@@ -134,9 +143,11 @@ def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, paren
 
 def no_start(answer: str) -> NotStarted:
     """Return the exception for an answer of the child: an errno, or 0 for too late, and the reason."""
-    number, _, reason = answer.partition(" ")
-    shortage = int(number) in SHORTAGES
-    return NotStarted("lost" if shortage or number == "0" else "refused", reason, hosts_fault=shortage)
+    text, _, reason = answer.partition(" ")
+    number = int(text)
+    if number in SHORTAGES or number == 0:
+        return NotStarted("lost", reason, hosts_fault=number in SHORTAGES)
+    return NotStarted("refused", reason, host_lacks=number > 0 and number not in WRONG_REQUESTS)
 
 
 def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogFile | Terminal) -> int | None:

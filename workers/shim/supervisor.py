@@ -146,7 +146,7 @@ def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:
         pid = become(warm_interpreter, spec, output) if warm_interpreter is not None else None
         tree = Tree(spawn(spec, output) if pid is None else pid)
     except NotStarted as no:
-        ending = {"kind": no.kind, "status": None, "detail": str(no), "hosts_fault": no.hosts_fault}
+        ending = no.ending()
     else:
         with contextlib.suppress(OSError):
             # Not synced, as above. The block allocated for the first line has space for the second.

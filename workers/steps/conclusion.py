@@ -11,12 +11,17 @@ class NotStarted(Exception):
     """The run did not start, so its claim is released, unless the claim is *stale*.
 
     *host_failed*: the host was short of a resource, so the device accepts no job until a trial start succeeds.
+    *host_lacks*: the job's directory or program is missing there, so the host is excluded for the job. This carries the
+    evidence about the devices.
     """
 
-    def __init__(self, why: str, *, host_failed: bool = False, stale: bool = False) -> None:
+    def __init__(
+        self, why: str, *, host_failed: bool = False, stale: bool = False, host_lacks: Evidence | None = None
+    ) -> None:
         super().__init__(why)
         self.host_failed = host_failed
         self.stale = stale
+        self.host_lacks = host_lacks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,11 +32,14 @@ class Judge:
         """Return the conclusion about *run*.
 
         Raises:
-            NotStarted: The job never began, because the host was short of a resource.
+            NotStarted: The job never began, because the host was short of a resource or lacks what the job needs.
 
         """
         if end.hosts_fault:
             raise NotStarted(end.ending.detail, host_failed=True)
+        if end.host_lacks:
+            evidence = self._collector.of_ending(run, end.ending, end.duration_s, b"")
+            raise NotStarted(end.ending.detail, host_lacks=evidence)
         if end.ending.kind is EndingKind.LOST:
             return Conclusion(ending=end.ending, evidence=self._collector.of_loss(run, end))
         self._ground.held()

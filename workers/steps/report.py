@@ -63,7 +63,10 @@ class Report:
             self._ground.failed(f"{NO_START}: {why}")
             why = f"it could not be started on {self._settings.host}: {why}"
         log.warning("%s does not start: %s", run, why)
-        if not refusal.stale:
+        if refusal.host_lacks is not None:
+            exclude = partial(self._queue.runs.exclude_host, run.held.job_id, run.held.token, why)
+            answered(partial(exclude, evidence=refusal.host_lacks), self._stopping)
+        elif not refusal.stale:
             answered(lambda: self._queue.runs.release_claim(run.held.job_id, run.held.token, why), self._stopping)
         run.directory.discard()
         return NOT_STARTED

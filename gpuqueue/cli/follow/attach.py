@@ -19,7 +19,7 @@ from gpuqueue.cli.output.arrays import worst_code
 from gpuqueue.client import Client
 from gpuqueue.console import INTERRUPTED, LEFT, print_message
 from gpuqueue.errors import GpuQueueError, Refused, Unreachable
-from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Run
 from gpuqueue.system.logs import STDERR, TTY, LogTail
 
@@ -220,6 +220,8 @@ class Attendance:
     def _held(self, job: Job) -> None:
         self._make_room()
         report_held(job)
+        if self._ours and job.reason is WaitReason.CANNOT_START:
+            sys.exit(1)  # mostly a typing error in the command
 
     def _away(self, error: Unreachable) -> None:
         self._make_room()

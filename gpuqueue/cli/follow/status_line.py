@@ -6,6 +6,7 @@ from gpuqueue.console import print_message
 from gpuqueue.errors import Unreachable
 from gpuqueue.model.job import Job, WaitReason
 from gpuqueue.model.run import Run
+from gpuqueue.text.sanitize import plain
 
 _WHY = {
     WaitReason.LOST_TOO_OFTEN: " (its runs were lost too often)",
@@ -16,6 +17,8 @@ _WHY = {
 def report_held(job: Job) -> None:
     """Print that *job* is held, and how to release it."""
     why = _WHY.get(job.reason, "") if job.reason is not None else ""
+    if job.because is not None:
+        why = f" ({plain(job.because)})"
     print_message("gpuqueue", f"job {job.label} is held{why} and will wait for: gpuqueue release {job.label}")
 
 

@@ -44,6 +44,7 @@ WORDS = {
     WaitReason.HELD: "for a person",
     WaitReason.LOST_TOO_OFTEN: "for a person",
     WaitReason.REQUEUED_TOO_OFTEN: "for a person",
+    WaitReason.CANNOT_START: "for a person",
 }
 
 

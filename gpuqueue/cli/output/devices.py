@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.device_table import device_table
 from gpuqueue.cli.output.drains import drain_lines, drain_plain, jobs_on, reserved_lines
+from gpuqueue.cli.output.host_refusals import refusal_lines
 from gpuqueue.cli.output.silent_hosts import kept_until, silent_lines
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.codec import device_to_plain
@@ -25,7 +26,8 @@ def device_rows(found: Sequence[DeviceStatus], settings: Settings, queue: JobQue
     """Return the table of devices and the lines below it; *queue* gives the labels of their jobs."""
     called = queue.jobs.called(jobs_on(found))
     table = device_table(found, settings.heartbeat_s, terminal_width(), called)
-    return "\n".join((table, *drain_lines(found), *reserved_lines(found, called), *silent_lines(found, settings)))
+    hosts = (*silent_lines(found, settings), *refusal_lines(found))
+    return "\n".join((table, *drain_lines(found), *reserved_lines(found, called), *hosts))
 
 
 def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
@@ -66,5 +68,6 @@ def device_plain(each: DeviceStatus, settings: Settings) -> dict[str, object]:
         "drained": each.drained,
         "drains": [drain_plain(drain) for drain in each.drains],
         "trouble": each.trouble,
+        "refusals": asdict(each.refusals) if each.refusals else None,
         "external_processes": [asdict(external) for external in each.external_processes],
     }

@@ -85,6 +85,7 @@ def _verdict_plain(found: Why, verdict: Verdict) -> dict[str, object]:
         "total_bytes": verdict.total_bytes,
         "headroom_bytes": status.headroom_bytes if status else None,
         "external_bytes": status.external_bytes if status else None,
+        "cannot_start": verdict.cannot_start,
         "reserved_for": verdict.reserved_for,
         "by_preemption": verdict.by_preemption,
         "runs": [

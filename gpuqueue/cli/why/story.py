@@ -104,6 +104,8 @@ def _soon(at_ms: int) -> str:
 
 
 def _held(job: Job) -> str:
+    if job.reason is WaitReason.CANNOT_START and job.because is not None:
+        return f"held: {plain(job.because)}. Mend that, then: gpuqueue release {job.label}"
     return f"{str(job.reason or 'held').replace('_', ' ')}: it waits for a person: gpuqueue release {job.label}"
 
 

@@ -105,6 +105,7 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         Obstacle.KIND: f"not a {spec.device or 'gpu'}",
         Obstacle.NAMED: f"the job names {'another device' if len(spec.placement.devices) == 1 else 'other devices'}",
         Obstacle.MODEL: f"not of type {' or '.join(spec.placement.models)}",
+        Obstacle.EXCLUDED: f"it could not start the job: {verdict.cannot_start or 'no reason is known'}",
         Obstacle.PART: "a MIG instance: a program can use only one",
         Obstacle.TOO_LARGE: "too large: all of it is more than max_mem lets the job have, see gpuqueue limits",
         Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",

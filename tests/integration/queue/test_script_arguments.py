@@ -138,6 +138,7 @@ GOOD: dict[str, list[Any]] = {
     "heartbeat": ["nodeA", "GPU-0", 24 * GIB, 0, 0, 8, "", "gpu", 300_000, 1, "1.abc0", 1, "GPU-0", 7, 3, "1.abc2", 0],
     "run_note": [1, "1.abc0", "text"],
     "release_claim": [3, "1.abc2", "text"],
+    "release_claim, to exclude the host": [3, "1.abc2", "text", "why", "GPU-0", "cause"],
     "finish": [1, "1.abc0", "failed", "{}", 0, "GPU-0", "why"],
     "finish, to run again": [1, "1.abc0", "queued", "{}", 0, "GPU-0", "why", "retry", 5000],
     "lose_host": ["nodeA", "", 3, 0],

@@ -116,7 +116,7 @@ local function gang(asks, for_job, only_reserved)
   if asks.n == 1 then return names end
   if kind == 'mig' then return nil end -- a CUDA process can use only one part of a GPU
   for _, peer in ipairs(neighbours()) do
-    if peer.free >= asks.mem and belongs(asks.pool, asks.wanted_kind, want, peer.name, peer.pool, kind)
+    if peer.free >= asks.mem and belongs(asks.pool, asks.wanted_kind, want, host, peer.name, peer.pool, kind)
       and alone_there(want, peer.runs, peer.external_bytes, peer.total) and peer.gives <= most
       and (peer.reserved == for_job or not (peer.reserved or only_reserved)) then
       names[#names + 1] = peer.name
@@ -154,7 +154,7 @@ local function most_here(asks)
   local kinds = cache.kinds
   local most = kinds[asks.rest]
   if most == nil then
-    most = belongs(asks.pool, asks.wanted_kind, asks.want, device, pool, kind) and alone_there(asks.want, runs, external_bytes, total)
+    most = belongs(asks.pool, asks.wanted_kind, asks.want, host, device, pool, kind) and alone_there(asks.want, runs, external_bytes, total)
       and (asks.want.alone and are_limited() and most_alone(asks.pool) or math.huge) -- most_alone: limits.lua
     if not most or capacity + external_bytes > most then most = false end
     kinds[asks.rest] = most
@@ -269,7 +269,7 @@ local function might_run(shape) -- ever on this device
   local here = cache.here
   if here[shape] == nil then
     local asks = asked_by(shape)
-    here[shape] = asks.mem <= total and belongs(asks.pool, asks.wanted_kind, asks.want, device, pool, kind)
+    here[shape] = asks.mem <= total and belongs(asks.pool, asks.wanted_kind, asks.want, host, device, pool, kind)
   end
   return here[shape]
 end

@@ -88,7 +88,8 @@ local now = now_ms()
 local same = shape == job.shape
 leave(id, job, false, same)
 job.shape = shape
-call('HSET', job_key(id), F.shape, shape, F.mem_bytes, mem)
+call('HSET', job_key(id), F.shape, shape, F.mem_bytes, mem) -- a request excludes no host
+call('HDEL', job_key(id), F.excluded)
 if priority ~= '' then
   job.priority = priority
   call('HSET', job_key(id), F.priority, priority, F.promotions, 0)

@@ -27,6 +27,11 @@ local now = now_ms()
 local parts = part == '' and {{0, MOST_INDEX, 1}} or parse_ranges(part)
 local moved
 if verb == 'release' then
+  if has_exclusions(array.shape) then
+    leave(id, array) -- update_array queues it again
+    drop_exclusions(id, array)
+    call('HDEL', job_key(id), F.because)
+  end
   array.held, moved = cut(array.held, parts)
   array.left = join(array.left, moved)
 else

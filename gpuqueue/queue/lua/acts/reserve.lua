@@ -115,7 +115,7 @@ local function is_missed(host, found, own_shape)
     for _, priority in ipairs(#device.runs < device.slots and not device.alone and PRIORITIES or {}) do
       for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', priority), '-inf', device.free, 'LIMIT', 0, MOST_ASKED)) do
         local mem, _, _, pool, wanted_kind, more = parse_shape(shape)
-        if mem and shape ~= own_shape and belongs(pool, wanted_kind, constraints(more), device.name, device.pool, device.kind) then
+        if mem and shape ~= own_shape and belongs(pool, wanted_kind, constraints(more), device.host, device.name, device.pool, device.kind) then
           return true
         end
       end

@@ -26,12 +26,14 @@ local function describe_run(run)
     going = is_leaving(st, by, deadline, now), priority = string.match(priority or '', '^[0-3]$')}
 end
 
+local excluded_hosts = asks.want.excluded and reasons_of(id) or {}
 local function describe_device(device, obstacle, holder)
   local runs = {}
   for i, run in ipairs(device.runs) do runs[i] = describe_run(run) end
   return {device = device.name, host = device.host, obstacle = obstacle, available_bytes = whole(device.available),
     capacity_bytes = whole(device.capacity), total_bytes = whole(device.total), runs = list(runs), reserved_for = holder,
-    by_preemption = holder and call('HGET', job_key(holder), F.by_preemption) == '1'}
+    by_preemption = holder and call('HGET', job_key(holder), F.by_preemption) == '1',
+    cannot_start = obstacle == 'excluded' and excluded_hosts[device.host] or nil}
 end
 
 -- Return whether the job may start at this moment (0: unknown) on a device that is reserved for another job, once these

@@ -58,7 +58,7 @@ function better_device(here, mem, asks, order, now)
   local tie, best, most = here.total * TIE, nil, nil
   for _, other in ipairs(others(here.host, here.device, here.kind, now)) do
     local worth = order == 'p' or other.room > here.available + tie -- upper bound, before its leases are read
-    if worth and other.room >= mem and belongs(asks.pool, asks.wanted_kind, asks.want, other.name, other.pool, here.kind) then
+    if worth and other.room >= mem and belongs(asks.pool, asks.wanted_kind, asks.want, other.host, other.name, other.pool, here.kind) then
       local bytes = available_on(other)
       local gain = order == 'p' and here.available - bytes or bytes - here.available
       if bytes >= mem and gain > tie and (not most or gain > most) then best, most = other.name, gain end

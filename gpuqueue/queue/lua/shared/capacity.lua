@@ -121,7 +121,7 @@ end
 -- Return whether the job may use this device, and would fit if none of our runs were there.
 function could_host(device, asks)
   return asks.mem <= device.capacity and (asks.n == 1 or device.kind ~= 'mig') -- a process can use only one part of a GPU
-    and belongs(asks.pool, asks.wanted_kind, asks.want, device.name, device.pool, device.kind)
+    and belongs(asks.pool, asks.wanted_kind, asks.want, device.host, device.name, device.pool, device.kind)
     and undisturbed(asks.want, device.external, device.total) and device.capacity + device.external <= asks.most
 end
 

@@ -1,27 +1,30 @@
 -- Device filter of a job, beside device kind, pool and memory. SHARED in ../scripts.py lists the scripts that use it.
 --
--- The filter is the last part of a shape, after the device kind: flags:models:devices (see
--- gpuqueue.model.placement.Placement).
+-- The filter is the last part of a shape, after the device kind: flags:models:devices:hosts (see
+-- gpuqueue.model.placement.Placement). The hosts are those that could not start the job (exclusions.lua); no request
+-- has any.
 --   flags    x exclusive devices; w their whole memory too (almost no external processes); s spread; p pack
 --   models   separated by '+'; each is words separated by '-', all of which must be in a device's name
 --   devices  UUIDs, separated by commas
-local within, constraints, facts_of, of_model, is_named, belongs, undisturbed, alone_there
+--   hosts    names of excluded hosts, separated by commas
+local within, constraints, facts_of, of_model, is_named, is_excluded, belongs, undisturbed, alone_there
 do
 local EXTERNAL_SHARE = 16 -- external processes may hold 1/16 of a whole device: a screen, the driver
 
 function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
 
 local NOTHING = {alone = false, whole = false}
--- -> {alone, whole, order: s | p | nil, models: {{word, ...}, ...} | nil, devices | nil}
+-- -> {alone, whole, order: s | p | nil, models: {{word, ...}, ...} | nil, devices | nil, excluded | nil}
 function constraints(text)
   if text == '' then return NOTHING end
   local parsed = cache_of('constraints')
   local found = parsed[text]
   if found then return found end
-  local flags, models, devices = string.match(text, '^(%a*):?([^:]*):?(.*)$')
+  local flags, models, devices, hosts = string.match(text, '^(%a*):?([^:]*):?([^:]*):?(.*)$')
   found = {alone = string.find(flags, 'x', 1, true) ~= nil, whole = string.find(flags, 'w', 1, true) ~= nil,
     order = string.match(flags, '[sp]')}
   if devices ~= '' then found.devices = devices end
+  if hosts ~= '' then found.excluded = hosts end
   if models ~= '' then
     found.models = {}
     for model in string.gmatch(models, '[^+]+') do
@@ -71,10 +74,13 @@ end
 
 function is_named(devices, device) return not devices or within(devices, device) end
 
+function is_excluded(want, host) return want.excluded and within(want.excluded, host) end
+
 -- Return whether a job with this pool, device kind and filter may ever run on the device.
-function belongs(wanted_pool, wanted_kind, want, device, pool, kind)
+function belongs(wanted_pool, wanted_kind, want, host, device, pool, kind)
   if wanted_pool ~= '' and wanted_pool ~= pool or not suits(wanted_kind, kind) then return false end
-  return want == NOTHING or (is_named(want.devices, device) and of_model(want.models, device))
+  return want == NOTHING
+    or (is_named(want.devices, device) and of_model(want.models, device) and not is_excluded(want, host))
 end
 
 -- Return whether the device could be exclusive for the job if none of our runs were there. External processes do not

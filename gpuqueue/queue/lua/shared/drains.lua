@@ -28,7 +28,8 @@ end
 local DEATHS = 3
 function count_deaths(id, job, now, well, against, why)
   if well == '1' then
-    for device in string.gmatch(job.devices or '', '[^,]+') do call('HDEL', P .. 'deaths', device) end
+    local host = 'host:' .. (string.match(job.worker or '', '^[^/]+') or '') -- see count_refusal in exclusions.lua
+    for device in string.gmatch(job.devices or '', '[^,]+') do call('HDEL', P .. 'deaths', device, host) end
   end
   for device in string.gmatch(against, '[^,]+') do
     local row = cjson.decode(call('HGET', P .. 'deaths', device) or '[]')

@@ -26,7 +26,7 @@ local function judge(user, priority, shape)
     if pool ~= '' and pool ~= its_pool then return false end
     in_pool = in_pool + 1
     of_models = of_models or of_model(want.models, device)
-    if not belongs(pool, wanted_kind, want, device, its_pool, kind) then return false end
+    if not belongs(pool, wanted_kind, want, host, device, its_pool, kind) then return false end
     if n > 1 and kind == 'mig' then
       parts = parts + 1 -- a CUDA process can use only one part of a GPU
       return false

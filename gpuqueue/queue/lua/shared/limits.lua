@@ -83,7 +83,7 @@ function charge_of(shape)
     local want, together, least, most = constraints(more), {}, math.huge, math.huge
     any_device(function(device, host, total, headroom, _, _, _, its_pool, kind)
       local gives = total - headroom
-      if gives < mem or (n > 1 and kind == 'mig') or not belongs(pool, wanted_kind, want, device, its_pool, kind) then return end
+      if gives < mem or (n > 1 and kind == 'mig') or not belongs(pool, wanted_kind, want, host, device, its_pool, kind) then return end
       local on_host = host .. ' ' .. kind -- all devices of a job are on one host and of one kind
       together[on_host] = together[on_host] or {}
       table.insert(together[on_host], gives)
@@ -193,8 +193,8 @@ function least_kind(shape)
   if wanted_kind ~= 'any' or n > 1 then return nil end
   local on_cpus = cache_of('on_cpus') -- shape -> whether there is such a CPU
   if on_cpus[shape] == nil then
-    on_cpus[shape] = any_device(function(device, _, total, headroom, _, _, _, its_pool, kind)
-      return kind == 'cpu' and total - headroom >= mem and belongs(pool, wanted_kind, constraints(more), device, its_pool, kind)
+    on_cpus[shape] = any_device(function(device, host, total, headroom, _, _, _, its_pool, kind)
+      return kind == 'cpu' and total - headroom >= mem and belongs(pool, wanted_kind, constraints(more), host, device, its_pool, kind)
     end)
   end
   return on_cpus[shape] and 'cpu' or nil

@@ -68,6 +68,7 @@ local function obstacle(device, job, asks, now)
   if not suits(asks.wanted_kind, device.kind) then return 'kind' end
   if not is_named(want.devices, device.name) then return 'named' end
   if not of_model(want.models, device.name) then return 'model' end
+  if is_excluded(want, device.host) then return 'excluded' end
   if asks.n > 1 and device.kind == 'mig' then return 'part' end
   if asks.mem > gives then return 'too_small' end
   if gives > asks.most then return 'too_large' end

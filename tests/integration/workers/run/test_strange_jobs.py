@@ -146,20 +146,20 @@ def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, repor
 
 
 @pytest.mark.full
-def test_a_program_with_a_strange_name_is_refused_in_plain_words(site: Site) -> None:
-    """A program with a strange name is refused in harmless words, in logs, in the history and on terminals."""
+def test_a_program_with_a_strange_name_is_missing_in_plain_words(site: Site) -> None:
+    """A missing program with a strange name is reported in harmless words, in lists and on terminals."""
     site.start_recorder()
     site.start_worker()
     name = "/no/\x1b]0;owned\x07\n\udcffprogram"
     job_id = int(say(site, "submit", "--mem", "1M", "--", name).stdout)
-    site.until_recorded(job_id)
+    site.until_state(job_id, JobState.HELD)
 
-    for words in (["show", str(job_id)], ["history"], ["logs", "-f", str(job_id)], ["wait", str(job_id)]):
+    for words in (["show", str(job_id)], ["queue"], ["why", str(job_id)], ["wait", "--timeout", "0s", str(job_id)]):
         done = say(site, *words)
         assert harmless(done.stdout.decode() + done.stderr), words
     run = say(site, "run", "--mem", "1M", "--", name)
     assert (1, True) == (run.code, harmless(run.stderr))
-    assert "failed (refused: cannot start /no/" in run.stderr
+    assert f"is held (no host can start it: {site.settings.host}: cannot start /no/" in run.stderr
     assert harmless(site.log()), ascii(site.log())
 
 
