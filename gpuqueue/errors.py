@@ -93,6 +93,10 @@ class Refused(GpuQueueError):
     exit_code = 5
 
 
+class HostTaken(Refused):
+    """Another machine has the host name of this one."""
+
+
 class Unreadable(GpuQueueError):
     """Data in the store, in the history or in a file is damaged, or comes from a newer version."""
 

@@ -23,6 +23,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
 from gpuqueue.settings.settings import Settings, unusable
 from gpuqueue.system.account import current_account
+from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed
 from gpuqueue.text.redact import without_password
 
@@ -186,6 +187,16 @@ class Machine:
         found = _worker("devices", "--devices", spec, "--json")
         return tuple(each["uuid"] for each in json.loads(found))
 
+    def take_name(self) -> None:
+        """Take the host name for this machine.
+
+        Raises:
+            HostTaken: another machine has it.
+
+        """
+        machine = machine_id(self.settings.state_dir)
+        self.queue.devices.name_host(self.settings.host, machine, lease_s=self.settings.lease_s)
+
     def start_host(self, devices: str) -> DetachedProcess:
         """Start the host process of this machine, detached from this terminal."""
         host = DetachedProcess([installed("gpuqueue-worker"), "host", "--devices", devices], log=self._log)
@@ -243,9 +254,14 @@ class Machine:
 
     # ---- down ----------------------------------------------------------------------------------------------------
 
+    def _own_devices(self) -> list[DeviceStatus]:
+        """Return the devices of this machine in the queue; none if another machine has its host name."""
+        host, machine = self.settings.host, machine_id(self.settings.state_dir)
+        return self.queue.devices.all(host) if self.queue.devices.is_of(host, machine) else []
+
     def drain(self) -> None:
         """Drain all devices of this machine."""
-        here = [each.device.uuid for each in self.queue.devices.all(self.settings.host)]
+        here = [each.device.uuid for each in self._own_devices()]
         who = current_account(self.settings.host).name
         self.queue.devices.drain(
             here, origin=DrainOrigin.DOWN, why="this machine is going down (gpuqueue down)", by=who
@@ -253,7 +269,7 @@ class Machine:
 
     def running_jobs(self) -> tuple[int, ...]:
         """Return the ids of the jobs that are allocated a device of this machine."""
-        return tuple(sorted({job for each in self.queue.devices.all(self.settings.host) for job in each.jobs}))
+        return tuple(sorted({job for each in self._own_devices() for job in each.jobs}))
 
     def stop_host(self) -> bool:
         """Stop the host process with its workers and recorder. Return whether it ran. Shims and their jobs continue.
@@ -290,12 +306,12 @@ class Machine:
 
     def resume(self) -> None:
         """Remove the drains that ``down`` set on the devices of this machine."""
-        here = [each.device.uuid for each in self.queue.devices.all(self.settings.host)]
+        here = [each.device.uuid for each in self._own_devices()]
         self.queue.devices.resume(here, origins=[DrainOrigin.DOWN])
 
     def forget_devices(self) -> None:
         """Withdraw this machine's devices that run no job, so that no memory is allocated on them any more."""
-        for each in self.queue.devices.all(self.settings.host):
+        for each in self._own_devices():
             if not each.jobs:
                 self.queue.devices.withdraw(self.settings.host, each.device.uuid)
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, cast
 
 from gpuqueue.codec import device_from_plain, device_to_plain
-from gpuqueue.errors import BadRequest, Refused, Unreadable
+from gpuqueue.errors import BadRequest, HostTaken, Refused, Unreadable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import JobState
 from gpuqueue.queue import job_fields as stored
@@ -41,30 +41,76 @@ class Devices:
 
     @answering
     def announce(
-        self, offer: Offer, *, worker: str, pid: int, boot_id: str, near: Mapping[str, int] | None = None
+        self,
+        offer: Offer,
+        *,
+        worker: str,
+        pid: int,
+        boot_id: str,
+        near: Mapping[str, int] | None = None,
+        address: str = "",
     ) -> None:
         """Announce the device of *offer*, and the worker that serves it from now on, with its version and clock offset.
 
         *near* is the distance to the other devices of the host, by UUID, in NVML topology levels; unknown ones are left
-        out.
+        out. *address* says where the machine is, for people.
         """
         facts = {"device": device_to_plain(offer.device), "host": offer.host, "worker": worker, "pid": pid}
         clock_ahead_s = round(time.time() - self._store.now_ms() / 1000, 3)
         more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s, "near": dict(near or {})}
+        more["address"] = address
         self._store.client.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, **more}))
         self._seen.pop(offer.device.uuid, None)  # a store that needs the announcement has no entry in SEEN either
 
     @answering
     def heartbeat(self, offer: Offer, alive: Sequence[Alive], *, lease_s: float) -> Verdicts:
-        """Send the heartbeat of a device and its runs; renew the leases and return the verdict on each run."""
+        """Send the heartbeat of a device and its runs; renew the leases and return the verdict on each run.
+
+        Raises:
+            HostTaken: another machine has the host name. Nothing was changed.
+
+        """
         args = device_words(offer, lease_s=lease_s)
         for run in alive:
             args += [run.job_id, run.token, len(run.observed)]
             for device, observed in run.observed.items():
                 args += [device, observed]
         verdicts = replies.verdicts(self._store.scripts.run("heartbeat", *args))
+        if isinstance(verdicts, str):
+            raise self._taken(offer.host, verdicts, offer.machine)
         self._report_seen(offer)
         return verdicts
+
+    @answering
+    def name_host(self, host: str, machine: str, *, lease_s: float) -> None:
+        """Take the name *host* for the machine with this id. It keeps the name while it has devices in the queue.
+
+        Raises:
+            HostTaken: another machine has the name.
+
+        """
+        owner = self._store.scripts.run("name_host", host, machine, to_ms(lease_s))
+        if owner:
+            raise self._taken(host, owner, machine)
+
+    @answering
+    def is_of(self, host: str, machine: str) -> bool:
+        """Return whether the name *host* belongs to no other machine."""
+        return self._store.client.hget(keys.MACHINES, host) in {None, machine}
+
+    def _taken(self, host: str, owner: str, machine: str) -> HostTaken:
+        """Return the error about a host name that the machine *owner* has."""
+        address = ""
+        for text in cast("list[str]", self._store.client.hvals(keys.FACTS)):
+            with contextlib.suppress(Unreadable):
+                plain = loaded(text, "a device")
+                if plain.text("host") == host:
+                    address = plain.text("address", "")
+        where = f"{address}, id {owner}" if address else f"id {owner}"
+        return HostTaken(
+            f"another machine has the host name {host} ({where}; this one has id {machine}): give each machine its own "
+            f"name with GPUQUEUE_HOST. If that machine is gone or was reinstalled: gpuqueue lost {host}"
+        )
 
     @answering
     def all(self, host: str | None = None) -> list[DeviceStatus]:
@@ -199,4 +245,5 @@ def device_words(offer: Offer, *, lease_s: float) -> list[str | int]:
         offer.pool,
         offer.kind_word,
         to_ms(lease_s),
+        offer.machine,
     ]

@@ -82,7 +82,8 @@ class Offer:
 
     ``external_bytes`` is the memory that external processes use (None: no reading). ``observed`` is the
     memory that each run used in the same sample, by job id; values from different samples could hide growth.
-    ``trouble`` is why the device takes no jobs now; it then has no slots.
+    ``trouble`` is why the device takes no jobs now; it then has no slots. ``machine`` is the id of the machine; empty:
+    the store does not check whether the host name belongs to another one.
     """
 
     device: Device
@@ -94,6 +95,7 @@ class Offer:
     observed: Mapping[int, int] = field(default_factory=dict)
     external_processes: tuple[ExternalProcess, ...] = ()
     trouble: str | None = None
+    machine: str = ""
 
     @property
     def counted_bytes(self) -> int:

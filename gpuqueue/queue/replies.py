@@ -100,9 +100,14 @@ def reservations(reply: str) -> list[Reservation]:
     ]
 
 
-def verdicts(reply: str) -> Verdicts:
-    """Return the reply of heartbeat.lua about the runs of a device, its other leases and the device."""
+def verdicts(reply: str) -> Verdicts | str:
+    """Return the reply of heartbeat.lua about the runs of a device, its other leases and the device.
+
+    A text is the id of the machine that has the host name.
+    """
     plain = json.loads(reply)
+    if "taken" in plain:
+        return str(plain["taken"])
     go_on, cancelled, stale = (
         frozenset(token for token, verdict in plain["verdicts"].items() if verdict == which) for which in (1, -1, 0)
     )

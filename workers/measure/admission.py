@@ -8,6 +8,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.model.device import Device, trouble_of
 from gpuqueue.queue.lease import Offer
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.machine_id import machine_id
 from workers.devices.backend import DeviceTrouble
 from workers.measure.active_runs import LiveRun
 from workers.measure.monitor import DeviceMonitor
@@ -30,6 +31,7 @@ class AdmissionCheck:
         self._clock = clock
         #: Records failed starts. While it reports trouble, the device takes no job.
         self.ground = Ground(settings.runs_dir, clock)
+        self._machine = machine_id(settings.state_dir)
         self._unwell: str | None = None
         self._unwell_until_s = 0.0
 
@@ -55,6 +57,7 @@ class AdmissionCheck:
             observed={} if sample is None else sample.observed,
             external_processes=() if sample is None else sample.external_processes,
             trouble=trouble,
+            machine=self._machine,
         )
 
     def _trouble(self) -> str | None:

@@ -11,6 +11,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Offer, Stray
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.machine_id import address_towards
 from gpuqueue.system.process import boot_id
 from workers.measure.active_runs import LiveRun, LiveRuns
 
@@ -45,7 +46,10 @@ class Adoption:
             Unreachable: The store does not answer. The caller must repeat the whole call.
 
         """
-        self._queue.devices.announce(offer, worker=self._worker, pid=os.getpid(), boot_id=boot_id(), near=self._near)
+        address = address_towards(self._settings.redis_url)
+        self._queue.devices.announce(
+            offer, worker=self._worker, pid=os.getpid(), boot_id=boot_id(), near=self._near, address=address
+        )
         for run in self._runs.all():
             # A run that has not asked for its start yet will ask, and learn then whether its claim is still valid.
             if run.directory.may_have_started():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import signal
 import threading
 
 from gpuqueue.clock import Clock
-from gpuqueue.errors import StoreNotOpen, Unreachable
+from gpuqueue.errors import HostTaken, StoreNotOpen, Unreachable
 from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -54,6 +56,10 @@ class Heartbeats:
             asked_s = self._clock.monotonic_s()
             try:
                 self.heartbeat()
+            except HostTaken as error:
+                log.error("the worker ends: %s", error)  # noqa: TRY400 - a traceback does not help
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
             except StoreNotOpen as error:
                 # A store that is not open grants no claims. After it opens, claims wait for one lease, so the runs are
                 # safe until then.
@@ -67,15 +73,19 @@ class Heartbeats:
 
         Raises:
             Unreachable: The store does not answer. No run is ended for that.
+            HostTaken: Another machine has the host name. It got the name when the jobs of this one were given up.
 
         """
         while True:
             asked_s = self._clock.monotonic_s()  # the lease counts from here at the earliest, so the grace does too
             runs = self._runs.all()
             offer = self._admission.offer()
-            verdicts = self._queue.devices.heartbeat(
-                offer, [_alive(run) for run in runs], lease_s=self._settings.lease_s
-            )
+            try:
+                alive = [_alive(run) for run in runs]
+                verdicts = self._queue.devices.heartbeat(offer, alive, lease_s=self._settings.lease_s)
+            except HostTaken:
+                self._end_all()
+                raise
             if verdicts.epoch == self._epoch:
                 break
             self._adoption.introduce(offer)
@@ -90,6 +100,12 @@ class Heartbeats:
                 self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)
         self._adoption.forget_recorded(verdicts.epoch)
         return verdicts
+
+    def _end_all(self) -> None:
+        """End the processes of all runs: their jobs may run elsewhere."""
+        for run in self._runs.all():
+            with contextlib.suppress(OSError):
+                run.directory.ask_end(EndingKind.LOST)
 
     def _restore_drains(self, uuid: str) -> None:
         """Repeat the device's drains in a store that lost them. Drains by ``down`` are left out: ``up`` ends those."""

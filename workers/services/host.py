@@ -17,6 +17,7 @@ from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import SILENT_HEARTBEATS
 from gpuqueue.settings.settings import Settings
+from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import installed
 from workers.devices.backend import DeviceBackend
 
@@ -77,6 +78,8 @@ class Host:
     def _take_over(self) -> None:
         """Cancel the drains that ``down`` made, and withdraw the devices that this host no longer has."""
         queue = JobQueue(self._settings.redis_url)
+        if not queue.devices.is_of(self._settings.host, machine_id(self._settings.state_dir)):
+            return  # the workers say so and end
         here = {device.uuid for device in self._devices}
         for status in queue.devices.all(self._settings.host):
             silent = status.seen_s_ago > SILENT_HEARTBEATS * self._settings.heartbeat_s

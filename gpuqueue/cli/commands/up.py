@@ -90,6 +90,7 @@ def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
 def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedProcess:
     _prepare_history(machine)
     _open_queue(machine)
+    machine.take_name()
     since_ms = machine.queue.now_ms()
     host = machine.start_host(spec)
     ready = machine.wait_ready(host, wanted, since_ms)

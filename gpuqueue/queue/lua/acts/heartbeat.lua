@@ -1,15 +1,16 @@
 -- Heartbeat of a worker for one device and its runs: renews the leases of the runs.
--- ARGV: host  device  total  headroom  external (bytes of external processes)  slots  pool  kind  lease_ms, then for
---   each run: id  token  n, and n times: device  observed bytes
+-- ARGV: host  device  total  headroom  external (bytes of external processes)  slots  pool  kind  lease_ms  machine (see
+--   machines.lua), then for each run: id  token  n, and n times: device  observed bytes
 -- returns JSON
+--   taken:    the id of another machine that has this host name; all else is missing then, and nothing is changed
 --   epoch:    of the store
 --   verdicts: token -> 1 continue | 0 not owned any more | -1 cancelled
 --   others:   leases on this device that were not named: job_id, token, lease_bytes, observed_bytes, leads (whether this
 --     device is the run's first)
 --   preempted: token -> {by: the job it is preempted for, left_ms: the time that it has left, negative if overdue}
 --   drained:  the drains of the device (JSON), if any
-local wrong = misfit {'host', 'device', 'bytes', 'bytes', 'bytes', 'count', 'pool', 'word', 'ms'}
-local at = 10
+local wrong = misfit {'host', 'device', 'bytes', 'bytes', 'bytes', 'count', 'pool', 'word', 'ms', 'by'}
+local at = 11
 while not wrong and at <= #ARGV do
   wrong = misfit({'id', 'token', 'count'}, at)
   for k = 1, wrong and 0 or math.min(tonumber(ARGV[at + 2]), #ARGV) do
@@ -18,8 +19,10 @@ while not wrong and at <= #ARGV do
   at = at + 3 + 2 * (tonumber(ARGV[at + 2] or '') or 0)
 end
 if wrong then return wrong end
-local host, device, total, headroom, external, slots, pool, kind, lease_ms = unpack(ARGV, 1, 9)
+local host, device, total, headroom, external, slots, pool, kind, lease_ms, machine = unpack(ARGV, 1, 10)
 local now = now_ms()
+local taken = taken_by(host, machine, lease_ms, now)
+if taken then return cjson.encode({taken = taken}) end
 call('SADD', P .. 'hosts', host)
 call('HSET', key2('dev', host), device,
   table.concat({total, headroom, external, whole(now), slots, pool, kind}, ':'))
@@ -38,7 +41,7 @@ local function charge_on(id, job)
 end
 
 local verdicts, named, preempted = {}, {}, {}
-local i = 10
+local i = 11
 while i <= #ARGV do
   local id, token, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local job = read_job(id)

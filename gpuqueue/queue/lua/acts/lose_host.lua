@@ -21,6 +21,7 @@ for i = 2, #records, 2 do
   local age = math.abs(now - (tonumber(seen) or 0))
   if age < silent_ms then return string.format('%.0f', age) end
 end
+call('HDEL', P .. 'machines', host) -- a reinstalled machine has another id: see machines.lua
 local out = {}
 for i = 1, #records, 2 do
   for _, id in ipairs(call('HKEYS', key2('dl', records[i]))) do

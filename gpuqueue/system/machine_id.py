@@ -1,0 +1,61 @@
+"""The identity of a machine: a random id in its state directory. Two machines may have one name, but not one id."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gpuqueue.errors import GpuQueueError
+
+#: The name of the file in the state directory.
+FILE = "machine-id"
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+def machine_id(state_dir: Path) -> str:
+    """Return the id of this machine. The first call writes it; of several at once, all return the same.
+
+    Raises:
+        GpuQueueError: the file cannot be read or written, or is damaged.
+
+    """
+    path = state_dir / FILE
+    try:
+        if not path.exists():
+            _write(path)
+        text = path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError as error:
+        raise GpuQueueError(f"{path}: {error.strerror}") from error
+    if not _ID.fullmatch(text):
+        raise GpuQueueError(f"{path} holds no machine id: delete it, then gpuqueue up (it gets a new one)")
+    return text
+
+
+def _write(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    draft = path.with_name(f"{FILE}.{secrets.token_hex(4)}")
+    draft.write_text(f"{secrets.token_hex(8)}\n", encoding="ascii")
+    try:
+        os.link(draft, path)  # atomic, and the first one wins
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+
+
+def address_towards(url: str) -> str:
+    """Return the name and the address of this machine as the store at *url* sees it, for people."""
+    name, parts = os.uname().nodename, urlsplit(url)
+    if parts.hostname is None:
+        return name
+    try:
+        family, _, _, _, where = socket.getaddrinfo(parts.hostname, parts.port or 6379, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(where)  # sends nothing, only chooses the route
+            return f"{name}, {probe.getsockname()[0]}"
+    except OSError:
+        return name

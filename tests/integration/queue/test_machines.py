@@ -1,0 +1,136 @@
+"""A host name belongs to one machine: a second machine with the same name is refused."""
+
+from __future__ import annotations
+
+import pytest
+from bounded import until
+from factories import make_offer, make_spec, must_claim
+from site_of_one import Site
+
+from gpuqueue.errors import HostTaken
+from gpuqueue.model.job import JobState
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Offer
+
+FIRST, SECOND = "a" * 16, "b" * 16
+
+
+def beat(queue: JobQueue, machine: str, uuid: str, *, lease_s: float = 300) -> Offer:
+    """Send the heartbeat of a device of this machine, which calls itself gpu1."""
+    offer = make_offer(uuid, host="gpu1", machine=machine)
+    queue.devices.heartbeat(offer, [], lease_s=lease_s)
+    queue.devices.announce(offer, worker="w", pid=1, boot_id="b", address=f"{machine[0]}.lab, 10.0.0.{ord(machine[0])}")
+    return offer
+
+
+def fall_silent(queue: JobQueue, uuid: str, silent_s: float) -> None:
+    """Let the last heartbeat of a device be so long ago."""
+    client = connect(queue.url)
+    total, headroom, external, seen, rest = str(client.hget(keys.host_devices("gpu1"), uuid)).split(":", 4)
+    record = f"{total}:{headroom}:{external}:{int(seen) - round(silent_s * 1000)}:{rest}"
+    client.hset(keys.host_devices("gpu1"), uuid, record)
+
+
+def test_a_second_machine_of_one_name_is_refused(queue: JobQueue) -> None:
+    """Two machines of one name merged in silence. The message has both ids, the address and what to do.
+
+    The refused heartbeat changes nothing, whether the devices of the two differ or not (the CPU of both is the same).
+    """
+    beat(queue, FIRST, "GPU-1")
+
+    for uuid in ("GPU-1", "GPU-2"):
+        with pytest.raises(HostTaken) as refused:
+            beat(queue, SECOND, uuid)
+        assert str(refused.value) == (
+            f"another machine has the host name gpu1 (a.lab, 10.0.0.97, id {FIRST}; this one has id {SECOND}): "
+            "give each machine its own name with GPUQUEUE_HOST. If that machine is gone or was reinstalled: "
+            "gpuqueue lost gpu1"
+        )
+        with pytest.raises(HostTaken):
+            queue.devices.name_host("gpu1", SECOND, lease_s=300)
+    assert ["GPU-1"] == [each.device.uuid for each in queue.devices.all()]
+    assert (True, False) == (queue.devices.is_of("gpu1", FIRST), queue.devices.is_of("gpu1", SECOND))
+    beat(queue, FIRST, "GPU-1")
+
+
+def test_a_machine_that_withdrew_its_devices_leaves_its_name(queue: JobQueue) -> None:
+    """After ``down`` a machine can be replaced by another one of the same name."""
+    beat(queue, FIRST, "GPU-1")
+    queue.devices.withdraw("gpu1", "GPU-1")
+
+    beat(queue, SECOND, "GPU-2")
+
+    with pytest.raises(HostTaken):
+        beat(queue, FIRST, "GPU-1")
+
+
+def test_a_reinstalled_machine_gets_its_name_back_after_the_silence(queue: JobQueue) -> None:
+    """A machine that lost its state directory has another id. It gets its name once its old devices are silent.
+
+    They must have been silent for a lease, and hold no run. The old devices are gone then.
+    """
+    beat(queue, FIRST, "GPU-1")
+    fall_silent(queue, "GPU-1", 299)
+    with pytest.raises(HostTaken):
+        beat(queue, SECOND, "GPU-1")
+    fall_silent(queue, "GPU-1", 2)
+
+    beat(queue, SECOND, "GPU-2")
+
+    assert ["GPU-2"] == [each.device.uuid for each in queue.devices.all()]
+
+
+def test_a_name_with_a_run_is_kept_until_the_host_is_declared_lost(queue: JobQueue) -> None:
+    """Jobs that were left to run on the first machine keep its name. ``gpuqueue lost`` frees it at once."""
+    beat(queue, FIRST, "GPU-1")
+    job = queue.requests.submit(make_spec()).id
+    must_claim(queue, "GPU-1", host="gpu1")
+    fall_silent(queue, "GPU-1", 1000)
+    with pytest.raises(HostTaken):
+        beat(queue, SECOND, "GPU-1")
+
+    assert {job: JobState.QUEUED} == queue.devices.lose_host("gpu1", by="", loss_limit=3, silent_s=60)
+
+    beat(queue, SECOND, "GPU-1")
+    with pytest.raises(HostTaken):
+        beat(queue, FIRST, "GPU-1")
+
+
+def test_a_worker_of_another_machine_with_the_name_ends(site: Site, store_url: str) -> None:
+    """The worker of a second machine ends with the reason, and its ``down`` leaves the first one's devices alone."""
+    site.start_worker()
+    other = Site(site.settings.state_dir.parent / "other", store_url, GPUQUEUE_HOST=site.settings.host)
+    try:
+        worker = other.spawn("run", "--device", "0", "--plain")
+        until(lambda: worker.poll() is not None, what="the end of the second worker")
+        assert (5, True) == (worker.returncode, "another machine has the host name" in other.log())
+
+        down = other.cli("down")
+        assert "left alone" in down.stdout
+        (device,) = site.queue.devices.all()
+        assert () == device.drains
+        up = other.cli("up", check=False)
+        assert (5, True) == (up.returncode, "gpuqueue lost" in up.stderr), up.stderr
+        job = int(site.cli("submit", "--mem", "1M", "--", "true").stdout)
+        site.start_recorder()
+        assert JobState.SUCCEEDED is site.until_recorded(job).job.state
+    finally:
+        other.stop()
+
+
+def test_a_machine_that_lost_its_name_ends_its_runs(site: Site) -> None:
+    """A host that was cut off, declared lost and replaced by another of its name ends its runs once it is back."""
+    worker = site.start_worker()
+    job = int(site.cli("submit", "--mem", "1M", "--", "sleep", "1000").stdout)
+    site.until_state(job, JobState.RUNNING)
+
+    connect(site.queue.url).hset(keys.MACHINES, site.settings.host, SECOND)
+
+    until(lambda: worker.poll() is not None, what="the end of the worker")
+    until(lambda: not list(site.settings.runs_dir.glob("*/*/pid")) or _ended(site), what="the end of the run")
+
+
+def _ended(site: Site) -> bool:
+    return all((path.parent / "exit").exists() for path in site.settings.runs_dir.glob("*/*/pid"))
