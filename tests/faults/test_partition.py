@@ -11,29 +11,12 @@ from pathlib import Path
 
 import pytest
 from bounded import until
+from cut_host import Cut, lives, proxied, submit
 from link import Link, Namespace
 from site_of_one import BIN, Site
 
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import EndingKind
-
-#: Writes its attempt and the machine's uptime until the gate file exists, then exits with 7.
-JOB = (
-    'while :; do read up _ </proc/uptime; echo "$GPUQUEUE_ATTEMPT $up" >>"$1"; [ -e "$2" ] && exit 7; sleep 0.05; done'
-)
-
-Cut = tuple[Site, Callable[[], None], Callable[[], None]]
-
-
-def proxied(stack: ExitStack, store_url: str, place: Path, **settings: str) -> Cut:
-    """Return a host whose worker reaches the store through a proxy that can stop forwarding."""
-    link = Link(store_url)
-    stack.callback(link.close)
-    site = Site(place, store_url, GPUQUEUE_HEARTBEAT="0.2s", **settings)
-    stack.callback(site.stop)
-    site.environ["GPUQUEUE_REDIS_URL"] = link.url
-    site.start_worker()
-    return site, link.cut, link.heal
 
 
 def elsewhere(stack: ExitStack, store_url: str, place: Path, **settings: str) -> Cut:
@@ -60,27 +43,6 @@ def stack() -> Iterator[ExitStack]:
     """Return a stack of what is closed after the test, in reverse order."""
     with ExitStack() as made:
         yield made
-
-
-def submit(site: Site, place: Path) -> tuple[int, Path, Path]:
-    """Submit the job and wait until it lives; return its id, its effects file and its gate file."""
-    effects, gate = place / "effects", place / "gate"
-    words = ("submit", "--mem", "1M", "--", "sh", "-c", JOB, "job", str(effects), str(gate))
-    environ, site.environ = site.environ, {**site.environ, "GPUQUEUE_REDIS_URL": site.settings.redis_url}
-    job = int(site.cli(*words).stdout)
-    site.environ = environ
-    until(effects.exists, what="the job lives")
-    return job, effects, gate
-
-
-def lives(effects: Path) -> dict[int, list[float]]:
-    """Return the times at which each copy was alive, in seconds since the machine's boot, by attempt."""
-    times: dict[int, list[float]] = {}
-    for line in effects.read_text().splitlines():
-        words = line.split()
-        if len(words) == 2:  # a line that is being written has fewer
-            times.setdefault(int(words[0]), []).append(float(words[1]))
-    return times
 
 
 def test_a_cut_shorter_than_host_lost_after_ends_nothing(stack: ExitStack, store_url: str, tmp_path: Path) -> None:

@@ -17,27 +17,36 @@ class Link:
 
     def __init__(self, store_url: str, address: str = "127.0.0.1") -> None:
         self._store = urlsplit(store_url).path
-        self._whole = threading.Event()
-        self._whole.set()
+        #: Whether bytes pass from the host to the store, and back.
+        self._there, self._back = threading.Event(), threading.Event()
+        self.heal()
+        #: What the host has sent to the store since the last cut, and the store has not got.
+        self.held: list[bytes] = []
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server((address, 0))
         self.url = f"redis://{address}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def cut(self) -> None:
-        """Stop all traffic, in both directions, without closing a connection."""
-        self._whole.clear()
+    def cut(self, *, there: bool = True, back: bool = True) -> None:
+        """Stop the traffic to the store, the traffic back, or both, without closing a connection."""
+        if there:
+            self.held = []
+            self._there.clear()
+        if back:
+            self._back.clear()
 
-    def heal(self) -> None:
-        """Resume all traffic; pending bytes are delivered first."""
-        self._whole.set()
+    def heal(self, *, back: bool = True) -> None:
+        """Resume the traffic to the store, and *back*; pending bytes are delivered first."""
+        self._there.set()
+        if back:
+            self._back.set()
 
     def close(self) -> None:
         """Close every connection."""
         for each in (self._listener, *self._sockets):
             with suppress(OSError):
                 each.close()
-        self._whole.set()
+        self.heal()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -51,13 +60,15 @@ class Link:
                     far.close()
                     continue
                 self._sockets += [near, far]
-                for source, sink in ((near, far), (far, near)):
-                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+                for words in ((near, far, self._there), (far, near, self._back)):
+                    threading.Thread(target=self._carry, args=words, daemon=True).start()
 
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+    def _carry(self, source: socket.socket, sink: socket.socket, passes: threading.Event) -> None:
         with suppress(OSError):
             while chunk := source.recv(65536):
-                self._whole.wait()
+                if passes is self._there and not passes.is_set():
+                    self.held.append(chunk)
+                passes.wait()
                 sink.sendall(chunk)
         for each in (source, sink):
             with suppress(OSError):
