@@ -98,6 +98,7 @@ def test_a_name_with_a_run_is_kept_until_the_host_is_declared_lost(queue: JobQue
         beat(queue, FIRST, "GPU-1")
 
 
+@pytest.mark.full
 def test_a_worker_of_another_machine_with_the_name_ends(site: Site, store_url: str) -> None:
     """The worker of a second machine ends with the reason, and its ``down`` leaves the first one's devices alone."""
     site.start_worker()

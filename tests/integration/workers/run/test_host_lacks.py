@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from site_of_one import Site
 
 from gpuqueue.model.job import JobState, WaitReason
@@ -36,6 +37,7 @@ def test_a_job_whose_directory_is_missing_waits_for_it(site: Site, tmp_path: Pat
     assert (JobState.SUCCEEDED, 1, None) == (record.job.state, record.job.attempt, record.job.because)
 
 
+@pytest.mark.full
 def test_run_with_a_typing_error_ends(site: Site) -> None:
     """``run`` of an unknown program reports the reason and ends. The job is held, and other jobs run.
 
