@@ -152,7 +152,9 @@ class Claimer:
             capped=self._settings.cap and claim.spec.cap,
             claimed_ms=claim.claimed_ms,
         )
-        directory = RunDir.create(self._settings.runs_dir, held, claim.payload)
+        directory = RunDir.create(
+            self._settings.runs_dir, held, claim.payload, entered=self._settings.launcher_in_use is not None
+        )
         run = LiveRun(held=held, directory=directory, since_s=self._clock.monotonic_s(), spec=claim.spec)
         try:
             run.lock_fd = directory.try_lock()

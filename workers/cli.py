@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import click
 
@@ -21,6 +22,8 @@ from workers.devices.select import choose, find
 from workers.services.log_records import SafeRecord
 from workers.threads.steady_clock import SteadyEvent
 
+#: The socket of the launcher, as in the settings.
+SOCKET = "/run/gpuqueue/launcher.sock"
 #: How often a process checks that its parent is still alive, in seconds.
 PARENT_POLL_S = 1.0
 
@@ -107,6 +110,19 @@ def left(*, end: bool) -> None:
     found = ", ".join(str(job_id) for job_id in sorted(runs.left(settings)))
     if found:
         click.echo(f"job {found} still runs")
+
+
+@worker_commands.command()
+@click.option("--account", default="gpuqueue", show_default=True, help="Account of the workers.")
+@click.option("--group", default="gpuqueue-users", show_default=True, help="Group whose members' jobs are started.")
+@click.option("--socket", default=SOCKET, show_default=True, help="Where workers find it.")
+@click.option("--allow-setuid", is_flag=True, help="Let jobs run set-user-ID programs.")
+def launcher(account: str, group: str, socket: str, *, allow_setuid: bool) -> None:
+    """Start jobs as their submitters, on behalf of this machine's workers. Needs root."""
+    words = ["--account", account, "--group", group, "--socket", socket, *(["--allow-setuid"] if allow_setuid else [])]
+    main = Path(__file__).with_name("launcher") / "main.py"
+    # A new interpreter: isolated, without site-packages, and with nothing of this one in its memory.
+    os.execv(sys.executable, [sys.executable, "-I", "-S", "-X", "utf8", str(main), *words])  # noqa: S606
 
 
 @worker_commands.command()

@@ -110,7 +110,7 @@ class Runner:
 
     def _conclude(self, run: LiveRun) -> Conclusion | NotStarted:
         follow(run, self._stopping)
-        end = read_exit(run)
+        end = read_exit(run, self._settings.launcher_in_use)
         try:
             return self._judge.judge(run, end)
         except NotStarted as refusal:

@@ -21,9 +21,8 @@ from gpuqueue.settings.settings import Settings, unusable
 from gpuqueue.system.process import is_locked_anywhere
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.monitor import DeviceMonitor
-from workers.run import process_tree
 from workers.run.directory import RunDir, reported, unsettled
-from workers.run.environment import TOKEN
+from workers.run.orphans import sweep_run
 from workers.services.heartbeats import Heartbeats
 
 log = logging.getLogger(__name__)
@@ -145,7 +144,9 @@ class Takeover:
             if damaged and not self._ended(directory):
                 log.error("job %s: its run cannot be adopted and does not end: its lease must run out", lease.job_id)
                 continue
-            swept = process_tree.sweep(TOKEN, lease.token)  # the run may have started before its directory was deleted
+            swept = self._swept(lease.token)  # the run may have started before its directory was deleted
+            if swept is None:
+                continue
             words = "its run directory is damaged" if damaged else "its worker vanished between the claim and the start"
             if swept:
                 words = f"nobody answered for it any more, {swept} processes of it were ended"
@@ -153,6 +154,14 @@ class Takeover:
             state = self._queue.runs.lose(lease.job_id, lease.token, loss_limit=limit, detail=words)
             log.warning("job %s: %s, it is %s now", lease.job_id, words, state)
             directory.settle()  # no link may exist for this run, so `unsettled` would not find it later
+
+    def _swept(self, token: str) -> int | None:
+        """End the processes of a run, and return their number; None if some may be left, so its lease must run out."""
+        try:
+            return sweep_run(token, self._settings.launcher_in_use)
+        except OSError as error:
+            log.error("run %s: its processes cannot be ended: %s", token, error)  # noqa: TRY400 - no traceback needed
+            return None
 
     def _ended(self, directory: RunDir) -> bool:
         """End a run that cannot be adopted, and return whether its shim is gone.

@@ -27,6 +27,7 @@ from workers.measure.admission import AdmissionCheck
 from workers.measure.monitor import DeviceMonitor
 from workers.measure.sampler import Sampler
 from workers.run import process_tree
+from workers.run.submitters import prepare
 from workers.runner import Runner
 from workers.services.adoption import Adoption
 from workers.services.heartbeats import Heartbeats
@@ -88,6 +89,7 @@ class Worker:
 
         Raises:
             Refused: Another worker serves the device and does not exit.
+            Refused: Jobs run as their submitters, who cannot enter the directory of the runs.
             GpuQueueError: The state directory cannot be used.
             StoreUnreachable: The store does not answer.
             StoreNotOpen: The store does not open in time.
@@ -98,6 +100,7 @@ class Worker:
             log.warning(
                 "/proc hides the processes of other accounts (hidepid): external processes may be unnamed or unseen"
             )
+        prepare(self.settings)
         self._device_lock = self._takeover.lock()
         self._runner.prepare()
         self._adoption.hand_over = hand_over

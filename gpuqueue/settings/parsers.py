@@ -41,6 +41,18 @@ class OnPartition(str, Enum):
         return self.value
 
 
+class RunAs(str, Enum):
+    """The account as which jobs run."""
+
+    #: The account of the worker: the queue of one person.
+    WORKER = "worker"
+    #: The account of the submitter: a queue whose service is the only writer of the store.
+    SUBMITTER = "submitter"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 def read_host(raw: str) -> str:
     """Return *raw*, the name of a host.
 
@@ -127,6 +139,13 @@ def _on_partition(raw: str) -> OnPartition:
         raise BadRequest(f"{raw!r} is neither stop nor keep") from None
 
 
+def _run_as(raw: str) -> RunAs:
+    try:
+        return RunAs(raw)
+    except ValueError:
+        raise BadRequest(f"{brief(raw)} is neither worker nor submitter") from None
+
+
 def _directory(raw: str) -> Path:
     try:
         path = Path(raw).expanduser()
@@ -187,4 +206,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "warm_interpreters": _interpreters,
     "warm_modules": _modules,
     "warm_idle_s": parse_duration,
+    "run_as": _run_as,
+    "launcher": _directory,
+    "runs_dir": _directory,
 }

@@ -19,7 +19,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceFilter
 from gpuqueue.model.placement import Preference
-from gpuqueue.settings.parsers import READERS, OnPartition, read_host
+from gpuqueue.settings.parsers import READERS, OnPartition, RunAs, read_host
 from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
@@ -65,6 +65,8 @@ class Settings:
     database_url: str = field(repr=False)
     #: This machine's name in the queue and the history database.
     host: str
+    #: The directory that holds one directory for each run. The default is ``runs`` in the state directory.
+    runs_dir: Path
     #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, simulated ones such as ``sim:4x24G``, or GPUs
     #: together with the CPU: ``gpu,cpu``.
     devices: str = "auto"
@@ -145,6 +147,10 @@ class Settings:
     warm_modules: str = "torch"
     #: How long a warm interpreter waits for a job.
     warm_idle_s: float = 600.0
+    #: The account as which jobs run: that of the worker, or that of the submitter.
+    run_as: RunAs = RunAs.WORKER
+    #: The socket of the launcher, which starts jobs as their submitters.
+    launcher: Path = Path("/run/gpuqueue/launcher.sock")
     #: The source of each value.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -178,9 +184,9 @@ class Settings:
         return embedded_socket(self.state_dir)
 
     @property
-    def runs_dir(self) -> Path:
-        """Return the directory that holds one directory for each run."""
-        return self.state_dir / "runs"
+    def launcher_in_use(self) -> str | None:
+        """Return the socket of the launcher if jobs run as their submitters, else None."""
+        return str(self.launcher) if self.run_as is RunAs.SUBMITTER else None
 
     @property
     def logs_dir(self) -> Path:
@@ -375,6 +381,7 @@ def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str
         "host_lost_after_s": HOST_LOST_AFTER_OVER_NETWORK_S if over_network else HOST_LOST_AFTER_S,
         "database_url": f"sqlite:///{state_dir / 'history.db'}",
         "host": values.get("host") or _own_name(faults),
+        "runs_dir": state_dir / "runs",
         **values,
         "state_dir": state_dir,
     }

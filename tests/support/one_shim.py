@@ -76,10 +76,11 @@ class Shim:
         renew_s: float = 60.0,
         before: Callable[[], object] = lambda: None,
         by: Shims,
+        entered: bool = False,
         **changes: Any,
     ) -> None:
         held = Held(job_id=1, token=RUN_TOKEN, devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
-        self.directory = RunDir.create(runs, held)
+        self.directory = RunDir.create(runs, held, entered=entered)
         lock = self.directory.try_lock()
         assert lock is not None
         spec: dict[str, Any] = {

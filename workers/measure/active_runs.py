@@ -17,7 +17,7 @@ from workers.measure.meter import Meter
 from workers.measure.neighbours import Neighbours
 from workers.measure.sample import Sample
 from workers.measure.timeline import MOST_POINTS
-from workers.run.directory import RunDir
+from workers.run.directory import RunDir, root_of
 from workers.run.values import Held
 from workers.threads.steady_clock import SteadyEvent
 
@@ -45,6 +45,7 @@ class LiveRun:
     warm_asked: bool = False
     neighbours: Neighbours = field(init=False)
     _shim: ProcessIdentity | None = None
+    _root: ProcessIdentity | None = None
     #: Guards the meters. The sampler, the claimer and the heartbeats record samples in separate threads.
     _noting: threading.Lock = field(default_factory=threading.Lock)
 
@@ -60,6 +61,16 @@ class LiveRun:
         if self._shim is None:
             self._shim = self.directory.shim()
         return self._shim
+
+    @property
+    def root(self) -> ProcessIdentity | None:
+        """Return the root of the run's process tree (:func:`root_of`), or None while it is unknown."""
+        if self._root is None:
+            processes = self.directory.processes()
+            if len(processes) < 2:  # noqa: PLR2004 - the guard is not written yet, if there is one
+                return root_of(processes)
+            self._root = root_of(processes)
+        return self._root
 
     @property
     def in_excess(self) -> bool:

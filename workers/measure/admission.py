@@ -30,7 +30,7 @@ class AdmissionCheck:
         self.device = device
         self._clock = clock
         #: Records failed starts. While it reports trouble, the device takes no job.
-        self.ground = Ground(settings.runs_dir, clock)
+        self.ground = Ground(settings.runs_dir, clock, settings.launcher_in_use)
         self._machine = machine_id(settings.state_dir)
         self._unwell: str | None = None
         self._unwell_until_s = 0.0

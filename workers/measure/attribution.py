@@ -1,9 +1,10 @@
-"""Maps processes on a device to runs, by walking from each process up to its shim.
+"""Maps processes on a device to runs, by walking from each process up to the root of its run.
 
 A device lists few processes and a host has many, so the walk up is about a hundred times cheaper than a walk down from
-the run: five small reads in /proc per process, no matter how many processes the run has. The shim is the subreaper of
-its run, so it is an ancestor of every process of the run, including daemons. If the shim was killed, the walk ends at
-init. In that case the token in the process environment identifies the run; forked processes inherit it.
+the run: five small reads in /proc per process, no matter how many processes the run has. The root of a run is its shim,
+or its guard if the job runs as its submitter. It is the subreaper of the run, so it is an ancestor of every process of
+the run, including daemons. If it was killed, the walk ends at init. In that case the token in the process environment
+identifies the run; forked processes inherit it.
 """
 
 from __future__ import annotations
@@ -22,42 +23,42 @@ _VARIABLE = f"{TOKEN}=".encode()
 
 
 def pids_by_run(
-    device: Device, reading: Reading, shims: Mapping[str, ProcessIdentity | None]
+    device: Device, reading: Reading, roots: Mapping[str, ProcessIdentity | None]
 ) -> dict[str, frozenset[int]]:
     """Return the processes of each run that are on *device* in *reading*, by the run's token.
 
-    *shims* maps the tokens of the runs to their shims. A run without a process on the device is left out. A CPU
-    reading lists no processes, so for the CPU the result has all processes of each run.
+    *roots* maps the tokens of the runs to the roots of their process trees. A run without a process on the device is
+    left out. A CPU reading lists no processes, so for the CPU the result has all processes of each run.
     """
     if device.kind is DeviceKind.CPU:
         below = {
-            token: process_tree.below(shim.pid) for token, shim in shims.items() if shim is not None and shim.alive()
+            token: process_tree.below(root.pid) for token, root in roots.items() if root is not None and root.alive()
         }
         return {token: frozenset(pids) for token, pids in below.items() if pids}
     found: dict[str, set[int]] = {}
-    for pid, token in owners(reading.processes, shims).items():
+    for pid, token in owners(reading.processes, roots).items():
         found.setdefault(token, set()).add(pid)
     return {token: frozenset(pids) for token, pids in found.items()}
 
 
 def owners(
-    pids: Iterable[int], shims: Mapping[str, ProcessIdentity | None], *, proc: Path = Path("/proc")
+    pids: Iterable[int], roots: Mapping[str, ProcessIdentity | None], *, proc: Path = Path("/proc")
 ) -> dict[int, str]:
     """Return the token of the run that each of *pids* belongs to. External processes are left out.
 
     Args:
         pids: Processes of this host. Ended processes and processes of other pid namespaces belong to no run.
-        shims: The shim of each run by token; None while it is unknown.
+        roots: The root of each run's process tree by token; None while it is unknown.
         proc: The root of the proc file system.
 
     """
-    tops = {shim.pid: (shim.started, token) for token, shim in shims.items() if shim and shim.boot == boot_id()}
-    found = {pid: _above(pid, tops, proc) or _carried(pid, shims, proc) for pid in pids}
+    tops = {root.pid: (root.started, token) for token, root in roots.items() if root and root.boot == boot_id()}
+    found = {pid: _above(pid, tops, proc) or _carried(pid, roots, proc) for pid in pids}
     return {pid: token for pid, token in found.items() if token is not None}
 
 
 def _above(pid: int, tops: Mapping[int, tuple[int, str]], proc: Path) -> str | None:
-    """Return the token of the shim that is *pid* or its ancestor, or None if no ancestor is in *tops*."""
+    """Return the token of the root that is *pid* or its ancestor, or None if no ancestor is in *tops*."""
     for _ in range(_DEEPEST):
         try:
             raw = _read(f"{proc}/{pid}/stat")

@@ -21,7 +21,7 @@ from workers.measure.active_runs import LiveRuns
 from workers.measure.attribution import pids_by_run
 from workers.measure.external_processes import ExternalProcesses
 from workers.measure.sample import RunOnDevice, Sample
-from workers.run.directory import RunDir, unsettled
+from workers.run.directory import RunDir, root_of, unsettled
 from workers.run.values import Held
 
 log = logging.getLogger(__name__)
@@ -140,23 +140,25 @@ class DeviceMonitor:
         """
         own = [run for run in self._runs.all() if run.has(device.uuid)]
         others = list(self._others(device.uuid, {run.held.token for run in own}))
-        shims = {run.held.token: run.shim for run in own} | {each.token: shim for _, each, shim in others}
-        pids = pids_by_run(device, reading, shims)
+        roots = {run.held.token: run.root for run in own} | {each.token: root_of(known) for _, each, known in others}
+        pids = pids_by_run(device, reading, roots)
         found = [self._run(run.held, device.uuid, run.shim, reading, pids) for run in own]
-        for directory, held, shim in others:
-            run = self._run(held, device.uuid, shim, reading, pids)
+        for directory, held, known in others:
+            run = self._run(held, device.uuid, next(iter(known), None), reading, pids)
             found.append(run if self._counts(directory, run) else replace(run, lease_bytes=0))
         return tuple(found)
 
-    def _others(self, uuid: str, own: Collection[str]) -> Iterator[tuple[RunDir, Held, ProcessIdentity | None]]:
-        """Yield the unsettled runs of other workers on the device *uuid*."""
+    def _others(
+        self, uuid: str, own: Collection[str]
+    ) -> Iterator[tuple[RunDir, Held, tuple[ProcessIdentity | None, ...]]]:
+        """Yield the unsettled runs of other workers on the device *uuid*, with their known processes."""
         claims: dict[str, Held] = {}
         for directory in unsettled(self._settings.runs_dir, but=own):
             held = self._claims.get(directory.token) or directory.held()
             if held is not None:
                 claims[held.token] = held
                 if any(each.uuid == uuid for each in held.devices):
-                    yield directory, held, directory.shim()
+                    yield directory, held, directory.processes()
         self._claims = claims
 
     def _run(

@@ -34,6 +34,14 @@ from workers.shim.preempt_request import NAME as PREEMPT_REQUEST
 
 log = logging.getLogger(__name__)
 
+#: The mode of a directory that all accounts may enter and none but its owner may list.
+ENTERED = 0o711
+
+
+def root_of(processes: tuple[ProcessIdentity | None, ...]) -> ProcessIdentity | None:
+    """Return the root of a run's process tree: the guard of a job that runs as its submitter, else the shim."""
+    return processes[2] if len(processes) > 2 else next(iter(processes), None)  # noqa: PLR2004 - the third line
+
 
 class RunDir:
     """The directory of one run. A method that writes a file raises OSError if the file cannot be written."""
@@ -43,15 +51,19 @@ class RunDir:
         self._heartbeat = FixedFile(f"{path}/heartbeat")
 
     @classmethod
-    def create(cls, runs: Path, held: Held, payload: str = "") -> RunDir:
+    def create(cls, runs: Path, held: Held, payload: str = "", *, entered: bool = False) -> RunDir:
         """Create the directory of a new run below *runs*, readable only by its owner.
 
-        *payload* is the job's spec as it was claimed, for a store that loses its data.
+        *payload* is the job's spec as it was claimed, for a store that loses its data. With *entered* all accounts may
+        enter the directory, because the job runs as another account; the files decide what they may read.
         """
         path = runs / str(held.job_id) / held.token
         with contextlib.suppress(FileExistsError):  # a job's second run
             path.parent.mkdir(parents=True)
         path.mkdir(mode=0o700)
+        if entered:
+            path.parent.chmod(ENTERED)
+            path.chmod(ENTERED)
         directory = cls(path)
         try:
             if payload:
@@ -188,7 +200,7 @@ class RunDir:
             "deadline": time.time() + left_s,
             "until_s": time.monotonic() + left_s,
         }
-        self._put(PREEMPT_REQUEST, json.dumps(plain))
+        self._put(PREEMPT_REQUEST, json.dumps(plain), mode=0o644)  # the job reads it
         self._call_shim()
         return True
 
@@ -200,10 +212,13 @@ class RunDir:
 
     def shim(self) -> ProcessIdentity | None:
         """Return the shim's identity, or None if the shim has not written it yet or the file was replaced."""
+        return next(iter(self.processes()), None)
+
+    def processes(self) -> tuple[ProcessIdentity | None, ...]:
+        """Return the identities that the shim has written so far: its own, the first process, perhaps a guard."""
         with contextlib.suppress(Unreadable):
-            lines = (read(self.path / "pid") or "").splitlines()
-            return ProcessIdentity.parse(lines[0]) if lines else None
-        return None
+            return tuple(ProcessIdentity.parse(line) for line in (read(self.path / "pid") or "").splitlines())
+        return ()
 
     def exit(self) -> Exit | None:
         """Return the exit that the shim wrote, or None if there is none. Raises Unreadable if it is not valid."""
@@ -262,10 +277,10 @@ class RunDir:
             shutil.rmtree(self._at("inside"), ignore_errors=True)
         links.remove(self.path.parent.parent, self._name)
 
-    def _put(self, name: str, text: str) -> None:
+    def _put(self, name: str, text: str, mode: int = 0o600) -> None:
         """Write a file, unless the run is settled."""
         if self.claimed:
-            put(self.path / name, text)
+            put(self.path / name, text, mode)
             self._not_after_settlement(name)
 
     def _not_after_settlement(self, name: str) -> None:

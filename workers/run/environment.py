@@ -28,9 +28,19 @@ MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's defau
 
 
 def environment(
-    job_id: int, token: str, spec: JobSpec, devices: tuple[RunDevice, ...], run_dir: Path, *, cap: bool = True
+    job_id: int,
+    token: str,
+    spec: JobSpec,
+    devices: tuple[RunDevice, ...],
+    run_dir: Path,
+    *,
+    cap: bool = True,
+    ask_torch: bool = True,
 ) -> dict[str, str]:
     """Return the environment of a run of *spec* on *devices*; *cap* is whether this site caps jobs.
+
+    *ask_torch* is whether the job's interpreter may be asked for its version of torch. The worker starts it for that,
+    under its own account, so a job that runs as another account must not name it.
 
     The devices are pinned by UUID, because CUDA and the driver may number the cards differently. A program sees them
     as 0, 1, … in this order. On the CPU the list is empty, so that the job cannot use a GPU.
@@ -49,14 +59,14 @@ def environment(
     }
     # Unbuffered, so that `logs -f` shows a line when it is printed and stderr does not overtake stdout.
     env = {"PYTHONUNBUFFERED": "1", **spec.env}
-    changes = _gpu_changes(spec, devices, cap=cap and spec.cap)
+    changes = _gpu_changes(spec, devices, cap=cap and spec.cap, ask_torch=ask_torch)
     if changes:
         # If the job submits jobs, they must not inherit these values (see gpuqueue.system.environment).
         ours[CHANGED] = json.dumps({name: [spec.env.get(name), value] for name, value in changes.items()})
     return {**env, **changes, **ours}
 
 
-def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool) -> dict[str, str]:
+def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool, ask_torch: bool) -> dict[str, str]:
     """Return the variables that install the hook in a GPU job's Python and cap the job's frameworks.
 
     Every GPU job gets the hook, with any command, because Python is often started indirectly (torchrun, a shell
@@ -66,7 +76,7 @@ def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool) ->
     if not gpus:
         return {}
     totals = [device.total_bytes for device in gpus if device.total_bytes is not None]
-    torch = in_time(lambda: _torch_of(spec), POLL_S) if cap else None
+    torch = in_time(lambda: _torch_of(spec), POLL_S) if cap and ask_torch else None
     caps = cap_environment(
         _allocated_bytes(spec, devices),
         min(totals) if len(totals) == len(gpus) else None,

@@ -1,7 +1,7 @@
 """Atomic writes and safe reads of the files of a run directory, for the worker.
 
-The job runs under the same account and may have replaced any of these files. :mod:`workers.shim.files` is the shim's
-counterpart.
+Unless jobs run as their submitters, the job has the worker's account and may have replaced any of these files.
+:mod:`workers.shim.files` is the shim's counterpart.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ class FixedFile:
                 self._fd = None
 
 
-def put(path: Path, text: str) -> None:
-    """Write a file atomically, readable only by its owner.
+def put(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write a file atomically, by default readable only by its owner.
 
     Raises:
         OSError: The file cannot be written. The old file is unchanged.
 
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)  # no fsync: after a power cut the shim is gone too, and damaged files are detected

@@ -5,7 +5,10 @@ from __future__ import annotations
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.model.run import EndingKind
 from gpuqueue.settings.settings import Settings
+from workers.run import process_tree
 from workers.run.directory import RunDir, unsettled
+from workers.run.environment import TOKEN
+from workers.shim import launched
 
 #: How long the kernel may need to end processes after SIGKILL, in seconds.
 KILL_S = 20.0
@@ -19,6 +22,19 @@ def left(settings: Settings) -> dict[int, RunDir]:
         if held is not None and shim is not None and shim.alive():
             found[held.job_id] = directory
     return found
+
+
+def sweep_run(token: str, launcher: str | None) -> int:
+    """Kill every process of the run *token*, and return how many there were.
+
+    With a *launcher* the processes may belong to the submitter, so that only the launcher can find and kill them.
+
+    Raises:
+        OSError: Processes may be left: they cannot be read now, or the launcher does not answer.
+
+    """
+    swept = process_tree.sweep(TOKEN, token)
+    return swept + (launched.sweep(launcher, token) if launcher is not None else 0)
 
 
 def end(settings: Settings) -> None:

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 from gpuqueue.clock import Clock
+from workers.shim import launched
 
 #: The first words of a device's trouble if the host is short of a resource for a start.
 NO_START = "no run can begin"
@@ -28,8 +29,9 @@ ROOM_BYTES = 64 * 1024
 class Ground:
     """The result of the latest starts on one host. Thread-safe."""
 
-    def __init__(self, runs: Path, clock: Clock) -> None:
+    def __init__(self, runs: Path, clock: Clock, launcher: str | None = None) -> None:
         self._runs = runs
+        self._launcher = launcher
         self._clock = clock
         self._lock = threading.Lock()
         self._why: str | None = None
@@ -53,7 +55,7 @@ class Ground:
         with self._lock:
             if self._why is not None and self._clock.monotonic_s() >= self._due_s:
                 try:
-                    try_out(self._runs)
+                    try_out(self._runs, self._launcher)
                 except OSError as error:
                     self._why = in_words(error)
                     self._due_s = self._clock.monotonic_s() + PAUSE_S
@@ -67,8 +69,8 @@ def in_words(error: Exception) -> str:
     return f"{NO_START}: {getattr(error, 'strerror', None) or error}"
 
 
-def try_out(runs: Path) -> None:
-    """Do the steps of a start without a job: create a directory, write to disk, start a process.
+def try_out(runs: Path, launcher: str | None = None) -> None:
+    """Do the steps of a start without a job: create a directory, write to disk, start a process, greet the launcher.
 
     Raises:
         OSError: A step fails, so a start would fail for the same reason.
@@ -84,5 +86,7 @@ def try_out(runs: Path) -> None:
         subprocess.run(
             [sys.executable, "-I", "-S", "-c", ""], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False
         )
+        if launcher is not None:
+            launched.greet(launcher)
     finally:
         shutil.rmtree(directory, ignore_errors=True)

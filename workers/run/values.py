@@ -42,6 +42,10 @@ class ShimSpec:
     separate_stderr: bool = False
     #: Whether the terminal is also standard input, so that users can type on it.
     typed: bool = False
+    #: The submitter, as whom the job runs: ``name`` and ``uid``. None: it runs as the worker.
+    user: Mapping[str, str | int] | None = None
+    #: The socket of the launcher, which starts it as the submitter.
+    launcher: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the spec as plain values for the file."""

@@ -50,6 +50,10 @@ class Terminal:
         os.dup2(self._theirs, 1)
         os.dup2(self._theirs, 2)
 
+    def descriptors(self) -> list[int]:
+        """Return the descriptors of the job's output: its end of the terminal."""
+        return [self._theirs]
+
     def begin(self) -> None:
         """Close the job's end of the terminal in this process, and start to copy the output to the log."""
         os.close(self._theirs)

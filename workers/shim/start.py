@@ -6,45 +6,25 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import signal
 import time
 
-from workers.shim.attached_terminal import TypedTerminal
+from workers.shim import acl
+from workers.shim.attached_terminal import SOCKET, TypedTerminal
 from workers.shim.files import POLL_S, asked_end, put, renewed_until
+from workers.shim.launched import launch
+from workers.shim.not_started import TOO_LATE, NotStarted, no_process, no_start, why
 from workers.shim.pseudo_terminal import Terminal
-from workers.shim.tree import begin_child
+from workers.shim.tree import Tree, begin_child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from workers.shim.warm import WarmInterpreter
-
-#: Why a run must not start after ``start_before``: another worker may hold the claim by then.
-TOO_LATE = "started too late: the claim may be another's"
-#: The errors of a host that lacks a resource. A job that could not start for such an error has not failed.
-SHORTAGES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-#: The errors of a request that no host can start. Any other error may be this host's: a directory, program or
-#: interpreter is missing or not accessible there.
-WRONG_REQUESTS = {errno.E2BIG, errno.ENAMETOOLONG, errno.EINVAL}
-
-
-class NotStarted(Exception):
-    """The job's first process could not be started."""
-
-    def __init__(self, kind: str, detail: str, *, hosts_fault: bool = False, host_lacks: bool = False) -> None:
-        super().__init__(detail)
-        self.kind = kind
-        self.hosts_fault = hosts_fault
-        self.host_lacks = host_lacks
-
-    def ending(self) -> dict[str, Any]:
-        """Return the ending of the run, for the file ``exit``."""
-        faults = {"hosts_fault": self.hosts_fault, "host_lacks": self.host_lacks}
-        return {"kind": self.kind, "status": None, "detail": str(self), **faults}
 
 
 class LogFile:
@@ -58,6 +38,10 @@ class LogFile:
         """Make the log the standard output and error of this process."""
         os.dup2(self.log, 1)
         os.dup2(self.log if self.errors is None else self.errors, 2)
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors of the job's output, and of its errors if they are separate."""
+        return [self.log] if self.errors is None else [self.log, self.errors]
 
     def begin(self) -> None:
         """Close the files in this process. The job has its own descriptors."""
@@ -87,9 +71,25 @@ def output_of(spec: dict[str, Any]) -> LogFile | Terminal:
         raise no_process(error) from error
 
 
-def no_process(error: OSError) -> NotStarted:
-    """Return the exception for a host that lacks a resource."""
-    return NotStarted("lost", f"cannot make a process: {error.strerror}", hosts_fault=True)
+def share_files(uid: int) -> None:
+    """Let the submitter read the log, open its output by name, type into the terminal and write reports."""
+    for name in ("log", "stderr", SOCKET):
+        acl.share(name, uid, acl.READ | acl.WRITE)
+    acl.share_folder("inside", uid)
+
+
+def started(spec: dict[str, Any], output: LogFile | Terminal, warm_interpreter: WarmInterpreter | None) -> Tree:
+    """Start the job and return its process tree.
+
+    Raises:
+        NotStarted: the job could not be started; the message says why.
+
+    """
+    if spec["user"] is not None:
+        share_files(spec["user"]["uid"])
+        return launch(spec, output, wait)
+    pid = become(warm_interpreter, spec, output) if warm_interpreter is not None else None
+    return Tree(spawn(spec, output) if pid is None else pid)
 
 
 def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
@@ -141,15 +141,6 @@ def execute(spec: dict[str, Any], output: LogFile | Terminal, answer: int, paren
         os.write(answer, reason.encode(errors="replace"))
 
 
-def no_start(answer: str) -> NotStarted:
-    """Return the exception for an answer of the child: an errno, or 0 for too late, and the reason."""
-    text, _, reason = answer.partition(" ")
-    number = int(text)
-    if number in SHORTAGES or number == 0:
-        return NotStarted("lost", reason, hosts_fault=number in SHORTAGES)
-    return NotStarted("refused", reason, host_lacks=number > 0 and number not in WRONG_REQUESTS)
-
-
 def become(warm_interpreter: WarmInterpreter, spec: dict[str, Any], output: LogFile | Terminal) -> int | None:
     """Turn the warm interpreter *warm_interpreter* into the job's first process and return its pid.
 
@@ -185,33 +176,34 @@ def report_start(words: str) -> None:
 
 
 def answer_of(reader: int, pid: int, until: float) -> str:
-    """Return what the job's process *pid* writes into a pipe until it starts. That can block on a dead file server.
+    """Return what the job's process *pid* writes into a pipe until it starts.
 
     Raises:
         NotStarted: the run was cancelled or its heartbeat expired before the process started.
 
     """
+
+    def end() -> None:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
     with os.fdopen(reader, "rb") as pipe:
-        poll = select.poll()
-        poll.register(reader, select.POLLIN)
-        while not poll.poll(POLL_S * 1000):
-            until = renewed_until(until)
-            kind = asked_end() or ("lost" if time.monotonic() >= until else None)
-            if kind is not None:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                raise NotStarted(kind.strip(), "its working directory or its program does not answer")
+        wait(reader, until, end)
         return pipe.read().decode(errors="replace")
 
 
-def why(error: Exception, program: str) -> str:
-    """Return the error in words, with details that the kernel's message lacks."""
-    words = str(getattr(error, "strerror", None) or error)
-    number = getattr(error, "errno", None)
-    if number == errno.ENOEXEC:
-        return f"{words}: it is no program for this kind of machine, and no script that begins with #!"
-    if number == errno.EACCES and os.path.isdir(program):
-        return f"{words}: it is a directory"
-    if number == errno.ENOENT and "/" in program and os.path.exists(program):
-        return f"{words}: the interpreter that its first line names"
-    return words
+def wait(reader: int, until: float, end: Callable[[], None]) -> None:
+    """Wait until *reader* is readable: the job has started, or cannot. That can block on a dead file server.
+
+    Raises:
+        NotStarted: the run was cancelled or its heartbeat expired first. *end* was called and has ended the process.
+
+    """
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    while not poll.poll(POLL_S * 1000):
+        until = renewed_until(until)
+        kind = asked_end() or ("lost" if time.monotonic() >= until else None)
+        if kind is not None:
+            end()
+            raise NotStarted(kind.strip(), "its working directory or its program does not answer")

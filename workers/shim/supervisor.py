@@ -12,7 +12,8 @@ file      written  holds
 lock      worker   locked while the worker or the shim lives; unlocked means that both are gone. A hard link to
                    the worker's ``claim``
 spec      worker   JSON: what to run (see :class:`workers.run.values.ShimSpec`); ``exit`` reuses its inode
-pid       shim     identity of the shim (pid, start time, boot id), then the same of the job's first process
+pid       shim     identity of the shim (pid, start time, boot id), then the same of the job's first process, and of
+                   the guard if the job runs as its submitter (:mod:`workers.shim.launched`)
 heartbeat      worker   heartbeat: when it expires, on the host's monotonic clock, in seconds
 cancel    worker   appears when the run must end; its text is the kind of ending. On a full disk a symbolic link
                    whose target is that text
@@ -37,16 +38,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import signal
 import sys
 import time
 
 from workers.shim.files import POLL_S, add, asked_end, deleted, put, put_at_last, read, renewed_until
 from workers.shim.log import KeptLog
+from workers.shim.not_started import NotStarted
 from workers.shim.preempt_request import NEVER, PreemptRequest
-from workers.shim.start import NotStarted, become, output_of, spawn
-from workers.shim.tree import WAKE, Tree, prctl, signal_all, slurp, start_ticks
+from workers.shim.start import output_of, started
+from workers.shim.tree import WAKE, Tree, prctl, slurp, start_ticks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,16 +85,18 @@ def watch(tree: Tree, spec: dict[str, Any], check_logs: Callable[[], float], req
         tree.reap()
         if tree.status is not None:
             return "exited"
+        if tree.lost:
+            return "lost"
         now = time.monotonic()
         if (asked := asked_end()) is not None:
             return asked.strip() or "cancelled"
         if now >= time_limit:
             return "timed_out"
         if now >= early:
-            os.kill(tree.pid, number)  # not reaped yet, so the pid is still its own
+            tree.send_first(number)
             early = NEVER
         if request.poll(read) and not request.signalled:
-            request.signalled = signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT)
+            request.signalled = tree.send(signal.SIGTERM) and tree.send(signal.SIGCONT)
         if now >= request.until_s:
             return "preempted"
         until = renewed_until(until)
@@ -120,11 +123,11 @@ def grace_of(kind: str, spec: dict[str, Any], request: PreemptRequest) -> float:
     return min(grace_s, request.left_s())
 
 
-def detail_of(kind: str, request: PreemptRequest) -> str:
+def detail_of(kind: str, request: PreemptRequest, lost: str = "") -> str:
     """Return the detail text of an ending."""
     if kind == "preempted" and request.by:
         return f"preempted for job {request.by}"
-    return "no worker renewed its lease in time" if kind == "lost" else ""
+    return (lost or "no worker renewed its lease in time") if kind == "lost" else ""
 
 
 def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:
@@ -140,22 +143,21 @@ def main(run_dir: str, warm_interpreter: WarmInterpreter | None = None) -> None:
         put("pid", identity(os.getpid(), boot_id), sync=False, room=True)
     except OSError:
         sys.exit(CANNOT_WRITE)
-    started = time.monotonic()  # the host's clock, so that worker times are comparable
+    began = time.monotonic()  # the host's clock, so that worker times are comparable
     try:
         output = output_of(spec)
-        pid = become(warm_interpreter, spec, output) if warm_interpreter is not None else None
-        tree = Tree(spawn(spec, output) if pid is None else pid)
+        tree = started(spec, output, warm_interpreter)
     except NotStarted as no:
         ending = no.ending()
     else:
         with contextlib.suppress(OSError):
             # Not synced, as above. The block allocated for the first line has space for the second.
-            add("pid", identity(tree.pid, boot_id))
-        ending = follow(tree, spec, output, started)
+            add("pid", "".join(identity(pid, boot_id) for pid in (tree.pid, tree.root) if pid is not None))
+        ending = follow(tree, spec, output, began)
     put_at_last("exit", json.dumps(ending))
 
 
-def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, started: float) -> dict[str, Any]:
+def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, began: float) -> dict[str, Any]:
     """Watch the run, end all its processes, and return how it ended."""
     names = ["log", "stderr"] if spec["separate_stderr"] else ["log"]
     logs = [KeptLog(name, spec["log_limit_bytes"]) for name in names]
@@ -173,14 +175,12 @@ def follow(tree: Tree, spec: dict[str, Any], output: LogFile | Terminal, started
     output.drain()
     for log in logs:
         log.last_check()
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    # Between fork and exec the job's process counts the shim's own memory. A maximum below that says nothing.
-    ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    max_rss_bytes, cpu_s = tree.usage()
     return {
         "kind": kind,
         "status": tree.status,
-        "detail": detail_of(kind, request),
-        "duration_s": (ended if kind == "exited" else time.monotonic()) - started,
-        "max_rss_bytes": usage.ru_maxrss * 1024 if usage.ru_maxrss > ours else None,
-        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "detail": detail_of(kind, request, tree.lost),
+        "duration_s": (ended if kind == "exited" else time.monotonic()) - began,
+        "max_rss_bytes": max_rss_bytes,
+        "cpu_s": cpu_s,
     }

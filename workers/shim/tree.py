@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import time
 
@@ -110,12 +111,33 @@ def signal_all(number: int) -> bool:
 class Tree:
     """The processes of the run.
 
-    ``status`` is the exit status of the first process: negative for a signal, None while the process lives.
+    ``status`` is the exit status of the first process: negative for a signal, None while the process lives. ``lost``
+    says why nobody knows how it ended; empty while somebody does.
     """
+
+    #: The process that is the parent of the first one and of all orphans, if it is not the shim itself.
+    root: int | None = None
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.status: int | None = None
+        self.lost = ""
+
+    def send(self, number: int) -> bool:
+        """Send a signal to every process of the run; return False if the processes cannot be listed now."""
+        return signal_all(number)
+
+    def send_first(self, number: int) -> None:
+        """Send a signal to the first process. It is not reaped yet, so the pid is still its own."""
+        os.kill(self.pid, number)
+
+    def usage(self) -> tuple[int | None, float]:
+        """Return the largest resident memory of one process, in bytes, and the processor time, in seconds."""
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # Between fork and exec the job's process counts the shim's own memory. A maximum below that says nothing.
+        ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        most = usage.ru_maxrss * 1024 if usage.ru_maxrss > ours else None
+        return most, usage.ru_utime + usage.ru_stime
 
     def reap(self) -> bool:
         """Reap the processes that have ended; return whether any process is left."""
@@ -139,7 +161,7 @@ class Tree:
             return
         deadline = time.monotonic() + grace_s
         while True:
-            warned = warned or (signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT))  # CONT: for stopped ones
+            warned = warned or (self.send(signal.SIGTERM) and self.send(signal.SIGCONT))  # CONT: for stopped ones
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 break
@@ -148,5 +170,5 @@ class Tree:
                 return
             meanwhile()
         while self.reap():
-            signal_all(signal.SIGKILL)
+            self.send(signal.SIGKILL)
             signal.sigtimedwait(WAKE, KILL_STEP_S)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from gpuqueue.errors import Unreadable
 from gpuqueue.model.run import Ending
 from workers.measure.active_runs import LiveRun
-from workers.run import process_tree
-from workers.run.environment import TOKEN
+from workers.run.orphans import sweep_run
 from workers.run.values import Exit
 
 
-def read_exit(run: LiveRun) -> Exit:
+def read_exit(run: LiveRun, launcher: str | None) -> Exit:
     """Return the exit of *run*. Without a readable exit the run is lost, and its processes are killed.
 
+    *launcher* is the launcher's socket if jobs run as their submitters.
+
     Raises:
-        OSError: The exit cannot be read now.
+        OSError: The exit cannot be read now, or the launcher does not answer, so processes may be left.
 
     """
     vanished = False
@@ -26,6 +27,6 @@ def read_exit(run: LiveRun) -> Exit:
         words = "its shim vanished" if vanished else "its run directory was deleted"
     except Unreadable as error:
         words = str(error)
-    swept = process_tree.sweep(TOKEN, run.held.token)
+    swept = sweep_run(run.held.token, launcher)
     words += f", {swept} processes of it were ended" if swept else ""
     return Exit(ending=Ending.lost(words), duration_s=None, max_rss_bytes=None, shim_vanished=vanished)

@@ -56,7 +56,10 @@ class Spawn:
     def _write_spec(self, run: LiveRun, spec: JobSpec, start_before: float) -> Mapping[str, str]:
         """Write the shim's spec and its first heartbeat, and return the run's environment."""
         held, directory, settings = run.held, run.directory, self._settings
-        env = environment(held.job_id, held.token, spec, held.devices, directory.path, cap=settings.cap)
+        launcher = settings.launcher_in_use
+        env = environment(
+            held.job_id, held.token, spec, held.devices, directory.path, cap=settings.cap, ask_torch=launcher is None
+        )
         # Written with the spec. A worker that adopts the run before the first heartbeat would otherwise count the
         # run's time from the adoption.
         run.since_s = self._clock.monotonic_s()
@@ -75,6 +78,8 @@ class Spawn:
                 pty=(spec.pty.columns, spec.pty.rows) if spec.pty is not None else None,
                 typed=spec.pty is not None and spec.pty.typed,
                 separate_stderr=spec.separate_stderr,
+                user=None if launcher is None else {"name": spec.account.name, "uid": spec.account.uid},
+                launcher=launcher,
             ),
             run.figures(),
         )
@@ -99,6 +104,9 @@ class Spawn:
     def _warm(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim | None:
         """Return the shim of a warm interpreter that becomes the run, or None if the run must start cold."""
         if not spec.warm:
+            return None
+        if self._settings.launcher_in_use is not None:  # a warm interpreter has the worker's account
+            run.notes.append("started cold: jobs run as their submitters here, without warm interpreters")
             return None
         shim, why = self._warm_pool.start(spec, env, run.directory.path, lock_fd)
         run.warm_asked = shim is not None  # the warm interpreter may refuse; the shim then writes the reason

@@ -1,0 +1,186 @@
+"""A real shim, a real launcher and real accounts: the job runs as its submitter, and nobody else touches it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from bounded import until
+from one_shim import RUN_TOKEN, Shim
+from submitters import Launcher, People
+
+from gpuqueue.model.run import EndingKind
+from workers.run.environment import TOKEN
+
+Start = Callable[..., Shim]
+
+
+def test_the_job_is_the_submitter(as_user: Start, people: People) -> None:
+    """The job has her ids, groups, home and environment, no privilege, and its exit code is kept."""
+    alice = people.alice
+    words = "id -u; id -g; id -G; pwd; echo $HOME $USER $LOGNAME $SHELL"
+    status = "grep -E '^(Cap(Eff|Prm)|NoNew)' /proc/self/status"
+
+    run = as_user("/bin/sh", "-c", f"{words}; {status}; ulimit -Hc; ls /proc/self/fd; umask; exit 7")
+
+    end = run.ended()
+    lines = run.log().splitlines()
+    assert 7 == end.ending.exit_code
+    assert [str(alice.pw_uid), str(alice.pw_gid)] == lines[:2]
+    assert people.groups_of(alice) == set(map(int, lines[2].split()))
+    assert [alice.pw_dir, f"{alice.pw_dir} {alice.pw_name} {alice.pw_name} /bin/sh"] == lines[3:5]
+    assert {"CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "NoNewPrivs:\t1"} == set(lines[5:8])
+    assert ["0", "0", "1", "2", "3", "0022"] == lines[8:]  # 3 is the directory that ls has open
+
+
+def test_a_signal_is_the_ending(as_user: Start) -> None:
+    """A job that dies of a signal is reported so, and its processor time and memory are known."""
+    end = as_user("/bin/sh", "-c", "kill -SEGV $$").ended()
+
+    assert (EndingKind.SIGNALLED, 11) == (end.ending.kind, end.ending.signal)
+    assert end.max_rss_bytes is not None
+
+
+def test_set_user_id_programs_work_only_where_root_allows_them(as_user: Start, launch: Callable[..., Launcher]) -> None:
+    """With --allow-setuid a job has no no_new_privs."""
+    other = launch("--allow-setuid")
+
+    run = as_user("grep", "NoNewPrivs", "/proc/self/status", launcher=other.socket)
+
+    assert (0, "NoNewPrivs:\t0\n") == (run.ended().ending.exit_code, run.log())
+
+
+def test_the_output_opens_by_its_name(as_user: Start) -> None:
+    """A job may open /dev/stdout and /dev/stderr, which is its log, a file of the service account."""
+    run = as_user("/bin/sh", "-c", "echo one >> /dev/stdout; echo two >> /dev/stderr; echo three")
+
+    assert 0 == run.ended().ending.exit_code
+    assert ["one", "two", "three"] == run.log().splitlines()
+
+
+def test_separate_errors_stay_separate(as_user: Start) -> None:
+    """Standard error goes to its own file if the job wants that."""
+    run = as_user("/bin/sh", "-c", "echo out; echo err >&2", separate_stderr=True)
+
+    assert 0 == run.ended().ending.exit_code
+    assert ("out\n", "err\n") == (run.log(), (run.directory.path / "stderr").read_text())
+
+
+@pytest.mark.parametrize("typed", [False, True], ids=["output", "typed"])
+def test_a_terminal_belongs_to_the_submitter(as_user: Start, *, typed: bool) -> None:
+    """A job with a terminal has it as its controlling terminal, and may open it by its name."""
+    words = "test -t 1 && echo yes; echo through > $(readlink /proc/$$/fd/1); echo tty > /dev/tty"
+
+    run = as_user("/bin/sh", "-c", words, pty=(80, 24), typed=typed)
+
+    assert 0 == run.ended().ending.exit_code
+    assert ["yes", "through", "tty"] == run.log().split()
+
+
+def test_the_directory_is_entered_as_the_user(as_user: Start, people: People) -> None:
+    """A directory that the submitter cannot enter is refused. Root could enter it."""
+    end = as_user("pwd", cwd=people.bob.pw_dir).ended()
+
+    assert EndingKind.REFUSED is end.ending.kind
+    assert f"cannot enter the working directory {people.bob.pw_dir} as {people.alice.pw_name}" in end.ending.detail
+    assert "Permission denied" in end.ending.detail
+
+
+def test_a_program_that_is_missing_is_refused(as_user: Start) -> None:
+    """A program that cannot be started is a refusal with a reason, as for a job of the worker's account."""
+    end = as_user("no-such-program").ended()
+
+    assert EndingKind.REFUSED is end.ending.kind
+    assert "cannot start no-such-program" in end.ending.detail
+
+
+@pytest.mark.parametrize("forged", ["root", "bob's name", "bob's id", "nobody here", "system", "an id of no account"])
+def test_a_forged_account_is_refused(as_user: Start, people: People, forged: str) -> None:
+    """Name and user id must be those of one person of this host; root and system accounts run no job."""
+    alice, bob = people.alice, people.bob
+    name, uid, reason = {
+        "root": ("root", 0, "root"),
+        "bob's name": (bob.pw_name, alice.pw_uid, f"has the user id {bob.pw_uid}"),
+        "bob's id": (alice.pw_name, bob.pw_uid, f"has the user id {alice.pw_uid}"),
+        "nobody here": ("gqnobodyhere", alice.pw_uid, "there is no account gqnobodyhere"),
+        "system": ("daemon", pwd.getpwnam("daemon").pw_uid, "system account"),
+        "an id of no account": (alice.pw_name, 2**40, "there is no account"),
+    }[forged]
+
+    run = as_user("touch", "made", name=name, uid=uid)
+
+    end = run.ended()
+    assert EndingKind.REFUSED is end.ending.kind
+    assert reason in end.ending.detail
+    assert "" == run.log()
+    assert not Path(alice.pw_dir, "made").exists()
+
+
+def test_an_account_that_may_not_log_in_is_refused(as_user: Start, people: People) -> None:
+    """A locked, expired or nologin account, and one outside of the group, run no job; back in order they do."""
+    carol = people.add("carol")
+    refusals = []
+    for change in (
+        ["-G", people.group],  # undoes the first refusal, and so on
+        ["-s", "/usr/sbin/nologin"],
+        ["-s", "/bin/sh", "-p", "!$6$salt$hash"],
+        ["-p", "$6$salt$hash", "-e", "1990-01-01"],
+        ["-e", ""],
+    ):
+        end = as_user("true", name=carol.pw_name, uid=carol.pw_uid, cwd="/").ended()
+        refusals.append(end.ending.detail.removeprefix(f"no job runs as {carol.pw_name}: "))
+        people.change(carol.pw_name, *change)
+    last = as_user("true", name=carol.pw_name, uid=carol.pw_uid, cwd="/").ended()
+
+    assert f"it is not in the group {people.group}" == refusals[0]
+    assert ["", "its login shell is /usr/sbin/nologin", "it is locked", "it has expired"] == refusals[1:]
+    assert 0 == last.ending.exit_code
+
+
+def test_the_submitter_reads_the_log_and_nobody_else_anything(as_user: Start, people: People) -> None:
+    """Bob reads neither files nor environment of alice's run, and signals none of its processes. Alice reads her log.
+
+    Nor does alice's own job reach the service's files and processes, so it cannot forge how it ended.
+    """
+    run = as_user("/bin/sh", "-c", "echo hello; exec sleep 1000", env={TOKEN: RUN_TOKEN, "SECRET": "xyzzy"})
+    path = run.directory.path
+    pids = until(lambda: len(run.directory.processes()) == 3 and run.directory.processes(), what="its processes")
+    shim, job, guard = (each.pid for each in pids if each is not None)
+    until(lambda: run.log() == "hello\n", what="its output")
+
+    for name in ("spec", "log", "pid", "claim", "heartbeat", "log.times"):
+        people_may = people.shell(people.bob, f"cat {path}/{name} {path}/inside/x || ls {path} {path}/inside")
+        assert (2, "") == (people_may.returncode, people_may.stdout), name
+    assert 1 == people.shell(people.bob, f"cat /proc/{job}/environ").returncode
+    for number in (shim, job, guard):
+        assert 0 != people.shell(people.bob, f"kill -9 {number}").returncode
+
+    assert "hello\n" == people.shell(people.alice, f"cat {path}/log").stdout
+    for name in ("spec", "pid", "exit", "cancel", "heartbeat"):
+        assert "" == people.shell(people.alice, f"cat {path}/{name}").stdout, name
+        assert 0 != people.shell(people.alice, f"echo forged > {path}/{name}").returncode, name
+        assert 0 != people.shell(people.alice, f"ln -sf /etc/passwd {path}/{name}").returncode, name
+    for number in (shim, guard):
+        assert 0 != people.shell(people.alice, f"kill -9 {number}").returncode
+        assert 0 != people.shell(people.alice, f"cat /proc/{number}/environ").returncode
+
+    run.directory.ask_end(EndingKind.CANCELLED)
+    assert EndingKind.CANCELLED is run.ended().ending.kind
+
+
+def test_only_the_service_account_is_served(launcher: Launcher, people: People) -> None:
+    """The socket is closed to users; if it were open, the launcher would still hang up on them."""
+    python = "import socket; s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); "
+    python += f"s.connect('{launcher.socket}'); s.send(b'hello'); print(s.recv(9))"
+    words = f'/usr/bin/env -i python3 -I -c "{python}"'
+
+    closed = people.shell(people.alice, words)
+    os.chmod(launcher.socket, 0o666)  # noqa: PTH101, S103
+    opened = people.shell(people.alice, words)
+
+    assert "PermissionError" in closed.stderr
+    assert "ConnectionResetError" in opened.stderr or "BrokenPipeError" in opened.stderr or "b''\n" == opened.stdout
+    assert "hello" not in opened.stdout

@@ -1,0 +1,164 @@
+"""Real accounts of this machine, and a real launcher. Tests that use them are skipped where they are not root."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from bounded import until
+
+LAUNCHER = Path(__file__).parents[2] / "workers" / "launcher" / "main.py"
+
+
+class People:
+    """Accounts with random names, their private homes, and the group whose members may run jobs."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self._mark = secrets.token_hex(3)
+        self._names: list[str] = []
+        self.group = f"gq{self._mark}"
+        _change("groupadd", self.group)
+        self.team = f"gqt{self._mark}"
+        _change("groupadd", self.team)
+        self.alice = self.add("alice", "-G", f"{self.group},{self.team}")
+        self.bob = self.add("bob", "-G", self.group)
+
+    def add(self, name: str, *words: str) -> pwd.struct_passwd:
+        """Add an account with a home that only it may enter, and return it."""
+        full = f"gq{name}{self._mark}"
+        home = self.base / full
+        _change("useradd", "-m", "-k", "", "-d", str(home), "-s", "/bin/sh", *words, full)
+        self._names.append(full)
+        home.chmod(0o700)
+        return pwd.getpwnam(full)
+
+    def change(self, name: str, *words: str) -> None:
+        """Change an account with ``usermod``."""
+        _change("usermod", *words, name)
+
+    def groups_of(self, account: pwd.struct_passwd) -> set[int]:
+        """Return the groups of an account."""
+        return set(os.getgrouplist(account.pw_name, account.pw_gid))
+
+    def shell(self, account: pwd.struct_passwd, words: str) -> subprocess.CompletedProcess[str]:
+        """Run *words* in a shell as *account*, as in a login of its own."""
+        return subprocess.run(
+            ["/bin/sh", "-c", words],
+            user=account.pw_uid,
+            group=account.pw_gid,
+            extra_groups=sorted(self.groups_of(account)),
+            cwd="/",
+            env={"PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    def running(self, account: pwd.struct_passwd) -> list[int]:
+        """Return the pids of the account's processes, without zombies."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0] if entry.name.isdigit() else "Z"
+                if state != "Z" and entry.stat().st_uid == account.pw_uid:
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+        return found
+
+    def gid(self, group: str) -> int:
+        """Return the id of a group."""
+        return grp.getgrnam(group).gr_gid
+
+    def remove(self) -> None:
+        """Remove all accounts and groups."""
+        for name in self._names:
+            _change("userdel", "-f", name)
+        for group in (self.group, self.team):
+            _change("groupdel", group)
+
+
+def _change(*words: str) -> None:
+    """Run a program that changes the accounts, again while another one has locked them."""
+
+    def done() -> bool:
+        found = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        assert found.returncode == 0 or "cannot lock" in found.stderr, found.stderr
+        return found.returncode == 0
+
+    until(done, what=" ".join(words))
+
+
+class Launcher:
+    """A launcher of this checkout for one service account."""
+
+    def __init__(self, folder: Path, account: str, group: str, *words: str) -> None:
+        self.socket = str(folder / "launcher.sock")
+        self._words = ["--account", account, "--group", group, "--socket", self.socket, *words]
+        self.process = self.start()
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start the process, and wait until it listens."""
+        command = [sys.executable, "-I", "-S", "-X", "utf8", str(LAUNCHER), *self._words]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        if "can be changed by others than root" in line:
+            pytest.skip(line)
+        assert "for jobs of the group" in line
+        self.process = process
+        return process
+
+    def kill(self) -> None:
+        """Kill the process. Its guards stay."""
+        self.process.kill()
+        self.process.wait(timeout=30)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+
+@pytest.fixture(scope="session")
+def people() -> Iterator[People]:
+    """Return real accounts of this machine, which are removed at the end."""
+    if os.geteuid() != 0 or shutil.which("useradd") is None:
+        pytest.skip("only root can add accounts and run the launcher, and useradd must be installed")
+    base = Path(mkdtemp(prefix="gpuqueue-people-"))
+    base.chmod(0o755)
+    found = People(base)
+    yield found
+    found.remove()
+    shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+def open_dir() -> Iterator[Path]:
+    """Return a directory that every account may enter, unlike pytest's own."""
+    found = Path(mkdtemp(prefix="gpuqueue-open-"))
+    found.chmod(0o755)
+    yield found
+    shutil.rmtree(found, ignore_errors=True)
+
+
+@pytest.fixture
+def launch(people: People, open_dir: Path) -> Iterator[Callable[..., Launcher]]:
+    """Return a function that starts a launcher for a service account, by default root."""
+    started: list[Launcher] = []
+
+    def start(*words: str, account: str = "root") -> Launcher:
+        started.append(Launcher(open_dir, account, people.group, *words))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()

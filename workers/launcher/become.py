@@ -1,0 +1,178 @@
+"""Becomes the submitter and then the job's first process, in a child of the guard. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pwd
+import resource
+import signal
+import stat
+import termios
+import time
+from functools import partial
+from typing import NamedTuple
+
+from workers.launcher.account import Refused, Rules, permitted
+from workers.shim.not_started import TOO_LATE, why
+from workers.shim.tree import PR_SET_PDEATHSIG, begin_child, prctl
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PR_SET_NO_NEW_PRIVS = 38
+#: Largest spec, in bytes. The shim reads at most as much.
+MOST_BYTES = 64 * 1024 * 1024
+#: The descriptor of the answer while all others are closed.
+ANSWER = 3
+#: The major device numbers of pseudo-terminals (Unix98 slaves).
+PSEUDO_TERMINALS = range(136, 144)
+#: The PATH of a job whose submitter sent none.
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+class Request(NamedTuple):
+    """What to start. All of it comes from the shim and is not trusted."""
+
+    name: str
+    uid: int
+    argv: list[str]
+    cwd: str
+    env: dict[str, str]
+    umask: int
+    start_before: float
+    pty: bool
+    typed: bool
+
+    @classmethod
+    def read(cls, fd: int) -> Request:
+        """Return the request in the spec that the open file *fd* holds.
+
+        Raises:
+            Refused: the spec is not valid.
+
+        """
+        text = b""
+        while len(text) <= MOST_BYTES and (part := os.pread(fd, MOST_BYTES, len(text))):
+            text += part
+        try:
+            spec = json.loads(text)
+            found = cls(
+                name=spec["user"]["name"],
+                uid=spec["user"]["uid"],
+                argv=spec["argv"],
+                cwd=spec["cwd"],
+                env=spec["env"],
+                umask=spec["umask"],
+                start_before=float(spec["start_before"]),
+                pty=spec["pty"] is not None,
+                typed=bool(spec["typed"]),
+            )
+            words = [found.name, found.cwd, *found.argv, *found.env, *found.env.values()]
+            fits = all(type(word) is str for word in words) and type(found.uid) is int and type(found.umask) is int
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Refused(f"the spec of the run is damaged: {error!r}") from error
+        if not fits or not found.argv:
+            raise Refused("the spec of the run is damaged: a field has the wrong type")
+        return found
+
+
+def become(request: Request, outputs: list[int], rules: Rules, answer: int, guard: int) -> None:
+    """Become the job's first process as its submitter. Write the reason into the pipe *answer* if that fails.
+
+    An answer is an errno, or -1 if there is none, and the reason.
+    """
+    step, program = "cannot prepare the process", ""
+    try:
+        begin_child(guard)
+        account = permitted(request.name, request.uid, rules)
+        reset_limits()
+        take(outputs, request, account.pw_uid)
+        drop(account)
+        # setresuid has cleared it. A set-user-ID program would clear it again, and without them nothing does.
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != guard:
+            os._exit(127)
+        if not rules.allow_setuid:
+            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        os.umask(request.umask & 0o777)
+        os.dup2(answer, ANSWER, inheritable=False)
+        answer = ANSWER
+        os.closerange(ANSWER + 1, os.sysconf("SC_OPEN_MAX"))
+        step = f"cannot enter the working directory {request.cwd} as {account.pw_name}"
+        os.chdir(request.cwd)  # as the user: root could enter more, or less (a file server that maps root to nobody)
+        if time.monotonic() >= request.start_before:
+            os.write(answer, f"0 {TOO_LATE}".encode())
+            return
+        program = request.argv[0]
+        step = f"cannot start {program} as {account.pw_name}"
+        os.execvpe(program, request.argv, environment(request.env, account))  # noqa: S606 - no shell on purpose
+    except Refused as refusal:
+        os.write(answer, f"-1 {refusal}".encode(errors="replace"))
+    except Exception as error:  # noqa: BLE001 - the shim reports any error
+        reason = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, program)}"
+        os.write(answer, reason.encode(errors="replace"))
+
+
+def reset_limits() -> None:
+    """Undo what is for the launcher only, and forbid core dumps: that of a training is as large as its memory."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write("0")
+
+
+def take(outputs: list[int], request: Request, uid: int) -> None:
+    """Make *outputs* the standard output and error of this process, or its terminal."""
+    if request.pty:
+        found = os.fstat(outputs[0])
+        if stat.S_ISCHR(found.st_mode) and os.major(found.st_rdev) in PSEUDO_TERMINALS:
+            os.fchown(outputs[0], uid, -1)  # programs open their terminal by its name
+        fcntl.ioctl(outputs[0], termios.TIOCSCTTY, 0)
+        if request.typed:
+            os.dup2(outputs[0], 0)
+    os.dup2(outputs[0], 1)
+    os.dup2(outputs[-1], 2)
+
+
+def drop(account: pwd.struct_passwd) -> None:
+    """Give up root for good, in this order: supplementary groups, group, user.
+
+    Raises:
+        Refused: some privilege is left.
+
+    """
+    uid, gid = account.pw_uid, account.pw_gid
+    os.initgroups(account.pw_name, gid)
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+    if os.getresuid() != (uid,) * 3 or os.getresgid() != (gid,) * 3 or 0 in os.getgroups():
+        raise Refused(f"could not become {account.pw_name}")
+    if any(succeeds(act) for act in (partial(os.setresuid, 0, 0, 0), partial(os.setresgid, 0, 0, 0))):
+        raise Refused(f"could not give up root for {account.pw_name}")
+
+
+def succeeds(act: Callable[[], object]) -> bool:
+    """Return whether the kernel permits *act*."""
+    try:
+        act()
+    except PermissionError:
+        return False
+    return True
+
+
+def environment(sent: dict[str, str], account: pwd.struct_passwd) -> dict[str, str]:
+    """Return the environment of the job: what was *sent*, with the variables of a login on this host.
+
+    Variables of the dynamic loader stay: this process has become the user, and the job is the user's own program.
+    """
+    runtime = f"/run/user/{account.pw_uid}"
+    env = {"PATH": PATH, **sent}
+    env.update(HOME=account.pw_dir, USER=account.pw_name, LOGNAME=account.pw_name, SHELL=account.pw_shell or "/bin/sh")
+    env.pop("XDG_RUNTIME_DIR", None)
+    with contextlib.suppress(OSError):
+        if os.stat(runtime).st_uid == account.pw_uid:
+            env["XDG_RUNTIME_DIR"] = runtime
+    return env

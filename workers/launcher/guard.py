@@ -1,0 +1,133 @@
+"""The guard of one run: a root process, parent and subreaper of the job's processes. Standard library only.
+
+The shim belongs to the service account, so it can neither wait for the submitter's processes nor signal them. The guard
+does both on its behalf. It ends all processes of the run as soon as the shim is gone, and nobody but root can end the
+guard. :mod:`workers.shim.launch_protocol` has the messages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import select
+import signal
+import socket
+
+from workers.launcher.account import Refused, Rules
+from workers.launcher.become import Request, become
+from workers.run import process_tree
+from workers.shim.launch_protocol import GREETING, MOST_BYTES, MOST_DESCRIPTORS, START, SWEEP, TOKEN, wake_on
+from workers.shim.tree import POLL_S, WAKE, Tree, prctl, signal_all
+
+PR_SET_CHILD_SUBREAPER = 36
+#: How long a shim may take to send its request, in seconds.
+REQUEST_S = 10.0
+#: A token of a run, and no other value of the variable.
+_TOKEN = re.compile(rb"[0-9]{1,9}\.[0-9a-z]{1,64}")
+
+
+def serve(shim: socket.socket, rules: Rules) -> None:
+    """Do what the process at the other end of *shim* asks for, once."""
+    shim.settimeout(REQUEST_S)
+    message, fds, _, _ = socket.recv_fds(shim, MOST_BYTES, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
+    shim.settimeout(None)
+    verb, _, rest = message.partition(b" ")
+    if verb == GREETING:
+        shim.send(GREETING)
+    elif verb == SWEEP and _TOKEN.fullmatch(rest):
+        shim.send(b"swept %d" % process_tree.sweep(TOKEN, rest.decode()))
+    elif verb == START and len(fds) >= 2:  # noqa: PLR2004 - the spec and an output
+        start(shim, fds[0], fds[1:], rules)
+
+
+def start(shim: socket.socket, spec: int, outputs: list[int], rules: Rules) -> None:
+    """Start the job of the open file *spec* with its output to *outputs*, and stay until its last process is gone."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        request = Request.read(spec)
+        reader, answer = os.pipe()
+        me = os.getpid()
+        pid = os.fork()
+    except Refused as refusal:
+        shim.send(f"no -1 {refusal}".encode()[:MOST_BYTES])
+        return
+    except OSError as error:
+        shim.send(f"no {error.errno} cannot make a process: {error.strerror}".encode())
+        return
+    if pid == 0:
+        try:
+            become(request, outputs, rules, answer, me)
+        finally:
+            os._exit(127)
+    for fd in (answer, spec, *outputs):
+        os.close(fd)
+    tree = Tree(pid)
+    if begun(shim, tree, reader):
+        wake_on(shim)
+        follow(shim, tree)
+
+
+def begun(shim: socket.socket, tree: Tree, reader: int) -> bool:
+    """Wait until the job has started, and tell the shim; return False if it does not start, or the shim has left."""
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    poll.register(shim, select.POLLIN)
+    ready = {fd for fd, _ in poll.poll()}
+    reason = os.read(reader, MOST_BYTES - 16) if reader in ready else b""
+    os.close(reader)
+    if reader not in ready:  # the shim gives up; the child may be in a call that takes for ever
+        tree.end(0.0, lambda: None, warned=True)
+        return False
+    if reason:
+        os.waitpid(tree.pid, 0)
+        shim.send(b"no " + reason)
+        return False
+    shim.send(b"ok %d %d" % (tree.pid, os.getpid()))
+    return True
+
+
+def follow(shim: socket.socket, tree: Tree) -> None:
+    """Signal the processes of the run as the shim asks, until the last one is gone. Without a shim kill them."""
+    told = False
+    while tree.reap():
+        told = told or report_end(shim, tree)
+        try:
+            message = shim.recv(MOST_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            signal.sigtimedwait(WAKE, POLL_S)
+            continue
+        except OSError:
+            message = b""
+        if not message:
+            tree.end(0.0, lambda: None, warned=True)
+            return
+        obey(message, tree)
+    told = told or report_end(shim, tree)
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    tell(shim, b"gone %d %f" % (usage.ru_maxrss, usage.ru_utime + usage.ru_stime))
+
+
+def obey(message: bytes, tree: Tree) -> None:
+    """Send the signal that *message* names to all processes of the run, or to the first one."""
+    whom, _, number = message.partition(b" ")
+    if number.isdigit() and int(number) in signal.valid_signals():
+        if whom == b"signal":
+            signal_all(int(number))
+        elif whom == b"first" and tree.status is None:
+            os.kill(tree.pid, int(number))  # not reaped yet, so the pid is still its own
+
+
+def report_end(shim: socket.socket, tree: Tree) -> bool:
+    """Tell the shim how the first process ended; return False while it lives."""
+    return tree.status is not None and tell(shim, b"ended %d" % tree.status)
+
+
+def tell(shim: socket.socket, message: bytes) -> bool:
+    """Send *message*; return whether it was sent. If the shim is gone, the next read says so."""
+    try:
+        shim.send(message, socket.MSG_DONTWAIT)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,155 @@
+"""The launcher's process: listens for shims, and forks a guard for each. Standard library only.
+
+Started by root as ``python -I -S main.py``; ``gpuqueue-worker launcher`` does that. It reads no settings, because the
+service account can change those. Guards outlive it, so a restart affects no job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import pwd
+import resource
+import signal
+import socket
+import stat
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard library is on the path, and stays first
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from workers.launcher import guard  # noqa: E402 - behind the path
+from workers.launcher.account import Rules, least_uid  # noqa: E402
+from workers.shim.tree import prctl  # noqa: E402
+
+PR_SET_DUMPABLE = 4
+#: The process name, as ps and top show it. Guards have it too.
+NAME = "gpuqueue-launch"
+#: Connections that wait for a fork.
+BACKLOG = 128
+
+
+def main(words: list[str]) -> None:
+    """Listen until a signal ends this process."""
+    asked = parser().parse_args(words)
+    if os.geteuid() != 0:
+        sys.exit("gpuqueue launcher: only root can start jobs as other users: start it as root")
+    for path in changeable(sources()):
+        sys.exit(f"gpuqueue launcher: {path} can be changed by others than root: install gpuqueue where only root can")
+    try:
+        service_uid = pwd.getpwnam(asked.account).pw_uid
+    except KeyError:
+        sys.exit(f"gpuqueue launcher: there is no account {asked.account}: create it, or name another with --account")
+    rules = Rules(service_uid, asked.group, least_uid(), asked.allow_setuid)
+    harden()
+    try:
+        listener = listen(asked.socket, service_uid)
+    except OSError as error:
+        sys.exit(f"gpuqueue launcher: cannot listen on {asked.socket}: {error.strerror}")
+    print(f"gpuqueue launcher: {asked.socket}, for jobs of the group {asked.group}", file=sys.stderr)  # noqa: T201
+    serve(listener, rules)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    found = argparse.ArgumentParser(prog="gpuqueue-worker launcher", allow_abbrev=False)
+    found.add_argument("--account", required=True)
+    found.add_argument("--group", required=True)
+    found.add_argument("--socket", required=True)
+    found.add_argument("--allow-setuid", action="store_true")
+    return found
+
+
+def sources() -> list[str]:
+    """Return the files and directories whose content this process executes."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return [sys.executable, os.path.dirname(os.__file__), *(path for path, *_ in os.walk(ours))]
+
+
+def changeable(paths: list[str]) -> Iterator[str]:
+    """Yield the paths that others than root could replace: by their owner or mode, or by those of a parent."""
+    for path in dict.fromkeys(above for each in paths for above in parents(os.path.realpath(each))):
+        found = os.lstat(path)
+        if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            yield path
+
+
+def parents(path: str) -> Iterator[str]:
+    """Yield *path* and the directories above it."""
+    yield path
+    while path != "/":
+        path = os.path.dirname(path)
+        yield path
+
+
+def harden() -> None:
+    """Forbid core dumps and tracing of this process and its guards, and drop the caller's environment."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    os.environ.clear()
+    os.umask(0o077)
+    os.chdir("/")
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as name:
+        name.write(NAME)
+
+
+def listen(path: str, uid: int) -> socket.socket:
+    """Return the listening socket at *path*, which only the account *uid* and root can connect to."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.lstat(path).st_mode):
+            os.unlink(path)  # of an earlier launcher
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    listener.bind(path)
+    os.chmod(path, 0o600)
+    os.chown(path, uid, -1)
+    listener.listen(BACKLOG)
+    return listener
+
+
+def serve(listener: socket.socket, rules: Rules) -> None:
+    """Fork a guard for each connection of the service account."""
+    signal.signal(signal.SIGCHLD, collect)
+    gc.collect()
+    gc.freeze()
+    while True:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):  # without a process the shim sees the end of the connection
+            if peer_uid(connection) == rules.service_uid and os.fork() == 0:
+                become_guard(listener, connection, rules)
+
+
+def become_guard(listener: socket.socket, connection: socket.socket, rules: Rules) -> None:
+    """Serve *connection* and never return."""
+    try:
+        listener.close()
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        guard.serve(connection, rules)
+    except OSError:  # the shim is gone
+        pass
+    finally:
+        os._exit(0)
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """Return the user id of the process that connected, as the kernel says."""
+    size = struct.calcsize("3i")
+    return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1]  # type: ignore[no-any-return]
+
+
+def collect(_number: int, _frame: Any) -> None:
+    """Reap the guards that have ended."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0] != 0:
+            pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

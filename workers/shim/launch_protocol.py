@@ -1,0 +1,43 @@
+"""The messages between a shim and its guard, a process of the launcher. Standard library only.
+
+The launcher listens on a socket that keeps message boundaries. One connection serves one request:
+
+================  ======================================================  ==========================================
+the shim sends    with                                                    the answer
+================  ======================================================  ==========================================
+``hello``                                                                 ``hello``
+``sweep TOKEN``                                                           ``swept N``: no process of the run is left
+``start``         descriptors: the spec, standard output and, if it is    ``ok PID GUARD``, or ``no ERRNO REASON``
+                  another file, standard error
+================  ======================================================  ==========================================
+
+After ``ok`` the connection stays open as long as a process of the run is left. The shim sends ``signal N`` for all
+processes, or ``first N`` for the first one. The guard sends ``ended STATUS`` when the first process has ended (negative
+for a signal), and ``gone MAXRSS_KB CPU_S`` when the last one has. If the shim closes the connection, the guard kills
+all processes. If the guard does, without ``gone``, it was killed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+GREETING, START, SWEEP = b"hello", b"start", b"sweep"
+#: The variable that identifies every process of a run.
+TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
+#: Longest message, in bytes, and most descriptors in one.
+MOST_BYTES = 4096
+MOST_DESCRIPTORS = 3
+
+
+def wake_on(connection: socket.socket) -> None:
+    """Have the kernel send this process SIGUSR1, which it must have blocked, for each message that arrives."""
+    fd = connection.fileno()
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGUSR1)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
