@@ -18,10 +18,11 @@ MOST_BYTES = 8 * 2**20
 CHUNK_BYTES = 2**20
 
 
-def open_regular(path: Path | str) -> int:
+def open_regular(path: Path | str, *, any_owner: bool = False) -> int:
     """Return a file descriptor for reading the regular file *path*. The caller closes it.
 
-    Neither the file nor its directory may be a symbolic link, and both must have one owner. Parents may be links.
+    Neither the file nor its directory may be a symbolic link, and both must have one owner, unless *any_owner* is set.
+    Parents may be links.
 
     Raises:
         OSError: the file does not exist or cannot be opened now.
@@ -40,7 +41,7 @@ def open_regular(path: Path | str) -> int:
     finally:
         os.close(folder)
     about = os.fstat(fd)
-    if stat.S_ISREG(about.st_mode) and about.st_uid == owner:
+    if stat.S_ISREG(about.st_mode) and (any_owner or about.st_uid == owner):
         return fd
     os.close(fd)
     if stat.S_ISREG(about.st_mode):
@@ -48,7 +49,7 @@ def open_regular(path: Path | str) -> int:
     raise Unreadable(f"{name} is no file")
 
 
-def read_small(path: Path | str, most_bytes: int = MOST_BYTES) -> bytes:
+def read_small(path: Path | str, most_bytes: int = MOST_BYTES, *, any_owner: bool = False) -> bytes:
     """Return the content of the file *path*.
 
     Raises:
@@ -56,7 +57,7 @@ def read_small(path: Path | str, most_bytes: int = MOST_BYTES) -> bytes:
         Unreadable: *path* is no regular file, or it is larger than *most_bytes*.
 
     """
-    fd = open_regular(path)
+    fd = open_regular(path, any_owner=any_owner)
     try:
         content = b""
         while part := os.read(fd, min(most_bytes + 1 - len(content), CHUNK_BYTES)):

@@ -32,6 +32,7 @@ class People:
         _change("groupadd", self.team)
         self.alice = self.add("alice", "-G", f"{self.group},{self.team}")
         self.bob = self.add("bob", "-G", self.group)
+        self.service = self.add("service", "-r")
 
     def add(self, name: str, *words: str) -> pwd.struct_passwd:
         """Add an account with a home that only it may enter, and return it."""

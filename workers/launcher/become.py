@@ -71,8 +71,9 @@ class Request(NamedTuple):
                 pty=spec["pty"] is not None,
                 typed=bool(spec["typed"]),
             )
-            words = [found.name, found.cwd, *found.argv, *found.env, *found.env.values()]
-            fits = all(type(word) is str for word in words) and type(found.uid) is int and type(found.umask) is int
+            words = [found.name, found.cwd, *found.argv, *found.env, *dict.values(found.env)]
+            fits = type(found.argv) is list and type(found.uid) is int and type(found.umask) is int
+            fits = fits and all(type(word) is str for word in words)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Refused(f"the spec of the run is damaged: {error!r}") from error
         if not fits or not found.argv:

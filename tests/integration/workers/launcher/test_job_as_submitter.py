@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from bounded import until
 from one_shim import RUN_TOKEN, Shim
-from submitters import Launcher, People
+from submitters import LAUNCHER, Launcher, People
 
 from gpuqueue.model.run import EndingKind
 from workers.run.environment import TOKEN
+from workers.run.torch_report import read_reports
 
 Start = Callable[..., Shim]
 
@@ -184,3 +188,38 @@ def test_only_the_service_account_is_served(launcher: Launcher, people: People) 
     assert "PermissionError" in closed.stderr
     assert "ConnectionResetError" in opened.stderr or "BrokenPipeError" in opened.stderr or "b''\n" == opened.stdout
     assert "hello" not in opened.stdout
+
+
+def test_the_reports_of_the_job_are_read_and_removed(as_user: Start) -> None:
+    """The job writes its reports about torch into a directory of the service account, with any umask."""
+    report = (Path(__file__).parents[3] / "golden" / "inside-v1.json").read_text()
+    inside = "$(dirname $(readlink /proc/$$/fd/1))/inside"
+    run = as_user(
+        "/bin/sh", "-c", f"umask 077; printf %s '{report}' > {inside}/7.json; ln -s /etc/shadow {inside}/8.json"
+    )
+
+    assert (0, "") == (run.ended().ending.exit_code, run.log())
+    found = read_reports(run.directory.path)
+    assert found is not None
+    assert found.reserved_on
+    run.directory.settle()
+    assert not (run.directory.path / "inside").exists()
+
+
+def test_an_open_installation_is_refused(people: People, open_dir: Path) -> None:
+    """A launcher whose code belongs to a user does not start, because that user would become root."""
+    code = open_dir / "workers"
+    shutil.copytree(Path(LAUNCHER).parents[1], code)
+    os.chown(code / "shim", people.alice.pw_uid, -1)
+    words = ["--account", "root", "--group", people.group, "--socket", str(open_dir / "socket")]
+
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(code / "launcher" / "main.py"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (1, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert "can be changed by others than root: install gpuqueue where only root can" in done.stderr

@@ -164,3 +164,21 @@ def test_what_we_change_for_a_job_does_not_travel_on() -> None:
     assert {**theirs, "PYTHONUNBUFFERED": "1"} == travelling(inside)
     assert "mine" == travelling({**inside, "CUPY_GPU_MEMORY_LIMIT": "mine"})["CUPY_GPU_MEMORY_LIMIT"]
     assert travelling(dict(os.environ)) == travelling({**os.environ, "GPUQUEUE_CHANGED": ""})
+
+
+def test_an_interpreter_of_another_account_is_not_started(tmp_path: Path) -> None:
+    """Where jobs run as their submitters, the worker never runs a program that a job names, not even for its version.
+
+    It would run as the service account, which reads everything.
+    """
+    program, ran = tmp_path / "python3", tmp_path / "ran"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    spec = make_spec(argv=(str(program), "train.py"), env={"PYTHONPATH": "/x"})
+    gpu = RunDevice(uuid="GPU-a", lease_bytes=GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
+
+    environment(1, "1.a", spec, (gpu,), Path("/r"), ask_torch=False)
+
+    assert not ran.exists()
+    environment(1, "1.a", spec, (gpu,), Path("/r"))
+    assert ran.exists()

@@ -1,0 +1,100 @@
+"""What the launcher takes from a spec, and the environment of a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workers.launcher.account import Refused
+from workers.launcher.become import Request, environment
+from workers.launcher.main import changeable
+
+SPEC: dict[str, Any] = {
+    "argv": ["true"],
+    "cwd": "/",
+    "env": {"A": "1"},
+    "umask": 18,
+    "start_before": 1.0,
+    "pty": None,
+    "typed": False,
+    "user": {"name": "ada", "uid": 1001},
+}
+ADA = pwd.struct_passwd(("ada", "x", 2**31 - 7, 1001, "", "/home/ada", "/bin/zsh"))
+
+
+def read(tmp_path: Path, text: str) -> Request:
+    """Return the request in a spec with this text."""
+    path = tmp_path / "spec"
+    path.write_text(text)
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return Request.read(fd)
+    finally:
+        os.close(fd)
+
+
+def test_a_spec_is_read(tmp_path: Path) -> None:
+    """The request has the fields of the spec."""
+    found = read(tmp_path, json.dumps(SPEC))
+
+    assert ("ada", 1001, ["true"], {"A": "1"}, 18) == (found.name, found.uid, found.argv, found.env, found.umask)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        "[" * 100_000,
+        *(
+            json.dumps({**SPEC, **change})
+            for change in (
+                {"user": None},
+                {"user": {"name": "ada", "uid": "0"}},
+                {"user": {"name": "ada", "uid": True}},
+                {"user": {"name": ["ada"], "uid": 1001}},
+                {"argv": []},
+                {"argv": [1]},
+                {"argv": "true"},
+                {"env": {"A": None}},
+                {"env": []},
+                {"umask": "022"},
+                {"cwd": None},
+                {"start_before": "soon"},
+            )
+        ),
+    ],
+)
+def test_a_damaged_spec_is_refused(tmp_path: Path, text: str) -> None:
+    """A spec with a missing field or one of the wrong type starts nothing."""
+    with pytest.raises(Refused, match="the spec of the run is damaged"):
+        read(tmp_path, text)
+
+
+def test_the_environment_is_that_of_a_login_and_what_was_sent() -> None:
+    """What names the person or the session comes from this host; the rest is what the submitter sent."""
+    sent = {"HOME": "/root", "USER": "root", "XDG_RUNTIME_DIR": "/run/user/0", "LD_LIBRARY_PATH": "/opt/cuda", "A": "1"}
+
+    found = environment(sent, ADA)
+
+    assert {"HOME": "/home/ada", "USER": "ada", "LOGNAME": "ada", "SHELL": "/bin/zsh"}.items() <= found.items()
+    assert {"LD_LIBRARY_PATH": "/opt/cuda", "A": "1", "PATH": "/usr/local/bin:/usr/bin:/bin"}.items() <= found.items()
+    assert "XDG_RUNTIME_DIR" not in found
+    assert "/mine" == environment({"PATH": "/mine"}, ADA)["PATH"]
+
+
+def test_files_that_others_can_change_are_found(tmp_path: Path) -> None:
+    """The launcher refuses to run code that others than root could replace, also by a directory above it."""
+    folder = tmp_path / "open" / "inner"
+    folder.mkdir(parents=True)
+    folder.parent.chmod(0o777)
+
+    assert str(folder.parent) in list(changeable([str(folder)]))
+    folder.parent.chmod(0o755)
+    assert str(folder.parent) not in list(changeable([str(folder)])) or os.geteuid() != 0
