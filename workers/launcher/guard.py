@@ -111,11 +111,11 @@ def follow(shim: socket.socket, tree: Tree) -> None:
 
 def obey(message: bytes, tree: Tree) -> None:
     """Send the signal that *message* names to all processes of the run, or to the first one."""
-    whom, _, number = message.partition(b" ")
+    target, _, number = message.partition(b" ")
     if number.isdigit() and int(number) in signal.valid_signals():
-        if whom == b"signal":
+        if target == b"signal":
             signal_all(int(number))
-        elif whom == b"first" and tree.status is None:
+        elif target == b"first" and tree.status is None:
             os.kill(tree.pid, int(number))  # not reaped yet, so the pid is still its own
 
 

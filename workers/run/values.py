@@ -42,7 +42,7 @@ class ShimSpec:
     separate_stderr: bool = False
     #: Whether the terminal is also standard input, so that users can type on it.
     typed: bool = False
-    #: The submitter, as whom the job runs: ``name`` and ``uid``. None: it runs as the worker.
+    #: The submitter if the job runs as its submitter: ``name`` and ``uid``. None: it runs as the worker.
     user: Mapping[str, str | int] | None = None
     #: The socket of the launcher, which starts it as the submitter.
     launcher: str | None = None
