@@ -73,17 +73,13 @@ class ServiceSite:
 
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a program as the service account."""
-        own = ["setpriv", f"--reuid={self.service.pw_uid}", f"--regid={self.service.pw_gid}", "--clear-groups"]
-        closed = _closed(Path(sys.base_prefix))
-        opened = ["unshare", "-m", "/bin/sh", "-c", OPEN, "sh", str(self._mounts), str(closed), sys.base_prefix]
-        command = [*(opened if closed is not None else []), *own, "--", *words]
+        command = as_account(self.service, self._mounts, *words)
         return subprocess.run(command, env=self.environ, capture_output=True, text=True, check=False, timeout=100)
 
     def up(self) -> None:
         """Start everything with ``gpuqueue up``."""
         done = self.command(str(BIN / "gpuqueue"), "up")
-        if "unshare failed" in done.stderr or "mount: " in done.stderr:
-            pytest.skip(f"the service account cannot be given this interpreter: {done.stderr.strip()}")
+        skip_without_mounts(done)
         assert 0 == done.returncode, done.stderr
 
     def submit(self, account: pwd.struct_passwd, words: str, **changes: object) -> int:
@@ -127,6 +123,20 @@ class ServiceSite:
         for account in (self.service, self.people.alice, self.people.bob):
             for pid in self.people.running(account):
                 os.kill(pid, signal.SIGKILL)
+
+
+def as_account(account: pwd.struct_passwd, mounts: Path, *words: str) -> list[str]:
+    """Return the command that runs *words* as *account*, who can use this interpreter. *mounts* is an empty directory."""
+    own = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--", *words]
+    closed = _closed(Path(sys.base_prefix))
+    opened = ["unshare", "-m", "/bin/sh", "-c", OPEN, "sh", str(mounts), str(closed), sys.base_prefix]
+    return [*(opened if closed is not None else []), *own]
+
+
+def skip_without_mounts(done: subprocess.CompletedProcess[str]) -> None:
+    """Skip the test if this machine permits no mounts."""
+    if "unshare failed" in done.stderr or "mount: " in done.stderr:
+        pytest.skip(f"other accounts cannot be given this interpreter: {done.stderr.strip()}")
 
 
 def _closed(path: Path) -> Path | None:
