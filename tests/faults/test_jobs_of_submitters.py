@@ -53,6 +53,7 @@ def test_two_people_work_as_themselves_and_cannot_meet(service_site: ServiceSite
     people.shell(alice, f"touch {alice.pw_dir}/go")
     record = site.ended(hers)
     assert 5 == record.last_run.ending.exit_code
+    assert (record.last_run.devices[0].peak.bytes or 0) > 100_000  # measured, although the processes are another's
     assert [people.groups_of(alice)] == [set(map(int, line.split())) for line in site.log(hers).splitlines()[1:]]
     assert site.log(hers) == people.shell(alice, f"cat {run.path}/log").stdout
     assert alice.pw_uid == os.stat(f"{alice.pw_dir}/here").st_uid  # noqa: PTH116
@@ -108,6 +109,22 @@ def test_a_cancel_reaches_daemons_and_reports_reach_the_worker(service_site: Ser
     assert JobState.CANCELLED is site.ended(job).job.state
     until(lambda: not (run.path / "inside").exists(), what="the settlement", timeout_s=60)
     assert [] == site.people.running(alice)
+
+
+def test_jobs_wait_while_the_launcher_is_away(service_site: ServiceSite) -> None:
+    """Without a launcher the claim is released and the device says why. When it is back, the job runs its first run."""
+    site = service_site
+    site.launcher.kill()
+    job = site.submit(site.people.alice, "true")
+
+    def trouble() -> bool:
+        return any("the launcher" in str(status.trouble) for status in site.client.queue.devices.all())
+
+    until(trouble, what="the trouble of the device", timeout_s=60)
+    site.launcher.start()
+
+    record = site.ended(job)
+    assert (JobState.SUCCEEDED, 1) == (record.job.state, len(record.runs))
 
 
 def test_forged_accounts_and_warm_interpreters(service_site: ServiceSite) -> None:

@@ -23,6 +23,7 @@ from gpuqueue.client import Client
 from gpuqueue.model.job import Account
 from gpuqueue.model.run import Record
 from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import MIB
 from workers.run.directory import RunDir, unsettled
 
 #: Gives the service account the interpreter of these tests, if that lies in a closed directory such as /root. The
@@ -46,6 +47,7 @@ class ServiceSite:
 
     def __init__(self, folder: Path, people: People, launcher: Launcher) -> None:
         self.people = people
+        self.launcher = launcher
         self.service = service = people.service
         self._mounts = folder / "mounts"
         self._mounts.mkdir()
@@ -61,7 +63,7 @@ class ServiceSite:
             "GPUQUEUE_RUN_AS": "submitter",
             "GPUQUEUE_LAUNCHER": launcher.socket,
             "GPUQUEUE_HOST": f"test-{secrets.token_hex(4)}",
-            "GPUQUEUE_DEVICES": "sim:1x8G",
+            "GPUQUEUE_DEVICES": "cpu",
             "GPUQUEUE_HEADROOM": "0",
             "GPUQUEUE_HEARTBEAT": "0.5s",
             "GPUQUEUE_HOST_LOST_AFTER": "30s",
@@ -85,7 +87,8 @@ class ServiceSite:
     def submit(self, account: pwd.struct_passwd, words: str, **changes: object) -> int:
         """Submit a shell command as *account*, who is known to the service."""
         known = Account(name=account.pw_name, uid=account.pw_uid, host=self.settings.host)
-        spec = make_spec(**{"argv": ("/bin/sh", "-c", words), "cwd": account.pw_dir, "account": known, **changes})
+        fields = {"argv": ("/bin/sh", "-c", words), "cwd": account.pw_dir, "account": known, "mem_bytes": 64 * MIB}
+        spec = make_spec(**{**fields, **changes})
         return self.client.queue.requests.submit(spec).id
 
     def ended(self, job_id: int) -> Record:
@@ -126,7 +129,7 @@ class ServiceSite:
 
 
 def as_account(account: pwd.struct_passwd, mounts: Path, *words: str) -> list[str]:
-    """Return the command that runs *words* as *account*, who can use this interpreter. *mounts* is an empty directory."""
+    """Return the command that runs *words* as *account*, with access to this interpreter. *mounts* is a directory."""
     own = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--", *words]
     closed = _closed(Path(sys.base_prefix))
     opened = ["unshare", "-m", "/bin/sh", "-c", OPEN, "sh", str(mounts), str(closed), sys.base_prefix]

@@ -51,6 +51,9 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
         ("GPUQUEUE_LOG_LIMIT", "0"),
         ("GPUQUEUE_KEEP_LOGS", "0"),
         ("GPUQUEUE_KEEP_LOGS", "a month"),
+        ("GPUQUEUE_RUN_AS", "root"),
+        ("GPUQUEUE_LAUNCHER", "launcher.sock"),
+        ("GPUQUEUE_RUNS_DIR", "runs"),
     ],
 )
 def test_a_bad_value_names_its_origin(variable: str, value: str) -> None:
@@ -227,3 +230,12 @@ def test_a_misspelled_variable_is_reported_with_what_was_meant() -> None:
 def test_a_job_that_submits_jobs_hears_nothing_of_its_own_variables() -> None:
     """A job has GPUQUEUE_JOB_ID, GPUQUEUE_RUN_DIR and more, which are no settings."""
     assert {} == unknown_variables({**HERE, "GPUQUEUE_JOB_ID": "7", "GPUQUEUE_RUN_DIR": "/r"})
+
+
+def test_jobs_run_as_the_worker_unless_the_site_says_otherwise() -> None:
+    """By default no launcher is used, and the runs lie below the state directory."""
+    single = Settings.load(HERE)
+    team = Settings.load({**HERE, "GPUQUEUE_RUN_AS": "submitter", "GPUQUEUE_RUNS_DIR": "/var/lib/runs"})
+
+    assert (None, Path("/s/runs")) == (single.launcher_in_use, single.runs_dir)
+    assert ("/run/gpuqueue/launcher.sock", Path("/var/lib/runs")) == (team.launcher_in_use, team.runs_dir)

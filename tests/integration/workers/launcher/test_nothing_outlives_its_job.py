@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from bounded import until
@@ -13,6 +14,9 @@ from one_shim import RUN_TOKEN, Shim
 from submitters import Launcher, People
 
 from gpuqueue.model.run import EndingKind
+from workers.measure.attribution import owners
+from workers.run import process_tree
+from workers.run.directory import root_of
 from workers.run.environment import TOKEN
 from workers.run.orphans import sweep_run
 from workers.run.start_health import try_out
@@ -56,6 +60,21 @@ def test_cancel_ends_daemons_and_stopped_processes(tree: Start, people: People) 
     assert [] == people.running(people.alice)
 
 
+def test_processes_are_attributed_by_their_guard(tree: Start, people: People) -> None:
+    """The memory of a process counts for its run, also if it has left the session and thrown the token away."""
+    run = tree()
+
+    def lost_child() -> int | None:
+        words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in people.running(people.alice)}
+        return next((pid for pid, word in words.items() if word == b"/bin/sleep\0001001\0"), None)
+
+    pid = until(lost_child, what="the process without the token")
+    assert pid is not None
+    assert {pid: RUN_TOKEN} == owners([pid], {RUN_TOKEN: root_of(run.directory.processes())})
+    assert pid in process_tree.below(pids_of(run)[2])
+
+
+@pytest.mark.full
 def test_the_time_limit_warns_and_ends(as_user: Start, people: People) -> None:
     """The warning signal reaches the first process, and the time limit ends the job."""
     words = "trap 'echo warned' USR1; while :; do sleep 0.1; done"
@@ -75,7 +94,7 @@ def test_a_preempted_job_gets_sigterm_and_reads_the_request(as_user: Start) -> N
     run = as_user("/bin/sh", "-c", words)
     until(lambda: "up" in run.log(), what="its trap")
 
-    assert run.directory.ask_for_place(17, 30.0)
+    assert run.directory.ask_preempt(17, 30.0)
 
     end = run.ended()
     assert (EndingKind.PREEMPTED, "preempted for job 17") == (end.ending.kind, end.ending.detail)
@@ -90,6 +109,7 @@ def test_the_end_of_the_first_process_ends_the_rest(as_user: Start, people: Peop
     assert [] == people.running(people.alice)
 
 
+@pytest.mark.full
 def test_without_heartbeats_the_shim_ends_the_job(tree: Start, people: People) -> None:
     """The fence: without a worker's heartbeat the whole tree ends, before another host may start the job."""
     run = tree(renew_s=3.0, fence_grace_s=0.2)
@@ -111,6 +131,7 @@ def test_a_killed_shim_leaves_nothing(tree: Start, people: People, launcher: Lau
     assert 0 == sweep_run(RUN_TOKEN, launcher.socket)
 
 
+@pytest.mark.full
 def test_a_killed_guard_is_a_lost_run(tree: Start, people: People) -> None:
     """If the guard is killed, the shim has the launcher end what carries the token, and reports a loss."""
     run = tree()
@@ -123,6 +144,7 @@ def test_a_killed_guard_is_a_lost_run(tree: Start, people: People) -> None:
     people.shell(people.alice, "kill -9 -1")
 
 
+@pytest.mark.full
 def test_a_killed_guard_and_shim_are_swept(tree: Start, people: People, launcher: Launcher) -> None:
     """The worker's sweep finds the processes of a run by the launcher, after both of their keepers were killed."""
     run = tree()
@@ -139,6 +161,7 @@ def test_a_killed_guard_and_shim_are_swept(tree: Start, people: People, launcher
     people.shell(people.alice, "kill -9 -1")
 
 
+@pytest.mark.full
 def test_a_restart_of_the_launcher_affects_no_job(as_user: Start, launcher: Launcher) -> None:
     """A launcher that was killed leaves its jobs alone; the next one starts new ones."""
     run = as_user("/bin/sh", "-c", "echo up; while [ ! -e go ]; do sleep 0.05; done; exit 9")
