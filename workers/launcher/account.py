@@ -70,12 +70,15 @@ def _refusal(account: pwd.struct_passwd, rules: Rules) -> str:
 
 
 def _outside(account: pwd.struct_passwd, group: str) -> str:
-    """Return that the account is not in the group whose members' jobs are started; empty if it is."""
+    """Return why the groups of the account forbid its jobs; empty if they do not."""
     try:
         gid = grp.getgrnam(group).gr_gid
     except KeyError:
         return f"the group {group} does not exist on this host"
-    return "" if gid in os.getgrouplist(account.pw_name, account.pw_gid) else f"it is not in the group {group}"
+    groups = os.getgrouplist(account.pw_name, account.pw_gid)
+    if 0 in groups:
+        return "it is in root's group"
+    return "" if gid in groups else f"it is not in the group {group}"
 
 
 def _lock(name: str, shadow: str) -> str:

@@ -64,13 +64,16 @@ def start(shim: socket.socket, spec: int, outputs: list[int], rules: Rules) -> N
     for fd in (answer, spec, *outputs):
         os.close(fd)
     tree = Tree(pid)
-    if begun(shim, tree, reader):
-        wake_on(shim)
-        follow(shim, tree)
+    try:
+        if begun(shim, tree, reader):
+            wake_on(shim)
+            follow(shim, tree)
+    finally:
+        tree.end(0.0, lambda: None, warned=True)  # after an error too, nothing may be left
 
 
 def begun(shim: socket.socket, tree: Tree, reader: int) -> bool:
-    """Wait until the job has started, and tell the shim; return False if it does not start, or the shim has left."""
+    """Wait until the job has started, and answer the shim; return False if it does not start, or the shim has left."""
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     poll.register(shim, select.POLLIN)
@@ -78,21 +81,19 @@ def begun(shim: socket.socket, tree: Tree, reader: int) -> bool:
     reason = os.read(reader, MOST_BYTES - 16) if reader in ready else b""
     os.close(reader)
     if reader not in ready:  # the shim gives up; the child may be in a call that takes for ever
-        tree.end(0.0, lambda: None, warned=True)
         return False
     if reason:
         os.waitpid(tree.pid, 0)
         shim.send(b"no " + reason)
         return False
-    shim.send(b"ok %d %d" % (tree.pid, os.getpid()))
-    return True
+    return send_to(shim, b"ok %d %d" % (tree.pid, os.getpid()))
 
 
 def follow(shim: socket.socket, tree: Tree) -> None:
-    """Signal the processes of the run as the shim asks, until the last one is gone. Without a shim kill them."""
-    told = False
+    """Signal the processes of the run as the shim asks, until the last one is gone. Return if the shim is gone."""
+    reported = False
     while tree.reap():
-        told = told or report_end(shim, tree)
+        reported = reported or report_end(shim, tree)
         try:
             message = shim.recv(MOST_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -101,12 +102,11 @@ def follow(shim: socket.socket, tree: Tree) -> None:
         except OSError:
             message = b""
         if not message:
-            tree.end(0.0, lambda: None, warned=True)
             return
         obey(message, tree)
-    told = told or report_end(shim, tree)
+    reported = reported or report_end(shim, tree)
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    tell(shim, b"gone %d %f" % (usage.ru_maxrss, usage.ru_utime + usage.ru_stime))
+    send_to(shim, b"gone %d %f" % (usage.ru_maxrss, usage.ru_utime + usage.ru_stime))
 
 
 def obey(message: bytes, tree: Tree) -> None:
@@ -120,11 +120,11 @@ def obey(message: bytes, tree: Tree) -> None:
 
 
 def report_end(shim: socket.socket, tree: Tree) -> bool:
-    """Tell the shim how the first process ended; return False while it lives."""
-    return tree.status is not None and tell(shim, b"ended %d" % tree.status)
+    """Report to the shim how the first process ended; return False while it lives."""
+    return tree.status is not None and send_to(shim, b"ended %d" % tree.status)
 
 
-def tell(shim: socket.socket, message: bytes) -> bool:
+def send_to(shim: socket.socket, message: bytes) -> bool:
     """Send *message*; return whether it was sent. If the shim is gone, the next read says so."""
     try:
         shim.send(message, socket.MSG_DONTWAIT)

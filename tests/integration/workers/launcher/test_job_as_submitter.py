@@ -84,6 +84,21 @@ def test_a_terminal_belongs_to_the_submitter(as_user: Start, *, typed: bool) -> 
     assert ["yes", "through", "tty"] == run.log().split()
 
 
+def test_only_the_submitter_types_into_the_terminal(as_user: Start, people: People) -> None:
+    """Alice's client attaches to the terminal of her job by its socket, and bob's does not."""
+    run = as_user("/bin/sh", "-c", "echo up; read line; echo got $line", pty=(80, 24), typed=True)
+    until(lambda: "up" in run.log(), what="the job")
+    python = f"import socket; s = socket.socket(socket.AF_UNIX); s.connect('{run.directory.path}/tty'); "
+    words = f'python3 -I -c "{python}s.sendall(bytes([73, 0, 3, 104, 105, 10]))"'  # a frame: I, the length, hi
+
+    bob, alice = people.shell(people.bob, words), people.shell(people.alice, words)
+
+    assert "PermissionError" in bob.stderr
+    assert "" == alice.stderr
+    assert 0 == run.ended().ending.exit_code
+    assert "got hi" in run.log()
+
+
 def test_the_directory_is_entered_as_the_user(as_user: Start, people: People) -> None:
     """A directory that the submitter cannot enter is refused. Root could enter it."""
     end = as_user("pwd", cwd=people.bob.pw_dir).ended()

@@ -27,6 +27,7 @@ ACCOUNTS = {
         ("nobody", 65534, 65534, "/bin/sh"),
         ("bot", 1004, 1004, "/usr/sbin/nologin"),
         ("eve", 1005, 1005, "/bin/bash"),  # not in the group
+        ("adm", 1008, 1008, "/bin/bash"),  # in root's group besides
         ("loc", 1006, 1006, "/bin/bash"),
         ("old", 1007, 1007, "/bin/bash"),
     )
@@ -49,7 +50,9 @@ def _accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pwd, "getpwnam", ACCOUNTS.__getitem__)
     monkeypatch.setattr(pwd, "getpwuid", by_uid)
     monkeypatch.setattr(grp, "getgrnam", group)
-    monkeypatch.setattr(os, "getgrouplist", lambda name, gid: [gid] if name == "eve" else [gid, 500])
+    monkeypatch.setattr(
+        os, "getgrouplist", lambda name, gid: {"eve": [gid], "adm": [gid, 500, 0]}.get(name, [gid, 500])
+    )
 
 
 @pytest.fixture
@@ -80,6 +83,7 @@ def test_a_person_of_the_group_may(shadow: str, name: str, uid: int) -> None:
         ("ada", 4242, "no account ada with the user id 4242"),
         ("bot", 1004, "its login shell is /usr/sbin/nologin"),
         ("eve", 1005, "it is not in the group users-of-the-queue"),
+        ("adm", 1008, "it is in root's group"),
         ("loc", 1006, "it is locked"),
         ("old", 1007, "it has expired"),
     ],
