@@ -20,7 +20,7 @@ from forked_command import BIN
 from submitters import Launcher, People
 
 from gpuqueue.client import Client
-from gpuqueue.model.job import Account
+from gpuqueue.model.job import Account, JobState
 from gpuqueue.model.run import Record
 from gpuqueue.settings.settings import Settings
 from gpuqueue.text.units import MIB
@@ -99,6 +99,15 @@ class ServiceSite:
             return record if record is not None and record.job.state.is_end else None
 
         return until(there, timeout_s=60, what=f"the end of job {job_id}") or pytest.fail("it did not end")
+
+    def held(self, job_id: int) -> str:
+        """Wait until a job is held, and return why."""
+
+        def reason() -> str | None:
+            job = self.client.queue.jobs.get(job_id)
+            return job.because if job is not None and job.state is JobState.HELD else None
+
+        return until(reason, timeout_s=60, what=f"a hold of job {job_id}") or pytest.fail("it was not held")
 
     def running(self, job_id: int) -> RunDir:
         """Wait until a job runs, and return its run directory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -112,7 +113,8 @@ def become(request: Request, outputs: list[int], rules: Rules, answer: int, guar
         step = f"cannot start {program} as {account.pw_name}"
         os.execvpe(program, request.argv, environment(request.env, account))  # noqa: S606 - no shell on purpose
     except Refused as refusal:
-        os.write(answer, f"-1 {refusal}".encode(errors="replace"))
+        # With an errno it counts as this host's: another host may have the account.
+        os.write(answer, f"{errno.EPERM} {refusal}".encode(errors="replace"))
     except Exception as error:  # noqa: BLE001 - the shim reports any error
         reason = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, program)}"
         os.write(answer, reason.encode(errors="replace"))
