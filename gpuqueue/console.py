@@ -34,8 +34,8 @@ _OF_THE_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 def run(group: click.Group, program: str) -> int:
     """Run *group* on this process's command line and return the exit code."""
-    _open_what_is_closed()
-    _let_everything_be_printed()
+    _open_closed_streams()
+    _replace_unprintable()
     try:
         code = _ended(group, program)
         sys.stdout.flush()
@@ -74,7 +74,7 @@ def _system_message(error: OSError) -> str:
     if isinstance(error.filename, (str, bytes)):
         return f"{words}: {os.fsdecode(error.filename)}"
     if error.errno in _OF_THE_OUTPUT:
-        return f"what was to be printed cannot be written: {words}: free some space there, or print it elsewhere"
+        return f"the output cannot be written: {words}: free some space there, or print it elsewhere"
     return words
 
 
@@ -114,7 +114,7 @@ def _in_words(error: click.ClickException, asked_for: str) -> str:
         error.show()
         return f"name a command: see {asked_for} --help"
     if isinstance(error, click.BadParameter) and error.param is not None:
-        choice = _not_taken(error.message, error.param)
+        choice = _invalid_value(error.message, error.param)
         if choice is not None:
             return choice
     words = " ".join(error.format_message().split())  # click's message may have several lines
@@ -123,7 +123,7 @@ def _in_words(error: click.ClickException, asked_for: str) -> str:
     return f"{sentence(words)} See {error.ctx.command_path if error.ctx else asked_for} --help"
 
 
-def _not_taken(message: str, param: click.Parameter) -> str | None:
+def _invalid_value(message: str, param: click.Parameter) -> str | None:
     """Return the error message for a value that is not one of *param*'s choices, or no valid number; else None.
 
     The typed value is taken from click's *message*, which alone holds it.
@@ -135,16 +135,16 @@ def _not_taken(message: str, param: click.Parameter) -> str | None:
     name = max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
     if isinstance(param.type, click.Choice):
         *most, last = map(str, param.type.choices)
-        return f"{name}: {typed} cannot be: say {' or '.join(filter(None, (', '.join(most), last)))}"
+        return f"{name}: {typed} is not valid: use {' or '.join(filter(None, (', '.join(most), last)))}"
     if isinstance(param.type, (click.types.IntParamType, click.types.FloatParamType)):
         noun = "a number" if isinstance(param.type, click.types.FloatParamType) else "a whole number"
         least, most_of_all = (getattr(param.type, bound, None) for bound in ("min", "max"))
         bounds = ", such as 2" if least is None or most_of_all is None else f" from {least} to {most_of_all}"
-        return f"{name}: {typed} cannot be: give {noun}{bounds}"
+        return f"{name}: {typed} is not valid: give {noun}{bounds}"
     return None
 
 
-def _open_what_is_closed() -> None:
+def _open_closed_streams() -> None:
     """Open ``/dev/null`` for each closed standard stream, so that no later file or socket gets its number.
 
     A shell closes a stream with ``>&-``, and Python then sets it to None. The command must still work.
@@ -162,7 +162,7 @@ def _close_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _let_everything_be_printed() -> None:
+def _replace_unprintable() -> None:
     """Replace characters that the output's encoding lacks, so that printing never raises UnicodeEncodeError."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -133,7 +133,7 @@ class Claimer:
                 self._runs.remove(claim.token)
                 run.close()
                 run.directory.discard()
-            self._admission.ground.failed(in_words(error))
+            self._admission.start_health.failed(in_words(error))
             self.pause()
             why = f"it could not be started on {self._settings.host}: {getattr(error, 'strerror', None) or error}"
             answered(lambda: self._queue.runs.release_claim(claim.job_id, claim.token, why), stopping)

@@ -49,7 +49,7 @@ class Runner:
         self._stopping = SteadyEvent()
         self._spawn = Spawn(settings, clock, runs, self._shims, self._warm_pool)
         self._judge = Judge(admission, monitor, clock)
-        self._report = Report(settings, queue, runs, admission.ground, adoption, self._stopping)
+        self._report = Report(settings, queue, runs, admission.start_health, adoption, self._stopping)
 
     def prepare(self) -> None:
         """Start the process that forks shims, before the first run needs it."""

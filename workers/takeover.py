@@ -149,7 +149,7 @@ class Takeover:
                 continue
             words = "its run directory is damaged" if damaged else "its worker vanished between the claim and the start"
             if swept:
-                words = f"nobody answered for it any more, {swept} processes of it were ended"
+                words = f"it had no shim any more, {swept} processes of it were ended"
             limit = self._settings.loss_limit
             state = self._queue.runs.lose(lease.job_id, lease.token, loss_limit=limit, detail=words)
             log.warning("job %s: %s, it is %s now", lease.job_id, words, state)

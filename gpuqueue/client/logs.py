@@ -75,11 +75,11 @@ class Logs:
             one = f"{record.job.id}_{next(iter(record.job.spec.array.indexes))}"
             raise Refused(f"array {record.job.id} has no log of its own: name a member, such as {one}")
         run = next((run for run in reversed(record.runs) if run.log_path), None)
-        return None if run is None else self._lies_here(run, record.job)
+        return None if run is None else self._is_here(run, record.job)
 
-    def _lies_here(self, run: Run, job: Job) -> Path:
+    def _is_here(self, run: Run, job: Job) -> Path:
         if run.host != self._connection.settings.host:
-            raise Refused(f"the log of job {job.label} lies on host {run.host}: {run.log_path}")
+            raise Refused(f"the log of job {job.label} is on host {run.host}: {run.log_path}")
         return Path(run.log_path or "")
 
     def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:
@@ -172,7 +172,7 @@ class Logs:
                 if job.spec.array is not None:
                     self._log_path_of(runs.Record(job=job))  # raises: an array has no log
                 if job.attempt:  # without an attempt there is no log, and the history need not be queried
-                    yield from self._turned(self._runs_to_read(job, tail, whole=whole), tail, again, whole=whole)
+                    yield from self._earlier_logs(self._runs_to_read(job, tail, whole=whole), tail, again, whole=whole)
                 yield from tail.rest()
                 if ended:
                     self.path(job_id)  # raises if there is no log
@@ -199,11 +199,11 @@ class Logs:
         except HistoryUnreachable:
             return newest
 
-    def _turned(
+    def _earlier_logs(
         self, record: Record, tail: LogTail, again: Callable[[Run], None] | None, *, whole: bool
     ) -> Iterator[bytes]:
         """Yield the unread parts of the logs before the newest run's, and point *tail* to the newest run's log."""
-        logs = [(run, self._lies_here(run, record.job)) for run in record.runs if run.log_path]
+        logs = [(run, self._is_here(run, record.job)) for run in record.runs if run.log_path]
         paths = [path for _, path in logs]
         from_first = whole and tail.path is None
         shown = paths.index(tail.path) if tail.path in paths else -1 if from_first else len(logs) - 2

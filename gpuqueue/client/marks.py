@@ -20,7 +20,7 @@ def tag(connection: Connection, job: int | str, words: Sequence[str], *, remove:
     from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - lazy import for startup time
 
     if not words:
-        raise BadRequest(f"say which words: gpuqueue tag {job} baseline")
+        raise BadRequest(f"name the tags: gpuqueue tag {job} baseline")
     tags = tags_of(words)
     _mark(connection, job, Mark(remove=tags) if remove else Mark(add=tags))
 
@@ -41,7 +41,7 @@ def _mark(connection: Connection, job: int | str, mark: Mark) -> None:
     known = reads.show(connection, job).job
     recorded = connection.recorded(job_id)
     if recorded is None:
-        raise BadRequest(f"{name} has no story of its own yet: say it of all of {name.id}")
+        raise BadRequest(f"{name} has not started yet: tag or annotate the whole array {name.id}")
     if not connection.queue.jobs.mark(job_id, mark, by=connection.user, ended=recorded.job):
         raise Refused(
             f"job {name} {known.state.in_words} in the history, and the queue does not know it: try again later"

@@ -74,7 +74,7 @@ def _which(words: Sequence[str], uuids_of: UuidsOf) -> tuple[DeviceFilter | None
     """Return the device kind in *words*, or None, and the UUIDs of the devices that *words* name."""
     kinds = [word for word in words if word in list(DeviceFilter)]
     if kinds and len(words) > 1:
-        raise BadRequest(f"--device {kinds[0]} stands for itself: say either a kind of device, or which devices")
+        raise BadRequest(f"--device {kinds[0]} cannot be combined: name either a kind of device, or devices")
     if kinds or not words:
         return DeviceFilter.parse(kinds[0]) if kinds else None, ()
     try:

@@ -74,7 +74,7 @@ def _in_the_history(connection: Connection, name: JobName) -> Record | None:
         if name.member is None or (found is not None and found.job.member == name.member):
             return found
         array = connection.recorded(name.member.array_id)
-        return None if array is None else _untaken(name.member, array.job)
+        return None if array is None else _unclaimed(name.member, array.job)
     except HistoryUnreachable:
         return None
 
@@ -114,11 +114,11 @@ def _member(connection: Connection, member: Member) -> Record:
     array = array_of(connection, member.array_id)
     here = array.tally
     waits = here is not None and (member.index in here.left or member.index in here.held)
-    unclaimed = _untaken(member, array)
+    unclaimed = _unclaimed(member, array)
     return (None if waits else _known(connection, member.id)) or unclaimed
 
 
-def _untaken(member: Member, array: Job) -> Record:
+def _unclaimed(member: Member, array: Job) -> Record:
     """Return the record of an unclaimed member, derived from its array."""
     if array.spec.array is None or member.index not in array.spec.array.indexes:
         raise JobNotFound(f"there is no job {member}: see gpuqueue show {member.array_id}")
@@ -217,10 +217,10 @@ def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
         BadRequest: one of them is a member of an array.
 
     """
-    from gpuqueue.queue.submit_errors import Unknown, only_all_of_it  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.queue.submit_errors import Unknown, whole_array_only  # noqa: PLC0415 - lazy import for startup time
 
     for member in connection.database.members_among(job_ids):
-        raise only_all_of_it(member)
+        raise whole_array_only(member)
     states = connection.database.states(job_ids)
     missing = tuple(each for each in job_ids if each not in states or not states[each].is_end)
     if missing:

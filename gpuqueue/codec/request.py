@@ -31,7 +31,7 @@ from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.job import Account, JobSpec, Priority
 from gpuqueue.model.placement import ANYWHERE
 from gpuqueue.model.retries import NO_RETRIES
-from gpuqueue.system.exec_limits import refuse_what_no_process_takes
+from gpuqueue.system.exec_limits import check_exec_limits
 from gpuqueue.text.json_fields import Fields, loaded
 
 #: Largest accepted spec, in bytes of JSON. The store keeps it in memory until the job has ended.
@@ -49,7 +49,7 @@ def encode_spec(spec: JobSpec) -> str:
         BadRequest: the text is larger than MAX_SPEC_BYTES, or no process could be given the command or the environment.
 
     """
-    refuse_what_no_process_takes(spec.argv, spec.env, spec.cwd)
+    check_exec_limits(spec.argv, spec.env, spec.cwd)
     text = dump(_to_plain(spec))
     if len(text) > MAX_SPEC_BYTES:
         env_bytes = len(dump(dict(spec.env)))

@@ -48,10 +48,10 @@ def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple
     try:
         facts = TimedCall(lambda: values.facts_of(environ), POLL_S).result()
     except CallFailed as why:  # without settings no other part can be located
-        seen, remedy = f"the settings cannot be looked at: {why}", "is the disk of the home directory there?"
-        yield "settings", [replace(problem(seen, remedy), room="settings", check=name_of(values.file))]
+        seen, remedy = f"the settings cannot be checked: {why}", "is the disk of the home directory there?"
+        yield "settings", [replace(problem(seen, remedy), section="settings", check=name_of(values.file))]
         return
-    yield from _Examination(facts, values.outside_of_jobs(environ), deep=deep).rooms()
+    yield from _Examination(facts, values.outside_of_jobs(environ), deep=deep).sections()
 
 
 class _Examination:
@@ -69,10 +69,10 @@ class _Examination:
         self._processes = TimedCall(lambda: processes.process_facts(settings, environ), POLL_S)
         self._moving = TimedCall(lambda: is_locked(settings.state_dir / "up.lock"), POLL_S)
 
-    def rooms(self) -> Iterator[tuple[str, list[Finding]]]:
+    def sections(self) -> Iterator[tuple[str, list[Finding]]]:
         """Yield each section with its findings as soon as they are known."""
         settings = self._settings
-        unread, check = f"{settings.state_dir} cannot be looked at", "is its disk there, and may we look?"
+        unread, check = f"{settings.state_dir} cannot be checked", "is its disk there, and may this account read it?"
         sections: Mapping[str, Callable[[], Iterator[Finding]]] = {
             "settings": lambda: examined("settings", self._values, values.CHECKS),
             "state": lambda: _section(
@@ -88,14 +88,14 @@ class _Examination:
             "processes": lambda: _section("processes", self._about_processes, processes.CHECKS, _processes_unseen),
             "runs": lambda: self._of_machines("runs"),
         }
-        for room in ORDER:
-            yield room, list(sections[room]())
+        for section in ORDER:
+            yield section, list(sections[section]())
 
-    def _of_machines(self, room: str) -> Iterator[Finding]:
+    def _of_machines(self, section: str) -> Iterator[Finding]:
         try:
-            yield from self._machines.result().of(room)
+            yield from self._machines.result().of(section)
         except CallFailed as why:
-            yield replace(machines.absent(str(why)), room=room, check="machines")
+            yield replace(machines.absent(str(why)), section=section, check="machines")
 
     def _about_queue(self) -> queue.Facts:
         running = _or_none(self._processes.result)
@@ -132,23 +132,23 @@ class _Examination:
 
 
 def _queue_unseen(why: CallFailed) -> Finding:
-    return unknown(f"what lies in the store cannot be seen: {why}", "mend the store first")
+    return unknown(f"the contents of the store cannot be read: {why}", "mend the store first")
 
 
 def _processes_unseen(why: CallFailed) -> Finding:
-    return unknown(f"they cannot be looked at: {why}", "mend the state directory first")
+    return unknown(f"they cannot be checked: {why}", "mend the state directory first")
 
 
 def _section(
-    room: str, facts_of: Callable[[], T], checks: Sequence[Check[T]], unseen: Callable[[CallFailed], Finding]
+    section: str, facts_of: Callable[[], T], checks: Sequence[Check[T]], unseen: Callable[[CallFailed], Finding]
 ) -> Iterator[Finding]:
     """Yield the findings of *checks*, or the finding of *unseen* if there are no facts."""
     try:
         facts = facts_of()
     except CallFailed as why:
-        yield replace(unseen(why), room=room, check=name_of(checks[0]))
+        yield replace(unseen(why), section=section, check=name_of(checks[0]))
     else:
-        yield from examined(room, facts, checks)
+        yield from examined(section, facts, checks)
 
 
 def _or_none(facts_of: Callable[[], T]) -> T | None:

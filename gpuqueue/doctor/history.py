@@ -83,7 +83,7 @@ def integrity(facts: Facts) -> Findings:
     if facts.database.path is None:
         return ()
     if facts.database.damage is None:
-        return note("too large to be looked through now", "gpuqueue doctor --deep takes the time")
+        return note("too large to be checked now", "gpuqueue doctor --deep checks it")
     if facts.database.damage:
         seen = f"its file is damaged: {facts.database.damage.splitlines()[0]}"
         return problem(seen, _recover(str(facts.database.path)))
@@ -105,7 +105,7 @@ def disk(facts: Facts) -> Findings:
 def lost_jobs(contents: Contents) -> Finding:
     """Check for jobs that are held because their runs were lost too often."""
     if not contents.lost_too_often:
-        return ok("none waits for a person")
+        return ok("none is held")
     jobs = [str(job_id) for job_id in contents.lost_too_often]
     return warning(
         f"job {', '.join(jobs)} was lost too often and is held",
@@ -119,7 +119,7 @@ def events(contents: Contents) -> Finding:
     if not number:
         return ok("its tables took every event")
     seen = f"it could not take {number} events, the first of job {job_id}: {short(why or '', MAX_WHY)}"
-    return warning(seen, "they lie whole in its table dead_letters: report this, and delete them when you have")
+    return warning(seen, "its table dead_letters has them complete: report this, then delete them")
 
 
 def messages(contents: Contents) -> Finding:
@@ -133,7 +133,7 @@ def messages(contents: Contents) -> Finding:
     gone, job_id, trouble = contents.given_up
     if gone:
         why = short(trouble or "no reason was given", MAX_WHY)
-        remedy = "gpuqueue notify --test WHAT, where the recorder runs; its jobs are not concerned"
+        remedy = "gpuqueue notify --test WHAT, where the recorder runs; the jobs are not affected"
         what = "1 message was" if gone == 1 else f"{gone} messages were"
         return warning(f"{what} given up this week, the last about job {job_id}: {why}", remedy)
     return ok("none is late")

@@ -25,12 +25,12 @@ class Answer:
     repairs: tuple[str, ...] = ()
     broken: str = ""
 
-    def of(self, room: str) -> Iterator[Finding]:
-        """Yield the findings of the section *room*, and a finding that some are missing if the program failed."""
-        yield from (each for each in self.findings if each.room == room)
+    def of(self, section: str) -> Iterator[Finding]:
+        """Yield the findings of *section*, and a finding that some are missing if the program failed."""
+        yield from (each for each in self.findings if each.section == section)
         if self.broken:
-            missing = unknown(f"the rest of this room could not be looked at: {self.broken}", "gpuqueue-worker doctor")
-            yield replace(missing, room=room, check="machines")
+            missing = unknown(f"the rest of this section could not be checked: {self.broken}", "gpuqueue-worker doctor")
+            yield replace(missing, section=section, check="machines")
 
 
 def ask(environ: Mapping[str, str], *, deep: bool, fix: bool = False) -> Answer:

@@ -125,9 +125,7 @@ def host(facts: ProcessFacts) -> Findings:
     if facts.host is not None:
         return ok(f"pid {facts.host.pid}")
     if facts.expected:
-        seen = (
-            "the host process died without a word: nothing starts here, and running jobs end when their grace is over"
-        )
+        seen = "the host process died without a message: nothing starts here, and running jobs end after their grace"
         return problem(seen, f"gpuqueue up; why it died: {facts.settings.logs_dir / 'host.log'}")
     if facts.served:
         return ok(f"none of ours: {len(facts.served)} workers of this machine are kept alive by somebody else")
@@ -145,7 +143,7 @@ def workers(facts: ProcessFacts) -> Findings:
         return ok(f"{len(facts.workers)}, one for each device")
     return (
         warning(
-            f"device {each.status.device.index} ({each.status.device.uuid}) is none of those that the workers were "
+            f"device {each.status.device.index} ({each.status.device.uuid}) is not one of those that the workers were "
             f"started for (--devices {facts.reported})",
             WITH_ITS_DEVICES,
             about=f"device {each.status.device.index}",

@@ -41,16 +41,16 @@ class Facts:
 def opened(facts: Facts) -> Findings:
     """Check that the store was opened for gpuqueue, with this version's layout."""
     if facts.queue.epoch is None and facts.queue.rebuilding:
-        seen = "the store lost its data and is being rebuilt from the history; jobs that run go on"
+        seen = "the store lost its data and is being rebuilt from the history; running jobs go on"
         return problem(
             seen, "wait a moment. If it stays: is the history database there (see below)? gpuqueue up rebuilds it too"
         )
     if facts.queue.epoch is None:
-        seen = "the store was never opened for gpuqueue, or lost its data; jobs that run go on"
-        return problem(seen, "gpuqueue up: what the history knows comes back")
+        seen = "the store was never opened for gpuqueue, or lost its data; running jobs go on"
+        return problem(seen, "gpuqueue up restores what the history has")
     if facts.queue.layout != keys.LAYOUT:
         seen = f"its layout is {facts.queue.layout or 'unknown'}, and this gpuqueue knows {keys.LAYOUT}"
-        return problem(seen, "use the gpuqueue that its workers have")
+        return problem(seen, "use the version of gpuqueue that its workers have")
     if facts.queue.claims_from_ms is not None and facts.queue.is_paused:
         left_s = -facts.ago_s(facts.queue.claims_from_ms)
         when = f"in {format_duration(left_s)}" if left_s > 0 else "with the next check of a worker, within seconds"
@@ -95,7 +95,7 @@ def _silent(facts: Facts, device: DeviceFacts) -> Finding:
     if here and not is_meant(facts.reported, device.status.device):
         remedy = WITH_ITS_DEVICES  # the host process does not start a worker for it
     if is_down(device):
-        return note(f"{seen}: its machine was taken down", "gpuqueue up there takes it back", about=device.name)
+        return note(f"{seen}: gpuqueue down took its machine down", "gpuqueue up there ends that", about=device.name)
     if not device.status.jobs:
         return warning(seen, remedy, about=device.name)
     jobs = ", ".join(str(job_id) for job_id in device.status.jobs)
@@ -114,11 +114,11 @@ def _drained(facts: Facts, device: DeviceFacts, drain: Drain) -> Finding:
     if device.status.host != facts.settings.host:
         return note(seen, about=device.name)
     if facts.moving:
-        return note(f"{seen}; a down is at work", about=device.name)
+        return note(f"{seen}; a gpuqueue down is in progress", about=device.name)
     if not facts.host_runs:
-        return note(seen, "gpuqueue up takes it back", about=device.name)
+        return note(seen, "gpuqueue up ends that", about=device.name)
     remedy = "gpuqueue doctor --fix lets it take jobs again, as gpuqueue up would"
-    return warning(f"{seen}; but no down is at work, it was killed", remedy, about=device.name, fixable=True)
+    return warning(f"{seen}; but no gpuqueue down runs: it was killed", remedy, about=device.name, fixable=True)
 
 
 def is_down(device: DeviceFacts) -> bool:
@@ -135,7 +135,7 @@ def versions(facts: Facts) -> Findings:
     if not others:
         return ok(f"all of {VERSION}")
     reported = "; ".join(f"{version} on {', '.join(sorted(hosts))}" for version, hosts in sorted(others.items()))
-    return warning(f"this is {VERSION}, and there are workers of {reported}", "bring all machines to one version")
+    return warning(f"this is {VERSION}, and there are workers of {reported}", "install one version on all machines")
 
 
 def clocks(facts: Facts) -> Findings:
@@ -163,7 +163,7 @@ def waiting(facts: Facts) -> Findings:
     """Check that a device exists if jobs wait."""
     jobs = f"{facts.queue.waiting} waiting, {facts.queue.active} active"
     if facts.queue.waiting and not facts.queue.devices:
-        return warning(f"{jobs}, and no worker has announced a device", "gpuqueue up, on a machine that shall run them")
+        return warning(f"{jobs}, and no worker has announced a device", "gpuqueue up, on a machine that is to run them")
     return ok(jobs)
 
 
@@ -171,10 +171,10 @@ def arrays(facts: Facts) -> Findings:
     """Check for arrays whose progress could not be restored after a loss of the store's data."""
     torn = [str(array_id) for array_id in facts.queue.torn_arrays]
     if not torn:
-        return ok("it is known of each how far it has come")
+        return ok("the progress of each is known")
     named = ", ".join(torn[:MOST_NAMED]) + (" and others" if len(torn) > MOST_NAMED else "")
     return warning(
-        f"the store lost its data, and the history cannot say how far array {named} had come: nothing more of it runs",
+        f"the store lost its data, and the history cannot say how far array {named} had come: no more of it starts",
         f"gpuqueue history --array {torn[0]} shows what ran; submit the rest anew, and gpuqueue cancel {torn[0]}",
     )
 
@@ -190,10 +190,10 @@ def leases(facts: Facts) -> Findings:
     seen = f"no worker renews the lease of job {jobs}{more} any more, since {format_duration(late_s)}"
     if queue.grace_until_ms is not None and queue.grace_until_ms > queue.now_ms:
         left_s = -facts.ago_s(queue.grace_until_ms)
-        return note(f"{seen}; as nobody could have known, they have another {format_duration(left_s)}")
+        return note(f"{seen}; the reaper was away, so they have another {format_duration(left_s)}")
     if late_s <= 2 * facts.settings.heartbeat_s:
-        return ok("some are about to be taken back")
-    return problem(f"{seen}, and nobody takes it back", "gpuqueue up: every worker and recorder does")
+        return ok("some are about to be reclaimed")
+    return problem(f"{seen}, and nothing reclaims it", "gpuqueue up: every worker and recorder does")
 
 
 def reaper(facts: Facts) -> Findings:
@@ -215,7 +215,7 @@ def outbox(facts: Facts) -> Findings:
     box = facts.queue.outbox
     if box.of_another_store:
         remedy = "point GPUQUEUE_DATABASE_URL at this queue's own, or at a new one; the history waits in the store"
-        return problem("the history database belongs to another store: nothing is written into it", remedy)
+        return problem("the history database belongs to another store: nothing is written to it", remedy)
     if box.unread_ms is None:
         return ok("the history has all")
     late_s = facts.ago_s(box.unread_ms)
@@ -229,9 +229,9 @@ def outbox(facts: Facts) -> Findings:
 def ended(facts: Facts) -> Findings:
     """Check that ended jobs are deleted from the store once the history has them."""
     if facts.queue.ended_since_ms is None:
-        return ok("the store has forgotten what the history has")
+        return ok("no ended job that the history has is left in the store")
     late_s = facts.ago_s(facts.queue.ended_since_ms)
-    seen = f"{facts.queue.ended} ended jobs lie in the store, the oldest for {format_duration(late_s)}"
+    seen = f"{facts.queue.ended} ended jobs are in the store, the oldest for {format_duration(late_s)}"
     if late_s <= BEHIND_S:
         return ok(seen)
     return warning(seen, "they take up its memory until the history has them: is a recorder running?")

@@ -149,7 +149,7 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> st
 def directory(facts: StateFacts) -> Findings:
     """Check that the directory exists and belongs to this account."""
     if facts.kind == "absent":
-        return note(f"{facts.path} is not there yet", "gpuqueue up makes it, on a machine that shall run jobs")
+        return note(f"{facts.path} is not there yet", "gpuqueue up makes it, on a machine that is to run jobs")
     if facts.kind == "no directory":
         return problem(f"{facts.path} is no directory", "move it away, or set GPUQUEUE_STATE_DIR to another place")
     if facts.owner == os.getuid():
@@ -157,7 +157,7 @@ def directory(facts: StateFacts) -> Findings:
     owner = _name_of(facts.owner)
     seen = f"{facts.path} belongs to {owner}, and you are {_name_of(os.getuid())}"
     if os.getuid() == 0:
-        return note(seen, f"what root starts here would be root's: use sudo -u {owner}")
+        return note(seen, f"root would own what it starts here: use sudo -u {owner}")
     return warning(seen, f"use sudo -u {owner}, or set GPUQUEUE_STATE_DIR to a place of your own")
 
 
@@ -211,7 +211,7 @@ def filesystem(facts: StateFacts) -> Findings:
     if NETWORK.search(kind):
         return warning(
             f"it is on a network disk ({kind}): locks and sockets may not work, and a server that is away stops all",
-            "set GPUQUEUE_STATE_DIR to a local disk, and let no job run meanwhile",
+            "set GPUQUEUE_STATE_DIR to a local disk while no job runs",
         )
     return ok(kind)
 
@@ -221,7 +221,7 @@ def logs(facts: StateFacts) -> Findings:
     more = "" if facts.added_up else "more than "
     seen = f"our own {format_bytes(facts.log_bytes)}, the jobs' {more}{format_bytes(facts.run_log_bytes)}"
     if facts.log_bytes > LARGE_LOGS_BYTES:
-        return warning(seen, f"look into {facts.path / 'log'} what is said so often; truncate -s 0 empties a file")
+        return warning(seen, f"look into {facts.path / 'log'} the message that repeats; truncate -s 0 empties a file")
     if facts.run_log_bytes > LARGE_RUNS_BYTES:
         return note(seen, "GPUQUEUE_KEEP_LOGS deletes them sooner, GPUQUEUE_LOG_LIMIT keeps each smaller")
     return ok(seen)

@@ -62,9 +62,7 @@ def away(settings: Settings, why: CallFailed) -> Finding:
     reason = None if why.cause is None else why.cause.__cause__
     if why.cause is None or reason is not None:
         seen = f"the store at {without_password(settings.redis_url)} does not answer: {reason or why}"
-    return problem(
-        seen, "start it there, or set GPUQUEUE_REDIS_URL right. Running jobs go on until their grace is over"
-    )
+    return problem(seen, "start it there, or correct GPUQUEUE_REDIS_URL. Running jobs go on until their grace is over")
 
 
 def _embedded_away(settings: Settings) -> Finding:
@@ -118,7 +116,7 @@ def access(facts: StoreFacts) -> Findings:
     """Check that only those who know a password reach the store, and that its certificate is checked."""
     found = exposures(facts.settings.redis_url, facts.server)
     if not found:
-        return ok("a unix socket" if facts.settings.redis_url.startswith("unix:") else "it wants a password")
+        return ok("a unix socket" if facts.settings.redis_url.startswith("unix:") else "it requires a password")
     return (warning(seen, remedy) for seen, remedy in found)
 
 
@@ -137,9 +135,9 @@ def eviction(facts: StoreFacts) -> Findings:
         seen = f"it has evicted {server.evicted} keys since it started: jobs may be missing"
         return problem(seen, "set maxmemory-policy noeviction; compare gpuqueue queue with what was submitted")
     if may_evict(server):
-        seen = f"it would forget jobs when memory runs out (maxmemory-policy {server.policy})"
+        seen = f"it would delete jobs when its memory is full (maxmemory-policy {server.policy})"
         if server.limit_bytes is None:
-            return warning(f"{seen}; it has no limit yet", "set maxmemory-policy noeviction")
+            return warning(f"{seen}; it has no memory limit yet", "set maxmemory-policy noeviction")
         return problem(seen, "set maxmemory-policy noeviction")
     if server.policy is None:
         return note("its access rules hide maxmemory-policy", "its administrator must set noeviction")

@@ -76,7 +76,7 @@ def reading(facts: Facts) -> Findings:
     """Check that every value is valid."""
     if not facts.faults:
         return ok("every value can be read")
-    remedy = "mend it where it says; until then every command is refused, and this report shows defaults instead"
+    remedy = "correct the value there; until then every command is refused, and this report shows defaults instead"
     return (problem(str(fault), remedy) for fault in facts.faults)
 
 
@@ -84,10 +84,10 @@ def variables(facts: Facts) -> Findings:
     """Check for variables that look like settings and are not."""
     unknown = unknown_variables(facts.environ)
     if unknown:
-        remedy = "write it right, or take it out of the environment"
+        remedy = "correct it, or remove it from the environment"
         return (warning(f"{name} is no setting and has no effect: {hint}", remedy) for name, hint in unknown.items())
     if f"{PREFIX}TOKEN" in facts.environ:
-        return note(f"this is the inside of job {facts.environ.get(f'{PREFIX}JOB_ID', '?')}")
+        return note(f"this runs inside job {facts.environ.get(f'{PREFIX}JOB_ID', '?')}")
     return ok("none is misspelt")
 
 
@@ -95,7 +95,7 @@ def targets(facts: Facts) -> Findings:
     """Check that messages to the configured targets can be sent from this Python."""
     named = ", ".join(sorted(facts.settings.notify))
     if not named:
-        return ok("no target of messages is named here")
+        return ok("no notification target is configured here")
     if not facts.apprise:
         seen = f"{named}: Apprise is not installed here, and nobody is notified of the end of a job from here"
         return warning(seen, "pip install '.[notify]' in a clone, if the recorder runs here")

@@ -91,7 +91,7 @@ class Machine:
             fcntl.flock(fd, fcntl.LOCK_EX if patient else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise Refused("another gpuqueue up or down is at work on this machine: wait for it") from None
+            raise Refused("another gpuqueue up or down is in progress on this machine: wait for it") from None
         try:
             yield
         finally:

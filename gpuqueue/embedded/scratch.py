@@ -62,4 +62,4 @@ def _wait_for(url: str, server: subprocess.Popen[bytes]) -> None:
             time.sleep(0.005)
     finally:
         queue.close()
-    raise GpuQueueError("a store to compute with did not come up: is there room in the temporary directory?")
+    raise GpuQueueError("the temporary store did not start: is there room in the temporary directory?")

@@ -92,7 +92,7 @@ def recorded(directory: Path) -> ServerProgram | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise GpuQueueError(
             f"{record} should name the server that wrote the store's files and cannot be read ({error}): "
-            "remove it if no other server than today's was ever used"
+            "remove it if only the present server was ever used"
         ) from error
 
 

@@ -153,10 +153,10 @@ def _read(request: Request, report: Path, output: Path, over: str, took_s: float
         )
     if ended not in {"enough", "finished", "timed_out"}:
         trace = reported.get("trace") or _tail(output)
-        raise DryRunFailed(f"{script} failed in the dry run; it is not counted", trace=trace)
+        raise DryRunFailed(f"{script} failed in the dry run; it is not measured", trace=trace)
     if not reported["peak_bytes"]:
         raise DryRunFailed(
-            f"{script} ended and put nothing on a GPU with torch: there is nothing to count "
+            f"{script} ended without using a GPU through torch: there is nothing to count "
             "(a script that starts others is not followed)"
         )
     return DryRun(

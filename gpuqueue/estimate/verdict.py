@@ -28,7 +28,7 @@ def asked_and_used(record: Record) -> str | None:
         return f"asked {asked}{each} and it was not enough: try --mem {as_option(rounded_up(more_than(had)))}"
     peak = max((device.peak.bytes for device in run.devices if device.peak.bytes is not None), default=None)
     if peak is None or run.peak_bytes is None:
-        return f"asked {asked}{each}, used is not known: nobody could measure it"
+        return f"asked {asked}{each}, use unknown: it could not be measured"
     used = format_bytes(peak)
     if not spec.placement.whole:
         asked, used = format_apart(spec.mem_bytes, peak)
@@ -38,11 +38,11 @@ def asked_and_used(record: Record) -> str | None:
 def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:
     enough_bytes = rounded_up(enough_after(peak_bytes))
     if peak_bytes > spec.mem_bytes and not spec.placement.whole:
-        return f"more than it asked for, --mem {as_option(enough_bytes)} would have been right"
+        return f"more than it asked for, --mem {as_option(enough_bytes)} would have been enough"
     if not (ending.kind is EndingKind.TIMED_OUT or ending.shell_code == 0):
         return "it may have ended before its peak"
     if not _is_seen_well(run):
-        return "seen too seldom to advise"
+        return "sampled too rarely for advice"
     if spec.placement.whole:
         return f"--mem {as_option(enough_bytes)} would do, if others may be there"
     return f"--mem {as_option(enough_bytes)} would do" if enough_bytes < spec.mem_bytes else "as it should be"

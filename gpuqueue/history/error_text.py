@@ -53,13 +53,13 @@ TROUBLES = (
     ),
     Trouble(
         "is held by another program",
-        "end what has it open in a transaction",
+        "end the program that has a transaction open",
         ("database is locked", "database table is locked"),
         ("55P03",),
     ),
     Trouble(
         "is damaged",
-        "gpuqueue doctor says how to save what is in it",
+        "gpuqueue doctor says how to save its contents",
         ("malformed", "file is not a database"),
         ("XX001", "XX002"),
     ),
@@ -77,12 +77,12 @@ TROUBLES = (
     ),
     Trouble(
         "does not let this account in",
-        "set account and password in GPUQUEUE_DATABASE_URL right",
+        "correct the account and the password in GPUQUEUE_DATABASE_URL",
         ("authentication", "no password supplied", "no pg_hba.conf entry"),
         ("28P01", "28000"),
     ),
     Trouble(
-        "does not give this account the rights",
+        "does not give this account the privileges",
         "grant them, or use the account that made the tables",
         ("permission denied",),
         ("42501",),
@@ -120,5 +120,5 @@ def silent(where: str, why: str) -> HistoryUnreachable:
     """Return the exception for a database that does not answer, with the reason *why*."""
     return HistoryUnreachable(
         f"the history database at {where} does not answer: {why}",
-        "bring it back, or set GPUQUEUE_DATABASE_URL right. Jobs go on, and their history waits in the store",
+        "bring it back, or correct GPUQUEUE_DATABASE_URL. Jobs go on, and their history waits in the store",
     )

@@ -224,7 +224,7 @@ class Array:
         """
         indexes, percent, most = text.partition("%")
         if percent and not re.fullmatch(r"[0-9]{1,4000}", most):
-            raise BadRequest(f"{brief(text)}: what stands behind % is how many may run at once, such as 0-99%8")
+            raise BadRequest(f"{brief(text)}: write the number of concurrent members after %, such as 0-99%8")
         return cls(indexes=Indexes.parse(indexes), at_once=int(most) if percent else None)
 
     @classmethod
@@ -244,13 +244,13 @@ class Array:
             return cls.sweep(swept, at_once)
         if indexes is None:
             if at_once is not None:
-                raise BadRequest("how many at once is said of an array or a sweep: add one, such as --array 0-99")
+                raise BadRequest("a concurrency limit needs an array or a sweep: add one, such as --array 0-99")
             return None
         found = cls.parse(indexes)
         if at_once is None:
             return found
         if found.at_once is not None:
-            raise BadRequest(f"how many at once is said twice, with %{found.at_once} and with {at_once}: leave out one")
+            raise BadRequest(f"the concurrency limit is given twice, %{found.at_once} and {at_once}: leave out one")
         return replace(found, at_once=at_once)
 
     @classmethod

@@ -218,7 +218,7 @@ def trouble_of(health: Health, *, soft_limit_c: float = SOFT_LIMIT_C) -> str | N
         return "its compute mode is prohibited: nothing may run on it until nvidia-smi -c DEFAULT allows it again"
     hot_c = soft_limit_c if health.limit_c is None else min(soft_limit_c, health.limit_c)
     if health.temperature_c is not None and health.temperature_c >= hot_c:
-        whose = "the device's own line" if hot_c == health.limit_c else "the soft line"
+        whose = "its own limit" if hot_c == health.limit_c else "the limit for new jobs"
         return f"it is hot: {health.temperature_c:.0f} °C, and {whose} is {hot_c:.0f} °C"
     heat = [word for word in health.throttled or () if word in (SOFTWARE_THERMAL, HARDWARE_THERMAL)]
     return f"it is too hot to run at full speed: {', '.join(heat)}" if heat else None

@@ -45,7 +45,7 @@ class Grade(str, Enum):
 class Finding:
     """One result of a check.
 
-    ``room`` is the area of the check (such as ``store`` or ``host``), ``check`` is its name. ``about`` names the
+    ``section`` is the area of the check (such as ``store`` or ``host``), ``check`` is its name. ``about`` names the
     setting, device or other object that the finding concerns, and is empty if the check has only one. ``remedy`` is
     what to do next. ``fixable`` is whether ``gpuqueue doctor --fix`` can do it.
     """
@@ -55,7 +55,7 @@ class Finding:
     remedy: str = ""
     about: str = ""
     fixable: bool = False
-    room: str = ""
+    section: str = ""
     check: str = ""
 
     def __post_init__(self) -> None:
@@ -93,17 +93,17 @@ def problem(seen: str, remedy: str, *, about: str = "", fixable: bool = False) -
     return Finding(grade=Grade.PROBLEM, seen=seen, remedy=remedy, about=about, fixable=fixable)
 
 
-def examined(room: str, facts: T, checks: Iterable[Check[T]]) -> Iterator[Finding]:
+def examined(section: str, facts: T, checks: Iterable[Check[T]]) -> Iterator[Finding]:
     """Run *checks* on *facts* and yield their findings. A check that raises becomes a finding of its own."""
     for check in checks:
         name = name_of(check)
         try:
             found = check(facts)
             for finding in [found] if isinstance(found, Finding) else list(found):
-                yield replace(finding, room=room, check=name)
+                yield replace(finding, section=section, check=name)
         except Exception as error:  # noqa: BLE001 - a bug in one check must not stop the others
             seen = f"this check failed itself: {type(error).__name__}: {error}"
-            yield replace(unknown(seen, "please report it, with this line"), room=room, check=name)
+            yield replace(unknown(seen, "please report it, with this line"), section=section, check=name)
 
 
 def name_of(check: Callable[..., object]) -> str:
@@ -114,7 +114,7 @@ def name_of(check: Callable[..., object]) -> str:
 def to_plain(finding: Finding) -> dict[str, object]:
     """Return *finding* as a JSON object, with the keys in the order of ``docs/reference/json.md``."""
     return {
-        "room": finding.room,
+        "section": finding.section,
         "check": finding.check,
         "about": finding.about or None,
         "grade": finding.grade.value,
@@ -134,7 +134,7 @@ def from_line(line: str) -> Finding | None:
             remedy=plain["remedy"] or "",
             about=plain["about"] or "",
             fixable=plain["fixable"],
-            room=plain["room"],
+            section=plain["section"],
             check=plain["check"],
         )
     except (ValueError, KeyError, TypeError):

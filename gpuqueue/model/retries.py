@@ -72,7 +72,7 @@ class Retries:
         known = {**{each.value: each for each in RetryOn}, **ALIASES}
         for word in words:
             if word not in known:
-                raise BadRequest(f"{brief(word)} is nothing to retry after: one or more of {', '.join(RetryOn)}")
+                raise BadRequest(f"{brief(word)} is no ending to retry after: use one or more of {', '.join(RetryOn)}")
         return tuple(dict.fromkeys(known[word] for word in words))
 
 

@@ -281,7 +281,7 @@ def array(value: object, sweep: object, at_once: object) -> Array | None:
     axes = words("sweep", sweep)
     if isinstance(value, Array):
         if axes or at_once is not None:
-            raise BadRequest("an Array says all about itself: leave out sweep and at_once")
+            raise BadRequest("an Array contains them: leave out sweep and at_once")
         return value
     return Array.asked(text_or_none("array", value), axes, most)
 

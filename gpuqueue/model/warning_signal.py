@@ -81,7 +81,7 @@ class EarlySignal:
         if self.before_s >= time_limit_s:
             raise BadRequest(
                 f"{_name(self.number)} is to come {format_duration(self.before_s)} before a time limit of "
-                f"{format_duration(time_limit_s)}: say less after the @"
+                f"{format_duration(time_limit_s)}: give a shorter time after the @"
             )
 
     def __str__(self) -> str:

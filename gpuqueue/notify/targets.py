@@ -37,7 +37,7 @@ def no_such_target(notification: Notification, known: list[str]) -> str:
     there = f"there are {', '.join(known)}" if known else "there are none"
     if notification.kind is NotificationKind.ADDRESS:
         return f"no mail can be sent to {notification.to}: the site has no target {MAIL!r} (setting notify); {there}"
-    instead = "name one there, or say a mail address or a URL such as ntfy://ntfy.sh/TOPIC"
+    instead = "name one there, or give a mail address or a URL such as ntfy://ntfy.sh/TOPIC"
     return f"no target is called {notification.to!r} here (setting notify): {there}; {instead}"
 
 

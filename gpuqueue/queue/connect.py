@@ -27,7 +27,7 @@ _IN_AN_ADDRESS = frozenset({"db", "username", "password", "client_name"})
 
 #: Messages for a store that answers but cannot serve, with what to do about it.
 _LOADING = "the store is still loading its data: try again in a moment"
-_NOT_LET_IN = "the store does not accept the password, or wants one: put it into GPUQUEUE_REDIS_URL"
+_NOT_LET_IN = "the store does not accept the password, or requires one: put it into GPUQUEUE_REDIS_URL"
 #: Messages for the errors of scripts in a store that is not open (see ``refusal`` in lua/shared/state.lua).
 NOT_OPEN = {
     "NOTOPEN": "the store was never opened for gpuqueue, or lost its data: run gpuqueue up",
@@ -38,13 +38,13 @@ _BY_CODE = {
     "MISCONF": "the store cannot write to its disk: free some space, see the store's log",
     "READONLY": "the store is a read-only replica: point GPUQUEUE_REDIS_URL at the primary",
     "OOM": "the store has reached its maxmemory: raise the limit",
-    "NOAUTH": "the store wants a password: put it into GPUQUEUE_REDIS_URL",
+    "NOAUTH": "the store requires a password: put it into GPUQUEUE_REDIS_URL",
     # Redis rejects a long command before authentication with this word instead of NOAUTH.
-    "unauthenticated": "the store wants a password: put it into GPUQUEUE_REDIS_URL",
+    "unauthenticated": "the store requires a password: put it into GPUQUEUE_REDIS_URL",
     "WRONGPASS": "the store does not accept the password: put the right one into GPUQUEUE_REDIS_URL",
     "NOPERM": "the store's access rules do not let gpuqueue work: allow all commands on keys {gq}:*",
     "BUSY": "the store is busy with a long script: try again in a moment",
-    "NOREPLICAS": "the store wants replicas that are not there (min-replicas-to-write)",
+    "NOREPLICAS": "the store lacks replicas that it requires (min-replicas-to-write)",
     "MASTERDOWN": "the store is a replica without its primary",
     "CLUSTERDOWN": "the store's cluster is down",
     "TRYAGAIN": "the store's cluster is being moved: try again in a moment",
@@ -108,7 +108,7 @@ def _judge(url: str) -> None:
     (parts.hostname or "").encode("idna")
     for name in parse_qs(parts.query, keep_blank_values=True):
         if name not in _IN_AN_ADDRESS and not (name.startswith("ssl_") and parts.scheme == "rediss"):
-            raise ValueError(f"{name!r} cannot stand in it, only {', '.join(sorted(_IN_AN_ADDRESS))} and ssl_…")
+            raise ValueError(f"{name!r} is not allowed in it, only {', '.join(sorted(_IN_AN_ADDRESS))} and ssl_…")
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def _in_our_words(error: Exception, url: str) -> Exception:
         return (StoreLoading if words == _LOADING else StoreNotReady)(words)
     if not isinstance(failure, Gone):
         # Not Unreachable: callers continue without an absent store, but this store is up and may give jobs to others.
-        return Unreadable(f"{where} has answered what it should not: {brief(str(failure), 200)}")
+        return Unreadable(f"{where} gave an unexpected answer: {brief(str(failure), 200)}")
     if _is_forbidden(error):
         return StoreUnreachable(
             f"you may not use {where}: it belongs to another account. Ask its owner to let you in, "
@@ -158,9 +158,9 @@ def _in_our_words(error: Exception, url: str) -> Exception:
         )
     insecure = _no_secure_line(error) if url.startswith("rediss:") else ""
     if insecure:
-        return StoreUnreachable(f"there is no secure line to {where}: {insecure}")
+        return StoreUnreachable(f"there is no secure connection to {where}: {insecure}")
     return StoreUnreachable(
-        f"{where} does not answer: is it running? Start it with gpuqueue up{_or_mistyped(url, error)}"
+        f"{where} does not answer: is it running? Start it with gpuqueue up{_hint_at_mistake(url, error)}"
     )
 
 
@@ -171,7 +171,7 @@ def _no_secure_line(error: BaseException | None) -> str:
     """
     while error is not None:
         if isinstance(error, FileNotFoundError):
-            return "a file that its address names as ssl_… is not there"
+            return "a file that its address names as ssl_… does not exist"
         if type(error).__name__ == "SSLCertVerificationError":
             return (
                 "its certificate is not trusted: name the authority that signed it in the address, ?ssl_ca_certs=FILE"
@@ -180,7 +180,7 @@ def _no_secure_line(error: BaseException | None) -> str:
     return ""
 
 
-def _or_mistyped(url: str, error: BaseException) -> str:
+def _hint_at_mistake(url: str, error: BaseException) -> str:
     """Return a hint at a likely mistake in the URL, empty if there is none.
 
     A server that expects TLS closes a connection without it. A store that has run once has left at least the directory

@@ -136,7 +136,7 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
         Unreadable: the hash is damaged.
 
     """
-    with _making_sense(f"the store's entry of job {job_id}"):
+    with _readable_reply(f"the store's entry of job {job_id}"):
         state = JobState(fields[stored.STATE])
         waits = state in {JobState.QUEUED, JobState.HELD}
         reason = WaitReason(fields[stored.REASON]) if fields.get(stored.REASON) else None
@@ -211,7 +211,7 @@ def _tally(fields: Mapping[str, str]) -> Tally:
 
 
 @contextmanager
-def _making_sense(what: str) -> Iterator[None]:
+def _readable_reply(what: str) -> Iterator[None]:
     """Replace the errors that a damaged entry of the store causes by one error.
 
     Raises:
@@ -245,7 +245,7 @@ def device_status(
 
     """
     plain = loaded(facts, "a worker's report of its device")
-    with _making_sense("the store's entry of a device"):
+    with _readable_reply("the store's entry of a device"):
         _, headroom, external, seen, slots, *_ = record.split(":")
         holdings = tuple(_holding(job_id, leases[job_id]) for job_id in sorted(leases, key=int))
         sample = _last_sample(last_sample)
@@ -331,7 +331,7 @@ def event(entry_id: str, fields: Mapping[str, str]) -> Event:
     """
     known = {"act", "job", "state", "at", "attempt", "losses", "reason"}
     try:
-        with _making_sense(f"event {entry_id}"):
+        with _readable_reply(f"event {entry_id}"):
             return Event(
                 id=entry_id,
                 act=Act(fields["act"]),

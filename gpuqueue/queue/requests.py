@@ -19,7 +19,7 @@ from gpuqueue.queue import dependency_args
 from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.entries import read_entries
 from gpuqueue.queue.store import Store, answering
-from gpuqueue.queue.submit_errors import Found, Unknown, only_all_of_it
+from gpuqueue.queue.submit_errors import Found, Unknown, whole_array_only
 from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _refuse(
     if verdict == "unknown":
         raise Unknown(tuple(map(int, rest)))
     if verdict == "member":
-        raise only_all_of_it(Member.of(int(rest[0]), int(rest[1])))
+        raise whole_array_only(Member.of(int(rest[0]), int(rest[1])))
     if verdict == "never":
         job_id, how = rest
         ended = "succeeded" if how == "ok" else "failed, or was cancelled"

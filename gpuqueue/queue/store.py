@@ -79,7 +79,7 @@ def answering(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S,
         except _TAKEN_APART as error:
             if not isinstance(store.client, RespClient):
                 raise
-            raise _misshapen(error, store.url) from error
+            raise _malformed_reply(error, store.url) from error
 
     return cast("Callable[Concatenate[S, P], R]", wrapper)
 
@@ -89,7 +89,7 @@ def to_ms(duration_s: float) -> int:
     return round(duration_s * 1000)
 
 
-def _misshapen(error: Exception, url: str) -> Unreadable:
+def _malformed_reply(error: Exception, url: str) -> Unreadable:
     """Return the error for a reply of an unexpected shape; its message names the line, since it may be our bug."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -23,7 +23,7 @@ class Unknown(JobNotFound):
         self.job_ids = job_ids
 
 
-def only_all_of_it(member: Member) -> BadRequest:
+def whole_array_only(member: Member) -> BadRequest:
     """Return the error for a dependency on one array member, named by the id of its job."""
     return BadRequest(
         f"job {member.id} is {member}: of an array only all of it can be waited for: say {member.array_id}"

@@ -155,9 +155,7 @@ def _directory(raw: str) -> Path:
         raise BadRequest(f"{brief(raw)} is not absolute: other processes, elsewhere, must find the same place")
     bad = [char for char in str(path) if char in "%?#;" or not char.isprintable()]
     if bad:
-        raise BadRequest(
-            f"{brief(raw)} has a {bad[0]!r} in it, which cannot stand in the addresses made of it: choose another"
-        )
+        raise BadRequest(f"{brief(raw)} has a {bad[0]!r} in it, which an address cannot contain: choose another")
     return path
 
 

@@ -225,8 +225,8 @@ class Settings:
         shortest_s = HEARTBEATS_IN_A_LEASE * self.heartbeat_s
         if self.heartbeat_s > LONGEST_HEARTBEAT_S:
             yield BadRequest(
-                f"setting heartbeat ({self.origins['heartbeat_s']}): {self.heartbeat_s:g} s are too long, devices "
-                f"would be taken for silent between two heartbeats: give it at most {LONGEST_HEARTBEAT_S:g} s"
+                f"setting heartbeat ({self.origins['heartbeat_s']}): {self.heartbeat_s:g} s is too long, devices "
+                f"would count as silent between two heartbeats: give at most {LONGEST_HEARTBEAT_S:g} s"
             )
         elif self.lease_s < shortest_s:
             yield BadRequest(
@@ -315,7 +315,7 @@ def embedded_socket(state_dir: Path) -> Path:
     directory = Path("/tmp") / f"gpuqueue-{os.getuid()}-{digest}"  # noqa: S108 - made 0700 by the store
     if os.path.lexists(directory) and (directory.is_symlink() or directory.stat().st_uid != os.getuid()):
         raise BadRequest(
-            f"{directory} is not yours: somebody may be waiting for your jobs there. Choose a shorter state_dir"
+            f"{directory} is not yours: another account may intercept your jobs there. Choose a shorter state_dir"
         )
     return directory / "store.sock"
 
@@ -391,7 +391,7 @@ def _own_name(faults: list[BadRequest]) -> str:
     try:
         return read_host(os.uname().nodename)
     except BadRequest as error:
-        faults.append(BadRequest(f"this machine's name cannot stand for it: {error}. Set GPUQUEUE_HOST"))
+        faults.append(BadRequest(f"this machine's name cannot be used as the host: {error}. Set GPUQUEUE_HOST"))
         return "unnamed"
 
 

@@ -37,11 +37,11 @@ class Chances:
         #: The smallest job that each device might get. With limits always 0: any job that fits.
         self._untried_bytes = [0.0 if has_limits else math.inf] * len(site.cards)
 
-    def might_get_something(self, place: int) -> bool:
+    def might_start_any(self, place: int) -> bool:
         """Return whether the device might get a waiting job. There must be one."""
         return self._slots[place] > 0 and max(min(self._sizes), self._untried_bytes[place]) <= self._free_bytes[place]
 
-    def got_nothing(self, place: int) -> None:
+    def started_none(self, place: int) -> None:
         """Note a claim that found no job."""
         if not self._has_limits:
             self._untried_bytes[place] = math.inf

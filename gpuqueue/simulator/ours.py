@@ -146,7 +146,7 @@ class Ours:
 
     def _tick_alarm_s(self) -> float | None:
         """Return the time of the next tick that can change something for a waiting job, or None."""
-        if self._changed and self._somebody_waited_long():
+        if self._changed and self._has_long_wait():
             return self._next_tick_s(self._ticked_s)
         due_s = self._due.first_s()
         return self._grid_s(due_s) if due_s < math.inf else None
@@ -164,13 +164,13 @@ class Ours:
         """Return the time of the first tick after *after_s* that is not in the past."""
         return max(self._grid_s(self._now_s()), self._grid_s(after_s) + self._knobs.tick_s)
 
-    def _somebody_waited_long(self) -> bool:
+    def _has_long_wait(self) -> bool:
         """Return whether a job has waited long enough for a reservation. The first job has waited longest."""
         after_s = self._knobs.reserve_after_s
         first = next(iter(self._waiting.values()))
         return after_s is not None and self._now_s() - first.arrival_s >= after_s
 
-    def _somebody_has_aged(self) -> bool:
+    def _has_aged_job(self) -> bool:
         """Return whether a job has waited long enough for a promotion. A job ahead of it may have to start first."""
         after_s = self._knobs.age_after_s
         first = next((each for each in self._waiting.values() if each.priority < Priority.HIGH), None)
@@ -189,7 +189,7 @@ class Ours:
             self._reap(now_s)
 
     def _is_tick_useful(self) -> bool:
-        return bool(self._waiting) and (self._somebody_waited_long() or self._somebody_has_aged())
+        return bool(self._waiting) and (self._has_long_wait() or self._has_aged_job())
 
     def _reap(self, now_s: float) -> None:
         """Run the reaper, which lets usage decay up to now. No lease expires here."""
@@ -202,7 +202,7 @@ class Ours:
         self._ticked_s, self._changed = now_s, False
         self._due.pass_until(now_s)
         after_s = self._knobs.age_after_s
-        if after_s is not None and self._somebody_has_aged() and self._queue.maintenance.promote(after_s=after_s):
+        if after_s is not None and self._has_aged_job() and self._queue.maintenance.promote(after_s=after_s):
             self._due.add(now_s + after_s)
         if self._knobs.reserve_after_s is not None:
             self._reserve(self._knobs.reserve_after_s, now_s)
@@ -228,7 +228,7 @@ class Ours:
             return []
         started = []
         for place in self._order():
-            while self._might_get_something(place) and (claim := self._claim(place)) is not None:
+            while self._might_start_any(place) and (claim := self._claim(place)) is not None:
                 started.append(self._begin(claim, now_s))
         return started
 
@@ -238,10 +238,10 @@ class Ours:
         random.Random(f"{self._seed} {self._clock.now_ms}").shuffle(order)  # noqa: S311 - reproducible, not secure
         return order
 
-    def _might_get_something(self, place: int) -> bool:
+    def _might_start_any(self, place: int) -> bool:
         if not self._waiting or not self._skip:
             return bool(self._waiting)
-        return self._chances.might_get_something(place)
+        return self._chances.might_start_any(place)
 
     def _claim(self, place: int) -> Claim | None:
         offer = self._offers[place]
@@ -253,7 +253,7 @@ class Ours:
             self._chances.try_all_again()
             return None
         if found is None:
-            self._chances.got_nothing(place)
+            self._chances.started_none(place)
         return found
 
     def _begin(self, claim: Claim, now_s: float) -> Placement:

@@ -76,5 +76,5 @@ def replay(requests: Sequence[Request], policy: Policy) -> list[Placement]:
             placed.append(placement)
             heapq.heappush(ends, (placement.end_s, placement.request.number, placement))
     if len(placed) != len(requests):
-        raise GpuQueueError(f"{len(requests) - len(placed)} jobs never started: that is a fault of the policy")
+        raise GpuQueueError(f"{len(requests) - len(placed)} jobs never started: the policy has a fault")
     return placed

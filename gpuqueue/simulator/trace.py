@@ -124,7 +124,7 @@ def _judge(head: list[str], name: str) -> None:
             raise BadRequest(f"{name} has the column {brief(column)} twice")
     for column, other in _ALSO.items():
         if column in head and other in head:
-            raise BadRequest(f"{name} has the columns {column} and {other}, which say the same: leave out one")
+            raise BadRequest(f"{name} has the columns {column} and {other}, which mean the same: leave out one")
 
 
 def _from_zero(found: list[Request]) -> tuple[Request, ...]:
@@ -164,7 +164,7 @@ class _Line:
             return default
         where = f"{self._where}, column {self.called(column)}"
         if not text:
-            raise BadRequest(f"{where}: nothing stands there")
+            raise BadRequest(f"{where}: it is empty")
         try:
             return reader(text)
         except BadRequest as error:

@@ -119,7 +119,7 @@ def working_directory(cwd: str | os.PathLike[str] | None) -> Path:
     try:
         directory = Path(cwd or Path.cwd()).absolute()
     except FileNotFoundError:
-        raise BadRequest("the current directory is gone: go elsewhere, or say --cwd") from None
+        raise BadRequest("the current directory is gone: go elsewhere, or use --cwd") from None
     if not os.path.isdir(directory):  # noqa: PTH112 - as in interpreter
         raise BadRequest(f"no such directory: {directory}: name one that is there with --cwd")
     return directory

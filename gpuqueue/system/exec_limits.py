@@ -18,7 +18,7 @@ MAX_STRING_BYTES = 32 * 4096 - 1
 MAX_PATH_BYTES = 4095
 
 
-def refuse_what_no_process_takes(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+def check_exec_limits(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
     """Check that a process can be given this command, environment and directory.
 
     Raises:

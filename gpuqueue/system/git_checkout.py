@@ -36,11 +36,11 @@ class CheckoutReader:
     """Reads the checkout of *directory* and starts ``git status`` in the background. It never raises."""
 
     def __init__(self, directory: Path) -> None:
-        self._asked: _Asked | None = None
+        self._asked: _StatusProcess | None = None
         found = next(_repositories(directory), None)
         self._commit, self._branch = _head(found[1]) if found is not None else (None, None)
         if found is not None and self._commit is not None:
-            self._asked = _Asked(found[0])
+            self._asked = _StatusProcess(found[0])
 
     def seen(self) -> Checkout | None:
         """Return the checkout, or None if there is none. Waits for git until its time limit."""
@@ -92,7 +92,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-class _Asked:
+class _StatusProcess:
     """A running ``git status`` of *directory*."""
 
     def __init__(self, directory: Path) -> None:

@@ -47,7 +47,7 @@ def server_of(settings: Settings) -> ProcessIdentity:
     [
         ({"maxmemory": "1"}, "reached its maxmemory"),
         ({"requirepass": "secret"}, "password"),
-        ({"min-replicas-to-write": "3"}, "replicas that are not there"),
+        ({"min-replicas-to-write": "3"}, "replicas that it requires"),
     ],
 )
 def test_a_store_that_cannot_serve_says_why(own: Settings, config: dict[str, str], words: str) -> None:

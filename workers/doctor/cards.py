@@ -76,7 +76,7 @@ def _seen(device: Device, call: TimedCall[tuple[Reading, Health]]) -> Seen:
 def devices(facts: Facts) -> Iterator[Finding]:
     """Report the devices that this machine would serve, and those that do not answer."""
     if facts.trouble is not None:
-        remedy = "mend the driver, or say what to serve with GPUQUEUE_DEVICES: auto, gpu, cpu or sim:4x24G"
+        remedy = "mend the driver, or set which devices to serve with GPUQUEUE_DEVICES: auto, gpu, cpu or sim:4x24G"
         yield problem(facts.trouble, remedy)
     for each in facts.devices:
         if each.trouble is not None or each.reading is None:
@@ -88,7 +88,7 @@ def devices(facts: Facts) -> Iterator[Finding]:
     for card in facts.driver.cards:
         if card.trouble is not None and card.index not in known and asks_for_gpus(facts.settings):
             yield problem(
-                f"it is left out: {card.trouble}", "it serves nobody until it answers", about=f"card {card.index}"
+                f"it is left out: {card.trouble}", "it serves no job until it answers", about=f"card {card.index}"
             )
 
 
@@ -155,7 +155,7 @@ def mig(facts: Facts) -> Iterator[Finding]:
                 f"divided (MIG) into {card.parts} parts: each is a device of its own", about=f"card {card.index}"
             )
         elif card.divided:
-            seen = "in MIG mode, and not divided: it serves nobody"
+            seen = "in MIG mode, and not divided: it serves no job"
             remedy = f"sudo nvidia-smi mig -i {card.index} -cgi …, or sudo nvidia-smi -i {card.index} -mig 0"
             yield warning(seen, remedy, about=f"card {card.index}")
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 #: Time limits for opening the driver, for a card, for all devices, and for any other group of checks, in seconds.
 DRIVER_S, CARD_S, DEVICES_S, POLL_S = 8.0, 4.0, 12.0, 8.0
 
-#: The checks of each section (``room``) of the findings.
+#: The checks of each section.
 ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
     "host": (*driver.CHECKS, *cards.CHECKS, *visibility.CHECKS),
     "python": python.CHECKS,
@@ -43,7 +43,7 @@ def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> It
             f"the NVIDIA driver hangs: {why}",
             "dmesg (NVRM, Xid) shows which card; a reset or a reboot helps",
         )
-        yield replace(problem(seen, remedy), room="host", check=name_of(driver.driver))
+        yield replace(problem(seen, remedy), section="host", check=name_of(driver.driver))
         facts = DriverFacts(state=DriverState.BROKEN, words=str(why))
     else:
         yield from _host(settings, environ, facts)
@@ -74,9 +74,9 @@ def _host(settings: Settings, environ: Mapping[str, str], facts: DriverFacts) ->
     yield from _reported("host", seen, visibility.CHECKS)
 
 
-def _reported(room: str, call: TimedCall[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:
+def _reported(section: str, call: TimedCall[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:
     try:
-        yield from examined(room, call.result(), checks)
+        yield from examined(section, call.result(), checks)
     except CallFailed as why:
         name = name_of(next(iter(checks)))
-        yield replace(unknown(f"it could not be looked at: {why}"), room=room, check=name)
+        yield replace(unknown(f"it could not be checked: {why}"), section=section, check=name)

@@ -70,8 +70,8 @@ def _carriers(runs: Path) -> Iterator[_Carrier]:
 def orphans(facts: tuple[Orphan, ...]) -> Iterator[Finding]:
     """Report the processes that have outlived their run."""
     for each in facts:
-        seen = f"pid {each.pid} of job {each.job} has no shim, nobody answers for it: {each.command[:80]}"
-        yield problem(seen, f"kill -9 {each.pid}, unless somebody knows why it is there", about=f"pid {each.pid}")
+        seen = f"pid {each.pid} of job {each.job} has no shim that would end it: {each.command[:80]}"
+        yield problem(seen, f"kill -9 {each.pid}, unless it is there on purpose", about=f"pid {each.pid}")
     if not facts:
         yield ok("no process has outlived its run")
 

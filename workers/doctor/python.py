@@ -130,7 +130,7 @@ def interpreter(facts: Facts) -> Findings:
     """Report the Python that would run a script submitted from here."""
     if facts.failure is not None:
         seen = f"{facts.path} cannot be asked: {facts.failure}"
-        return warning(seen, "activate another environment, or say --python PATH at submit")
+        return warning(seen, "activate another environment, or use --python PATH at submit")
     return ok(f"{facts.path}, Python {facts.python}")
 
 
@@ -163,7 +163,7 @@ def trial(facts: Facts) -> Findings:
         return ok(f"it sees {count} of {there} GPUs")
     reason = error or next(iter(facts.trial["warnings"]), "it gives no reason")
     seen = f"it sees {count} of {there} GPUs: {reason.splitlines()[0]}"
-    return problem(seen, f"the jobs of {facts.path} have the same trouble: mend that environment or the driver")
+    return problem(seen, f"the jobs of {facts.path} have the same problem: repair that environment or the driver")
 
 
 CHECKS = (interpreter, torch, trial)

@@ -13,7 +13,7 @@ from workers.devices.backend import DeviceTrouble
 from workers.measure.active_runs import LiveRun
 from workers.measure.monitor import DeviceMonitor
 from workers.measure.sample import Sample
-from workers.run.start_health import Ground, in_words
+from workers.run.start_health import StartHealth, in_words
 
 #: Time between two health checks of a device, in seconds. Temperature and modes change slowly.
 HEALTH_S = 5.0
@@ -30,7 +30,7 @@ class AdmissionCheck:
         self.device = device
         self._clock = clock
         #: Records failed starts. While it reports trouble, the device takes no job.
-        self.ground = Ground(settings.runs_dir, clock, settings.launcher_in_use)
+        self.start_health = StartHealth(settings.runs_dir, clock, settings.launcher_in_use)
         self._machine = machine_id(settings.state_dir)
         self._unwell: str | None = None
         self._unwell_until_s = 0.0
@@ -39,7 +39,7 @@ class AdmissionCheck:
         """Sample the device and return its offer. If the device is in trouble, it has no slots, and the reason."""
         try:
             sample = self._monitor.sample(self.device)
-            return self._offer(sample, self._trouble() or self.ground.trouble())
+            return self._offer(sample, self._trouble() or self.start_health.trouble())
         except DeviceTrouble as error:
             return self._offer(None, str(error))
         except OSError as error:  # no descriptor left, or an unreadable disk: the heartbeat must still be sent

@@ -49,13 +49,13 @@ _HOST_FAILED = tuple(os.strerror(code) for code in (EAGAIN, EIO, EMFILE, ENFILE,
 _NOT_YET_THE_JOBS = "cannot prepare the process"
 
 
-def speaks_well(ending: Ending, duration_s: float | None) -> bool:
+def clears_devices(ending: Ending, duration_s: float | None) -> bool:
     """Return whether an ending shows that the devices work: the run succeeded, or lasted at least ``QUICK_S``."""
     succeeded = ending.kind is EndingKind.EXITED and ending.exit_code == 0
     return succeeded or (duration_s is not None and duration_s >= QUICK_S)
 
 
-def blame(ending: Ending, duration_s: float | None, log_tail: bytes, *, kind: DeviceKind | None) -> str | None:
+def device_fault(ending: Ending, duration_s: float | None, log_tail: bytes, *, kind: DeviceKind | None) -> str | None:
     """Return why the device or the host is the likely cause of a run's failure, or None if it is not.
 
     A CUDA error in the log decides if there is one; otherwise the way in which the process ended does. *kind* is the
@@ -65,7 +65,7 @@ def blame(ending: Ending, duration_s: float | None, log_tail: bytes, *, kind: De
     if ending.kind is EndingKind.REFUSED:
         return _host_refused(ending.detail)
     by_itself = ending.kind in {EndingKind.EXITED, EndingKind.SIGNALLED}
-    if not by_itself or duration_s is None or speaks_well(ending, duration_s):
+    if not by_itself or duration_s is None or clears_devices(ending, duration_s):
         return None
     if shows_out_of_memory(log_tail) or _ASSERTED.search(log_tail):
         return None  # later CUDA errors in the log are consequences of this one

@@ -26,7 +26,7 @@ LONGEST_PAUSE_S = 30.0
 ROOM_BYTES = 64 * 1024
 
 
-class Ground:
+class StartHealth:
     """The result of the latest starts on one host. Thread-safe."""
 
     def __init__(self, runs: Path, clock: Clock, launcher: str | None = None) -> None:

@@ -70,7 +70,7 @@ class Sender:
             except Unreachable as error:
                 self._report(f"no message is sent for now: {error}")
             except Exception:  # an error here must not affect the recorder in the same process
-                log.exception("the messages that are due could not be looked at")
+                log.exception("the messages that are due could not be sent")
             else:
                 self._report(None)
             self._free.wait(POLL_S)

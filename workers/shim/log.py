@@ -136,7 +136,7 @@ class LogLimit:
 
     @staticmethod
     def _marker(missing: int, limit: int) -> bytes:
-        return f"\ngpuqueue: {missing} bytes are left out here: the log passed its limit of {limit} bytes\n".encode()
+        return f"\ngpuqueue: {missing} bytes are missing here: the log exceeded its limit of {limit} bytes\n".encode()
 
 
 def _down(offset: int, block: int) -> int:

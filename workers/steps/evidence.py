@@ -9,7 +9,7 @@ from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import NO_EVIDENCE, Evidence
 from workers.measure.active_runs import LiveRun
 from workers.measure.admission import AdmissionCheck
-from workers.run.failure_cause import QUICK_S, blame, speaks_well
+from workers.run.failure_cause import QUICK_S, clears_devices, device_fault
 from workers.run.values import Exit
 
 log = logging.getLogger(__name__)
@@ -24,9 +24,9 @@ class EvidenceCollector:
 
     def of_ending(self, run: LiveRun, ending: Ending, duration_s: float | None, log_tail: bytes) -> Evidence:
         """Return the evidence from the *ending* of *run*, from its duration and from the end of its log."""
-        if speaks_well(ending, duration_s):
+        if clears_devices(ending, duration_s):
             return Evidence(well=True)
-        return self._against(run, blame(ending, duration_s, log_tail, kind=run.held.devices[0].kind))
+        return self._against(run, device_fault(ending, duration_s, log_tail, kind=run.held.devices[0].kind))
 
     def of_loss(self, run: LiveRun, end: Exit) -> Evidence:
         """Return the evidence from a vanished shim, which counts only if this worker started the run.

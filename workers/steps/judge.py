@@ -24,7 +24,7 @@ class Judge:
     """Draws the conclusion from the exit of a run. A bug here must not prevent the report of an end."""
 
     def __init__(self, admission: AdmissionCheck, monitor: DeviceMonitor, clock: Clock) -> None:
-        self._ground = admission.ground
+        self._start_health = admission.start_health
         self._monitor = monitor
         self._collector = EvidenceCollector(admission, clock)
 
@@ -42,7 +42,7 @@ class Judge:
             raise NotStarted(end.ending.detail, host_lacks=evidence)
         if end.ending.kind is EndingKind.LOST:
             return Conclusion(ending=end.ending, evidence=self._collector.of_loss(run, end))
-        self._ground.held()
+        self._start_health.held()
         log_tail = b"\n".join(tail(run.directory.path / name) for name in LOGS)
         devices, ending = self._judged(run, end, log_tail)
         evidence = self._collector.of_ending(run, ending, end.duration_s, log_tail)

@@ -12,7 +12,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again
 from gpuqueue.settings.settings import Settings
 from workers.measure.active_runs import LiveRun, LiveRuns
-from workers.run.start_health import NO_START, Ground
+from workers.run.start_health import NO_START, StartHealth
 from workers.services.adoption import Adoption
 from workers.steps.conclusion import Conclusion, NotStarted
 from workers.steps.detach import answered
@@ -32,14 +32,14 @@ class Report:
         settings: Settings,
         queue: JobQueue,
         runs: LiveRuns,
-        ground: Ground,
+        start_health: StartHealth,
         adoption: Adoption,
         stopping: SteadyEvent,
     ) -> None:
         self._settings = settings
         self._queue = queue
         self._runs = runs
-        self._ground = ground
+        self._start_health = start_health
         self._adoption = adoption
         self._stopping = stopping
 
@@ -60,7 +60,7 @@ class Report:
         """Release the claim of a run that started no process. The release does not count as an attempt."""
         why = str(refusal)
         if refusal.host_failed:
-            self._ground.failed(f"{NO_START}: {why}")
+            self._start_health.failed(f"{NO_START}: {why}")
             why = f"it could not be started on {self._settings.host}: {why}"
         log.warning("%s does not start: %s", run, why)
         if refusal.host_lacks is not None:

@@ -55,10 +55,10 @@ def doctor(*, deep: bool, fix: bool, quiet: bool, as_json: bool) -> None:
     if not as_json:
         screen.report_repairs(repairs)
     found: list[Finding] = []
-    for room, findings in examine(os.environ, deep=deep):
+    for section, findings in examine(os.environ, deep=deep):
         found += findings
         if not as_json:
-            screen.report_section(room, [each for each in findings if not (quiet and each.grade.is_well)])
+            screen.report_section(section, [each for each in findings if not (quiet and each.grade.is_well)])
     worst = max((each.grade for each in found), key=list(Grade).index, default=Grade.OK)
     if as_json:
         reported = [each for each in found if not (quiet and each.grade.is_well)]
@@ -115,13 +115,13 @@ class _Screen:
         for each in repairs or ():
             self.show(f"repair: {plain(each)}")
         if repairs is not None:
-            self.show("\n" if repairs else "repair: there was nothing to mend\n")
+            self.show("\n" if repairs else "repair: nothing needed a repair\n")
 
-    def report_section(self, room: str, found: Sequence[Finding]) -> None:
+    def report_section(self, section: str, found: Sequence[Finding]) -> None:
         """Print the findings of one section, or nothing if there are none."""
         if not found:
             return
-        self.show(click.style(room, bold=True))
+        self.show(click.style(section, bold=True))
         for each in found:
             for line in self._lines(each):
                 self.show(line)

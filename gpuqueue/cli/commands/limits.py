@@ -63,8 +63,7 @@ def _tables(found: LimitsInUse, width: int | None = None) -> str:
     tables = [table_of(OF_USERS, found.bounds, width)] if found.bounds else []
     tables += [table_of(OF_POOLS, sorted(found.pools.items()), width)] if found.pools else []
     return (
-        "\n\n".join(tables)
-        or 'nothing is limited here: limits and pool_limits do that, such as limits = "ada: running_jobs=4"'
+        "\n\n".join(tables) or 'there are no limits: set limits or pool_limits, such as limits = "ada: running_jobs=4"'
     )
 
 
@@ -91,7 +90,7 @@ OF_USERS: tuple[Column[Bound], ...] = (
     Column(head="LIMIT", cell=lambda bound, _: str(bound.measure)),
     Column(head="USED", cell=lambda bound, _: _used(bound), right=True),
     Column(head="OF", cell=lambda bound, _: bound.measure.shown(bound.limit.most), right=True),
-    Column(head="WHAT IS BEYOND", cell=lambda bound, _: "is refused" if bound.limit.refuses else "waits", keep=0),
+    Column(head="OVER THE LIMIT", cell=lambda bound, _: "is refused" if bound.limit.refuses else "waits", keep=0),
 )
 #: Columns of the table of pools, from left to right. A narrow terminal omits the defaults before the maxima.
 OF_POOLS: tuple[Column[tuple[str, PoolLimits]], ...] = (

@@ -32,6 +32,6 @@ def resume(devices: tuple[str, ...], *, all_here: bool) -> None:
         if each not in closed:
             click.echo(f"{device_name(each)}: takes jobs again")
     for each in closed:
-        why = "its machine is going down, and gpuqueue up takes that back"
+        why = "its machine is going down; gpuqueue up ends that"
         click.echo(f"gpuqueue: {device_name(each)} still takes no new job: {why}", err=True)
     sys.exit(Refused.exit_code if closed else 0)

@@ -44,7 +44,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if options["pty"] and sys.stdin.isatty() and sys.stdout.isatty():
         options["pty"] = Window.ours(typed=True)
-    from gpuqueue.cli.follow.attach import Attendance  # noqa: PLC0415 - lazy import for startup time
+    from gpuqueue.cli.follow.attach import Follower  # noqa: PLC0415 - lazy import for startup time
     from gpuqueue.cli.follow.ctrl_c import CtrlC  # noqa: PLC0415 - as above
     from gpuqueue.cli.follow.unread_stdin import report_unread  # noqa: PLC0415 - as above
     from gpuqueue.client import Client  # noqa: PLC0415 - as above
@@ -59,4 +59,4 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
         warn_of_unknown_variables()
-        sys.exit(Attendance(client, job.id, ctrl_c, ours=True).to_the_end())
+        sys.exit(Follower(client, job.id, ctrl_c, ours=True).to_the_end())

@@ -130,10 +130,10 @@ def _settings(knobs: dict[str, str | None], groups: str) -> Settings:
     try:
         return Settings.load({**os.environ, **given})
     except BadRequest as error:
-        raise BadRequest(_blaming(knobs, str(error))) from None
+        raise BadRequest(_naming_file(knobs, str(error))) from None
 
 
-def _blaming(knobs: dict[str, str | None], fault: str) -> str:
+def _naming_file(knobs: dict[str, str | None], fault: str) -> str:
     """Return the error *fault* with options in place of the settings that they set."""
     settings, colon, words = fault.partition(": ")
     named = [name for name in _NAMED.findall(settings) if knobs.get(name) is not None]

@@ -41,7 +41,7 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
       gpuqueue top --once | head
     """  # noqa: D301 - \b is click's mark for lines to keep
     if math.isnan(interval):  # FloatRange accepts it
-        raise BadRequest("--interval: nan cannot be: give a number from 0.2 to 3600")
+        raise BadRequest("--interval: nan is not valid: give a number from 0.2 to 3600")
     with Client() as client:
         if as_json:
             click.echo(json.dumps(snapshot_to_plain(take(client, user=user), client.settings), indent=2))

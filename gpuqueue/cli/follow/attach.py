@@ -40,26 +40,26 @@ def attach(job_id: str) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client, CtrlC() as ctrl_c:
         client.jobs.get(job_id)  # report an unknown job first
-        sys.exit(Attendance(client, job_id, ctrl_c, ours=False).to_the_end())
+        sys.exit(Follower(client, job_id, ctrl_c, ours=False).to_the_end())
 
 
 def _is_at_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _may_sit_at(log: Path | None) -> bool:
+def _accepts_input(log: Path | None) -> bool:
     """Return whether this process has a terminal, and the run with the log *log* has one that accepts input."""
     return _is_at_a_terminal() and log is not None and os.path.lexists(log.with_name(TTY))
 
 
-class TerminalThere(Exception):
+class TerminalFound(Exception):
     """Raised when the job's terminal accepts input; *unshown* is output that was read and not shown yet."""
 
     def __init__(self, unshown: bytes) -> None:
         self.unshown = unshown
 
 
-class Attendance:
+class Follower:
     """Follows a job in the foreground until its end.
 
     *ours* means that this command submitted the job: Ctrl-C cancels it if the user cannot be asked. *ctrl_c* is already
@@ -80,23 +80,23 @@ class Attendance:
         #: Output to show once the terminal is attached; None if there is no terminal to attach.
         self._unshown: bytes | None = None
         #: Log of the run whose terminal was attached, or could not be.
-        self._sat: Path | None = None
+        self._attached_log: Path | None = None
 
     def to_the_end(self) -> int:
         """Show the job's output and return its exit code."""
-        with leaving(self._report_it_runs_on):
+        with leaving(self._report_detached):
             while True:
                 try:
-                    self._sit()
-                    return self._attend()
+                    self._attach_terminal()
+                    return self._follow()
                 except KeyboardInterrupt:
                     self._interrupted()
-                except TerminalThere as there:
+                except TerminalFound as there:
                     self._unshown = there.unshown
                 finally:
                     self._line.clear()
 
-    def _attend(self) -> int:
+    def _follow(self) -> int:
         client, job_id = self._client, self._job_id
         if not self._unreadable:
             try:
@@ -138,11 +138,11 @@ class Attendance:
         if job is not None and has_ended and not job.attempt and job.spec.array is None:
             return
         self._make_room()
-        instead = "" if has_ended else ". What becomes of it is reported here, and its exit code comes back"
+        instead = "" if has_ended else ". Its end and its exit code are reported here all the same"
         print_message("gpuqueue", f"{refused}{instead}")
         if self._is_typed and not has_ended:
             print_message(
-                "gpuqueue", f"nobody can type to it from here: gpuqueue attach {self._job_id} on its own host"
+                "gpuqueue", f"you cannot type to it from here: gpuqueue attach {self._job_id} on its own host"
             )
 
     def _report_state(self, job: Job) -> None:
@@ -164,7 +164,7 @@ class Attendance:
         self._find_terminal()
 
     def _find_terminal(self, unshown: bytes = b"") -> None:
-        """Raise TerminalThere if the run has a terminal that this command has not attached yet.
+        """Raise TerminalFound if the run has a terminal that this command has not attached yet.
 
         Output shows that the job runs even if its last known state is STARTING. So the hint about keys is printed
         before that output.
@@ -172,10 +172,10 @@ class Attendance:
         log = self._tail.path
         was_starting = self._job is not None and self._job.state in {JobState.QUEUED, JobState.STARTING}
         begun = self._may_sit or (bool(unshown) and self._is_typed and was_starting)
-        if begun and log not in {None, self._sat} and _may_sit_at(log):
-            raise TerminalThere(unshown)
+        if begun and log not in {None, self._attached_log} and _accepts_input(log):
+            raise TerminalFound(unshown)
 
-    def _sit(self) -> None:
+    def _attach_terminal(self) -> None:
         """Attach the job's terminal, if there is one, until it ends or the user detaches.
 
         Raises:
@@ -192,9 +192,9 @@ class Attendance:
         try:
             attached_terminal = AttachedTerminal(path)
         except OSError as error:
-            self._sat = path
+            self._attached_log = path
             if not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):  # these mean that it has just ended
-                print_message("gpuqueue", f"nobody can type to job {self._job_id} from here: {error.strerror}")
+                print_message("gpuqueue", f"you cannot type to job {self._job_id} from here: {error.strerror}")
             self._shown.put(unshown)
             return
 
@@ -209,11 +209,11 @@ class Attendance:
             unshown = b""
 
         try:
-            is_left = attached_terminal.sit(self._tail, self._shown.put, begin)
+            is_left = attached_terminal.follow(self._tail, self._shown.put, begin)
         except KeyboardInterrupt:
             self._shown.put(unshown)
             raise
-        self._sat = path
+        self._attached_log = path
         if is_left:
             self._leave(f"it runs on: gpuqueue attach {self._job_id}", LEFT)
 
@@ -270,7 +270,7 @@ class Attendance:
         self._line.clear()
         self._shown.finish()
 
-    def _report_it_runs_on(self) -> None:
+    def _report_detached(self) -> None:
         self._make_room()
         print_message("gpuqueue", f"job {self._job_id}: it runs on: gpuqueue attach {self._job_id}")
 

@@ -24,7 +24,7 @@ def report_held(job: Job) -> None:
 
 def report_again(job_id: int | str, run: Run) -> None:
     """Print that the following output is from another run."""
-    print_message("gpuqueue", f"job {job_id} runs again, attempt {run.attempt}: what follows is of that run")
+    print_message("gpuqueue", f"job {job_id} runs again: the following output is of attempt {run.attempt}")
 
 
 def report_away(error: Unreachable) -> None:
@@ -34,4 +34,4 @@ def report_away(error: Unreachable) -> None:
 
 def report_history_away(error: Unreachable) -> None:
     """Print that the following data is from the history, which may be behind."""
-    print_message("gpuqueue", f"{error}. What the history has of it follows")
+    print_message("gpuqueue", f"{error}. The following is from the history")

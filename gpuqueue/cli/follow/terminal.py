@@ -28,7 +28,7 @@ POLL_MS = 1000
 STDIN = 0
 
 
-class Leaving:
+class EscapeDetector:
     """Detects the escape ``~.`` at the beginning of a typed line, as in ssh(1); ``~~`` there sends one ``~``."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class AttachedTerminal:
         finally:
             os.close(folder)
 
-    def sit(self, tail: LogTail, show: Callable[[bytes], None], begin: Callable[[], None]) -> bool:
+    def follow(self, tail: LogTail, show: Callable[[bytes], None], begin: Callable[[], None]) -> bool:
         """Send keys and *show* the output from *tail* until the job ends; return whether the user detached before.
 
         *begin* is called in raw mode before any output is shown. An exception from it detaches the terminal.
@@ -86,14 +86,14 @@ class AttachedTerminal:
         try:
             with _raw(), _reported(signal.SIGWINCH, wake):
                 begin()
-                return self._sit(tail, show, resized)
+                return self._follow(tail, show, resized)
         finally:
             os.close(resized)
             os.close(wake)
             self._line.close()
 
-    def _sit(self, tail: LogTail, show: Callable[[bytes], None], resized: int) -> bool:
-        poll, leaving = select.poll(), Leaving()
+    def _follow(self, tail: LogTail, show: Callable[[bytes], None], resized: int) -> bool:
+        poll, escape = select.poll(), EscapeDetector()
         for fd in (STDIN, self._line.fileno(), resized):
             poll.register(fd, select.POLLIN)
         try:
@@ -105,7 +105,7 @@ class AttachedTerminal:
                     self._send_size()
                 if STDIN in ready:
                     typed = os.read(STDIN, CHUNK_BYTES)
-                    wanted, is_leaving = leaving.take(typed)
+                    wanted, is_leaving = escape.take(typed)
                     self._send(b"I", wanted)
                     if is_leaving or not typed:  # no input: the user's terminal is closed
                         return True

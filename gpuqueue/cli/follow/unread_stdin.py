@@ -16,8 +16,8 @@ STDIN = 0
 def report_unread() -> None:
     """Warn if standard input has unread data: the job does not receive it."""
     if _holds_something():
-        words = "what is on standard input does not go to the job, which reads nothing there"
-        print_message("gpuqueue", f"{words}: put it into a file, and name that in its arguments")
+        words = "the job does not read standard input"
+        print_message("gpuqueue", f"{words}: put the data into a file, and pass its name as an argument")
 
 
 def _holds_something() -> bool:

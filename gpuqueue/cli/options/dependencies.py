@@ -31,7 +31,7 @@ WAIT_OPTIONS = (
 def report_if_past(begin: str | None, job: Job) -> None:
     """Warn if the time of ``--begin`` is in the past, which may be a typing error."""
     if begin is not None and begin.strip() not in AT_ONCE and job.spec.waits.begin_at is None:
-        print_message("gpuqueue", f"--begin {plain(begin)} has been: job {job.id} may start at once")
+        print_message("gpuqueue", f"--begin {plain(begin)} is in the past: job {job.id} may start at once")
 
 
 def report_found(job: Job) -> None:

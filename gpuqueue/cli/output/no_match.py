@@ -21,7 +21,7 @@ _FILTERS: Mapping[str, tuple[str, str]] = {
     "name": ("none is called {}", "A pattern finds more: --name 'train*'"),
     "tags": ("none has the tag {}", "gpuqueue history --columns id,name,tags shows which there are"),
     "array": ("none is a member of an array {}", "gpuqueue history --columns id,name,array shows which there are"),
-    "states": ("none is {}", "Leave out --state to see how they stand"),
+    "states": ("none is {}", "Leave out --state to see their states"),
     "endings": ("none ended so: {}", "Leave out --ending to see how they ended"),
     "exit_code": ("none ended with exit code {}", "gpuqueue history --columns id,ending,exit shows how they ended"),
     "text": ("none has {} in its command or its note", "Look for less of it"),
@@ -55,7 +55,7 @@ def why_nothing(client: Client, asked: Mapping[str, Any]) -> str:
                 value = each if name == "tags" else asked[name]
                 return f": {words.format(_quoted(value))}. {_next(name, value) or then}"
     if asked["after_id"] is not None:
-        return f": none stands after job {asked['after_id']} in this order"
+        return f": none comes after job {asked['after_id']} in this order"
     if not given:
         return ". gpuqueue queue lists those that wait or run"
     return ": each filter finds some, all of them together none. Leave one out" if len(given) > 1 else ""
@@ -77,5 +77,5 @@ def _next(name: str, value: Any) -> str | None:
     if name == "name" and ("*" in value or "?" in value):
         return "A pattern is for the whole name, by case: --name '*part*' finds it anywhere"
     if name == "text" and not _QUOTED.isdisjoint(value):
-        return "The command stands there as gpuqueue show prints it, quoted for a shell: look for one word of it"
+        return "The command is stored as gpuqueue show prints it, quoted for a shell: search for one word of it"
     return None

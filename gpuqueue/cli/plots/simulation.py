@@ -72,7 +72,7 @@ def _waits(axes: Axes, reported: Comparison) -> None:
 
 def _memory(axes: Axes, reported: Comparison) -> None:
     """Draw the mean of each step: a line with every start and end would be unreadable."""
-    axes.set_title("Memory allocated, of all that there is")
+    axes.set_title("Share of all memory that is allocated")
     last_s = max(outcome.makespan_s for outcome in reported.outcomes)
     size_s, unit = (86400, "days") if last_s > 3 * 86400 else (3600, "hours") if last_s > 2 * 3600 else (60, "minutes")
     step_s = last_s / STEPS

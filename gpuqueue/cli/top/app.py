@@ -205,7 +205,7 @@ class Top(App[None]):
 
     def _report_away(self, why: str) -> None:
         self._away = True
-        self._show_message(f"{why} (shown is what was last seen)" if self._snapshot else why)
+        self._show_message(f"{why} (this is the last known state)" if self._snapshot else why)
 
     def _show_message(self, words: str) -> None:
         self._message.update(in_one_line(words))

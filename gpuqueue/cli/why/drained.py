@@ -25,7 +25,7 @@ def resume_words(found: Why, possible: Sequence[Verdict]) -> str:
     if fewest == 1:
         names = " or ".join(each for drained in choices for each in drained)
     else:
-        names = " or ".join(_so_many(fewest, drained) for drained in choices)
+        names = " or ".join(_some_of(fewest, drained) for drained in choices)
     return f"not before somebody resumes {names}: gpuqueue resume {' '.join(choices[0][:fewest])}"
 
 
@@ -43,7 +43,7 @@ def _ways(found: Why, possible: Sequence[Verdict]) -> list[tuple[int, list[str]]
     return ways
 
 
-def _so_many(lacking: int, drained: Sequence[str]) -> str:
+def _some_of(lacking: int, drained: Sequence[str]) -> str:
     """Return *lacking* of the devices *drained*, in words."""
     if lacking == len(drained):
         return " and ".join(drained)

@@ -19,14 +19,14 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
     """Yield the latest start of the job, or why it is unknown and how long the runs in its way usually take."""
     start, limit = explanation.start, explanation.limit
     if limit is not None and limit.asked > limit.most and (start is None or start.limited):
-        yield "never under this limit: it alone asks for more. Edit the job, or have the limit raised"
+        yield "never under this limit: this job alone exceeds it. Edit the job, or have the limit raised"
         return  # the limit was added or lowered after the submission
     if start is None:
         yield _no_start(found, explanation)
         return
     where = _where(found, start)
     if not start.blockers and not start.limited:
-        yield f"there is room on {where}: it starts {_once_there_is_room(found, start)}"
+        yield f"there is room on {where}: it starts {_after_room(found, start)}"
         return
     if start.at_ms is not None:
         yield f"by {clock(start.at_ms)} on {where}, when {_until_then(found, explanation)}, unless others go before it"
@@ -34,7 +34,7 @@ def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
     yield f"cannot say: {_unknown(found, explanation, start)}"
     if start.in_vain:
         lasting = " and ".join(called(found, each) for each in start.in_vain)
-        vain = f"the end of {lasting} was waited for in vain; others start there"
+        vain = f"the end of {lasting} took too long, so the reservation was dropped; other jobs start there"
         yield f"nothing is reserved for it there before: {vain}"
     for each in explanation.runs_in_the_way:
         yield from _usual(found, each)
@@ -116,7 +116,7 @@ def _usual(found: Why, job_id: int) -> Iterator[str]:
         )
 
 
-def _once_there_is_room(found: Why, start: Start) -> str:
+def _after_room(found: Why, start: Start) -> str:
     """Return what the job waits for if there is room."""
     silent = [label(found, device) for device in start.devices if found.silent_s(device) is not None]
     if silent:
@@ -136,12 +136,12 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         return f"not before the worker of {' or '.join(silent)} is heard again: see gpuqueue status there"
     return (
         resume_words(found, possible)
-        or _once_freed_memory_is_free(found, possible)
-        or "cannot say: as things stand, no device that serves now will ever have the room"
+        or _when_freed_memory_counts(found, possible)
+        or "cannot say: no device that is served now will ever have enough room"
     )
 
 
-def _once_freed_memory_is_free(found: Why, possible: Sequence[Verdict]) -> str:
+def _when_freed_memory_counts(found: Why, possible: Sequence[Verdict]) -> str:
     """Return when a job has room that only the memory keeps out which external processes have freed lately, or ''.
 
     Of that memory a half counts after each half-life (see :mod:`workers.measure.external_processes`).

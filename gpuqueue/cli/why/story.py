@@ -61,7 +61,7 @@ def _obstacles(found: Why, explanation: Explanation) -> Iterator[str]:
     if job.state is JobState.HELD:
         yield _held(job)
     if job.reason is WaitReason.ARRAY_LIMIT:
-        yield "array limit: as many of its members are at it as were asked to be at once; the next begins when one ends"
+        yield "array limit: the array has reached its concurrency limit; the next member starts when one ends"
     for limit in explanation.limits:
         yield f"limit  {_limit(found, limit)}"
     yield from reserved_lines(found)
@@ -106,7 +106,7 @@ def _soon(at_ms: int) -> str:
 def _held(job: Job) -> str:
     if job.reason is WaitReason.CANNOT_START and job.because is not None:
         return f"held: {plain(job.because)}. Mend that, then: gpuqueue release {job.label}"
-    return f"{str(job.reason or 'held').replace('_', ' ')}: it waits for a person: gpuqueue release {job.label}"
+    return f"{str(job.reason or 'held').replace('_', ' ')}: it waits until it is released: gpuqueue release {job.label}"
 
 
 def _no_wait(job: Job) -> str:
@@ -129,7 +129,7 @@ def _preemption(found: Why) -> Iterator[str]:
     if preemption.by is not None and preemption.deadline_ms is not None:
         yield f"it is being preempted for {called(found, preemption.by)} by {clock(preemption.deadline_ms)}"
     if preemption.times >= MOST:
-        yield f"it was preempted {count(preemption.times, 'time')}: it is not asked to again"
+        yield f"it was preempted {count(preemption.times, 'time')}: it is not preempted again"
 
 
 def _limit(found: Why, limit: LimitReached) -> str:

@@ -88,14 +88,16 @@ def _why_not(found: Why, verdict: Verdict) -> str:
     spec = found.job.spec
     if verdict.obstacle is Obstacle.MEMORY:
         lacking = format_bytes(spec.mem_bytes - max(0, verdict.available_bytes))
-        return f"{lacking} too little: {'; '.join(_takers(found, verdict))}"
+        return f"{lacking} too little: {'; '.join(_users_of(found, verdict))}"
     if verdict.obstacle is Obstacle.TOO_SMALL:
         asked, most = format_apart(spec.mem_bytes, verdict.total_bytes)
         return f"too small: {asked} asked for, and it has {most} less its headroom"
     if verdict.obstacle is Obstacle.EXCLUSIVE:
-        return f"{'; '.join(_takers(found, verdict, external_processes=False))}: it has the device for itself"
+        return f"{'; '.join(_users_of(found, verdict, external_processes=False))}: it has the device for itself"
     if verdict.obstacle is Obstacle.OCCUPIED:
-        return f"the job wants it for itself: {'; '.join(_takers(found, verdict, external_processes=not verdict.runs))}"
+        return (
+            f"the job wants it for itself: {'; '.join(_users_of(found, verdict, external_processes=not verdict.runs))}"
+        )
     status = found.devices.get(verdict.device)
     drained = status.drained if status is not None else None
     silent_s = found.silent_s(verdict.device)
@@ -107,12 +109,12 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         Obstacle.MODEL: f"not of type {' or '.join(spec.placement.models)}",
         Obstacle.EXCLUDED: f"it could not start the job: {verdict.cannot_start or 'no reason is known'}",
         Obstacle.PART: "a MIG instance: a program can use only one",
-        Obstacle.TOO_LARGE: "too large: all of it is more than max_mem lets the job have, see gpuqueue limits",
+        Obstacle.TOO_LARGE: "too large: all of its memory is more than max_mem allows, see gpuqueue limits",
         Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",
         Obstacle.SILENT: f"its worker is silent{silence}: see gpuqueue status there",
-        Obstacle.SLOTS: f"it runs as many jobs as it may: {len(verdict.runs)}",
+        Obstacle.SLOTS: f"it runs its maximum number of jobs: {len(verdict.runs)}",
         Obstacle.RESERVED: _reserved(found, verdict),
-        Obstacle.ALONE: f"it has room, but too few others of its host have: {spec.gpus} are needed",
+        Obstacle.ALONE: f"it has room, but too few other devices of its host have: {spec.gpus} are needed",
         Obstacle.NOT_YET: "it has room, but the job may not start yet",
         Obstacle.LIMIT: "it has room, and a limit leaves none: see above",
         Obstacle.FITS: f"it fits, but its worker is silent{silence}: see gpuqueue status there"
@@ -128,7 +130,7 @@ def _reserved(found: Why, verdict: Verdict) -> str:
     return f"reserved for {called(found, verdict.reserved_for or 0)}, {why}"
 
 
-def _takers(found: Why, verdict: Verdict, *, external_processes: bool = True) -> Iterator[str]:
+def _users_of(found: Why, verdict: Verdict, *, external_processes: bool = True) -> Iterator[str]:
     """Yield the jobs on a device, largest first, then headroom and, if asked for, external processes."""
     status = found.devices.get(verdict.device)
     if status is not None and status.trouble is not None:

@@ -71,9 +71,7 @@ def output_with(site: Site, stdin: int) -> str:
 @pytest.mark.full
 def test_what_is_piped_to_it_is_not_lost_in_silence(working: Site, tmp_path: Path) -> None:
     """``run`` warns about data on standard input, which the job does not get. It used to be dropped silently."""
-    shown_text = (
-        "gpuqueue: what is on standard input does not go to the job, which reads nothing there: put it into a file"
-    )
+    shown_text = "gpuqueue: the job does not read standard input: put the data into a file"
     reader, writer = os.pipe()
     os.write(writer, b"data")
     assert shown_text in output_with(working, reader)
@@ -351,7 +349,7 @@ def test_a_second_run_is_told_and_shown_from_its_beginning(working: Site, tmp_pa
     done = working.cli("run", "--mem", "1M", "--", "sh", "-c", script, check=False)
 
     assert (5, "one\ntwo\n") == (done.returncode, done.stdout)
-    assert 1 == done.stderr.count("job 1 runs again, attempt 2: what follows is of that run")
+    assert 1 == done.stderr.count("job 1 runs again: the following output is of attempt 2")
 
 
 @pytest.mark.full
@@ -375,7 +373,7 @@ def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_pa
     assert 3 == process.wait(60)
     first, *others = err.read_text().splitlines()
     assert first.startswith(
-        f"gpuqueue: the log of job {job_id} lies on host elsewhere: /l. What becomes of it is reported"
+        f"gpuqueue: the log of job {job_id} is on host elsewhere: /l. Its end and its exit code are reported"
     )
     assert [f"gpuqueue: job {job_id} running on elsewhere", f"gpuqueue: job {job_id} failed (exit 3)"] == others
 

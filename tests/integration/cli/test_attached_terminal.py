@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from site_of_one import BIN, Site
 from terminal import Terminal
 
-from gpuqueue.cli.follow.terminal import Leaving
+from gpuqueue.cli.follow.terminal import EscapeDetector
 from gpuqueue.console import LEFT
 from gpuqueue.model.job import JobState
 
@@ -136,11 +136,11 @@ def test_what_is_said_of_the_keys_comes_before_the_jobs_first_prompt(working: Si
     late = (
         "from dataclasses import replace; from gpuqueue.cli import main; from gpuqueue.cli.follow import attach\n"
         "from gpuqueue.model.job import JobState\n"
-        "seen = attach.Attendance._seen\n"
+        "seen = attach.Follower._seen\n"
         "def late(self, job):\n"
         "    is_new = job.state is JobState.RUNNING and not self._is_reported\n"
         "    seen(self, replace(job, state=JobState.STARTING) if is_new else job)\n"
-        "attach.Attendance._seen = late; main.main()"
+        "attach.Follower._seen = late; main.main()"
     )
     with Terminal([sys.executable, "-c", late, *run(TALKS)[1:]], working.environ, columns=100) as terminal:
         terminal.shows("ready")
@@ -258,8 +258,8 @@ def test_the_socket_is_for_its_account_alone_and_goes_with_the_job(working: Site
 @given(st.lists(st.sampled_from([b"a", b"~", b"\r", b"\n", b".", b"~.", b"b~"]), max_size=12))
 def test_leaving_does_not_depend_on_how_keys_arrive(parts: list[bytes]) -> None:
     """The escape sequence works key by key and in one paste. All other keys reach the job."""
-    whole = Leaving().take(b"".join(parts))
-    one, out, left = Leaving(), b"", False
+    whole = EscapeDetector().take(b"".join(parts))
+    one, out, left = EscapeDetector(), b"", False
     for part in parts:
         some, left = one.take(part)
         out += some
@@ -271,7 +271,7 @@ def test_leaving_does_not_depend_on_how_keys_arrive(parts: list[bytes]) -> None:
 
 def test_a_tilde_is_one_where_it_is_none_of_ours() -> None:
     """A tilde that starts no escape sequence reaches the job, as with ssh."""
-    assert (b"ls ~.\r", False) == Leaving().take(b"ls ~.\r")
-    assert (b"ls\r", True) == Leaving().take(b"ls\r~.more")
-    assert (b"~.\r", False) == Leaving().take(b"~~.\r")
-    assert (b"~user\r", False) == Leaving().take(b"~user\r")
+    assert (b"ls ~.\r", False) == EscapeDetector().take(b"ls ~.\r")
+    assert (b"ls\r", True) == EscapeDetector().take(b"ls\r~.more")
+    assert (b"~.\r", False) == EscapeDetector().take(b"~~.\r")
+    assert (b"~user\r", False) == EscapeDetector().take(b"~user\r")

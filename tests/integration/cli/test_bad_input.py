@@ -130,7 +130,7 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
         (
             ["notify", "--test", "team"],
             2,
-            "(setting notify): there are none; name one there, or say a mail address or a URL",
+            "(setting notify): there are none; name one there, or give a mail address or a URL",
         ),
         (["notify", "--test", "bogus://x"], 2, "nothing can be sent to bogus://…: Apprise knows no such scheme"),
         (
@@ -175,8 +175,8 @@ def test_what_an_option_does_not_take_is_told_alike_everywhere(command: str, opt
     printed = speak([command, option, "a is not b"])
 
     assert (2, b"") == (printed.code, printed.stdout)
-    assert printed.stderr.startswith(f"gpuqueue: {option}: 'a is not b' cannot be: "), printed.stderr
-    assert " say " in printed.stderr or " give a " in printed.stderr
+    assert printed.stderr.startswith(f"gpuqueue: {option}: 'a is not b' is not valid: "), printed.stderr
+    assert " use " in printed.stderr or " give a " in printed.stderr
 
 
 def test_a_terminal_that_knows_few_characters_is_no_mistake(here: JobQueue) -> None:

@@ -50,9 +50,9 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
         (["history", "--json", "--columns", "id"], 2, "--json has no columns"),
         (["history", "--columns", "id,colour"], 2, "'colour' is no column: choose from id, name, user"),
         (["history", "--columns", ""], 2, "'' is no column"),
-        (["history", "--sort", "colour"], 2, "--sort: 'colour' cannot be: say id, ended, duration, peak or user"),
-        (["history", "--ending", "badly"], 2, "--ending: 'badly' cannot be: say exited, signalled, "),
-        (["history", "--exit-code", "256"], 2, "--exit-code: 256 cannot be: give a whole number from 0 to 255"),
+        (["history", "--sort", "colour"], 2, "--sort: 'colour' is not valid: use id, ended, duration, peak or user"),
+        (["history", "--ending", "badly"], 2, "--ending: 'badly' is not valid: use exited, signalled, "),
+        (["history", "--exit-code", "256"], 2, "--exit-code: 256 is not valid: give a whole number from 0 to 255"),
         (
             ["history", "--exit-code", "0", "--exit-code=3"],
             2,
@@ -74,19 +74,19 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
         (["history", "--command", "x" * 1001], 2, "text must have at most 1000 characters"),
         (["history", "--after", "77"], 3, "no job 77 in the history to go on after: take the last id of a page"),
         (["history", "--sort", "peak", "--after", "77"], 3, "no job 77 in the history"),
-        (["history", "--limit", "abc"], 2, "--limit: 'abc' cannot be: give a whole number from 1 to 1000000000"),
-        (["top", "--interval", "nan"], 2, "--interval: nan cannot be: give a number from 0.2 to 3600"),
+        (["history", "--limit", "abc"], 2, "--limit: 'abc' is not valid: give a whole number from 1 to 1000000000"),
+        (["top", "--interval", "nan"], 2, "--interval: nan is not valid: give a number from 0.2 to 3600"),
         (["show", "seven"], 2, "is no job: write 17"),
         (["show", "1_2-3"], 2, "1_2-3 is several jobs"),
         (["cancel", "1_x"], 2, "is no job"),
         (["cancel", "77_1"], 3, "there is no job 77"),
         (["submit", "--mem", "1G", "--array", "9-0", "--", "true"], 2, "names no index"),
         (["submit", "--mem", "1G", "--array", "0-1000000", "--", "true"], 2, "an index is at most 999999"),
-        (["submit", "--mem", "1G", "--array", "0-9%x", "--", "true"], 2, "how many may run at once"),
+        (["submit", "--mem", "1G", "--array", "0-9%x", "--", "true"], 2, "number of concurrent members"),
         (["submit", "--mem", "1G", "--sweep", "lr", "--", "true"], 2, "is no sweep: write it like lr=1e-3"),
         (["submit", "--mem", "1G", "--array", "0-9", "--sweep", "a=1", "--", "true"], 2, "exclude each other"),
         (["submit", "--mem", "1G", "--at-once", "3", "--", "true"], 2, "add one, such as --array 0-99"),
-        (["submit", "--mem", "1G", "--array", "0-9%2", "--at-once", "3", "--", "true"], 2, "said twice"),
+        (["submit", "--mem", "1G", "--array", "0-9%2", "--at-once", "3", "--", "true"], 2, "is given twice"),
         (["run", "--mem", "1G", "--array", "0-9", "--", "true"], 2, "run attends one: gpuqueue submit --array"),
         (["run", "--mem", "1G", "--sweep", "a=1,2", "--", "true"], 2, "--sweep makes many jobs"),
         (["submit", "--mem", "1G", "--sweep", "lr=0.1..0.5", "--", "true"], 2, "name other values one by one"),
@@ -97,7 +97,7 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
         (["submit", "--mem", "0", "--", "true"], 2, "is not a size"),
         (["submit", "--mem", "1G", "--pool", "p", "--", "true"], 2, "no device is in pool p"),
         (["show", "99999999999999999999999999"], 2, "is no job"),
-        (["history", "--before", "99999999999999999999999999"], 2, "is no job"),
+        (["history", "--before", "99999999999999999999999999"], 2, "999 is not valid: give a whole number from 1 to"),
     ],
 )
 def test_a_mistake_gets_a_clear_line_and_a_documented_code(site: Site, words: list[str], code: int, line: str) -> None:
@@ -269,7 +269,7 @@ def test_a_directory_that_is_gone_is_said_and_not_traced(site: Site, tmp_path: P
         ["/bin/sh", "-c", script], env=site.environ, capture_output=True, text=True, timeout=60, check=False
     )
 
-    assert (2, "gpuqueue: the current directory is gone: go elsewhere, or say --cwd\n") == (
+    assert (2, "gpuqueue: the current directory is gone: go elsewhere, or use --cwd\n") == (
         done.returncode,
         done.stderr,
     )
@@ -337,16 +337,16 @@ def test_the_history_goes_on_page_by_page_in_the_columns_asked_for(site: Site) -
         (("--until", "2001-01-01"), "none was submitted before '2001-01-01'. gpuqueue history --reverse --limit 1"),
         (
             ("--state", "failed", "--state", "lost"),
-            "none is 'failed' or 'lost'. Leave out --state to see how they stand",
+            "none is 'failed' or 'lost'. Leave out --state to see their states",
         ),
         (("--ending", "lost"), "none ended so: 'lost'. Leave out --ending"),
         (
             ("--command", "echo naïve"),
-            "none has 'echo naïve' in its command or its note. The command stands there as gpuq",
+            "none has 'echo naïve' in its command or its note. The command is stored as gpuq",
         ),
         (("--command", "nowhere"), "none has 'nowhere' in its command or its note. Look for less of it"),
         (("--before", "1"), "none is older than job 1. gpuqueue history --reverse"),
-        (("--name", "n1", "--before", "3", "--since", "1h", "--after", "1"), "none stands after job 1 in this order"),
+        (("--name", "n1", "--before", "3", "--since", "1h", "--after", "1"), "none comes after job 1 in this order"),
         (("--name", "n2", "--before", "2"), "each filter finds some, all of them together none. Leave one out"),
     ):
         nothing = site.cli("history", *words, "--json")

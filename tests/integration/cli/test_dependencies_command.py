@@ -207,7 +207,7 @@ def test_a_second_job_with_a_key_is_the_first(open_site: Site) -> None:
         (["--retries", "-1"], "retries must be a whole number from 0 to 100"),
         (["--retries", "1000"], "from 0 to 100"),
         (["--retry-on", "lost"], "say how many retries"),
-        (["--retries", "1", "--retry-on", "sunday"], "is nothing to retry after"),
+        (["--retries", "1", "--retry-on", "sunday"], "is no ending to retry after"),
         (["--retries", "1", "--no-requeue"], "leave out --retries or --no-requeue"),
     ],
 )

@@ -101,7 +101,7 @@ def test_resume_says_when_a_machine_is_going_down(site: Site) -> None:
 
     assert 5 == done.returncode
     assert f"device 1 of {site.settings.host} (sim-{site.settings.host}-1): takes jobs again\n" == done.stdout
-    assert "still takes no new job: its machine is going down, and gpuqueue up takes that back\n" in done.stderr
+    assert "still takes no new job: its machine is going down; gpuqueue up ends that\n" in done.stderr
     assert ["down"] == [str(printed.origin) for printed in site.queue.devices.all(site.settings.host)[0].drains]
 
 

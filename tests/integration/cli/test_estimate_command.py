@@ -161,7 +161,7 @@ def test_a_script_that_fails_shows_its_own_end(site: Site, tmp_path: Path, scrip
     assert (1, "") == (done.returncode, done.stdout)
     *trace, last = done.stderr.splitlines()
     assert trace[-1].endswith("FileNotFoundError: [Errno 2] No such file or directory: 'no-such-data'")
-    assert last == "gpuqueue: network.py failed in the dry run; it is not counted"
+    assert last == "gpuqueue: network.py failed in the dry run; it is not measured"
     assert ["network.py"] == [each.name for each in tmp_path.iterdir() if each.is_file()]
 
 

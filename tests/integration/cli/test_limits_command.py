@@ -51,7 +51,7 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
 def test_a_site_without_limits_says_so(site: Site) -> None:
     """A site without limits gives one line."""
     assert (
-        'nothing is limited here: limits and pool_limits do that, such as limits = "ada: running_jobs=4"\n'
+        'there are no limits: set limits or pool_limits, such as limits = "ada: running_jobs=4"\n'
         == site.cli("limits").stdout
     )
 

@@ -19,7 +19,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.system.logs import LOG
 
 
-def said(*words: str) -> str:
+def printed(*words: str) -> str:
     """Return the output of a command that succeeds."""
     spoken = speak(words)
     assert 0 == spoken.code, spoken.stderr
@@ -28,7 +28,7 @@ def said(*words: str) -> str:
 
 def names(*words: str) -> list[str]:
     """Return the first column of a table without its head."""
-    return [line.split()[0] for line in said(*words).splitlines()[1:]]
+    return [line.split()[0] for line in printed(*words).splitlines()[1:]]
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_queue_lists_what_the_filters_select(words: tuple[str, ...], shown: list
     """All filters must match. Of an array, only the members in a given state are shown."""
     assert shown == names("queue", *words)
     ids = {int(each.split("_")[0]) for each in shown}
-    assert ids == {job["id"] for job in json.loads(said("queue", "--json", *words))}
+    assert ids == {job["id"] for job in json.loads(printed("queue", "--json", *words))}
 
 
 @pytest.mark.usefixtures("busy")
@@ -94,12 +94,12 @@ def swept(here: JobQueue, tmp_path: Path) -> Outbox:
 def test_history_folds_the_members_of_an_array() -> None:
     """An array is one row with counts; ``--members``, another order and a program get each member."""
     assert ["50", "43"] == names("history")
-    assert "2 failed, 2 succeeded" in said("history")
-    assert "2 failed" in said("history", "--state", "failed")
+    assert "2 failed, 2 succeeded" in printed("history")
+    assert "2 failed" in printed("history", "--state", "failed")
     assert ["50", "43_3", "43_2", "43_1", "43_0", "43"] == names("history", "--members")
     assert 6 == len(names("history", "--sort", "duration"))
-    assert 6 == len(json.loads(said("history", "--json")))
-    assert 7 == len(said("history", "--csv").splitlines())
+    assert 6 == len(json.loads(printed("history", "--json")))
+    assert 7 == len(printed("history", "--csv").splitlines())
     with Client() as client:
         rows = client.history.folded(name="sweep")
     assert [{JobState.SUCCEEDED: 2, JobState.FAILED: 2}] == [
@@ -113,12 +113,14 @@ def test_history_folds_the_members_of_an_array() -> None:
 def test_history_shows_the_values_of_a_sweep() -> None:
     """A parameter is a column by its name; in braces, if a column has that name. ``--params`` shows all."""
     assert ["43_3 1e-4", "43_2 1e-4", "43_1 1e-3", "43_0 1e-3", "43 -"] == [
-        " ".join(line.split()) for line in said("history", "--name", "sweep", "--columns", "id,lr").splitlines()[1:]
+        " ".join(line.split()) for line in printed("history", "--name", "sweep", "--columns", "id,lr").splitlines()[1:]
     ]
-    assert "id,{model}\n47,b\n46,a\n" == said("history", "--array", "43", "--columns", "id,{model}", "--csv", "-l", "2")
-    head = said("history", "--array", "43", "--params").splitlines()[0].split()
+    assert "id,{model}\n47,b\n46,a\n" == printed(
+        "history", "--array", "43", "--columns", "id,{model}", "--csv", "-l", "2"
+    )
+    head = printed("history", "--array", "43", "--params").splitlines()[0].split()
     assert ["lr", "{model}"] == head[-2:]
-    plain = json.loads(said("history", "--array", "43", "--params", "--json"))
+    plain = json.loads(printed("history", "--array", "43", "--params", "--json"))
     assert {"lr": "1e-4", "model": "b"} == plain[0]["params"]
     wrong = speak(["history", "--columns", "id,lrr"])
     assert (2, True) == (wrong.code, "'lrr' is no column: did you mean lr?" in wrong.stderr)
@@ -158,12 +160,12 @@ def test_logs_of_a_run_and_of_several_jobs(here: JobQueue, tmp_path: Path) -> No
     """``--run`` selects a run. Several logs get headings as in ``tail``, and one bad id does not stop the others."""
     two_runs(here, tmp_path, Outbox(HistoryDatabase(f"sqlite:///{tmp_path / 'history.db'}")))
 
-    assert "job 1 run 2\nlast\n" == said("logs", "1")
-    assert "job 1 run 1\nlast\n" == said("logs", "1", "--run", "1")
+    assert "job 1 run 2\nlast\n" == printed("logs", "1")
+    assert "job 1 run 1\nlast\n" == printed("logs", "1", "--run", "1")
     missing = speak(["logs", "1", "--run", "3"])
     assert (5, "gpuqueue: job 1 has no run 3: its runs are 1, 2\n") == (missing.code, missing.stderr)
-    assert "==> 2 <==\nlast\n\n==> 1 <==\nlast\n" == said("logs", "2", "1", "--tail", "1")
-    assert "==> 1 <==\njob 1 run 2\nlast\n\n==> 2 <==\njob 2 run 1\nlast\n" == said("logs", "1-2")
+    assert "==> 2 <==\nlast\n\n==> 1 <==\nlast\n" == printed("logs", "2", "1", "--tail", "1")
+    assert "==> 1 <==\njob 1 run 2\nlast\n\n==> 2 <==\njob 2 run 1\nlast\n" == printed("logs", "1-2")
     some = speak(["logs", "9", "2"])
     assert (3, b"==> 2 <==\njob 2 run 1\nlast\n", 1) == (some.code, some.stdout, some.stderr.count("\n"))
     for words in (["1", "2"], ["1-2"], ["1", "--run", "1"]):

@@ -33,7 +33,7 @@ def test_a_time_to_begin_that_has_been_is_told(here: JobQueue) -> None:
     now = speak(["submit", "--mem", "1G", "--begin", "now", "--", "true"])
 
     assert (0, b"1\n") == (printed.code, printed.stdout)
-    assert "--begin 2020-01-01 has been: job 1 may start at once" in printed.stderr
+    assert "--begin 2020-01-01 is in the past: job 1 may start at once" in printed.stderr
     assert (0, "") == (now.code, now.stderr)
     assert 2 == len(here.jobs.live())
 

@@ -43,10 +43,10 @@ def test_a_mistyped_word_gets_the_right_one(here: JobQueue, words: list[str], re
     """The line names what is meant, and nothing is queued or changed."""
     here.requests.submit(make_spec(account=ME))
 
-    said = speak(words)
+    output = speak(words)
 
-    assert (2, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
-    assert reported in said.stderr
+    assert (2, b"", 1) == (output.code, output.stdout, output.stderr.count("\n"))
+    assert reported in output.stderr
     assert ["queued"] == [job.state.value for job in here.jobs.live()]
 
 
@@ -109,10 +109,10 @@ def test_oom_is_an_ending_to_retry_after(here: JobQueue) -> None:
 )
 def test_a_sweep_that_cannot_be_meant_so_is_refused(here: JobQueue, words: list[str], reported: str) -> None:
     """An unknown placeholder and a value that nothing uses would make many wrong jobs."""
-    said = speak(words)
+    output = speak(words)
 
-    assert (2, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
-    assert reported in said.stderr
+    assert (2, b"", 1) == (output.code, output.stdout, output.stderr.count("\n"))
+    assert reported in output.stderr
     assert [] == here.jobs.live()
 
 
@@ -157,11 +157,11 @@ def test_a_command_that_is_not_here_is_warned_about(
     """The program may exist on the job's host, so the job is queued, with a warning."""
     (tmp_path / "here.sh").touch(mode=0o755)
 
-    said = speak(["submit", "--mem", "1G", "--cwd", str(tmp_path), "--", *command])
+    output = speak(["submit", "--mem", "1G", "--cwd", str(tmp_path), "--", *command])
 
-    assert (0, b"1\n") == (said.code, said.stdout)
-    assert bool(reported) is bool(said.stderr)
-    assert reported in said.stderr
+    assert (0, b"1\n") == (output.code, output.stdout)
+    assert bool(reported) is bool(output.stderr)
+    assert reported in output.stderr
     assert 1 == len(here.jobs.live())
 
 
@@ -173,9 +173,9 @@ def test_an_interpreter_is_found_from_here(here: JobQueue, tmp_path: Path, monke
     (tmp_path / "there" / "t.py").touch()
     monkeypatch.chdir(tmp_path)
 
-    said = speak(["submit", "t.py", "--mem", "1G", "--python", "venv/python", "--cwd", "there"])
+    output = speak(["submit", "t.py", "--mem", "1G", "--python", "venv/python", "--cwd", "there"])
 
-    assert (0, "") == (said.code, said.stderr)
+    assert (0, "") == (output.code, output.stderr)
     spec = here.jobs.live()[0].spec
     assert (str(tmp_path / "venv" / "python"), "t.py") == spec.argv
     assert spec.argv[0] == spec.interpreter
@@ -198,8 +198,8 @@ def test_an_interpreter_that_cannot_be_one_is_refused(
     (tmp_path / "plain").touch(mode=0o644)
     monkeypatch.chdir(tmp_path)
 
-    said = speak(["submit", "t.py", "--mem", "1G", "--python", python])
+    output = speak(["submit", "t.py", "--mem", "1G", "--python", python])
 
-    assert (2, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
-    assert reported in said.stderr
+    assert (2, b"", 1) == (output.code, output.stdout, output.stderr.count("\n"))
+    assert reported in output.stderr
     assert [] == here.jobs.live()

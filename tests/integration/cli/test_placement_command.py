@@ -58,7 +58,7 @@ def test_jobs_run_where_they_were_put(cards: Site) -> None:
     assert [0] == place_of(cards, alone)
 
     third = submitted(cards, "--mem", "1M", "--device", "2")
-    assert "it runs as many jobs as it may: 1" in cards.cli("why", str(third)).stdout
+    assert "it runs its maximum number of jobs: 1" in cards.cli("why", str(third)).stdout
     assert "1/1" in cards.cli("gpus").stdout
 
     waiting = submitted(cards, "--mem", "1M", "--device", f"sim-{host}-0")
@@ -88,7 +88,7 @@ REFUSED = {
     ("--mem", "1G", "--device-type", "H100"): "no device of type H100: there are 2 of Simulated 4G, 1 of Simulated 8G",
     ("--mem", "6G", "--device", "0"): "can give 4G",
     ("--mem", "1G", "--device", "7"): "there is no device '7': gpuqueue gpus lists them by host and index",
-    ("--mem", "1G", "--device", "gpu,0"): "say either a kind of device, or which devices",
+    ("--mem", "1G", "--device", "gpu,0"): "name either a kind of device, or devices",
     ("--mem", "1G", "--gpus", "2", "--device", "0"): "2 devices asked for, and 1 named",
     ("--mem", "1G", "--device-type", "…"): "is no device type",
     ("--device", "0"): "say how much device memory the job needs",

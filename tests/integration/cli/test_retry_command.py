@@ -231,11 +231,11 @@ def test_it_says_that_it_waits_for_no_job(site: Site) -> None:
     second = client.jobs.submit(["true"], mem="1M", after=first).id
     client.jobs.cancel(second)
 
-    said = site.cli("retry", str(second))
+    printed = site.cli("retry", str(second))
 
     line = f"gpuqueue: job {second} waited for other jobs (--after), and the retry does not: gpuqueue edit ID --after"
-    assert (1, True) == (said.stderr.count("\n"), said.stderr.startswith(line))
-    assert () == client.jobs.get(int(said.stdout)).spec.waits.after
+    assert (1, True) == (printed.stderr.count("\n"), printed.stderr.startswith(line))
+    assert () == client.jobs.get(int(printed.stdout)).spec.waits.after
     assert [first] == [each.job_id for each in client.jobs.retry(second, after=first).spec.waits.after]
 
 

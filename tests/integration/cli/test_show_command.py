@@ -105,7 +105,7 @@ def test_without_the_store_the_history_tells(site: Site) -> None:
         shown = site.cli("show", name)
         assert "state      succeeded" in shown.stdout
         assert "does not answer" in shown.stderr
-        assert shown.stderr.endswith(". What the history has of it follows\n")
+        assert shown.stderr.endswith(". The following is from the history\n")
     assert "succeeded" == json.loads(site.cli("show", "--json", f"{array}_0").stdout)["state"]
     for unknown in ("99", f"{array}_7"):
         missing = site.cli("show", unknown, check=False)

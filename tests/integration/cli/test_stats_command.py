@@ -133,7 +133,7 @@ def test_each_picture_is_whole_and_nothing_else_is_written(
     [
         (["stats", "--plot", "charts.pdf"], 2, "name a file that ends in .png or .svg"),
         (["stats", "--plot", "charts.png", "--json"], 2, "exclude each other"),
-        (["stats", "--by", "colour"], 2, "say user, device, host or day"),
+        (["stats", "--by", "colour"], 2, "use user, device, host or day"),
         (["stats", "--since", "2026-11-05", "--until", "2026-11-01"], 2, "nothing lies between them"),
         (["stats", "--since", "2020-01-01", "--by", "day"], 2, "at most 400 days"),
         (["stats", "--since", "2999-01-01"], 2, "in the future"),

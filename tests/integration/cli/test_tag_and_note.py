@@ -139,7 +139,7 @@ def test_arrays_and_members(client: Client, database: HistoryDatabase, record: C
     record()
     assert {"sweep", "best"} == set(known(database, member).job.tags)
     assert [member, array] == found_by(database, "sweep")
-    with pytest.raises(BadRequest, match=f"{array}_1 has no story of its own yet: say it of all of {array}"):
+    with pytest.raises(BadRequest, match=f"{array}_1 has not started yet: tag or annotate the whole array {array}"):
         client.jobs.tag(f"{array}_1", "x")
 
 

@@ -177,10 +177,10 @@ def test_a_store_that_goes_away_and_comes_back(own_store: OwnStore, tmp_path: Pa
         with Terminal(TOP, site.environ, columns=100) as terminal:
             terminal.shows("stays")
             own_store.kill()
-            terminal.shows("(shown is what was last seen)")
+            terminal.shows("(this is the last known state)")
             terminal.shows("stays")
             own_store.start()
-            terminal.hides("what was last seen")
+            terminal.hides("the last known state")
             terminal.press("q")
             assert 0 == terminal.ended()
     finally:

@@ -247,14 +247,14 @@ def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site)
     site.queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     site.client.jobs.hold(f"{array}_1")
 
-    assert f"held: it waits for a person: gpuqueue release {array}_1\n" in site.cli("why", f"{array}_1").stdout
+    assert f"held: it waits until it is released: gpuqueue release {array}_1\n" in site.cli("why", f"{array}_1").stdout
     assert "it does not wait: running since" in site.cli("why", array).stdout
     again = {"state": JobState.FAILED, "ending": Ending.from_status(75), "devices": ()}
     site.queue.runs.finish(run.job_id, run.token, duration_s=1.0, **again)  # type: ignore[arg-type]
     assert f"its members wait to be run again: gpuqueue why {array}_N shows" in site.cli("why", array).stdout
     site.client.jobs.hold(f"{array}_0")
     output = site.cli("why", array).stdout
-    assert f"held: it waits for a person: gpuqueue release {array}\n" in output
+    assert f"held: it waits until it is released: gpuqueue release {array}\n" in output
     assert "does not wait" not in output
 
 
@@ -275,7 +275,7 @@ def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> 
     assert " (before it is run again)" in story(found)
     assert found.job.begins_at is not None
     assert found.explanation is not None
-    assert "held: it waits for a person" in story(found)
+    assert "held: it waits until it is released" in story(found)
     over = replace(found, job=replace(found.job, begins_at=found.job.submitted_at))
     assert "not before somebody releases it" in story(over)
     assert "run again" not in story(over)
@@ -312,7 +312,7 @@ def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
     site.queue.jobs.hold(held)
 
     assert "it does not wait: starting" in site.cli("why", "1").stdout
-    assert f"held: it waits for a person: gpuqueue release {held}" in site.cli("why", str(held)).stdout
+    assert f"held: it waits until it is released: gpuqueue release {held}" in site.cli("why", str(held)).stdout
     site.queue.jobs.cancel(held)
     assert f"it has ended: cancelled. How: gpuqueue show {held}" in site.cli("why", str(held)).stdout
     nobody = site.cli("why", "77", check=False)
@@ -340,7 +340,7 @@ def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -
         f"start  cannot say: there is room once job {large} (ada), for which devices are reserved, has started"
         in output
     )
-    assert "ever have the room" not in output
+    assert "ever have enough room" not in output
     store.close()
 
 
@@ -381,9 +381,9 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     assert re.search(rf"^place  it is being preempted for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
     reported = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["preemption"]
     assert (urgent, 1) == (reported["for"], reported["times"])
-    assert "asked to again" not in asked
+    assert "preempted again" not in asked
     connect(queue.url).hset(keys.job(run.job_id), stored.PREEMPTIONS, 5)
-    assert "place  it was preempted 5 times: it is not asked to again" in site.cli("why", str(run.job_id)).stdout
+    assert "place  it was preempted 5 times: it is not preempted again" in site.cli("why", str(run.job_id)).stdout
     gone = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
     queue.runs.finish(run.job_id, run.token, duration_s=1.0, **gone)  # type: ignore[arg-type]
 
@@ -445,18 +445,16 @@ def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
     run = must_claim(queue)
     queue.runs.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     urgent = queue.requests.submit(make_spec(mem_bytes=20 * GIB, priority=Priority.URGENT)).id
-    assert "take the place" not in site.cli("why", str(urgent)).stdout
+    assert "it may preempt" not in site.cli("why", str(urgent)).stdout
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low", GPUQUEUE_PREEMPT_AFTER="10m", GPUQUEUE_PREEMPT_GRACE="1m")
 
     output = site.cli("why", str(urgent)).stdout
 
-    assert re.search(
-        rf"may take the place of job {run.job_id} .*from \S+ \S+ on; a job that must go has 1:00 for that", output
-    )
+    assert re.search(rf"may preempt job {run.job_id} .*from \S+ \S+ on; a preempted job has 1:00 for that", output)
     (may,) = json.loads(site.cli("why", str(urgent), "--json").stdout)["may_preempt"]
     assert run.job_id == may["job_id"]
     other = queue.requests.submit(make_spec(mem_bytes=20 * GIB)).id
-    assert "take the place" not in site.cli("why", str(other)).stdout, "its priority may not"
+    assert "it may preempt" not in site.cli("why", str(other)).stdout, "its priority may not"
 
 
 def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
@@ -471,8 +469,8 @@ def may_preempt(site: Site, job_id: int) -> list[int]:
     """Return the jobs that *job_id* may preempt. Check that the text names the same ones."""
     reported = [each["job_id"] for each in json.loads(site.cli("why", str(job_id), "--json").stdout)["may_preempt"]]
     output = site.cli("why", str(job_id)).stdout
-    assert bool(reported) == ("take the place" in output)
-    assert all(f"job {each} " in output.partition("take the place")[2] for each in reported)
+    assert bool(reported) == ("it may preempt" in output)
+    assert all(f"job {each} " in output.partition("it may preempt")[2] for each in reported)
     return reported
 
 

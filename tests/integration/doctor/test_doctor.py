@@ -64,13 +64,13 @@ class Home:
 
     def the(self, room: str, check: str, **environ: str) -> dict[str, Any]:
         """Return the only finding of a check."""
-        (found,) = [each for each in self.findings(**environ) if (each["room"], each["check"]) == (room, check)]
+        (found,) = [each for each in self.findings(**environ) if (each["section"], each["check"]) == (room, check)]
         return found
 
     def bad(self, *words: str, **environ: str) -> dict[str, str]:
         """Return the grade of each check that is not healthy, by section and name."""
         return {
-            f"{each['room']} {each['check']}": each["grade"]
+            f"{each['section']} {each['check']}": each["grade"]
             for each in self.findings("-q", *words, **environ)
             if each["check"] not in NOT_OURS
         }
@@ -117,7 +117,7 @@ def test_a_site_that_is_well_says_so(up: Home) -> None:
             quiet.stdout,
         )
     assert {} == up.bad()
-    rooms = {each["room"] for each in up.findings()}
+    rooms = {each["section"] for each in up.findings()}
     assert {"settings", "state", "host", "python", "store", "queue", "history", "processes", "runs"} == rooms
 
 
@@ -145,7 +145,7 @@ def test_broken_settings_are_told_one_by_one(home: Home, tmp_path: Path) -> None
     config.write_text('leese = "5m"\nslots = 0\npool = "a"\n')
     wrong = {"GPUQUEUE_CONFIG": str(config), "GPUQUEUE_HEARTBEAT": "soon", "GPUQUEUE_SLOT": "4"}
 
-    found = [each for each in home.findings(**wrong) if each["room"] == "settings"]
+    found = [each for each in home.findings(**wrong) if each["section"] == "settings"]
 
     reported = " ".join(each["seen"] for each in found if each["grade"] == "problem")
     assert all(word in reported for word in ("setting heartbeat", "setting slots", "'leese' is no setting"))
@@ -203,7 +203,7 @@ def test_settings_that_hang_are_told_and_nothing_else(tmp_path: Path, monkeypatc
 
     ((room, (finding,)),) = found
     assert ("settings", Grade.PROBLEM) == (room, finding.grade)
-    assert "cannot be looked at: no answer within" in finding.seen
+    assert "cannot be checked: no answer within" in finding.seen
     os.close(os.open(config, os.O_WRONLY))  # ends the thread that still reads the pipe
 
 
@@ -338,7 +338,7 @@ def test_inside_a_job_the_site_is_examined_and_not_the_job(home: Home) -> None:
     found = home.findings(**inside)
 
     assert "auto (default)" in [each["seen"] for each in found if each["about"] == "devices"]
-    assert "this is the inside of job 7" in [each["seen"] for each in found]
+    assert "this runs inside job 7" in [each["seen"] for each in found]
     assert "host devices" not in home.bad(**inside)
 
 
@@ -431,5 +431,5 @@ def test_a_command_that_is_not_installed_is_told(home: Home, tmp_path: Path) -> 
 
     assert "Traceback" not in done.stderr
     machines = [each for each in json.loads(done.stdout)["findings"] if each["check"] == "machines"]
-    assert {"host", "python", "runs"} == {each["room"] for each in machines}
+    assert {"host", "python", "runs"} == {each["section"] for each in machines}
     assert "install" in machines[0]["remedy"]

@@ -92,7 +92,7 @@ def test_gpus_that_are_well_need_nothing(doctor: Doctor, tmp_path: Path) -> None
     found = doctor(VIRTUAL_ENV=str(make_torch(tmp_path / "env", cuda="13.0")))
 
     assert set() == checks(found, Grade.UNKNOWN, Grade.WARNING, Grade.PROBLEM)
-    assert {"host", "python", "runs"} == {each.room for each in found}
+    assert {"host", "python", "runs"} == {each.section for each in found}
     assert "NVIDIA 000.00, library 13.000.01, CUDA up to 13.0, 2 cards" == the(found, "driver").seen
     assert "Fake 24G, 23.5G of 24G free" == the(found, "devices", "device 0").seen
     assert Grade.OK is the(found, "persistence").grade
@@ -117,7 +117,7 @@ def test_a_driver_that_fails_says_why(fake: FakeGpus, doctor: Doctor, error: int
 
     assert (Grade.PROBLEM, True) == (the(found, "driver").grade, words in the(found, "driver").seen)
     assert Grade.PROBLEM is the(found, "devices").grade
-    assert {"host", "python", "runs"} == {each.room for each in found}
+    assert {"host", "python", "runs"} == {each.section for each in found}
 
 
 def test_a_driver_that_is_not_loaded_is_no_trouble_on_a_machine_without_a_card(fake: FakeGpus, doctor: Doctor) -> None:
@@ -162,7 +162,7 @@ def test_a_card_that_hangs_keeps_nothing_else(fake: FakeGpus, doctor: Doctor) ->
     finally:
         fake.state.gpus[1].hang = 0
 
-    assert {"host", "python", "runs"} == {each.room for each in found}
+    assert {"host", "python", "runs"} == {each.section for each in found}
     assert Grade.OK is the(found, "driver").grade
     assert "hangs" in the(found, "devices", "card 1").seen
     assert Grade.PROBLEM is the(found, "devices").grade  # the list of devices is unavailable

@@ -11,7 +11,7 @@ import pytest
 from gpuqueue.doctor import machines
 from gpuqueue.model.finding import Grade, ok, to_plain
 
-REPORTED = json.dumps({**to_plain(ok("as it should be")), "room": "host", "check": "driver"})
+REPORTED = json.dumps({**to_plain(ok("as it should be")), "section": "host", "check": "driver"})
 
 
 @pytest.fixture

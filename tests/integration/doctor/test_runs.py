@@ -83,7 +83,7 @@ def ask(site: Site, *words: str) -> list[str]:
 def runs(site: Site) -> list[Finding]:
     """Return the findings about the runs."""
     found = [from_line(line) for line in ask(site)]
-    return [each for each in found if each is not None and each.room == "runs"]
+    return [each for each in found if each is not None and each.section == "runs"]
 
 
 def bad(site: Site) -> set[tuple[str, Grade, str]]:
@@ -155,7 +155,7 @@ def test_the_command_for_people_mends_both_sides_and_looks_again(site: Site) -> 
     assert "1 lead nowhere: 5.1.aa" in before
     assert "repair: removed" in after
     assert "dangling links      none" in after
-    assert "repair: there was nothing to mend" in site.cli("doctor", "--fix", check=False).stdout
+    assert "repair: nothing needed a repair" in site.cli("doctor", "--fix", check=False).stdout
 
 
 @pytest.mark.full

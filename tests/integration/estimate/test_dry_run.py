@@ -242,7 +242,7 @@ def test_whatever_way_it_fails_there_is_a_word_of_it(tmp_path: Path, code: str, 
 @pytest.mark.full
 def test_a_script_that_puts_nothing_on_a_gpu_is_told(tmp_path: Path) -> None:
     """A script that uses no GPU memory is an error. A result of 0 bytes would be wrong."""
-    with pytest.raises(DryRunFailed, match="put nothing on a GPU"):
+    with pytest.raises(DryRunFailed, match="without using a GPU"):
         run(tmp_path, "import torch; torch.zeros(10)")
 
 

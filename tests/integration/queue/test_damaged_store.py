@@ -290,7 +290,7 @@ def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQu
     """
     client.set(keys.LIVE, "mine")
 
-    with pytest.raises(Unreadable, match="has answered what it should not: 'WRONGTYPE") as caught:
+    with pytest.raises(Unreadable, match="gave an unexpected answer: 'WRONGTYPE") as caught:
         queue.jobs.live()
     assert not isinstance(caught.value, StoreUnreachable)
 

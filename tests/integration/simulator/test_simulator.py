@@ -271,8 +271,8 @@ def test_jobs_are_placed_as_the_site_says(run: Any, seed: int) -> None:
 class OneNeverAsks(Ours):
     """A site whose second device sends heartbeats and claims nothing."""
 
-    def _might_get_something(self, place: int) -> bool:
-        return place != 1 and super()._might_get_something(place)
+    def _might_start_any(self, place: int) -> bool:
+        return place != 1 and super()._might_start_any(place)
 
 
 def test_a_job_that_is_left_to_a_device_which_does_not_take_it_waits_for_a_moment(run: Any) -> None:

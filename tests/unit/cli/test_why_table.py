@@ -101,15 +101,15 @@ def test_the_answer_comes_first_then_the_devices_that_matter() -> None:
     explanation = replace(EXPLANATION, devices=(*many, *others), start=start)
     found = replace(FOUND, explanation=explanation)
 
-    said = story(found).splitlines()
+    shown_text = story(found).splitlines()
 
-    assert said[0].startswith("start  by ")
-    assert said[-1].startswith("order  priority normal; before it: 3 jobs")
+    assert shown_text[0].startswith("start  by ")
+    assert shown_text[-1].startswith("order  priority normal; before it: 3 jobs")
     shown = nearest(found, explanation)
     assert ["a-2", "b-1", "a-11", "a-10", "a-9"] == [each.device for each in shown]
     line = "and 10 other devices: 8 with too little memory, 1 of another pool, 1 drained (--json lists all)"
     assert [line] == rest_line(explanation, shown)
-    assert line in said
+    assert line in shown_text
     six = replace(found, job=replace(WAITS, spec=make_spec(gpus=6)))
     assert 6 == len(nearest(six, explanation))
     nowhere = replace(explanation, devices=(verdict("b", 0, Obstacle.POOL), verdict("b", 1, Obstacle.KIND)))
@@ -227,7 +227,7 @@ def test_who_is_at_a_limit_reads_one_start_with_its_condition() -> None:
             f"{by} job 4 must have ended and there is room under the limit"
         )
     ] == starts(limited((), room_ms=LATER_MS, rivals=2), room)
-    assert ["never under this limit: it alone asks for more. Edit the job, or have the limit raised"] == starts(
+    assert ["never under this limit: this job alone exceeds it. Edit the job, or have the limit raised"] == starts(
         limited((), **at), room, asked=3
     )
 
@@ -355,8 +355,8 @@ def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:
     printed = story(Why(job=WAITS, explanation=replace(EXPLANATION, start=start), others=OTHERS))
 
     assert (
-        "nothing is reserved for it there before: the end of job 3 was waited for in vain; others start there"
-        in printed
+        "nothing is reserved for it there before: the end of job 3 took too long, so the reservation was dropped; "
+        "other jobs start there" in printed
     )
 
 
@@ -387,4 +387,4 @@ def test_a_notebook_in_use_is_no_memory_that_comes_back() -> None:
 
     (line,) = start_lines(found, explanation)
 
-    assert "ever have the room" in line
+    assert "ever have enough room" in line

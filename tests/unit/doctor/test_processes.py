@@ -112,7 +112,7 @@ def test_a_device_that_no_worker_is_started_for_is_told_with_what_helps() -> Non
     finding = found(make_facts(devices=(make_served("GPU-0"), gone)), "workers")
 
     assert Grade.WARNING is finding.grade
-    assert "(sim-nodeA-0) is none of those that the workers were started for (--devices auto)" in finding.seen
+    assert "(sim-nodeA-0) is not one of those that the workers were started for (--devices auto)" in finding.seen
     assert finding.remedy.startswith("gpuqueue down, then gpuqueue up with the --devices of before")
 
 

@@ -56,15 +56,15 @@ def record(
         (record(5222 * MIB, asked_bytes=6 * GIB), "asked 6G, used 5.1G at most: as it should be"),
         (
             record(7 * GIB, asked_bytes=6 * GIB),
-            "asked 6G, used 7G at most: more than it asked for, --mem 8G would have been right",
+            "asked 6G, used 7G at most: more than it asked for, --mem 8G would have been enough",
         ),
         (
             record(None, asked_bytes=6 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1)),
             "asked 6G and it was not enough: try --mem 7.5G",
         ),
-        (record(None), "asked 24G, used is not known: nobody could measure it"),
+        (record(None), "asked 24G, use unknown: it could not be measured"),
         (record(GIB, ending=Ending.from_status(1)), "asked 24G, used 1G at most: it may have ended before its peak"),
-        (record(GIB, samples=3), "asked 24G, used 1G at most: seen too seldom to advise"),
+        (record(GIB, samples=3), "asked 24G, used 1G at most: sampled too rarely for advice"),
         (record(GIB, devices=2), "asked 24G on each device, used 1G at most: --mem 1.3125G would do"),
         (
             record(5222 * MIB, placement=Placement(exclusive=True, whole=True), asked_bytes=MIB),

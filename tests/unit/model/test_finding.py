@@ -40,7 +40,7 @@ def test_a_finding_bears_the_name_of_its_check() -> None:
     found = list(examined("harbour", 2, (high_tide, boats)))
 
     assert [("harbour", "high tide", ""), ("harbour", "boats", "0"), ("harbour", "boats", "1")] == [
-        (each.room, each.check, each.about) for each in found
+        (each.section, each.check, each.about) for each in found
     ]
 
 

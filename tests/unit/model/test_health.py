@@ -37,9 +37,9 @@ def test_a_device_that_is_well_or_unknown_takes_jobs(health: Health) -> None:
 @pytest.mark.parametrize(
     ("health", "words"),
     [
-        (Health(temperature_c=80.0), "it is hot: 80 °C, and the soft line is 80 °C"),
-        (Health(temperature_c=81.0, limit_c=83.0), "it is hot: 81 °C, and the soft line is 80 °C"),
-        (Health(temperature_c=75.0, limit_c=70.0), "it is hot: 75 °C, and the device's own line is 70 °C"),
+        (Health(temperature_c=80.0), "it is hot: 80 °C, and the limit for new jobs is 80 °C"),
+        (Health(temperature_c=81.0, limit_c=83.0), "it is hot: 81 °C, and the limit for new jobs is 80 °C"),
+        (Health(temperature_c=75.0, limit_c=70.0), "it is hot: 75 °C, and its own limit is 70 °C"),
         (Health(throttled=(SOFTWARE_THERMAL,)), "it is too hot to run at full speed: software thermal slowdown"),
         (
             Health(temperature_c=60.0, throttled=(HARDWARE_SLOWDOWN, HARDWARE_THERMAL)),
@@ -55,10 +55,10 @@ def test_a_hot_device_takes_no_job_and_says_why(health: Health, words: str) -> N
     assert words == trouble_of(health)
 
 
-def test_a_person_can_move_the_soft_line() -> None:
+def test_the_limit_for_new_jobs_can_be_set() -> None:
     """The soft limit can be changed. The device's own limit still holds."""
     assert trouble_of(Health(temperature_c=85.0), soft_limit_c=90.0) is None
-    assert "own line is 83 °C" in (trouble_of(Health(temperature_c=85.0, limit_c=83.0), soft_limit_c=90.0) or "")
+    assert "own limit is 83 °C" in (trouble_of(Health(temperature_c=85.0, limit_c=83.0), soft_limit_c=90.0) or "")
 
 
 def test_a_prohibited_device_takes_no_job() -> None:

@@ -58,7 +58,7 @@ def test_a_signal_that_could_never_be_sent_is_refused() -> None:
 
     with pytest.raises(BadRequest, match="SIGUSR1 is to come before the time limit, and there is none"):
         make_spec(signal=early)
-    with pytest.raises(BadRequest, match="2:00 before a time limit of 2:00: say less after the @"):
+    with pytest.raises(BadRequest, match="2:00 before a time limit of 2:00: give a shorter time after the @"):
         make_spec(signal=early, time_limit_s=120.0)
     assert early == make_spec(signal=early, time_limit_s=121.0).signal
 

@@ -157,7 +157,7 @@ def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
     With 40 s, `queue` and `why` called healthy devices silent, and `gpus` called them ready.
     """
     with pytest.raises(
-        BadRequest, match=r"heartbeat \(environment GPUQUEUE_HEARTBEAT\): 11 s are.*silent.*at most 10 s"
+        BadRequest, match=r"heartbeat \(environment GPUQUEUE_HEARTBEAT\): 11 s is.*silent.*at most 10 s"
     ):
         Settings.load({**HERE, "GPUQUEUE_HEARTBEAT": "11s", "GPUQUEUE_HOST_LOST_AFTER": "10m"})
 

@@ -17,9 +17,9 @@ def job(number: int, mem: int, *, gpus: int = 1) -> Request:
 
 def asking(chances: Chances) -> list[int]:
     """Return the devices that might get something, and let each get nothing."""
-    found = [place for place in range(3) if chances.might_get_something(place)]
+    found = [place for place in range(3) if chances.might_start_any(place)]
     for place in found:
-        chances.got_nothing(place)
+        chances.started_none(place)
     return found
 
 

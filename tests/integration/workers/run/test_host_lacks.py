@@ -26,9 +26,9 @@ def test_a_job_whose_directory_is_missing_waits_for_it(site: Site, tmp_path: Pat
     reason = f"cannot enter the working directory {place}: No such file or directory"
     assert WaitReason.CANNOT_START is held.reason
     assert held.because == f"no host can start it: {site.settings.host}: {reason}"
-    said = site.cli("why", str(job_id)).stdout
-    assert f"held: {held.because}. Mend that, then: gpuqueue release {job_id}" in said
-    assert f"it could not start the job: {reason}" in said
+    output = site.cli("why", str(job_id)).stdout
+    assert f"held: {held.because}. Mend that, then: gpuqueue release {job_id}" in output
+    assert f"it could not start the job: {reason}" in output
     assert held.because in site.cli("show", str(job_id)).stdout
     assert reason in json.loads(site.cli("why", "--json", str(job_id)).stdout)["devices"][0]["cannot_start"]
     place.mkdir()

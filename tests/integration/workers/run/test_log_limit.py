@@ -21,7 +21,7 @@ from workers.run.verdict import tail
 from workers.shim.log import LogLimit
 
 LIMIT = 4 * MIB
-MARKER = "are left out here: the log passed its limit of 4194304 bytes"
+MARKER = "are missing here: the log exceeded its limit of 4194304 bytes"
 
 #: Writes 210 MB of numbered lines in five rounds, each of which waits for a file, and then a last line.
 RUNAWAY = """
@@ -133,7 +133,7 @@ def test_a_whole_site_keeps_to_the_limit_and_shows_no_nul(site: Site) -> None:
         text = site.cli(*words, str(job.id)).stdout
         assert "\0" not in text
         assert text.startswith("line 000000000000000\n")
-        assert "left out here: the log passed its limit of 1048576 bytes" in text
+        assert "missing here: the log exceeded its limit of 1048576 bytes" in text
         assert text.endswith("line 000000000199999\n")
 
 
@@ -194,7 +194,7 @@ def test_a_log_that_its_job_has_emptied_begins_anew(tmp_path: Path) -> None:
 
     assert on_disk(log) <= MIB
     text = read(log)
-    assert ("left out here" in text, "old" in text, text.endswith("new\nnew\n")) == (True, False, True)
+    assert ("missing here" in text, "old" in text, text.endswith("new\nnew\n")) == (True, False, True)
 
 
 def test_no_limit_is_no_limit(tmp_path: Path) -> None:

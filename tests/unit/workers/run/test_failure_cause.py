@@ -10,7 +10,7 @@ import pytest
 
 from gpuqueue.model.device import DeviceKind
 from gpuqueue.model.run import Ending, EndingKind
-from workers.run.failure_cause import QUICK_S, blame, speaks_well
+from workers.run.failure_cause import QUICK_S, clears_devices, device_fault
 
 FAILED = Ending.from_status(1)
 TRACEBACK = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
@@ -27,7 +27,7 @@ def judged(
 
     By default it ended two seconds after its start on a GPU.
     """
-    return blame(ending, after_s, TRACEBACK + log + b"\n", kind=kind)
+    return device_fault(ending, after_s, TRACEBACK + log + b"\n", kind=kind)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_refusal_counts_where_the_host_is_the_reason(detail: str, *, of_the_ho
 
     A host that cannot fork refuses job after job, while a wrong path is the user's error.
     """
-    output = blame(Ending.refused(detail), None, b"", kind=DeviceKind.GPU)
+    output = device_fault(Ending.refused(detail), None, b"", kind=DeviceKind.GPU)
 
     assert (detail if of_the_host else None) == output
 
@@ -179,4 +179,4 @@ def test_a_success_or_some_time_speaks_well(ending: Ending, duration_s: float | 
 
     A quick failure through the script's own error counts neither for nor against it.
     """
-    assert well is speaks_well(ending, duration_s)
+    assert well is clears_devices(ending, duration_s)
