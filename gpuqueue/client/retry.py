@@ -84,8 +84,8 @@ def _argv(spec: JobSpec, name: JobName, args: Sequence[str] | None) -> tuple[str
         return spec.argv
     if spec.script is None:
         raise BadRequest(f"job {name} runs a command, not a script: submit it anew with its new arguments")
-    leading = 1 if spec.interpreter is None else 2
-    return (*spec.argv[:leading], *validation.words("args", args))
+    kept = 1 if spec.interpreter is None else 2
+    return (*spec.argv[:kept], *validation.words("args", args))
 
 
 def _environment(
@@ -95,7 +95,7 @@ def _environment(
     given: Mapping[str, str],
     warn: Callable[[str], None] | None,
 ) -> dict[str, str]:
-    """Return the environment of a retry of *job*: that of the first submission as far as it is leading, and *given*.
+    """Return the environment of a retry of *job*: that of the first submission as far as it is kept, and *given*.
 
     Removed secrets come from the environment of this process, and so does all of a removed environment.
     """
@@ -108,23 +108,21 @@ def _environment(
                 raise unreadable
             return {**queued.spec.env, **job.spec.env, **given}
     try:
-        leading = connection.database.kept_environment(job.id, array_id)
+        kept = connection.database.kept_environment(job.id, array_id)
     except Unreadable:
         raise unreadable from None
     mine = travelling(os.environ)
-    removed = () if leading is None else tuple(each for each in leading.removed if each not in given)
-    if warn is not None and (leading is None or removed):
-        warn(_not_as_first(name, None if leading is None else removed, mine))
-    known = mine if leading is None else {**leading.variables, **{each: mine[each] for each in removed if each in mine}}
+    removed = () if kept is None else tuple(each for each in kept.removed if each not in given)
+    if warn is not None and (kept is None or removed):
+        warn(_not_as_first(name, None if kept is None else removed, mine))
+    known = mine if kept is None else {**kept.variables, **{each: mine[each] for each in removed if each in mine}}
     return {**known, **job.spec.env, **given}
 
 
 def _not_as_first(name: JobName, removed: Sequence[str] | None, mine: Mapping[str, str]) -> str:
     """Return a line on what a retry cannot have from the first submission: *removed* secrets, or None for all."""
     if removed is None:
-        return (
-            f"the environment of job {name} is not leading any more, or not for you: the new job gets your current one"
-        )
+        return f"the environment of job {name} is not kept any more, or not for you: the new job gets your current one"
     found, missing = ([plain(each) for each in removed if (each in mine) is here] for here in (True, False))
     parts = [f"from your environment: {', '.join(found)}"] if found else []
     parts += [f"missing, give with --env: {', '.join(missing)}"] if missing else []

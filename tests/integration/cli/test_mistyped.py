@@ -26,7 +26,7 @@ SWEEP = ["submit", "--mem", "1G", "--sweep", "lr=1,2", "--"]
     [
         (["submit", "--mem", "1G", "--array", "0-10000000", "--", "true"], "an index is at most 999999"),
         (["submit", "--mem", "1G", "--array", f"0-{10**18}", "--", "true"], "an index is at most 999999"),
-        (["submit", "--mem", "1G", "--priority", "10", "--", "true"], "say low, normal, high or urgent"),
+        (["submit", "--mem", "1G", "--priority", "10", "--", "true"], "use low, normal, high or urgent"),
         (["submit", "-mem", "6G", "--", "true"], "No such option '-mem'. Did you mean --mem?"),
         (["submit", "train.py", "-mem=6G"], "No such option '-mem'. Did you mean --mem?"),
         (["history", "-since", "7d"], "No such option '-since'. Did you mean --since?"),

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from factories import make_spec
 
-from gpuqueue.cli.commands.history import CSV_COLUMNS, _csv
+from gpuqueue.cli.commands.history import COLUMNS, CSV_COLUMNS, _csv
 from gpuqueue.errors import BadRequest
 from gpuqueue.model.job import Job, JobState, Priority
 from gpuqueue.model.run import Ending, Record, Run, RunDevice
@@ -154,7 +154,7 @@ def test_the_history_of_a_site_is_a_trace() -> None:
         a_record(1, at=NOON, took_s=1e-05),
     ]
 
-    found = trace.read(_csv(records, CSV_COLUMNS).splitlines(keepends=True), "history")
+    found = trace.read(_csv(records, CSV_COLUMNS, COLUMNS).splitlines(keepends=True), "history")
 
     assert (1, 1) == (found.never_ran, found.on_cpu)
     first, second = found.requests
