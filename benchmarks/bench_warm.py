@@ -81,7 +81,7 @@ class Ways:
 
     def _submitted(self, *, warm: bool) -> list[float]:
         began = time.time()
-        job = self._client.jobs.submit("train.py", mem="1M", cwd=self._place, python=sys.executable, warm=warm)
+        job = self._client.jobs.submit("train.py", mem="2G", cwd=self._place, python=sys.executable, warm=warm)
         self._client.jobs.wait(job.id)
         measured = self._since(began)
         notes = [note.text for note in self._client.jobs.show(job.id).notes]
@@ -92,7 +92,7 @@ class Ways:
     def prepare(self) -> None:
         """Submit a first job that causes a warm interpreter, and wait for it."""
         self._client.jobs.wait(
-            self._client.jobs.submit("train.py", mem="1M", cwd=self._place, python=sys.executable, warm=True).id
+            self._client.jobs.submit("train.py", mem="2G", cwd=self._place, python=sys.executable, warm=True).id
         )
         self._until_ready()
         self.interpreter_mib.clear()

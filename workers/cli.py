@@ -48,7 +48,7 @@ def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> No
     from workers.worker import Worker  # noqa: PLC0415 - `devices` and --help need none of this
 
     settings = Settings.load()
-    backend = choose(spec or settings.devices, settings.host)
+    backend = choose(spec or settings.devices, settings.host, settings.runs_dir)
     worker = Worker(settings, backend, find(backend, wanted), SystemClock())
     if plain:
         from workers import threaded as host  # noqa: PLC0415 - only where asked for
@@ -95,7 +95,8 @@ def host(spec: str | None, *, no_recorder: bool) -> None:
 
     settings = Settings.load()
     spec = spec or settings.devices
-    Host(settings, choose(spec, settings.host), spec, record=not no_recorder).serve(_stop_signal(None))
+    backend = choose(spec, settings.host, settings.runs_dir)
+    Host(settings, backend, spec, record=not no_recorder).serve(_stop_signal(None))
 
 
 @worker_commands.command()
@@ -144,7 +145,7 @@ def park(how_long: str) -> None:
 def devices(spec: str | None, *, as_json: bool) -> None:
     """List the devices that this machine would serve."""
     settings = Settings.load()
-    found = choose(spec or settings.devices, settings.host).devices()
+    found = choose(spec or settings.devices, settings.host, settings.runs_dir).devices()
     if as_json:
         click.echo(json.dumps([device_to_plain(device) for device in found]))
         return

@@ -11,6 +11,8 @@ from workers.devices.simulated import PREFIX, SimulatedBackend
 from workers.devices.with_cpu import WithCpu
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpuqueue.model.device import Device
     from workers.devices.backend import DeviceBackend
 
@@ -18,29 +20,30 @@ if TYPE_CHECKING:
 BESIDE = ",cpu"
 
 
-def choose(spec: str, host: str) -> DeviceBackend:
+def choose(spec: str, host: str, runs_dir: Path | None = None) -> DeviceBackend:
     """Return the devices that *spec* names: ``auto``, ``gpu``, ``cpu``, or simulated ones like ``sim:4x24G``.
 
     ``auto`` selects the GPUs if there are any, and otherwise the CPU. With a broken driver it raises instead of
     selecting the CPU, because jobs meant for a GPU would then run on the CPU, slowly and without a warning. With the
-    suffix ``,cpu``, as in ``gpu,cpu``, the CPU is served in addition to the other devices.
+    suffix ``,cpu``, as in ``gpu,cpu``, the CPU is served in addition to the other devices. Simulated devices ignore
+    jobs whose run directory is not below *runs_dir*.
 
     Raises:
         BadRequest: *spec* is invalid, or names GPUs and there are none.
         DeviceTrouble: there is a driver, but it is broken.
 
     """
-    chosen = _choose_one(spec.removesuffix(BESIDE), host)
+    chosen = _choose_one(spec.removesuffix(BESIDE), host, runs_dir)
     if spec.endswith(BESIDE) and not isinstance(chosen, CpuBackend):
         return WithCpu(chosen, CpuBackend(host))
     return chosen
 
 
-def _choose_one(spec: str, host: str) -> DeviceBackend:
+def _choose_one(spec: str, host: str, runs_dir: Path | None) -> DeviceBackend:
     if spec == "cpu":
         return CpuBackend(host)
     if spec.startswith(PREFIX):
-        return SimulatedBackend(host, spec)
+        return SimulatedBackend(host, spec, runs_dir)
     if spec not in ("auto", "gpu"):
         raise BadRequest(
             f"{spec!r} names no devices: write auto, gpu, cpu, or simulated ones like sim:4x24G; gpu,cpu serves both"

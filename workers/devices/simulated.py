@@ -2,7 +2,8 @@
 
 A process is on such a device if the environment it was started with lists the device in CUDA_VISIBLE_DEVICES. The
 memory it uses there is its resident memory, divided equally among the listed devices. An external process can be
-started by hand, as on a real card: ``CUDA_VISIBLE_DEVICES=sim-HOST-0 python …``.
+started by hand, as on a real card: ``CUDA_VISIBLE_DEVICES=sim-HOST-0 python …``. Two sites on one machine have devices
+of the same UUIDs, so the jobs of another site, whose run directories are elsewhere, are left out.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ PREFIX = "sim:"
 MAX_DEVICES = 64
 
 _SPEC = re.compile(r"(?:(\d{1,9})x)?(.+)", re.IGNORECASE)
-_VISIBLE = b"CUDA_VISIBLE_DEVICES="
-_WARM_ROOM = b"GPUQUEUE_WARM_ROOM="  # `ROOM` in workers.inside.proc_files
+_VISIBLE = b"CUDA_VISIBLE_DEVICES"
+_RUN_DIR = b"GPUQUEUE_RUN_DIR"
+_WARM_ROOM = b"GPUQUEUE_WARM_ROOM"  # `ROOM` in workers.inside.proc_files
 _STAT_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Indexes of fields in /proc/PID/stat, counted from the state, the first field after the name; see proc(5).
@@ -81,9 +83,13 @@ def _sizes(text: str, part: str) -> list[int]:
 
 
 class SimulatedBackend(Driverless):
-    """Devices that exist only in this backend. Their used memory is the resident memory of real processes."""
+    """Devices that exist only in this backend. Their used memory is the resident memory of real processes.
 
-    def __init__(self, host: str, spec: str) -> None:
+    *runs_dir* holds the run directories of this site. With None the jobs of all sites count.
+    """
+
+    def __init__(self, host: str, spec: str, runs_dir: Path | None = None) -> None:
+        self._runs_dir = None if runs_dir is None else runs_dir.resolve()
         self._devices = tuple(
             Device(
                 uuid=f"sim-{host}-{index}",
@@ -129,10 +135,20 @@ class SimulatedBackend(Driverless):
     def _devices_of(self, identity: _Identity) -> frozenset[str] | None:
         """Return the devices that a process lists, None for a warm interpreter. Known results are cached."""
         known = self._listed.get(identity)
-        if known is None:
-            named = _visible(int(identity[0]))
-            return None if named is None else named & self._uuids
-        return known
+        if known is not None:
+            return known
+        environ = _environ(int(identity[0]))
+        if _WARM_ROOM in environ:  # its environment changes when it becomes a job
+            return None
+        named = environ.get(_VISIBLE, b"").decode(errors="replace").split(",")
+        uuids = frozenset(name.strip() for name in named) & self._uuids
+        return frozenset() if uuids and self._is_of_another_site(environ.get(_RUN_DIR)) else uuids
+
+    def _is_of_another_site(self, run_dir: bytes | None) -> bool:
+        """Return whether a process with this run directory belongs to a job of another site on this machine."""
+        if not run_dir or self._runs_dir is None:
+            return False
+        return self._runs_dir not in Path(os.fsdecode(run_dir)).resolve().parents
 
 
 #: Identifies one program in one process: pid, start time, and the start and end address of its environment. The
@@ -194,19 +210,11 @@ def _stat(pid: str) -> list[bytes] | None:
     return raw[raw.rindex(b")") + 2 :].split()  # the name is in parentheses and may hold any character
 
 
-def _visible(pid: int) -> frozenset[str] | None:
-    """Return what process *pid* lists in CUDA_VISIBLE_DEVICES; an empty set if its environment is unreadable.
-
-    Returns None for a warm interpreter, because its environment changes when it becomes a job.
-    """
+def _environ(pid: int) -> dict[bytes, bytes]:
+    """Return the environment that process *pid* was started with; empty if it is unreadable."""
     try:
-        environ = Path(f"/proc/{pid}/environ").read_bytes()
+        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return frozenset()
-    for entry in environ.split(b"\0"):
-        if entry.startswith(_WARM_ROOM):
-            return None
-        if entry.startswith(_VISIBLE):
-            names = entry[len(_VISIBLE) :].decode(errors="replace").split(",")
-            return frozenset(name.strip() for name in names)
-    return frozenset()
+        return {}
+    pairs = (entry.partition(b"=") for entry in reversed(entries))  # reversed: the first entry of a name counts
+    return {name: value for name, _, value in pairs}

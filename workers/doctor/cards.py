@@ -54,7 +54,7 @@ class Facts:
 def facts_of(settings: Settings, driver: DriverFacts) -> Facts:
     """Read all devices at the same time, so that a slow device does not delay the others."""
     try:
-        backend = choose(settings.devices, settings.host)
+        backend = choose(settings.devices, settings.host, settings.runs_dir)
         calls = [(device, TimedCall(partial(_ask, backend, device), DEVICE_S)) for device in backend.devices()]
     except (BadRequest, DeviceTrouble) as error:
         return Facts(settings=settings, driver=driver, trouble=str(error))

@@ -53,13 +53,19 @@ def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, allocated_byte
 
 
 def enforce_limit(run: LiveRun, sample: Sample) -> None:
-    """Check one sample of a run, and warn or end the run if it uses too much. Host memory is left to the kernel."""
+    """Check one sample of a run, and warn or end the run if it uses too much.
+
+    On a simulated device the resident memory counts, interpreter and libraries included, which a job on a GPU does not
+    ask for. There a run within the tolerance is in order. The CPU's memory is left to the kernel.
+    """
     device, share = sample.device, sample.measured(run.held.token)
-    if share is None or share.used_bytes is None or device.kind is not DeviceKind.GPU or not run.held.capped:
+    if share is None or share.used_bytes is None or device.kind is DeviceKind.CPU or not run.held.capped:
         return
     used_bytes, lease_bytes = share.used_bytes, share.lease_bytes
     reading, not_used_bytes = sample.reading, sample.allocated_bytes - sample.reading.used_bytes
     found = excess(used_bytes, lease_bytes, free_bytes=reading.free_bytes, allocated_bytes=not_used_bytes)
+    if device.kind is DeviceKind.SIMULATED and used_bytes <= limit_bytes(lease_bytes):
+        found = Excess.NONE
     meter = run.meter(device.uuid)
     # One high sample alone may be a process that is exiting. The score also catches a job that goes up and down.
     meter.excess = meter.excess + 2 if found is Excess.END else max(0, meter.excess - 1)

@@ -510,7 +510,7 @@ def test_the_cap_and_the_report_work_in_a_warm_job(
 
 def submitted(site: Site, script: Path, *words: str) -> int:
     """Submit a script with ``--warm`` and wait for its end; return the job's id."""
-    job_id = int(site.cli("submit", "--warm", "--mem", "10M", *words, str(script)).stdout)
+    job_id = int(site.cli("submit", "--warm", "--mem", "2G", *words, str(script)).stdout)
     site.until_recorded(job_id)
     return job_id
 
@@ -551,7 +551,7 @@ def test_a_job_that_its_interpreter_refused_is_never_called_warm(site: Site, tmp
 
     def refused() -> Any:
         """Return the notes of a job that found a warm interpreter, during the run and after it."""
-        job = int(site.cli("submit", "--warm", "--mem", "10M", str(script)).stdout)
+        job = int(site.cli("submit", "--warm", "--mem", "2G", str(script)).stdout)
         shown = until(lambda: [note for note in _notes(site, job) if "started" in note], what="it says how it started")
         gate.touch()
         site.until_recorded(job)
@@ -587,7 +587,7 @@ def test_a_warm_job_outlives_its_worker_and_idle_interpreters_do_not(site: Site,
         f"while not os.path.exists({str(gate)!r}): time.sleep(0.02)\nraise SystemExit(3)\n"
     )
     until(lambda: len(waiting_below(worker.pid)) == 1, what="the next warm interpreter")
-    job = int(site.cli("submit", "--warm", "--mem", "10M", str(script)).stdout)
+    job = int(site.cli("submit", "--warm", "--mem", "2G", str(script)).stdout)
     until(effects.exists, what="the job runs")
     warm_interpreters = until(lambda: waiting_below(worker.pid), what="the next warm interpreter")
 
@@ -624,7 +624,7 @@ def test_a_worker_killed_around_the_order_costs_no_job_and_doubles_none(
     until(lambda: _waits_for_a_message(pid), what="it is ready")
     effects.unlink()
 
-    job = int(site.cli("submit", "--warm", "--mem", "10M", str(script)).stdout)
+    job = int(site.cli("submit", "--warm", "--mem", "2G", str(script)).stdout)
     assert -signal.SIGKILL == worker.wait(30), site.log()
     site.start_worker()
 

@@ -26,6 +26,7 @@ from workers.devices.select import choose, find
 from workers.devices.simulated import SimulatedBackend, parse_simulated
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 GPU = Device(uuid="GPU-none", index=0, name="none", kind=DeviceKind.GPU, total_bytes=10)
@@ -134,6 +135,41 @@ def test_a_process_on_two_simulated_devices_holds_half_on_each() -> None:
         halves = [backend.reading(device).processes[process.pid] or 0 for device in (first, second)]
         assert {} == backend.reading(third).processes
         assert resident_bytes(process.pid) == pytest.approx(sum(halves), abs=MIB)
+        process.kill()
+
+
+def test_two_sites_on_one_machine_do_not_see_each_others_jobs(tmp_path: Path) -> None:
+    """A job of another site is on that site's simulated devices, although they have the same UUIDs.
+
+    A process that was started by hand belongs to no site, so it counts for all of them.
+    """
+    runs_dir = tmp_path / "runs"
+    runs_dir.mkdir()
+    (tmp_path / "same").symlink_to(runs_dir)
+    backend = SimulatedBackend(f"unit{os.getpid()}", "24G", runs_dir)
+    device = backend.devices()[0]
+    run_dirs = [runs_dir / "7" / "1.a", tmp_path / "same" / "8" / "1.b", tmp_path / "other" / "7" / "1.c", None]
+    with contextlib.ExitStack() as stack:
+        own, linked, other, by_hand = [stack.enter_context(_on(device.uuid, run_dir)) for run_dir in run_dirs]
+        assert {own, linked, by_hand} == backend.reading(device).processes.keys()
+        of_all = SimulatedBackend(f"unit{os.getpid()}", "24G")
+        assert {own, linked, by_hand, other} == of_all.reading(device).processes.keys()
+
+
+@contextlib.contextmanager
+def _on(uuid: str, run_dir: Path | None) -> Iterator[int]:
+    """Run a process on a simulated device, as a job with this run directory, and return its pid."""
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid}
+    environ.pop("GPUQUEUE_RUN_DIR", None)
+    if run_dir is not None:
+        environ["GPUQUEUE_RUN_DIR"] = str(run_dir)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ) as process:  # noqa: S607 - from PATH
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        assert b"x" == process.stdout.read(1)  # so that exec() is over
+        yield process.pid
         process.kill()
 
 

@@ -45,9 +45,9 @@ def test_small_jobs_have_room_for_cudas_own_memory() -> None:
     assert GIB + 256 * MIB == limit_bytes(GIB)
 
 
-def run_of(place: Path) -> LiveRun:
-    """Return a run with a lease of 1 GiB."""
-    device = RunDevice(uuid="GPU-0", lease_bytes=GIB, kind=DeviceKind.GPU)
+def run_of(place: Path, kind: DeviceKind = DeviceKind.GPU) -> LiveRun:
+    """Return a run with a lease of 1 GiB on a device of this kind."""
+    device = RunDevice(uuid="GPU-0", lease_bytes=GIB, kind=kind)
     held = Held(job_id=1, token="1.a", devices=(device,), capped=True)
     return LiveRun(held=held, directory=RunDir.create(place, held), since_s=0.0)
 
@@ -65,7 +65,7 @@ def ended_by(run: LiveRun, *used: int) -> bool:
             used_bytes=each,
         )
         sample = Sample(
-            device=make_device("GPU-0"),
+            device=make_device("GPU-0", kind=run.held.devices[0].kind),
             began_s=0.0,
             reading=Reading(total_bytes=24 * GIB, free_bytes=24 * GIB - each, processes={7: each}),
             runs=(share,),
@@ -94,6 +94,25 @@ def test_one_sample_may_be_a_process_on_its_way_out_but_nobody_slips_through(
     Regression: a load that changed between too much and little with each sample was never ended.
     """
     assert ends is ended_by(run_of(tmp_path), *samples)
+
+
+@pytest.mark.parametrize(
+    ("kind", "ends"), [(DeviceKind.GPU, True), (DeviceKind.SIMULATED, True), (DeviceKind.CPU, False)]
+)
+def test_a_simulated_device_is_watched_like_a_gpu(tmp_path: Path, kind: DeviceKind, *, ends: bool) -> None:
+    """The cap holds on every device that counts as a GPU.
+
+    Regression: on a simulated device a job that asked for 1 GiB held 3.9 GiB and succeeded.
+    """
+    assert ends is looked_at(run_of(tmp_path, kind), 3 * GIB, 3 * GIB)
+
+
+def test_a_small_excess_on_a_simulated_device_is_in_order(tmp_path: Path) -> None:
+    """The interpreter of a job counts on a simulated device, so a job of 1 MiB is neither ended nor warned."""
+    run = run_of(tmp_path, DeviceKind.SIMULATED)
+
+    assert not looked_at(run, GIB + 250 * MIB, GIB + 250 * MIB)
+    assert not run.notes
 
 
 def test_an_end_that_could_not_be_asked_for_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
