@@ -14,6 +14,7 @@ from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.cli.output.terminal_width import terminal_width
 from gpuqueue.doctor.examination import EXIT_CODES, examine
 from gpuqueue.doctor.repairs import repair
+from gpuqueue.errors import BadRequest
 from gpuqueue.model.finding import Finding, Grade, to_plain
 from gpuqueue.text.sanitize import plain, short, wrapped
 from gpuqueue.version import VERSION
@@ -36,20 +37,25 @@ BESIDE, LEAST = LABEL + 6, 20
 @click.command()
 @click.option("--deep", is_flag=True, help="Include slow checks: import torch, check the whole history database.")
 @click.option("--fix", is_flag=True, help="Make safe repairs before the checks, and report each.")
-@click.option("-q", "--quiet", is_flag=True, help="Print only problems, warnings and unknowns.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the findings of all checks, with all values.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing about checks that passed.")
 @json_option
-def doctor(*, deep: bool, fix: bool, quiet: bool, as_json: bool) -> None:
+def doctor(*, deep: bool, fix: bool, verbose: bool, quiet: bool, as_json: bool) -> None:
     """Find problems on this site, and suggest fixes.
 
-    Exit code: 0 if all is well, 6 for warnings or checks that could not run, 1 for problems.
+    Prints what is wrong, and one line about the checks that passed. Exit code: 0 if all is well, 6 for warnings or
+    checks that could not run, 1 for problems.
 
     \b
     Examples:
       gpuqueue doctor
+      gpuqueue doctor --verbose
       gpuqueue doctor -q || mail -s "gpuqueue" root
       gpuqueue doctor --deep
       gpuqueue doctor --fix
     """  # noqa: D301 - \b is click's mark for lines to keep
+    if verbose and quiet:
+        raise BadRequest("--verbose and --quiet exclude each other: leave out one of the two")
     screen = _Screen()
     repairs = list(repair(os.environ)) if fix else None
     if not as_json:
@@ -58,13 +64,13 @@ def doctor(*, deep: bool, fix: bool, quiet: bool, as_json: bool) -> None:
     for section, findings in examine(os.environ, deep=deep):
         found += findings
         if not as_json:
-            screen.report_section(section, [each for each in findings if not (quiet and each.grade.is_well)])
+            screen.report_section(section, [each for each in findings if verbose or not each.grade.is_well])
     worst = max((each.grade for each in found), key=list(Grade).index, default=Grade.OK)
     if as_json:
         reported = [each for each in found if not (quiet and each.grade.is_well)]
         screen.show(json.dumps(_plain(reported, worst, repairs), indent=2))
     elif not quiet:
-        screen.show(f"\n{_summary(found)}")
+        screen.show(_summary(found, verbose=verbose))
     sys.exit(EXIT_CODES[worst])
 
 
@@ -77,7 +83,12 @@ def _plain(found: Sequence[Finding], worst: Grade, repairs: Sequence[str] | None
     }
 
 
-def _summary(found: Sequence[Finding]) -> str:
+def _summary(found: Sequence[Finding], *, verbose: bool) -> str:
+    """Return one line: how many findings are bad, and how many checks passed. A check may have several findings."""
+    grades: dict[tuple[str, str], set[Grade]] = {}
+    for each in found:
+        grades.setdefault((each.room, each.check), set()).add(each.grade)
+    passed = sum(all(grade.is_well for grade in seen) for seen in grades.values())
     counts = Counter(each.grade for each in found)
     bad = [
         f"{counts[grade]} {word}{'s' if counts[grade] > 1 and plural else ''}"
@@ -88,7 +99,9 @@ def _summary(found: Sequence[Finding]) -> str:
         )
         if counts[grade]
     ]
-    return f"{', '.join(bad)}: gpuqueue doctor -q shows only these" if bad else "all is well"
+    words = f"{passed} check{'' if passed == 1 else 's'} passed"
+    line = f"{', '.join(bad)}; {words}" if bad else words
+    return line if verbose else f"{line}: gpuqueue doctor --verbose shows them"
 
 
 class _Screen:

@@ -130,7 +130,7 @@ def test_no_secret_is_shown_anywhere(notify_site: Site, hook: Hook) -> None:
             ("show", str(refused), "--json"),
             ("history", "--json"),
             ("wait", str(refused), "--json"),
-            ("doctor",),
+            ("doctor", "--verbose"),
             ("doctor", "--json"),
         )
     ]

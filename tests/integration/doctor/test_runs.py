@@ -150,7 +150,7 @@ def test_the_command_for_people_mends_both_sides_and_looks_again(site: Site) -> 
     (make_run(site, 5, "1.aa").path).rename(site.settings.state_dir / "away")
     before = site.cli("doctor", check=False).stdout
 
-    after = site.cli("doctor", "--fix", check=False).stdout
+    after = site.cli("doctor", "--fix", "--verbose", check=False).stdout
 
     assert "1 lead nowhere: 5.1.aa" in before
     assert "repair: removed" in after
