@@ -88,6 +88,11 @@ class PeakSource(str, Enum):
     def __str__(self) -> str:
         return self.value
 
+    @property
+    def is_resident(self) -> bool:
+        """Return whether the peak is the resident memory of processes, and no memory of a GPU."""
+        return self in {PeakSource.HOST_RSS, PeakSource.SIMULATED}
+
 
 _SAMPLED: Mapping[DeviceKind, PeakSource] = MappingProxyType(
     {

@@ -178,6 +178,8 @@ def history(*, limit: int, **asked: Any) -> None:
         others["ending"] = all_columns.folded({row.record.job.id: row.members for row in rows})
         if records:
             click.echo(all_columns.rows(records[:limit], names, terminal_width(), others=others))
+        if explained := all_columns.peak_note(records[:limit], names):
+            click.echo(explained, err=True)
         _report_more(rows, limit, never_began)
 
 

@@ -23,6 +23,8 @@ _UNITS = ("_bytes", "_at", "_s")
 STATE = "STATE"
 #: Order in which columns are narrowed: those that lose least come first.
 _MOMENT, _LONG, _NAME, _DEVICES, _ENDING, _SHORT = range(6)
+#: Mark at a peak that is the resident memory of processes.
+RESIDENT_MARK = "*"
 #: Least width of a long text, in columns.
 LONG = 40
 
@@ -86,10 +88,6 @@ def _duration(head: str, value: Callable[[Record], float | None]) -> Column:
     return Column(head=head, value=value, shown=lambda record: format_duration(value(record)), figure=True)
 
 
-def _size(head: str, value: Callable[[Record], int | None]) -> Column:
-    return Column(head=head, value=value, shown=lambda record: format_bytes(value(record)), figure=True)
-
-
 def _wait_s(record: Record) -> float | None:
     """Return the wait before the first run in seconds by the store's clock, or None without a first run."""
     first = next((run for run in record.runs if run.attempt == 1), None)
@@ -146,7 +144,12 @@ COLUMNS: dict[str, Column] = {
         figure=True,
     ),
     "gpus": _number("GPUS", lambda record: record.job.spec.gpus),
-    "peak_bytes": _size("PEAK", _of_run(lambda run: run.peak_bytes)),
+    "peak_bytes": Column(
+        head="PEAK",
+        value=_of_run(lambda run: run.peak_bytes),
+        shown=lambda record: _peak(record.last_run),
+        figure=True,
+    ),
     "peak_source": _text("SOURCE", lambda record: _sources(record.last_run)),
     "attempt": _number("RUNS", lambda record: record.job.attempt),
     "command": _text("COMMAND", lambda record: record.job.spec.command, 60),
@@ -170,6 +173,23 @@ LEFT_OUT = ("started_at", "devices", "user", "mem_bytes", "duration_s", "ending"
 
 def _ending(run: Run | None) -> str:
     return str(run.ending).split(":", 1)[0] if run and run.ending else ""
+
+
+def _peak(run: Run | None) -> str:
+    """Return the peak, marked if it is no memory of a GPU."""
+    return render.peak_of(run) + (RESIDENT_MARK if run is not None and _is_resident(run) else "")
+
+
+def _is_resident(run: Run) -> bool:
+    return any(device.peak.source.is_resident for device in run.devices)
+
+
+def peak_note(records: Sequence[Record], names: Sequence[str] | None) -> str | None:
+    """Return the line that explains the mark at a peak, or None if the table with the columns *names* has no mark."""
+    marked = any(record.last_run is not None and _is_resident(record.last_run) for record in records)
+    if not marked or "peak_bytes" not in (names or USUAL):
+        return None
+    return f"{RESIDENT_MARK} resident memory of the job's processes, not memory of a GPU"
 
 
 def _sources(run: Run | None) -> str:

@@ -315,7 +315,8 @@ def _evidence(peak: Peak) -> str:
     """Return the source of a peak: method, number and interval of samples, and whether other jobs shared the device."""
     if peak.source is PeakSource.NONE:
         return "not measured"
-    words = [str(peak.source), f"{peak.samples} samples"]
+    what = ": resident memory" if peak.source.is_resident else ""
+    words = [f"{peak.source}{what}", f"{peak.samples} samples"]
     if peak.interval_s:
         words.append(f"every {_pause(peak.interval_s)}")
     if peak.na_samples:

@@ -11,7 +11,8 @@ import click
 import pytest
 from factories import make_spec
 
-from gpuqueue.cli.output.history_columns import COLUMNS, LEFT_OUT, USUAL, rows
+from gpuqueue.cli.output.history_columns import COLUMNS, LEFT_OUT, USUAL, peak_note, rows
+from gpuqueue.cli.output.render import story
 from gpuqueue.model.device import DeviceKind, Peak, PeakSource
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
@@ -123,3 +124,26 @@ def test_a_pipe_gets_long_words_whole() -> None:
     for whole in (" ".join(command), " ".join(wordy.job.tags), job.note):
         assert (whole or "").strip() in rows([wordy], named, None)
     assert name not in rows([wordy], named, 400)
+
+
+@pytest.mark.parametrize("source", list(PeakSource))
+def test_a_peak_of_host_memory_says_so(source: PeakSource) -> None:
+    """The peak of a job on the CPU or a simulated device has a mark, with a line below the table, and `show` says it.
+
+    Regression: its 1.2G could be taken for memory of a GPU.
+    """
+    ran = RECORDS[0].last_run
+    assert ran is not None
+    known = source is not PeakSource.NONE
+    peak = Peak(bytes=5 * GIB if known else None, source=source, samples=9)
+    run = dataclasses.replace(ran, devices=(dataclasses.replace(ran.devices[0], peak=peak),))
+    measured = dataclasses.replace(RECORDS[0], runs=(run,))
+    resident = source in {PeakSource.HOST_RSS, PeakSource.SIMULATED}
+
+    expected = "5G*" if resident else "5G" if known else "-"
+    assert expected == click.unstyle(rows([measured], ["peak_bytes"], None)).split()[-1]
+    for names in (None, ["peak_bytes"]):
+        note = peak_note([RECORDS[1], measured], names)
+        assert ("* resident memory of the job's processes, not memory of a GPU" if resident else None) == note
+    assert peak_note([measured], ["id", "name"]) is None
+    assert resident is (f"({source}: resident memory, 9 samples" in story(measured))
