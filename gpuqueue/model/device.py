@@ -205,13 +205,15 @@ class Health:
     """The health of a device at one moment. None means that the device does not report the figure.
 
     ``limit_c`` is the device's own limit, above which it throttles. ``utilisation`` is a share of
-    time from 0 to 1. ``throttled`` names the reasons for which the device throttles now. ``ecc_uncorrected``
-    counts the memory errors since the driver started. ``compute_mode`` is default, prohibited or exclusive_process.
+    time from 0 to 1. ``power_w`` is the power that the device draws, in watts. ``throttled`` names the reasons for
+    which the device throttles now. ``ecc_uncorrected`` counts the memory errors since the driver started.
+    ``compute_mode`` is default, prohibited or exclusive_process.
     """
 
     temperature_c: float | None = None
     limit_c: float | None = None
     utilisation: float | None = None
+    power_w: float | None = None
     throttled: tuple[str, ...] | None = None
     ecc_uncorrected: int | None = None
     compute_mode: str | None = None

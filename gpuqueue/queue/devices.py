@@ -210,13 +210,24 @@ class Devices:
         return {int(job_id): JobState(state) for job_id, state in zip(reply[::2], reply[1::2], strict=True)}
 
     def _report_seen(self, offer: Offer) -> None:
-        """Report the external processes on the device and its trouble, if they have changed."""
+        """Report the external processes on the device, its trouble and its load, if they have changed."""
         external_processes = [asdict(each) for each in offer.external_processes]
         blind = offer.external_bytes is None
-        seen = json.dumps({"trouble": offer.trouble, "blind": blind, "external_processes": external_processes})
+        health = offer.health
+        load = {
+            "utilisation": _rounded(health.utilisation, 2),
+            "temperature_c": _rounded(health.temperature_c),
+            "power_w": _rounded(health.power_w),
+        }
+        known = {name: figure for name, figure in load.items() if figure is not None}
+        seen = json.dumps({"trouble": offer.trouble, "blind": blind, "external_processes": external_processes, **known})
         if self._seen.get(offer.device.uuid) != seen:
             self._store.client.hset(keys.SEEN, offer.device.uuid, seen)
             self._seen[offer.device.uuid] = seen
+
+
+def _rounded(figure: float | None, digits: int = 0) -> float | None:
+    return None if figure is None else round(figure, digits)
 
 
 def known_devices(store: Store) -> list[tuple[Device, str]]:

@@ -9,11 +9,13 @@ from datetime import datetime
 from gpuqueue.errors import Unreadable
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.array import Member
-from gpuqueue.model.device import Device
+from gpuqueue.model.device import Device, Health
 from gpuqueue.model.job import JobSpec, WaitReason
 from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.drains import Drain
 
+#: The health of a device whose driver reports none.
+NOT_REPORTED = Health()
 #: Number of missed heartbeats after which a device counts as not served.
 SILENT_HEARTBEATS = 3
 #: Number of different jobs in a row that a host could not start, from which on it is named.
@@ -96,6 +98,8 @@ class Offer:
     external_processes: tuple[ExternalProcess, ...] = ()
     trouble: str | None = None
     machine: str = ""
+    #: What else the driver reports about the device now.
+    health: Health = NOT_REPORTED
 
     @property
     def counted_bytes(self) -> int:
@@ -261,6 +265,10 @@ class DeviceStatus:
     reservation: DeviceReservation | None = None
     #: The jobs that its host could not start since the last run that succeeded there.
     refusals: Refusals | None = None
+    #: Utilisation (0 to 1), temperature and power at the last heartbeat; None if the driver does not report them.
+    utilisation: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
 
     @property
     def drained(self) -> str | None:

@@ -266,6 +266,9 @@ def device_status(
             trouble=sample.trouble,
             external_processes=sample.external_processes,
             holdings=holdings,
+            utilisation=sample.utilisation,
+            temperature_c=sample.temperature_c,
+            power_w=sample.power_w,
         )
 
 
@@ -295,11 +298,14 @@ def _is_alone(lease: str) -> bool:
 
 
 class _Sample(NamedTuple):
-    """The trouble of a device, whether it gives no reading, and its external processes."""
+    """The trouble of a device, whether it gives no reading, its external processes, and its load."""
 
     trouble: str | None = None
     blind: bool = False
     external_processes: tuple[ExternalProcess, ...] = ()
+    utilisation: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
 
 
 def _last_sample(text: str | None) -> _Sample:
@@ -307,7 +313,8 @@ def _last_sample(text: str | None) -> _Sample:
     try:
         sample = loaded(text, "a sample of a device")
         external_processes = tuple(_external(each) for each in sample.each("external_processes"))
-        return _Sample(sample.text_or_none("trouble"), sample.flag("blind"), external_processes)
+        load = [sample.number_or_none(name) for name in ("utilisation", "temperature_c", "power_w")]
+        return _Sample(sample.text_or_none("trouble"), sample.flag("blind"), external_processes, *load)
     except Unreadable:
         return _Sample()
 

@@ -44,11 +44,13 @@ def _read(session: Session, handle: Any) -> Health:
     """Return the health that *handle* itself reports."""
     temperature_c = _temperature_c(session, handle)
     rates = session.maybe("nvmlDeviceGetUtilizationRates", handle)
+    power_mw = session.maybe("nvmlDeviceGetPowerUsage", handle)
     errors = session.maybe("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _SINCE_THE_DRIVER_STARTED)
     return Health(
         temperature_c=temperature_c,
         limit_c=_limit_c(session, handle, temperature_c, _further(session, handle)),
         utilisation=None if rates is None else rates.gpu / 100,
+        power_w=None if power_mw is None else power_mw / 1000,
         throttled=_throttled(session, handle),
         ecc_uncorrected=None if errors is None else int(errors),
         compute_mode=_MODES.get(session.maybe("nvmlDeviceGetComputeMode", handle)),

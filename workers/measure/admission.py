@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gpuqueue.clock import Clock
-from gpuqueue.model.device import Device, trouble_of
+from gpuqueue.model.device import Device, Health, trouble_of
 from gpuqueue.queue.lease import Offer
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.machine_id import machine_id
@@ -39,13 +39,14 @@ class AdmissionCheck:
         """Sample the device and return its offer. If the device is in trouble, it has no slots, and the reason."""
         try:
             sample = self._monitor.sample(self.device)
-            return self._offer(sample, self._trouble() or self.start_health.trouble())
+            health = self._monitor.health(self.device, HEALTH_S)
+            return self._offer(sample, self._trouble(health) or self.start_health.trouble(), health)
         except DeviceTrouble as error:
             return self._offer(None, str(error))
         except OSError as error:  # no descriptor left, or an unreadable disk: the heartbeat must still be sent
             return self._offer(None, in_words(error))
 
-    def _offer(self, sample: Sample | None, trouble: str | None) -> Offer:
+    def _offer(self, sample: Sample | None, trouble: str | None, health: Health | None = None) -> Offer:
         """Return the offer. Without a sample the external memory is unknown: unknown memory is not free memory."""
         return Offer(
             device=self.device,
@@ -58,11 +59,12 @@ class AdmissionCheck:
             external_processes=() if sample is None else sample.external_processes,
             trouble=trouble,
             machine=self._machine,
+            health=health or Health(),
         )
 
-    def _trouble(self) -> str | None:
+    def _trouble(self, health: Health) -> str | None:
         """Return why the device should take no new job now, or None. The reason holds for ``COOL_DOWN_S``."""
-        trouble = trouble_of(self._monitor.health(self.device, HEALTH_S))
+        trouble = trouble_of(health)
         now_s = self._clock.monotonic_s()
         if trouble is not None:
             self._unwell, self._unwell_until_s = trouble, now_s + COOL_DOWN_S

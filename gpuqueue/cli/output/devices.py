@@ -69,5 +69,8 @@ def device_plain(each: DeviceStatus, settings: Settings) -> dict[str, object]:
         "drains": [drain_plain(drain) for drain in each.drains],
         "trouble": each.trouble,
         "refusals": asdict(each.refusals) if each.refusals else None,
+        "utilisation": each.utilisation,
+        "temperature_c": each.temperature_c,
+        "power_w": each.power_w,
         "external_processes": [asdict(external) for external in each.external_processes],
     }

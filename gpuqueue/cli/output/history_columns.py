@@ -15,7 +15,7 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job import JobState
 from gpuqueue.model.run import Record, Run
 from gpuqueue.text.sanitize import brief, cells, plain, short
-from gpuqueue.text.units import format_bytes, format_duration
+from gpuqueue.text.units import format_duration
 
 #: Suffixes of column names that the user may omit.
 _UNITS = ("_bytes", "_at", "_s")

@@ -109,6 +109,8 @@ def elapsed_s(job: Job, listing: Listing) -> float | None:
 
 def _time(line: Line, _width: int) -> str:
     """Return the run time and the time limit of the job, or its waiting time if it waits."""
+    if line.job.ended_at is not None and line.job.started_at is not None:
+        return format_duration(max(0.0, (line.job.ended_at - line.job.started_at).total_seconds()))
     ran_s = (
         elapsed_s(line.job, line.listing) if line.state.is_active else None
     )  # a line of an array shows members that do not run
@@ -131,6 +133,8 @@ def _note(line: Line, width: int) -> str:
         return fitted(line.progress, width)
     if line.state.is_active:
         return ""
+    if line.job.ended_at is not None:
+        return f"ended {format_duration(max(0.0, (line.listing.at - line.job.ended_at).total_seconds()))} ago"
     priority = line.job.promoted or line.job.spec.priority
     is_own_state = line.state is line.job.state  # False for the held members of an array that is not held
     why = render.waits_for(line.job, line.listing.at) if is_own_state else str(line.state)

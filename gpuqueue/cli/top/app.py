@@ -6,43 +6,27 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
-from textual.widgets import DataTable, Footer, Static
+from textual.binding import BindingType
+from textual.widgets import Footer, Input, Static
 from textual.worker import get_current_worker
 
-from gpuqueue.cli.output import render, terminal_width
-from gpuqueue.cli.output.fitted_table import cell
-from gpuqueue.cli.output.queue_table import STATE, Column, Line, columns_for
-from gpuqueue.cli.output.terminal_width import fit
-from gpuqueue.cli.top import lines
-from gpuqueue.cli.top.job_pane import About, reported
+from gpuqueue.cli.output.queue_table import Line
+from gpuqueue.cli.top import changes, lines
+from gpuqueue.cli.top.job_pane import About, JobPane, reported
+from gpuqueue.cli.top.keys import BINDINGS, Help
 from gpuqueue.cli.top.prompt import Ask
 from gpuqueue.cli.top.snapshot import Snapshot, take
+from gpuqueue.cli.top.tables import FittedTable, key_of
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.model.job import Job, JobState
-from gpuqueue.text.sanitize import in_one_line, plain, short
-
-#: Mark in a memory bar -> colour.
-COLOURS = {
-    lines.HELD: "green",
-    lines.ALLOCATED: "cyan",
-    lines.EXTERNAL_PROCESSES: "red",
-    lines.HEADROOM: "grey50",
-    lines.FREE: "grey50",
-}
-
+from gpuqueue.text.sanitize import in_one_line
 
 #: Signals that end the program.
 ENDS = (signal.SIGTERM, signal.SIGHUP)
-#: Columns of the screen that a table cannot use: the padding of its outer cells, and a scroll bar.
-BESIDE = 4
 #: Columns of the screen that the pane cannot use.
 PANE_BESIDE = 2
 
@@ -58,24 +42,13 @@ class Top(App[None]):
     #legend { height: 1; color: $text-muted; padding: 0 1; }
     #jobs { height: 1fr; overflow-x: hidden; }
     #pane { height: 45%; border-top: solid $primary; display: none; padding: 0 1; text-wrap: nowrap; }
+    #filter { height: 1; border: none; padding: 0 1; display: none; }
     #message { height: auto; max-height: 3; padding: 0 1; color: $warning; }
     #head:nocolor, #jobs:nocolor > .datatable--cursor { text-style: reverse; }
+    .tall #devices, .tall #legend, .tall #jobs { display: none; }
+    .tall #pane { height: 1fr; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c", "cancel", "Cancel"),
-        Binding("h", "hold", "Hold"),
-        Binding("plus,equals_sign", "priority(1)", "Priority", key_display="+ -"),
-        Binding("minus", "priority(-1)", "Lower", show=False),
-        Binding("s", "sort", "Sort"),
-        Binding("u", "mine", "Mine"),
-        Binding("l", "pane('log')", "Log"),
-        Binding("w", "pane('why')", "Why"),
-        Binding("d", "pane('story')", "Details"),
-        Binding("q", "quit", "Quit"),
-        Binding("pageup", "page(-1)", show=False, priority=True),  # the pane's border names the keys
-        Binding("pagedown", "page(1)", show=False, priority=True),
-        Binding("ctrl+c", "quit", show=False, priority=True),  # as in other full-screen programs
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = BINDINGS
 
     def __init__(self, client: Client, *, user: str | None = None, interval_s: float = 1.0) -> None:
         if os.environ.get("NO_COLOR"):
@@ -88,20 +61,18 @@ class Top(App[None]):
         self._me = client.account.name
         self._interval_s = interval_s
         self._order = lines.Order.ID
+        self._with_ended = False
+        self._filter_text = ""
+        self._marked_keys: frozenset[str] = frozenset()
         self._snapshot: Snapshot | None = None
         self._away = True
-        self._about: About | None = None
-        #: Job and content of the pane, its lines, and how many lines it is scrolled from its initial position.
-        self._pane_of: tuple[int, About] | None = None
-        self._reported: list[str] = []
-        self._scrolled = 0
-        self._heads: dict[DataTable[Text], dict[str, int]] = {}
         self._changing = threading.Lock()
         # References instead of queries: an update may arrive while the screen is being removed.
         self._head = Static("reading …", id="head", markup=False)
-        self._devices: DataTable[Text] = DataTable(id="devices", show_cursor=False)
-        self._jobs: DataTable[Text] = DataTable(id="jobs", cursor_type="row")
-        self._pane = Static("", id="pane", markup=False)
+        self._devices = FittedTable(id="devices", show_cursor=False)
+        self._jobs = FittedTable(id="jobs", cursor_type="row")
+        self._pane = JobPane()
+        self._filter_line = Input(placeholder="words of the jobs to show", id="filter", select_on_focus=False)
         self._message = Static("", id="message", markup=False)
 
     def on_load(self) -> None:
@@ -121,6 +92,7 @@ class Top(App[None]):
         yield Static(lines.LEGEND, id="legend", markup=False)
         yield self._jobs
         yield self._pane
+        yield self._filter_line
         yield self._message
         yield Footer()
 
@@ -135,7 +107,7 @@ class Top(App[None]):
         """Ask the store, away from the screen: it may be slow to answer."""
         worker = get_current_worker()
         try:
-            snapshot = take(self._client, user=self._user)
+            snapshot = take(self._client, user=self._user, ended=self._with_ended)
         except GpuQueueError as error:
             if not worker.is_cancelled:
                 self.call_from_thread(self._report_away, str(error))
@@ -150,58 +122,41 @@ class Top(App[None]):
             self._show_message(
                 "" if snapshot.devices else "no worker has announced a device: start one with gpuqueue up"
             )
-        self._head.update(lines.head_line(snapshot, self._order, self._user))
-        self._show_devices(snapshot)
-        self._show_jobs(snapshot)
+        self._draw()
+
+    def _draw(self) -> None:
+        """Draw the last snapshot with the present order, filter and marks."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return
+        shown = lines.job_lines(snapshot, self._order, self._filter_text)
+        self._marked_keys &= {key_of(line) for line in shown}  # an action must not change a job that is out of sight
+        more = [f"{len(self._marked_keys)} marked"] if self._marked_keys else []
+        more += [f"filter: {self._filter_text}"] if self._filter_text.strip() else []
+        self._head.update(" · ".join([*more, lines.head_line(snapshot, self._order, self._user)]))
+        width = self.size.width
+        self._devices.show_devices(lines.device_rows(snapshot, self._client.settings.heartbeat_s), width)
+        self._jobs.show_jobs(shown, self._marked_keys, width)
         self._fill()
-
-    def _show_devices(self, snapshot: Snapshot) -> None:
-        rows = lines.device_rows(snapshot, self._client.settings.heartbeat_s)
-        columns, widths = fit(lines.DEVICE_COLUMNS, rows, self.size.width - BESIDE)
-        self._name_columns(self._devices, columns, widths)
-        for row in rows:
-            self._devices.add_row(*(_coloured(cell(column, row, widths[column.head]), column) for column in columns))
-
-    def _show_jobs(self, snapshot: Snapshot) -> None:
-        """Rewrite the table of jobs; the cursor stays on its job, or on its row if the job is gone."""
-        table = self._jobs
-        chosen, place = self._chosen_key(), table.cursor_row
-        jobs = lines.job_lines(snapshot, self._order)
-        columns, widths = fit(columns_for(jobs), jobs, self.size.width - BESIDE)
-        self._name_columns(table, columns, widths)
-        for line in jobs:
-            table.add_row(*(_cell(column, line, widths[column.head]) for column in columns), key=_key(line))
-        places = {_key(line): i for i, line in enumerate(jobs)}
-        if jobs:
-            table.move_cursor(row=places.get(chosen, min(place, len(jobs) - 1)) if chosen is not None else 0)
-
-    def _name_columns(
-        self, table: DataTable[Text], columns: Sequence[terminal_width.Column[Any]], widths: Mapping[str, int]
-    ) -> None:
-        """Clear *table*, and recreate its columns if their heads or widths have changed."""
-        heads = {column.head: widths[column.head] for column in columns}
-        known = self._heads.get(table)
-        table.clear(columns=heads != known)
-        if heads != known:
-            self._heads[table] = heads
-            for column in columns:
-                table.add_column(_text(short(column.head, heads[column.head]), column), width=heads[column.head])
 
     def on_resize(self) -> None:
         """Fit the tables to the new size."""
-        if self._snapshot is not None:
-            self._show(self._snapshot)
+        self._draw()
 
-    def _chosen_key(self) -> str | None:
-        table = self._jobs
-        if not table.row_count:
-            return None
-        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
+    def _shown(self) -> list[Line]:
+        snapshot = self._snapshot
+        return [] if snapshot is None else lines.job_lines(snapshot, self._order, self._filter_text)
 
     def _chosen(self) -> Line | None:
-        chosen = self._chosen_key()
-        shown = lines.job_lines(self._snapshot, self._order) if self._snapshot is not None else []
-        return next((line for line in shown if _key(line) == chosen), None)
+        """Return the line under the cursor."""
+        chosen = self._jobs.chosen_key
+        return next((line for line in self._shown() if key_of(line) == chosen), None)
+
+    def _meant(self) -> list[Line]:
+        """Return the marked lines, or without marks the line under the cursor."""
+        marked = [line for line in self._shown() if key_of(line) in self._marked_keys]
+        chosen = self._chosen()
+        return marked or ([chosen] if chosen is not None else [])
 
     def _report_away(self, why: str) -> None:
         self._away = True
@@ -210,24 +165,74 @@ class Top(App[None]):
     def _show_message(self, words: str) -> None:
         self._message.update(in_one_line(words))
 
+    def action_help(self) -> None:
+        """Show the keys."""
+        self.push_screen(Help())
+
     def action_sort(self) -> None:
         """Sort the jobs by the next order."""
         self._order = self._order.next
-        if self._snapshot is not None:
-            self._show(self._snapshot)
+        self._draw()
 
     def action_mine(self) -> None:
         """Toggle between the user's own jobs and all jobs."""
         self._user = None if self._user == self._me else self._me
         self._read_again()
 
+    def action_ended(self) -> None:
+        """Show the jobs that ended last, or hide them."""
+        self._with_ended = not self._with_ended
+        self._read_again()
+
+    def action_mark(self) -> None:
+        """Mark the job under the cursor or remove its mark, and go to the next job."""
+        chosen = self._jobs.chosen_key
+        if chosen is not None:
+            self._marked_keys ^= {chosen}
+            self._jobs.action_cursor_down()
+            self._draw()
+
+    def action_filter(self) -> None:
+        """Open the line in which the filter is typed."""
+        self._filter_line.display = True
+        self._filter_line.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Show only the jobs that have the words typed so far."""
+        self._filter_text = event.value
+        self._draw()
+
+    def on_input_submitted(self) -> None:
+        """Keep the filter and return to the jobs."""
+        self._filter_line.display = False
+        self._jobs.focus()
+
+    def action_close(self) -> None:
+        """Close what was opened: the filter's line, the pane; then remove the filter, and then the marks."""
+        if self._pane.about is not None and not self._filter_line.has_focus:
+            self.action_pane(self._pane.about.value)
+        elif self._filter_text or self._filter_line.has_focus:
+            self._filter_line.value = ""
+            self.on_input_submitted()
+        else:
+            self._marked_keys = frozenset()
+            self._draw()
+
     def action_pane(self, kind: str) -> None:
         """Open the pane with the content *kind* for the job under the cursor; close it if it shows that already."""
-        wanted = About(kind)
-        self._about = None if self._about is wanted else wanted
-        self._pane.display = self._about is not None
-        self._pane_of = None
+        self._pane.toggle(About(kind))
+        if self._pane.about is None:
+            self.screen.remove_class("tall")
+            self._jobs.focus()
         self._fill()
+
+    def action_tall(self) -> None:
+        """Give the pane the whole screen, or take it back. Without a pane the log is opened."""
+        if self._pane.about is None:
+            self.action_pane(About.LOG.value)
+        self.screen.toggle_class("tall")
+        if not self.screen.has_class("tall"):
+            self._jobs.focus()
 
     def on_data_table_row_highlighted(self) -> None:
         """Show the job under the cursor in the pane."""
@@ -239,110 +244,57 @@ class Top(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Enable the page keys of the pane only while it is open; otherwise they scroll the table."""
-        return self._about is not None if action == "page" else super().check_action(action, parameters)
+        return self._pane.about is not None if action == "page" else super().check_action(action, parameters)
 
     def action_page(self, by: int) -> None:
-        """Scroll the pane by its height less one line: -1 towards the beginning of the text, 1 towards its end."""
-        step = by * max(1, self._pane.content_size.height - 1)
-        self._scrolled = max(0, self._scrolled + (-step if self._about is About.LOG else step))
-        self._draw_pane()
+        """Scroll the pane by a page."""
+        self._pane.page(by)
 
     def _fill(self) -> None:
         chosen = self._chosen()
-        if self._about is None or chosen is None:
-            return
-        wanted = (chosen.job.id, self._about)
-        if wanted != self._pane_of:
-            self._pane_of, self._scrolled = wanted, 0
-        if not (self._scrolled and self._about is About.LOG):  # a scrolled log must not move when it grows
+        wanted = None if chosen is None else self._pane.wanted(chosen.job.id)
+        if wanted is not None:
             self._read(*wanted)
 
     @work(thread=True, exclusive=True, group="pane")
     def _read(self, job_id: int, about: About) -> None:
         text = reported(self._client, job_id, about, self.size.width - PANE_BESIDE)
         if not get_current_worker().is_cancelled:
-            self.call_from_thread(self._write, text, (job_id, about))
-
-    def _write(self, text: str, of: tuple[int, About]) -> None:
-        if of == self._pane_of:
-            self._reported = text.split("\n")
-            self._draw_pane()
-
-    def _draw_pane(self) -> None:
-        """Draw the text at the scroll position: initially the end of a log, or the beginning of other text."""
-        rows, count = max(1, self._pane.content_size.height), len(self._reported)
-        most = max(0, count - rows)
-        self._scrolled = min(self._scrolled, most)
-        first = most - self._scrolled if self._about is About.LOG else self._scrolled
-        self._pane.update("\n".join(self._reported[first : first + rows]))
-        self._pane.border_title = f"{first + 1} to {first + rows} of {count} lines, PgUp PgDn" if most else ""
+            self.call_from_thread(self._pane.write, text, (job_id, about))
 
     def action_cancel(self) -> None:
-        """Cancel the job under the cursor after a confirmation; any line of an array stands for the whole array."""
-        line = self._chosen()
-        if line is None:
-            return
-        job = line.job
-        which = job.label if job.spec.array is None else f"{job.label} with all its members"
-        who = f"{plain(job.spec.name)}, {plain(job.spec.account.name)}, {job.state}"
-
-        def answered(yes: bool | None) -> None:  # noqa: FBT001 - as Textual calls it
-            if yes:
-                self._change(job, lambda job_id: self._client.jobs.cancel(job_id).state)
-
-        self.push_screen(Ask(f"Cancel job {which} ({who})?"), answered)
+        """Cancel the jobs after a confirmation."""
+        self._confirmed("Cancel", changes.cancel, self._meant())
 
     def action_hold(self) -> None:
-        """Hold the job under the cursor, or release it if it is held."""
-        line = self._chosen()
-        if line is not None:
-            act = self._client.jobs.release if line.state is JobState.HELD else self._client.jobs.hold
-            self._change(line.job, lambda job_id: act(job_id).state)
+        """Hold each job, or release it if it is held."""
+        self._change(self._meant(), changes.hold)
+
+    def action_retry(self) -> None:
+        """Submit ended jobs again; several only after a confirmation."""
+        meant = self._meant()
+        if len(meant) > 1:
+            self._confirmed("Retry", changes.retry, meant)
+        else:
+            self._change(meant, changes.retry)
 
     def action_priority(self, by: int) -> None:
-        """Change the priority of the waiting job under the cursor by one step. The store checks the permission."""
-        line = self._chosen()
+        """Change the priority of the waiting jobs by one step."""
+        self._change(self._meant(), changes.raise_priority(by))
 
-        def edited(job_id: int) -> str:
-            now = self._client.jobs.get(job_id)  # the snapshot may lack an earlier key press
-            priority = lines.priority_beside(now, by)
-            if priority is None:
-                return f"priority {now.spec.priority}, and there is none {'above' if by > 0 else 'below'}"
-            return f"priority {self._client.jobs.edit(job_id, priority=priority).spec.priority}"
+    def _confirmed(self, verb: str, act: changes.Act, meant: list[Line]) -> None:
+        def answered(yes: bool | None) -> None:  # noqa: FBT001 - as Textual calls it
+            if yes:
+                self._change(meant, act)
 
-        if line is not None:
-            self._change(line.job, edited)
+        if meant:
+            self.push_screen(Ask(changes.question(verb, meant)), answered)
 
     @work(thread=True, group="change")
-    def _change(self, job: Job, act: Callable[[int], JobState | str]) -> None:
+    def _change(self, meant: list[Line], act: changes.Act) -> None:
         """Do it away from the screen, report the result, and read again."""
-        try:
+        if meant:
             with self._changing:
-                words = f"job {job.label}: {act(job.id)}"
-        except GpuQueueError as error:
-            words = str(error)
-        self.call_from_thread(self._show_message, words)
-        self.call_from_thread(self._read_again)
-
-
-def _key(line: Line) -> str:
-    """Return a unique key of a line; an array may have two lines, for waiting and for held members."""
-    return f"{line.job.id} {line.state}" if line.job.tally is not None else str(line.job.id)
-
-
-def _text(words: str, column: terminal_width.Column[Any], style: str = "") -> Text:
-    return Text(words, style=style, justify="right" if column.right else "left", no_wrap=True)
-
-
-def _cell(column: Column, line: Line, width: int) -> Text:
-    style = render.COLOURS.get(line.state, "") if column is STATE else ""
-    return _text(short(column.cell(line, width), width), column, style)
-
-
-def _coloured(words: str, column: terminal_width.Column[Any]) -> Text:
-    """Return a cell in which each mark of a memory bar has its colour."""
-    text = _text(words, column)
-    for i, mark in enumerate(words):
-        if mark in COLOURS:
-            text.stylize(COLOURS[mark], i, i + 1)
-    return text
+                words = changes.change(self._client, meant, act)
+            self.call_from_thread(self._show_message, words)
+            self.call_from_thread(self._read_again)

@@ -79,6 +79,10 @@ def device_rows(snapshot: Snapshot, heartbeat_s: float) -> list[Row]:
     return [Row(each, heartbeat_s, called) for each in snapshot.devices]
 
 
+def _figure(figure: float | None, unit: str) -> str:
+    return "-" if figure is None else f"{figure:.0f} {unit}"
+
+
 #: Columns of the table of devices, from left to right.
 DEVICE_COLUMNS: tuple[Column, ...] = (
     Column(
@@ -97,12 +101,28 @@ DEVICE_COLUMNS: tuple[Column, ...] = (
         head="ALLOCATED",
         cell=lambda row, _: f"{format_bytes(row.status.allocated_bytes)}/{format_bytes(row.status.device.total_bytes)}",
         right=True,
-        keep=3,
+        keep=5,
     ),
     replace(device_table.FREE, keep=2),
+    Column(head="UTIL", cell=lambda row, _: render.percent(row.status.utilisation), right=True, keep=6),
+    Column(head="TEMP", cell=lambda row, _: _figure(row.status.temperature_c, "°C"), right=True, keep=4),
+    Column(head="POWER", cell=lambda row, _: _figure(row.status.power_w, "W"), right=True, keep=3),
     Column(head="JOBS", cell=lambda row, width: device_table.few(row.jobs, width, ","), least=8, narrows=3),
     device_table.STATE,
 )
+
+
+#: Heads of the columns that only some drivers fill.
+REPORTED = ("UTIL", "TEMP", "POWER")
+
+
+def device_columns(rows: Sequence[Row]) -> list[Column]:
+    """Return the columns for a screen: without those that no driver of these devices fills."""
+    return [
+        column
+        for column in DEVICE_COLUMNS
+        if column.head not in REPORTED or any(column.cell(row, BAR_WIDTH) != "-" for row in rows)
+    ]
 
 
 def ordered(snapshot: Snapshot, order: Order) -> list[Job]:
@@ -116,14 +136,25 @@ def ordered(snapshot: Snapshot, order: Order) -> list[Job]:
     return sorted(snapshot.jobs, key=lambda job: (not job.state.is_active, keys[order](job), job.id))
 
 
-def job_lines(snapshot: Snapshot, order: Order) -> list[Line]:
-    """Return the jobs in *order* as lines of the queue's table; an array has up to two, as in `labels`."""
+def job_lines(snapshot: Snapshot, order: Order, text: str = "") -> list[Line]:
+    """Return the jobs in *order* as lines of the queue's table, ended jobs last; an array has up to two lines.
+
+    With *text* only the jobs that have all its words in their label, name, user, state, tags, host or command.
+    """
     listing = snapshot.listing
-    return [
+    words = text.casefold().split()
+    found = [
         Line(job, label, state, listing, snapshot.progress.get(job.id))
-        for job in ordered(snapshot, order)
+        for job in (*ordered(snapshot, order), *snapshot.ended)
         for label, state in labels(job)
     ]
+    return [line for line in found if all(word in _searched(line) for word in words)] if words else found
+
+
+def _searched(line: Line) -> str:
+    job, spec = line.job, line.job.spec
+    parts = (line.label, spec.name, spec.account.name, str(line.state), *job.tags, job.host or "", spec.command)
+    return "\n".join(parts).casefold()
 
 
 def priority_beside(job: Job, by: int) -> Priority | None:
@@ -149,7 +180,8 @@ def as_text(snapshot: Snapshot, heartbeat_s: float, user: str | None, width: int
     """Return a snapshot as plain text *width* columns wide; None: for a pipe, and nothing is omitted or cut."""
     parts = [head_line(snapshot, Order.ID, user)]
     if snapshot.devices:
-        parts += [table_of(DEVICE_COLUMNS, device_rows(snapshot, heartbeat_s), width), LEGEND]
+        rows = device_rows(snapshot, heartbeat_s)
+        parts += [table_of(DEVICE_COLUMNS if width is None else device_columns(rows), rows, width), LEGEND]
     if snapshot.jobs:
         parts += ["", queue_table.table_of(job_lines(snapshot, Order.ID), width)]
     return "\n".join(parts)

@@ -9,7 +9,8 @@ from datetime import datetime
 from gpuqueue.client import Client
 from gpuqueue.errors import JobNotFound
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.model.job import Job
+from gpuqueue.model.history_query import Sort
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_page import Listing
 from gpuqueue.model.progress import Progress
 from gpuqueue.model.run import RunDevice
@@ -17,6 +18,8 @@ from gpuqueue.queue.lease import DeviceStatus
 
 #: Most jobs in a snapshot, beside those that hold a device.
 MOST_JOBS = 500
+#: Number of ended jobs in a snapshot that has them.
+ENDED_JOBS = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +36,8 @@ class Snapshot:
     progress: Mapping[int, Progress] = field(default_factory=dict)
     held_bytes: Mapping[int, int] = field(default_factory=dict)
     more: bool = False
+    #: The jobs that ended last, the latest first, if asked for.
+    ended: tuple[Job, ...] = ()
     #: Devices of each running job.
     runs_on: Mapping[int, tuple[RunDevice, ...]] = field(default_factory=dict)
 
@@ -42,8 +47,8 @@ class Snapshot:
         return Listing(at=self.at, jobs=self.jobs, held_bytes=self.held_bytes, devices=self.runs_on)
 
 
-def take(client: Client, *, user: str | None = None) -> Snapshot:
-    """Take a snapshot of the site, with only the jobs of *user* if given."""
+def take(client: Client, *, user: str | None = None, ended: bool = False) -> Snapshot:
+    """Take a snapshot of the site, with only the jobs of *user* if given. *ended*: with the jobs that ended last."""
     devices = tuple(client.devices.list())
     listing = client.jobs.listing(user=user, limit=MOST_JOBS + 1)
     found = {job.id: job for job in listing.jobs}
@@ -64,8 +69,15 @@ def take(client: Client, *, user: str | None = None) -> Snapshot:
         progress=client.logs.progress(jobs, None if more else listing.logs),
         held_bytes=held,
         more=more,
+        ended=_ended(client, user) if ended else (),
         runs_on=listing.devices,
     )
+
+
+def _ended(client: Client, user: str | None) -> tuple[Job, ...]:
+    states = [state for state in JobState if state.is_end]
+    found = client.history.search(user=user, states=states, sort=Sort.ENDED, limit=ENDED_JOBS)
+    return tuple(record.job for record in found)
 
 
 def _known(client: Client, job_id: int) -> Job | None:

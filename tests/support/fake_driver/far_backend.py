@@ -26,6 +26,7 @@ WELL = Health(
     temperature_c=40.0,
     limit_c=83.0,
     utilisation=0.0,
+    power_w=60.5,
     throttled=(),
     ecc_uncorrected=0,
     compute_mode="default",

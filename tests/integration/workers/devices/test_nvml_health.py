@@ -13,6 +13,7 @@ from fake_driver.fake_driver import (
     GPU_IS_LOST,
     MARGIN,
     MODE,
+    POWER,
     REASONS,
     TEMPERATURE,
     TEMPERATURE_V,
@@ -59,6 +60,7 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
     gpu = fake.state.gpus[1]
     gpu.temperature, gpu.gpu_max = 71, 90
     gpu.utilisation, gpu.ecc, gpu.compute_mode = 97, 2, 3
+    gpu.power_mw = 312_400
     gpu.reasons = 0x1 | 0x2 | 0x4 | 0x8 | 0x20 | 0x40 | 0x80
     backend = start("auto")
     first, second = backend.devices()
@@ -67,6 +69,7 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
         temperature_c=71.0,
         limit_c=90.0,
         utilisation=0.97,
+        power_w=312.4,
         throttled=("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"),
         ecc_uncorrected=2,
         compute_mode="exclusive_process",
@@ -83,6 +86,7 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
         (THRESHOLD | MARGIN, ["limit_c"]),
         (FIELDS, []),
         (UTILISATION, ["utilisation"]),
+        (POWER, ["power_w"]),
         (REASONS, ["throttled"]),
         (ECC, ["ecc_uncorrected"]),
         (MODE, ["compute_mode"]),

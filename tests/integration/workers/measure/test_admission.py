@@ -194,6 +194,24 @@ def test_the_claims_own_look_is_not_taken_again_a_moment_later(host: Host, monke
     assert 2 == len(readings)
 
 
+def test_an_offer_says_what_the_health_check_has_read(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An offer has the utilisation, temperature and power of the last health check, and asks the driver no second time.
+
+    They used to stay in the worker.
+    """
+    gpu = host.fake.state.gpus[0]
+    gpu.utilisation, gpu.temperature, gpu.power_mw = 97, 71, 312_400
+    asked: list[str] = []
+    health = host.backend.health
+    monkeypatch.setattr(host.backend, "health", lambda device: asked.append(device.uuid) or health(device))
+
+    offers = [host.checks[0].offer() for _ in range(3)]
+
+    for offer in offers:
+        assert (0.97, 71.0, 312.4) == (offer.health.utilisation, offer.health.temperature_c, offer.health.power_w)
+    assert [host.devices[0].uuid] == asked
+
+
 def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
     host: Host, monkeypatch: pytest.MonkeyPatch, shim: Callable[[LiveRun], int]
 ) -> None:

@@ -104,14 +104,14 @@ def test_a_simulated_device_is_watched_like_a_gpu(tmp_path: Path, kind: DeviceKi
 
     Regression: on a simulated device a job that asked for 1 GiB held 3.9 GiB and succeeded.
     """
-    assert ends is looked_at(run_of(tmp_path, kind), 3 * GIB, 3 * GIB)
+    assert ends is ended_by(run_of(tmp_path, kind), 3 * GIB, 3 * GIB)
 
 
 def test_a_small_excess_on_a_simulated_device_is_in_order(tmp_path: Path) -> None:
     """The interpreter of a job counts on a simulated device, so a job of 1 MiB is neither ended nor warned."""
     run = run_of(tmp_path, DeviceKind.SIMULATED)
 
-    assert not looked_at(run, GIB + 250 * MIB, GIB + 250 * MIB)
+    assert not ended_by(run, GIB + 250 * MIB, GIB + 250 * MIB)
     assert not run.notes
 
 
