@@ -87,7 +87,7 @@ def _summary(found: Sequence[Finding], *, verbose: bool) -> str:
     """Return one line: how many findings are bad, and how many checks passed. A check may have several findings."""
     grades: dict[tuple[str, str], set[Grade]] = {}
     for each in found:
-        grades.setdefault((each.room, each.check), set()).add(each.grade)
+        grades.setdefault((each.section, each.check), set()).add(each.grade)
     passed = sum(all(grade.is_well for grade in seen) for seen in grades.values())
     counts = Counter(each.grade for each in found)
     bad = [

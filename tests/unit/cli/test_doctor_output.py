@@ -14,15 +14,15 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.model.finding import Finding, note, ok, problem, warning
 
 WELL = (
-    replace(ok("/etc/gpuqueue.toml"), room="settings", check="file"),
-    replace(ok("8 (default)", about="slots"), room="settings", check="values"),
-    replace(note("a (file)", about="pool"), room="settings", check="values"),
-    replace(ok("it answers"), room="store", check="answers"),
+    replace(ok("/etc/gpuqueue.toml"), section="settings", check="file"),
+    replace(ok("8 (default)", about="slots"), section="settings", check="values"),
+    replace(note("a (file)", about="pool"), section="settings", check="values"),
+    replace(ok("it answers"), section="store", check="answers"),
 )
 WRONG = (
-    replace(problem("no disk", "buy one"), room="state", check="disk"),
-    replace(ok("the other disk", about="/var"), room="state", check="disk"),
-    replace(warning("it is late", "wait"), room="history", check="behind"),
+    replace(problem("no disk", "buy one"), section="state", check="disk"),
+    replace(ok("the other disk", about="/var"), section="state", check="disk"),
+    replace(warning("it is late", "wait"), section="history", check="behind"),
 )
 
 
@@ -32,8 +32,8 @@ def findings(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     found: list[Finding] = []
 
     def examine(*_: object, **__: object) -> Iterator[tuple[str, list[Finding]]]:
-        for room in dict.fromkeys(each.room for each in found):
-            yield room, [each for each in found if each.room == room]
+        for section in dict.fromkeys(each.section for each in found):
+            yield section, [each for each in found if each.section == section]
 
     monkeypatch.setattr(command, "examine", examine)
     return found
