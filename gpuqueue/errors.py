@@ -24,6 +24,10 @@ Each message is one line. It says what is wrong and what to do next.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
 
 class GpuQueueError(Exception):
     """An error that gpuqueue can explain in one line."""
@@ -120,3 +124,11 @@ class WaitTimeout(GpuQueueError):
     """The job has not ended within the given time, and continues."""
 
     exit_code = 124
+
+
+def unusable(state_dir: Path, error: OSError) -> GpuQueueError:
+    """Return the error for a state directory that cannot be written to."""
+    return GpuQueueError(
+        f"the state directory {state_dir} cannot be used: {error.strerror}. Set GPUQUEUE_STATE_DIR to one that you may "
+        "write to"
+    )

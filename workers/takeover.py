@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuqueue.clock import Clock
-from gpuqueue.errors import Refused, StoreNotOpen
+from gpuqueue.errors import Refused, StoreNotOpen, unusable
 from gpuqueue.model.device import Device
 from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Verdicts
-from gpuqueue.settings.settings import Settings, unusable
+from gpuqueue.settings.settings import Settings
 from gpuqueue.system.process import is_locked_anywhere
 from workers.measure.active_runs import LiveRun, LiveRuns
 from workers.measure.monitor import DeviceMonitor

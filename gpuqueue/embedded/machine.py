@@ -16,12 +16,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.errors import BadRequest, GpuQueueError, HistoryNewer, HistoryUnreachable, Refused, StoreUnreachable
+from gpuqueue.errors import (
+    BadRequest,
+    GpuQueueError,
+    HistoryNewer,
+    HistoryUnreachable,
+    Refused,
+    StoreUnreachable,
+    unusable,
+)
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
-from gpuqueue.settings.settings import Settings, unusable
+from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_account
 from gpuqueue.system.machine_id import machine_id
 from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed

@@ -8,7 +8,6 @@ import sqlalchemy as sa
 
 from gpuqueue.codec import decode_environment, decode_spec, whole_payload, with_environment
 from gpuqueue.errors import Unreadable
-from gpuqueue.history import bulk
 from gpuqueue.history.rows import parts
 from gpuqueue.history.tables import environments, jobs
 
@@ -26,6 +25,8 @@ _AT_ONCE = 1000
 def write(connection: sa.Connection, rows: Mapping[int, Row], ended: Collection[int]) -> None:
     """Write *rows*, by job, and remove the secrets of the jobs that have *ended*."""
     new = [{**row, "secrets": None} if job_id in ended else row for job_id, row in rows.items()]
+    from gpuqueue.history import bulk  # noqa: PLC0415 - its dialects take milliseconds, and readers need none
+
     bulk.put(connection, environments, new)
     for some in parts(set(ended) - set(rows)):
         theirs = sa.update(environments).where(environments.c.job_id.in_(some), environments.c.secrets.is_not(None))

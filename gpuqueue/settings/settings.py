@@ -14,7 +14,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import Device, DeviceFilter
@@ -318,14 +318,6 @@ def embedded_socket(state_dir: Path) -> Path:
             f"{directory} is not yours: another account may intercept your jobs there. Choose a shorter state_dir"
         )
     return directory / "store.sock"
-
-
-def unusable(state_dir: Path, error: OSError) -> GpuQueueError:
-    """Return the error for a state directory that cannot be written to."""
-    return GpuQueueError(
-        f"the state directory {state_dir} cannot be used: {error.strerror}. Set GPUQUEUE_STATE_DIR to one that you may "
-        "write to"
-    )
 
 
 def _read_values(

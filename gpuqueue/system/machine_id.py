@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
-import socket
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from gpuqueue.errors import GpuQueueError
+from gpuqueue.errors import GpuQueueError, unusable
 
 #: The name of the file in the state directory.
 FILE = "machine-id"
@@ -29,7 +26,7 @@ def machine_id(state_dir: Path) -> str:
             _write(path)
         text = path.read_text(encoding="ascii", errors="replace").strip()
     except OSError as error:
-        raise GpuQueueError(f"{path}: {error.strerror}") from error
+        raise unusable(state_dir, error) from error
     if not _ID.fullmatch(text):
         raise GpuQueueError(f"{path} holds no machine id: delete it, then gpuqueue up (it gets a new one)")
     return text
@@ -37,8 +34,8 @@ def machine_id(state_dir: Path) -> str:
 
 def _write(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    draft = path.with_name(f"{FILE}.{secrets.token_hex(4)}")
-    draft.write_text(f"{secrets.token_hex(8)}\n", encoding="ascii")
+    draft = path.with_name(f"{FILE}.{os.urandom(4).hex()}")
+    draft.write_text(f"{os.urandom(8).hex()}\n", encoding="ascii")
     try:
         os.link(draft, path)  # atomic, and the first one wins
     except FileExistsError:
@@ -49,6 +46,9 @@ def _write(path: Path) -> None:
 
 def address_towards(url: str) -> str:
     """Return the name and the address of this machine as the store at *url* sees it, for people."""
+    import socket  # noqa: PLC0415 - lazy import for startup time
+    from urllib.parse import urlsplit  # noqa: PLC0415 - as above
+
     name, parts = os.uname().nodename, urlsplit(url)
     if parts.hostname is None:
         return name

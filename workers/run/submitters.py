@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 
-from gpuqueue.errors import Refused
-from gpuqueue.settings.settings import Settings, unusable
+from gpuqueue.errors import Refused, unusable
+from gpuqueue.settings.settings import Settings
 from workers.run.directory import ENTERED
 
 
