@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 
 from gpuqueue.errors import HistoryUnreachable
-from gpuqueue.history import durations, members, notifications, queries, refill, writer
+from gpuqueue.history import access_tokens, audit, durations, members, notifications, queries, refill, writer
 from gpuqueue.history import statistics as figures
 from gpuqueue.history.connect import check_revision, open_engine, reading, writing
 
@@ -61,6 +61,14 @@ class HistoryDatabase:
     take_notification = _with_connection(notifications.take, writes=True)
     settle_notification = _with_connection(notifications.settle, writes=True)
     put_off_notification = _with_connection(notifications.put_off, writes=True)
+
+    add_token = _with_connection(access_tokens.add, writes=True)
+    find_token = _with_connection(access_tokens.find)
+    tokens = _with_connection(access_tokens.listed)
+    revoke_token = _with_connection(access_tokens.revoke, writes=True)
+    note_token_uses = _with_connection(access_tokens.note_uses, writes=True)
+    write_audit = _with_connection(audit.write, writes=True)
+    audit_entries = _with_connection(audit.search)
 
     def __init__(self, url: str) -> None:
         """Create the engine. It does not connect yet.

@@ -1,0 +1,1 @@
+"""The HTTP service: one authenticated door in front of the client."""
