@@ -184,6 +184,30 @@ class AccessPolicy:
         return caller.superuser or named or self.everybody_is_admin
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Me:
+    """Who a caller is, for the caller itself. ``admin``: the caller has the rights of an admin now."""
+
+    account: str
+    uid: int | None
+    via: str
+    scopes: tuple[str, ...] = ()
+    admin: bool = False
+    token_id: str | None = None
+
+    @classmethod
+    def of(cls, caller: Caller, policy: AccessPolicy) -> Me:
+        """Return what *caller* may know of itself."""
+        return cls(
+            account=caller.account,
+            uid=caller.uid,
+            via=str(caller.via),
+            scopes=tuple(sorted(map(str, caller.scopes))),
+            admin=policy.is_admin(caller),
+            token_id=caller.token_id,
+        )
+
+
 def parse_access(text: str) -> dict[Action, Audience]:
     """Return the audiences that *text*, the setting ``access``, chooses: ``see-logs=everybody drain=everybody``.
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from dataclasses import field
 from datetime import datetime
 from enum import Enum
 
+from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import pattern
 from gpuqueue.model.caller import Caller, CallerKind, Scope, Via
 from gpuqueue.model.job import Account
+from gpuqueue.text.units import MAX_S
 
 #: Letters and digits that are not mistaken for each other.
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
@@ -101,6 +104,44 @@ class AccessToken:
             token_id=self.id,
             address=address,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenRequest:
+    """A token that is asked for. None for *account* is the caller's own. A *host* is a worker host's name.
+
+    ``lifetime_s`` is None for a token that does not expire.
+    """
+
+    account: str | None = None
+    host: str | None = None
+    name: str = ""
+    scopes: frozenset[Scope] = USUAL_SCOPES
+    lifetime_s: float | None = USUAL_LIFETIME_S
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            BadRequest: a field has a value that no token can have.
+
+        """
+        if self.account is not None and self.host is not None:
+            raise BadRequest("a token is of a user or of a worker host: leave out one of them")
+        if len(self.name) > MAX_TOKEN_NAME:
+            raise BadRequest(f"the name of a token has at most {MAX_TOKEN_NAME} characters, not {len(self.name)}")
+        if self.host is None and not self.scopes:
+            raise BadRequest(f"a token without a scope is of no use: name some of {', '.join(Scope)}")
+        if self.lifetime_s is not None and not 0 < self.lifetime_s <= MAX_S:
+            raise BadRequest("a token is valid for more than 0 seconds and at most ten years")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeToken:
+    """A token that was just made. ``text`` is the whole token, which nobody can read again."""
+
+    token: AccessToken
+    text: str = field(repr=False)
 
 
 def new_token() -> NewToken:

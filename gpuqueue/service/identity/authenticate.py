@@ -14,7 +14,7 @@ from gpuqueue.clock import Clock, SystemClock
 from gpuqueue.errors import NotAuthenticated
 from gpuqueue.model.access_token import AccessToken, NotValid, is_secret_of, parts_of
 from gpuqueue.model.caller import Caller, CallerKind, anonymous
-from gpuqueue.service.identity.peer import groups_of
+from gpuqueue.system.account import groups_of
 
 if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase

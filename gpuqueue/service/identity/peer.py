@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import grp
-import os
 import pwd
-from contextlib import suppress
 from pathlib import Path
 
 from gpuqueue.errors import NotAuthenticated
 from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
+from gpuqueue.system.account import groups_of
 
 _OVERFLOW_UID = Path("/proc/sys/kernel/overflowuid")
 
@@ -37,20 +35,6 @@ def caller_of_peer(uid: int, pid: int, *, with_groups: bool = True) -> Caller:
         superuser=uid == 0,
         address=f"pid {pid}",
     )
-
-
-def groups_of(name: str, gid: int | None = None) -> frozenset[str]:
-    """Return the names of the Unix groups of the account *name*, as of now. A group without a name is left out."""
-    if gid is None:
-        try:
-            gid = pwd.getpwnam(name).pw_gid
-        except KeyError:
-            return frozenset()
-    names = set()
-    for each in os.getgrouplist(name, gid):
-        with suppress(KeyError):
-            names.add(grp.getgrgid(each).gr_name)
-    return frozenset(names)
 
 
 def _name_of(uid: int) -> tuple[str, int | None]:

@@ -7,7 +7,8 @@ import pytest
 
 from gpuqueue.errors import NotAuthenticated
 from gpuqueue.model.caller import ALL_SCOPES, Via
-from gpuqueue.service.identity.peer import caller_of_peer, groups_of
+from gpuqueue.service.identity.peer import caller_of_peer
+from gpuqueue.system.account import groups_of
 
 
 def test_the_caller_is_the_account_of_the_uid() -> None:
