@@ -5,9 +5,22 @@ from __future__ import annotations
 from datetime import datetime
 
 from gpuqueue.codec.text import Plain, dump, iso, meaning
+from gpuqueue.model.access import Me
 from gpuqueue.model.access_token import AccessToken
 from gpuqueue.model.audit import AuditEntry, AuditOutcome
 from gpuqueue.text.json_fields import Fields, loaded
+
+
+def me_to_plain(me: Me) -> Plain:
+    """Return who the caller is as plain values."""
+    return {
+        "account": me.account,
+        "uid": me.uid,
+        "via": me.via,
+        "scopes": list(me.scopes),
+        "admin": me.admin,
+        "token_id": me.token_id,
+    }
 
 
 def access_token_to_plain(token: AccessToken) -> Plain:

@@ -29,7 +29,7 @@ def login(url: str) -> None:
     \b
     Examples:
       gpuqueue login https://gpu.example.org
-      ssh gpu.example.org gpuqueue token create --name laptop | gpuqueue login https://gpu.example.org
+      ssh gpu gpuqueue token create | gpuqueue login https://gpu.example.org
     """  # noqa: D301 - \b is click's mark for lines to keep
     origin = credentials.origin_of(url)
     token = _token()

@@ -29,7 +29,7 @@ def token() -> None:
 
     \b
     Examples:
-      gpuqueue token create --name laptop
+      gpuqueue token create
       gpuqueue token list
       gpuqueue token revoke k3v9m2xq
     """  # noqa: D301 - \b is click's mark for lines to keep

@@ -8,6 +8,7 @@ import click
 
 from gpuqueue.cli.options.json_option import json_option
 from gpuqueue.client import Client
+from gpuqueue.codec.access import me_to_plain
 from gpuqueue.text.sanitize import plain
 
 #: How the caller was authenticated, in words.
@@ -32,8 +33,7 @@ def whoami(*, as_json: bool) -> None:
     with Client() as client:
         me = client.access.whoami()
     if as_json:
-        fields = {"account": me.account, "uid": me.uid, "via": me.via, "scopes": [*me.scopes], "admin": me.admin}
-        click.echo(json.dumps({**fields, "token_id": me.token_id}, indent=2))
+        click.echo(json.dumps(me_to_plain(me), indent=2))
         return
     click.echo(f"account  {plain(me.account) or '-'}{'' if me.uid is None else f' (uid {me.uid})'}")
     click.echo(f"proof    {_VIA.get(me.via, plain(me.via))}{f' ({me.token_id})' if me.token_id else ''}")
