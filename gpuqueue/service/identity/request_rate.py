@@ -84,14 +84,15 @@ class RequestRates:
         """Count a request with a token that is not valid. Return how long to wait, 0 within the limit."""
         return self._addresses.wait_s(network_of(address), now_s)
 
-    def after(self, caller: Caller, now_s: float, body_bytes: int = 0) -> float:
+    def after(self, caller: Caller, now_s: float) -> float:
         """Count a request of *caller*. Return 0, or after how many seconds the caller may try again."""
         if caller.via is Via.ANONYMOUS:
             return self._addresses.wait_s(network_of(caller.address), now_s)
-        name = f"{caller.kind}:{caller.account}"
-        return self._accounts.wait_s(name, now_s) or (
-            self._bytes.wait_s(name, now_s, float(body_bytes)) if body_bytes else 0.0
-        )
+        return self._accounts.wait_s(f"{caller.kind}:{caller.account}", now_s)
+
+    def sent(self, caller: Caller, now_s: float, body_bytes: int) -> float:
+        """Count what *caller* has sent. Return 0, or after how many seconds the caller may send more."""
+        return self._bytes.wait_s(f"{caller.kind}:{caller.account}", now_s, float(body_bytes))
 
 
 def network_of(address: str) -> str:

@@ -56,10 +56,10 @@ def test_bytes_of_an_account_are_limited() -> None:
     """An account sends its bytes per second. One request larger than the burst passes, and is paid for afterwards."""
     rates = RequestRates(per_account=None, per_address=None, bytes_per_account=100, burst_bytes=1000)
 
-    assert 0.0 == rates.after(ada(), 0.0, 2000)
-    assert rates.after(ada(), 0.0, 1) == pytest.approx(10.01)
+    assert 0.0 == rates.sent(ada(), 0.0, 2000)
+    assert rates.sent(ada(), 0.0, 1) == pytest.approx(10.01)
     assert 0.0 == rates.after(ada(), 0.0)
-    assert 0.0 == rates.after(ada(), 10.01, 1)
+    assert 0.0 == rates.sent(ada(), 10.01, 1)
 
 
 def test_no_limit_is_no_limit() -> None:
