@@ -7,7 +7,7 @@ import sys
 import click
 
 from gpuqueue.client.login import account_of
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, Unreachable
 from gpuqueue.model.access_token import parts_of
 from gpuqueue.settings import credentials
@@ -36,7 +36,7 @@ def login(url: str) -> None:
     try:
         account = account_of(url, token)
     except Unreachable as error:
-        say("gpuqueue", f"{error}; the token is stored and was not checked")
+        print_message("gpuqueue", f"{error}; the token is stored and was not checked")
         account = ""
     credentials.store(url, token)
     click.echo(f"logged in at {origin}{f' as {plain(account)}' if account else ''}")

@@ -13,7 +13,7 @@ from gpuqueue.cli.output.fitted_table import table_of
 from gpuqueue.cli.output.terminal_width import Column, terminal_width
 from gpuqueue.client import Client
 from gpuqueue.codec.access import access_token_to_plain
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.model.access_token import USUAL_SCOPES, AccessToken, TokenRequest
 from gpuqueue.model.caller import CallerKind, Scope
 from gpuqueue.text.sanitize import plain
@@ -68,7 +68,7 @@ def create(name: str, scopes: tuple[str, ...], expires: str, user: str | None, h
     with Client() as client:
         made = client.access.make_token(wanted)
     until = "does not expire" if made.token.expires_at is None else f"expires {render.when(made.token.expires_at)}"
-    say("gpuqueue", f"token {made.token.id} of {_whose(made.token)} {until}; it is not shown again")
+    print_message("gpuqueue", f"token {made.token.id} of {_whose(made.token)} {until}; it is not shown again")
     click.echo(made.text)
 
 
