@@ -12,7 +12,7 @@ from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import brief
 
 #: Path of the answer to who the caller is, below the address of the service.
-WHOAMI = "/api/v1/whoami"
+WHOAMI = "/api/v1/me"
 _TIMEOUT_S = 10.0
 _MOST_BYTES = 65536
 _OK, _UNAUTHORIZED = 200, 401

@@ -174,7 +174,7 @@ def test_a_login_is_checked_and_stored(person: Person) -> None:
     with service(TOKEN) as (url, asked):
         done = person("login", url, text=f"{TOKEN}\n")
         assert f"logged in at {url} as ada\n" == done.stdout
-        assert [("/api/v1/whoami", f"Bearer {TOKEN}")] == asked
+        assert [("/api/v1/me", f"Bearer {TOKEN}")] == asked
     stored = Path(person.environ["XDG_CONFIG_HOME"]) / "gpuqueue" / "credentials.json"
     assert {url: TOKEN} == json.loads(stored.read_text())
 
