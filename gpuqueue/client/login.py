@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import http.client
 import json
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gpuqueue.errors import NotAuthenticated, Unreachable, Unreadable
+from gpuqueue.lazy.imports import later
 from gpuqueue.settings.credentials import origin_of
 from gpuqueue.text.json_fields import Fields
 from gpuqueue.text.sanitize import brief
+
+if TYPE_CHECKING:
+    from http import client as http
+else:
+    http = later("http.client")
 
 #: Path of the answer to who the caller is, below the address of the service.
 WHOAMI = "/api/v1/me"
@@ -28,13 +34,13 @@ def account_of(url: str, token: str) -> str:
 
     """
     parts = urlsplit(origin_of(url))
-    opened = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    opened = http.HTTPSConnection if parts.scheme == "https" else http.HTTPConnection
     connection = opened(parts.hostname or "", parts.port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", urlsplit(url).path.rstrip("/") + WHOAMI, headers={"Authorization": f"Bearer {token}"})
         answer = connection.getresponse()
         content = answer.read(_MOST_BYTES)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.HTTPException) as error:
         raise Unreachable(f"the service at {origin_of(url)} does not answer: {brief(str(error))}") from error
     finally:
         connection.close()

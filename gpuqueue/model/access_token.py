@@ -6,19 +6,24 @@ proves it. The history keeps the SHA-256 of the secret. So many random bits need
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-import secrets
 from dataclasses import field
 from datetime import datetime
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.frozen import dataclass
-from gpuqueue.lazy.imports import pattern
+from gpuqueue.lazy.imports import later, pattern
 from gpuqueue.model.caller import Caller, CallerKind, Scope, Via
 from gpuqueue.model.job import Account
 from gpuqueue.text.units import MAX_S
+
+if TYPE_CHECKING:
+    import hashlib
+    import hmac
+    import secrets
+else:
+    hashlib, hmac, secrets = later("hashlib"), later("hmac"), later("secrets")
 
 #: Letters and digits that are not mistaken for each other.
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
