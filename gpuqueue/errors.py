@@ -14,6 +14,8 @@
     │   └── HistoryUnreachable    the history database does not answer              exit 4
     │       └── HistoryNewer      the history database is of a newer version        exit 4
     ├── Refused                valid, but not allowed now, or beyond a limit     exit 5
+    │   ├── NotAuthenticated   the service does not know who calls              exit 5
+    │   └── TooManyRequests    the account or the address calls too often       exit 5
     ├── Unreadable             stored data is damaged or of a newer version      exit 1
     ├── DryRunFailed           a dry run failed, so there is no estimate         exit 1
     ├── DryRunTimeout          a dry run made no step in the given time          exit 124
@@ -95,6 +97,19 @@ class Refused(GpuQueueError):
 
 class HostTaken(Refused):
     """Another machine has the host name of this one."""
+
+
+class NotAuthenticated(Refused):
+    """The HTTP service does not know who calls: there is no access token, or it is not valid."""
+
+
+class TooManyRequests(Refused):
+    """The account or the address calls the HTTP service too often, or sends too much."""
+
+    def __init__(self, what: str, wait_s: float = 1.0) -> None:
+        super().__init__(what)
+        #: Seconds after which to try again.
+        self.wait_s = wait_s
 
 
 class Unreadable(GpuQueueError):

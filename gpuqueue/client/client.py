@@ -13,6 +13,7 @@ from gpuqueue.settings.settings import Settings
 if TYPE_CHECKING:
     from typing import TypeVar
 
+    from gpuqueue.client.access import Access
     from gpuqueue.client.devices import Devices
     from gpuqueue.client.estimate import Estimator
     from gpuqueue.client.history import History
@@ -61,6 +62,13 @@ class Client:
         from gpuqueue.client.logs import Logs  # noqa: PLC0415 - lazy import for startup time
 
         return Logs(self._connection)
+
+    @cached_property
+    def access(self) -> Access:
+        """Who the caller is, access tokens, and the audit log."""
+        from gpuqueue.client.access import Access  # noqa: PLC0415 - lazy import for startup time
+
+        return Access(self._connection)
 
     @cached_property
     def estimate(self) -> Estimator:

@@ -17,8 +17,10 @@ from gpuqueue.text.sanitize import brief, is_name, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
+    from gpuqueue.model import access
     from gpuqueue.model import slots as slotting
 else:
+    access = later("gpuqueue.model.access")
     slotting = later("gpuqueue.model.slots")
 
 #: Shortest half-life, in seconds. Usage that decays faster than jobs run cannot order the queue.
@@ -113,6 +115,28 @@ def _users(raw: str) -> str:
     return ",".join(names)
 
 
+def _admins(raw: str) -> str:
+    names = [name.strip() for name in raw.split(",")]
+    if not raw.strip():
+        return ""
+    if raw.strip() != "*" and not all(is_name(name.removeprefix("%")) for name in names):
+        raise BadRequest(f"{brief(raw)} names no users: write ann,bob, %group for a Unix group, or * for anybody")
+    return ",".join(names)
+
+
+def _access(raw: str) -> str:
+    access.parse_access(raw)
+    return raw
+
+
+def _request_rate(raw: str) -> int | None:
+    if raw.lower() == "none":
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", raw):
+        raise BadRequest(f"{brief(raw)} is no number of requests per second: write 200, or none for no limit")
+    return int(raw)
+
+
 def _flag(raw: str) -> bool:
     if raw.lower() not in {"true", "false"}:
         raise BadRequest(f"{brief(raw)} is neither true nor false")
@@ -185,7 +209,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "pool_limits": str,
     "placement": Preference.parse,
     "urgent": _users,
-    "admins": lambda raw: _users(raw) if raw.strip() else "",
+    "admins": _admins,
+    "access": _access,
+    "request_rate": _request_rate,
     "reserve_after_s": _duration_or_none,
     "reservations": _positive,
     "age_after_s": _duration_or_none,

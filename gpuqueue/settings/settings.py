@@ -111,6 +111,10 @@ class Settings:
     urgent: str = "*"
     #: Users who may change the jobs of others, besides root, separated by commas; ``*`` for all. Empty: none.
     admins: str = ""
+    #: Who may see and do what at the service, where it differs from the default: ``see-logs=everybody``.
+    access: str = ""
+    #: Most requests of one account to the service, per second, in the long run; None: no limit.
+    request_rate: int | None = 200
     #: How long a job that fits nowhere waits before devices are reserved for it; None: no reservations.
     reserve_after_s: float | None = 600.0
     #: Most jobs for which devices of one host are reserved at a time.
