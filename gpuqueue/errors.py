@@ -11,9 +11,11 @@
     │   ├── StoreNotReady      the store answers, but cannot serve or is unsafe  exit 4
     │   │   ├── StoreNotOpen   the store was never opened, or lost its data      exit 4
     │   │   └── StoreLoading   the store still loads its data                    exit 4
-    │   └── HistoryUnreachable    the history database does not answer              exit 4
-    │       └── HistoryNewer      the history database is of a newer version        exit 4
+    │   ├── HistoryUnreachable    the history database does not answer              exit 4
+    │   │   └── HistoryNewer      the history database is of a newer version        exit 4
+    │   └── ServiceUnreachable the HTTP service does not answer                 exit 4
     ├── Refused                valid, but not allowed now, or beyond a limit     exit 5
+    │   └── NotAuthenticated   the service does not know who calls              exit 5
     ├── Unreadable             stored data is damaged or of a newer version      exit 1
     ├── DryRunFailed           a dry run failed, so there is no estimate         exit 1
     ├── DryRunTimeout          a dry run made no step in the given time          exit 124
@@ -87,10 +89,18 @@ class HistoryNewer(HistoryUnreachable):
     """The history database has the tables of a newer version."""
 
 
+class ServiceUnreachable(Unreachable):
+    """The HTTP service does not answer."""
+
+
 class Refused(GpuQueueError):
     """The request is valid, but the job's state, a limit or a permission does not allow it."""
 
     exit_code = 5
+
+
+class NotAuthenticated(Refused):
+    """The HTTP service does not know who calls: there is no access token, or it is not valid."""
 
 
 class Unreadable(GpuQueueError):
