@@ -119,6 +119,10 @@ class History:
             raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
         return self._connection.database.history(query)
 
+    def has(self, job: int) -> bool:
+        """Return whether the history has the job with this id."""
+        return self._connection.database.get(validation.job_id(job)) is not None
+
     def never_began(self, array: int) -> Indexes:
         """Return the members of an array that were cancelled before any worker claimed them.
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.job_page import Listing
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.run import Record
+    from gpuqueue.queue.sender import Sender
 else:
     changes = later("gpuqueue.client.changes")
     edit = later("gpuqueue.client.edit")
@@ -130,9 +131,16 @@ class Jobs:
         """Return at most *limit* jobs that have not ended, in the order of their ids; with *user*, only that user's."""
         return [*self.listing(user=user, limit=limit).jobs]
 
-    def listing(self, *, user: str | None = None, limit: int | None = None) -> Listing:
-        """Return the jobs of :meth:`list`, with what the queue knows about the running ones."""
-        return reads.listing(self._connection, user=user, limit=limit)
+    def listing(self, *, user: str | None = None, limit: int | None = None, after: int = 0) -> Listing:
+        """Return the jobs of :meth:`list`, with what the queue knows about the running ones.
+
+        Only jobs with an id above *after* are returned. ``Listing.after`` is the last id if there may be more jobs.
+        """
+        return reads.listing(self._connection, user=user, limit=limit, after=after)
+
+    def labels(self, jobs: Iterable[int]) -> Mapping[int, str]:
+        """Return the names of those *jobs*, ids, that the queue knows as members of arrays, such as ``"17_2"``."""
+        return self._connection.queue.jobs.called(jobs)
 
     def events(self, job: int | str) -> tuple[Event, ...]:
         """Return all events of the job that the history has, in order."""
@@ -141,6 +149,10 @@ class Jobs:
     def why(self, job: int | str) -> Why:
         """Return why a job waits: what blocks it on each device, its place in the order, when it may start."""
         return explain.why(self._connection, job)
+
+    def senders(self) -> Sequence[Sender]:
+        """Return the senders of notifications that are there now, and what each can send."""
+        return self._connection.queue.senders.all()
 
     def nobody_sends(self) -> str | None:
         """Return why no notification can be sent now, or None if no reason is known."""

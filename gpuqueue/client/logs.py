@@ -14,10 +14,11 @@ from gpuqueue.client.wait import POLL_S, HeldMessage, recorded
 from gpuqueue.errors import HistoryUnreachable, Refused, Unreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.system.logs import LOGS, LogTail, last_bytes
+from gpuqueue.system.logs import LOG, LOGS, STDERR, LogTail, last_bytes
 from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
+    from gpuqueue.client.log_places import Tail
     from gpuqueue.model import run as runs
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import Record, Run
@@ -59,6 +60,26 @@ class Logs:
             kept = f"; logs are kept for {format_duration(keep_s)} (GPUQUEUE_KEEP_LOGS)" if keep_s is not None else ""
             raise Refused(f"the log of job {label} is not there any more: {path}{kept}")
         return path
+
+    def tail(self, *, stderr: bool = False) -> LogTail:
+        """Return a reader of a job's output, or of its standard error if that is separate. It has no log yet."""
+        return LogTail(STDERR if stderr else LOG)
+
+    def turn(self, tail: Tail, record: Record) -> None:
+        """Point *tail* to the log of the newest run in *record*.
+
+        Raises:
+            Refused: as for :meth:`path`.
+
+        """
+        tail.turn_to(self.path_in(record))
+
+    def end(self, record: Record, most_bytes: int, *, stderr: bool = False) -> bytes:
+        """Return at most the last *most_bytes* of the newest run's output, or nothing if it cannot be read."""
+        path = self.path_or_none(record)
+        if path is None:
+            return b""
+        return last_bytes(path.with_name(STDERR) if stderr else path, most_bytes)
 
     def path_or_none(self, record: Record) -> Path | None:
         """Return the path of the log of the newest run in *record*, or None if there is none on this machine."""
@@ -105,7 +126,7 @@ class Logs:
     def follow(
         self,
         job: int | str,
-        tail: LogTail | None = None,
+        tail: Tail | None = None,
         *,
         held: Callable[[Job], None] | None = None,
         seen: Callable[[Job], None] | None = None,
@@ -117,7 +138,7 @@ class Logs:
 
         Args:
             job: A job, or a member of an array.
-            tail: The tail of an earlier call, to continue where that call stopped.
+            tail: A tail of :meth:`tail`, to begin where it stands; of an earlier call, to continue where that stopped.
             held: Called with the job each time it becomes held.
             seen: Called several times a second with the last known state of the job.
             again: Called with each later run before the output of that run.
@@ -148,7 +169,7 @@ class Logs:
     def _followed(
         self,
         job_id: int | str,
-        tail: LogTail,
+        tail: Tail,
         notification: HeldMessage,
         seen: Callable[[Job], None],
         again: Callable[[Run], None] | None,
@@ -167,7 +188,7 @@ class Logs:
                 if job.spec.array is not None:
                     self._log_path_of(runs.Record(job=job))  # raises: an array has no log
                 if job.attempt:  # without an attempt there is no log, and the history need not be queried
-                    yield from self._turned(self._runs_to_read(job, tail, whole=whole), tail, again, whole=whole)
+                    yield from self.turned(self.runs_to_read(job, tail, whole=whole), tail, again, whole=whole)
                 yield from tail.rest()
                 if ended:
                     self.path(job_id)  # raises if there is no log
@@ -180,7 +201,7 @@ class Logs:
                     if wake is not None and wake.job_id == job.id:
                         break
 
-    def _runs_to_read(self, job: Job, tail: LogTail, *, whole: bool) -> Record:
+    def runs_to_read(self, job: Job, tail: Tail, *, whole: bool) -> Record:
         """Return the job with its runs that may have unread logs. Queries the history only for earlier runs.
 
         While the history is away, the job has the runs that the store knows: possibly none between two runs.
@@ -194,8 +215,8 @@ class Logs:
         except HistoryUnreachable:
             return newest
 
-    def _turned(
-        self, record: Record, tail: LogTail, again: Callable[[Run], None] | None, *, whole: bool
+    def turned(
+        self, record: Record, tail: Tail, again: Callable[[Run], None] | None, *, whole: bool
     ) -> Iterator[bytes]:
         """Yield the unread parts of the logs before the newest run's, and point *tail* to the newest run's log."""
         logs = [(run, self._lies_here(run)) for run in record.runs if run.log_path]

@@ -208,16 +208,25 @@ def _with_current_run(connection: Connection, record: Record) -> Record:
     return replace(record, runs=(*(each for each in record.runs if each.attempt != attempt), run))
 
 
-def listing(connection: Connection, *, user: str | None = None, limit: int | None = None) -> Listing:
-    """Return at most *limit* jobs that have not ended, with what the queue knows about the running ones."""
+def listing(connection: Connection, *, user: str | None = None, limit: int | None = None, after: int = 0) -> Listing:
+    """Return at most *limit* jobs that have not ended, with what the queue knows about the running ones.
+
+    Only jobs with an id above *after* are returned. ``Listing.after`` is the last id if there may be more jobs.
+    """
     most = None if limit is None else validation.count("limit", limit)
     whose = validation.text_or_none("user", user)
     size = PAGE if most is None or whose is not None else min(max(1, most), PAGE)
-    pages = [connection.queue.jobs.page(limit=size)]
+    pages = [connection.queue.jobs.page(limit=size, after=after)]
     found = _wanted(pages[0], whose)
     while pages[-1].after is not None and (most is None or len(found) < most):
         pages.append(connection.queue.jobs.page(limit=size, after=pages[-1].after))
         found += _wanted(pages[-1], whose)
+    last = found[most - 1].id if most is not None and 0 < most < len(found) else pages[-1].after
+    return merged(pages, jobs=tuple(with_states(found[:most])), after=last)
+
+
+def merged(pages: Sequence[Listing], *, jobs: tuple[Job, ...], after: int | None) -> Listing:
+    """Return one page with *jobs* and with the data on runs of all *pages*."""
     first, *others = pages
     for each in others:
         first = replace(
@@ -226,7 +235,7 @@ def listing(connection: Connection, *, user: str | None = None, limit: int | Non
             logs={**first.logs, **each.logs},
             devices={**first.devices, **each.devices},
         )
-    return replace(first, jobs=tuple(_with_states(found[:most])), after=None)
+    return replace(first, jobs=jobs, after=after)
 
 
 def _wanted(page: Listing, user: str | None) -> list[Job]:
@@ -257,7 +266,7 @@ def ends(connection: Connection, job_ids: Sequence[int]) -> dict[int, bool]:
     return {each: state is JobState.SUCCEEDED for each, state in states.items()}
 
 
-def _with_states(jobs: Sequence[Job]) -> Iterator[Job]:
+def with_states(jobs: Sequence[Job]) -> Iterator[Job]:
     """Yield *jobs*, with each array's state derived from its members if all claimed members are in *jobs*."""
     members: dict[int, list[JobState]] = {}
     for job in jobs:

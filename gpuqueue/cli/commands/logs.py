@@ -12,7 +12,6 @@ from gpuqueue.console import print_message, put
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.model.run import EndingKind
 from gpuqueue.model.times import PASTS, moment
-from gpuqueue.system.logs import LOG, STDERR, LogTail
 
 
 @click.command()
@@ -44,9 +43,9 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
                 f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
                 "gpuqueue submit --separate-stderr keeps it apart"
             )
-        tail = LogTail(STDERR if stderr else LOG)
+        tail = client.logs.tail(stderr=stderr)
         try:
-            tail.turn_to(client.logs.path_in(newest))
+            client.logs.turn(tail, newest)
         except Refused:  # --follow accepts a job that has no log yet
             if not follow:
                 raise

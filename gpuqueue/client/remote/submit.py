@@ -1,0 +1,79 @@
+"""Submits and edits over the service. What only this process knows is completed here, and the rest by the service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.client.remote.link import Link
+from gpuqueue.client.submit import SiteAnswers, completed
+from gpuqueue.codec.wire import to_plain
+from gpuqueue.errors import ServiceUnreachable
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import Job, JobSpec
+from gpuqueue.text.units import MIB
+
+if TYPE_CHECKING:
+    from gpuqueue.client import notifications
+    from gpuqueue.client.remote import devices
+    from gpuqueue.model import times
+    from gpuqueue.model.job_edit import JobEdit
+    from gpuqueue.model.job_request import JobRequest
+else:
+    devices = later("gpuqueue.client.remote.devices")
+    notifications = later("gpuqueue.client.notifications")
+    times = later("gpuqueue.model.times")
+
+#: Status of an answer that names a job which was there already.
+OK = 200
+
+
+def request(link: Link, wanted: JobRequest, found: Callable[[Job], None] | None) -> Job:
+    """Submit *wanted*; the service adds the account, the default memory and what it knows about devices."""
+    default_bytes = link.settings.default_mem_bytes
+    is_open = wanted.mem is None and default_bytes is None and not wanted.exclusive
+    site = SiteAnswers(
+        uuids_of=lambda names: devices.uuids_of(link, names),
+        mem_bytes=lambda asked: MIB if is_open else _mem_bytes(asked, default_bytes),
+        notifications=lambda asked: notifications.parsed(asked.on_end, asked.on_fail),
+    )
+    made = completed(wanted, link.settings, link.account, site, lambda: None)
+    return spec(link, made, found, without=("mem_bytes",) if is_open else ())
+
+
+def spec(link: Link, made: JobSpec, found: Callable[[Job], None] | None, *, without: Sequence[str] = ()) -> Job:
+    """Submit the spec *made*, less its account and the fields *without*, which the service fills in."""
+    plain = to_plain(made)
+    body = {name: value for name, value in plain.items() if name != "account" and name not in without}
+    return posted(link, "/jobs", body, found)
+
+
+def posted(link: Link, path: str, body: Any, found: Callable[[Job], None] | None) -> Job:
+    """Post the request of a new job, and again if the answer was lost. The same key yields the same job."""
+    headers = {"Idempotency-Key": os.urandom(16).hex()}
+    try:
+        job, answer = link.answered("POST", path, body, kind=Job, headers=headers)
+    except ServiceUnreachable:
+        job, answer = link.answered("POST", path, body, kind=Job, headers=headers)
+    if answer.status == OK and found is not None:
+        found(job)
+    made: Job = job
+    return made
+
+
+def edit_of(link: Link, wanted: JobEdit) -> JobEdit:
+    """Return *wanted* with what depends on this process resolved: its host's devices, and its local time."""
+    if wanted.device is not None:
+        wanted = replace(wanted, device=devices.far(link, wanted.device))
+    if wanted.begin is not None:
+        begin = times.begin(wanted.begin)
+        wanted = replace(wanted, begin="now" if begin is None else begin.isoformat())
+    return wanted
+
+
+def _mem_bytes(asked: JobRequest, default_bytes: int | None) -> int:
+    from gpuqueue.model import validation  # noqa: PLC0415 - loaded by then
+
+    return default_bytes or MIB if asked.mem is None else validation.mem_bytes(asked.mem)
