@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup: whatever w
 if other := os.environ.get("STORE_SERVER"):
     server._bundled = lambda: other
 
-pytest_plugins = ["history_fixtures", "one_shim", "own_home", "own_store", "private_store"]
+pytest_plugins = ["history_fixtures", "one_shim", "own_home", "own_store", "private_store", "service_fixtures"]
 
 
 #: Of the tests that run on SQLite and on PostgreSQL, the quick run takes these on both.
