@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -26,6 +27,8 @@ API = "/api/v1"
 #: Longest silence of the service in an ordinary answer, in seconds. A history search may take that long.
 ANSWER_S = 60.0
 CONNECT_S = 5.0
+#: How long a request is sent again after its answer was lost, and the pause before that, in seconds: a restart.
+LOST_S, AGAIN_S = 30.0, 0.2
 #: Headers of an answer: the name and the message of an error that the service tolerated.
 AWAY, AWAY_DETAIL = "gpuqueue-away", "gpuqueue-away-detail"
 
@@ -119,17 +122,27 @@ class Link:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
     ) -> tuple[bytes, Answer]:
         sent = {**self._headers(), **headers}
+        until: float | None = None  # set once an answer was lost: the service may have done what was asked
         while True:
-            connection = self._idle.pop() if self._idle else self._connect()
-            was_used = connection.is_used
+            try:
+                connection = self._idle.pop() if self._idle else HttpConnection(self._place, CONNECT_S)
+            except (OSError, ValueError) as error:
+                if until is None or time.monotonic() > until:
+                    raise self._unreachable(error) from error
+                time.sleep(AGAIN_S)
+                continue
             try:
                 answer = connection.ask(method, API + path, sent, body, timeout_s)
                 content = answer.body()
             except (OSError, NoHttp) as error:
+                was_used = connection.is_used
                 connection.close()
-                if was_used and not isinstance(error, TimeoutError):
-                    continue  # the service closed the idle connection, or was restarted
-                raise self._unreachable(error) from error
+                until = until or time.monotonic() + LOST_S
+                if isinstance(error, TimeoutError) or time.monotonic() > until:
+                    raise self._unreachable(error) from error
+                if not was_used:  # not only an idle connection that the service has closed
+                    time.sleep(AGAIN_S)
+                continue
             if answer.keeps_open:
                 self._idle.append(connection)
             else:

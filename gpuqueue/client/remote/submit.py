@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.client.remote.link import Link
 from gpuqueue.client.submit import SiteAnswers, completed
 from gpuqueue.codec.wire import to_plain
-from gpuqueue.errors import ServiceUnreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, JobSpec
 from gpuqueue.text.units import MIB
@@ -51,12 +50,9 @@ def spec(link: Link, made: JobSpec, found: Callable[[Job], None] | None, *, with
 
 
 def posted(link: Link, path: str, body: Any, found: Callable[[Job], None] | None) -> Job:
-    """Post the request of a new job, and again if the answer was lost. The same key yields the same job."""
+    """Post the request of a new job. It carries a key: sent again after a lost answer, it yields the same job."""
     headers = {"Idempotency-Key": os.urandom(16).hex()}
-    try:
-        job, answer = link.answered("POST", path, body, kind=Job, headers=headers)
-    except ServiceUnreachable:
-        job, answer = link.answered("POST", path, body, kind=Job, headers=headers)
+    job, answer = link.answered("POST", path, body, kind=Job, headers=headers)
     if answer.status == OK and found is not None:
         found(job)
     made: Job = job

@@ -33,10 +33,10 @@ def ends(
     validation.seconds_or_none("timeout_s", timeout_s)
     deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
     names = {str(validation.one_job(name)): name for name in jobs}
-    patience, known_held = Patience(away), frozenset[str]()
+    patience, known_held, left_s = Patience(away), frozenset[str](), 0.0  # the first answer comes at once
     while names:
         try:
-            waited = _waited(link, tuple(names), tuple(known_held & names.keys()), deadline - time.monotonic())
+            waited = _waited(link, tuple(names), tuple(known_held & names.keys()), left_s)
         except ABSENCES as error:
             patience.bear(error)
         else:
@@ -47,6 +47,7 @@ def ends(
             known_held = frozenset(each.name for each in waited.held)
             for each in waited.ended:
                 yield names.pop(each.name), each.job
+        left_s = deadline - time.monotonic()
         if names and time.monotonic() >= deadline:
             raise WaitTimeout(still_open([*names.values()], timeout_s or 0.0))
 
