@@ -68,7 +68,14 @@ class SocketIdentity:
             name = pwd.getpwuid(peer.uid).pw_name
         except KeyError:
             name = f"uid{peer.uid}"
-        return Caller(account=name, uid=peer.uid, via=Via.SOCKET, scopes=ALL_SCOPES, address=f"pid {peer.pid}")
+        return Caller(
+            account=name,
+            uid=peer.uid,
+            via=Via.SOCKET,
+            scopes=ALL_SCOPES,
+            superuser=peer.uid == 0,
+            address=f"pid {peer.pid}",
+        )
 
     @contextmanager
     def change(self, caller: Caller, action: str, jobs: tuple[str, ...]) -> Iterator[None]:  # noqa: ARG002 - nothing is recorded yet
