@@ -5,6 +5,7 @@ from __future__ import annotations
 import pwd
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -83,6 +84,7 @@ class SocketIdentity:
         yield
 
 
+@cache
 def overflow_uid() -> int:
     """Return the uid that the kernel shows for every account that is not in this user namespace."""
     try:
