@@ -17,7 +17,7 @@ from gpuqueue.lazy.imports import later
 if TYPE_CHECKING:
     from gpuqueue.client.changes import Change
     from gpuqueue.client.log_places import Tail
-    from gpuqueue.client.selection import Chosen, Stand, Which
+    from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
     from gpuqueue.errors import Unreachable
     from gpuqueue.model import job_edit, job_request
@@ -108,7 +108,7 @@ class JobsGroup(Protocol):
         *,
         user: str | None = None,
         name: str | None = None,
-        stand: Stand | str | None = None,
+        state: StateFilter | str | None = None,
         tag: str | None = None,
     ) -> Sequence[Chosen]:
         """Return the jobs that have not ended and match all criteria."""

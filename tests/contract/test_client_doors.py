@@ -141,7 +141,7 @@ READS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "labels": lambda client, job, _: dict(client.jobs.labels([job.id, 10**6])),
     "senders": lambda client, *_: list(client.jobs.senders()),
     "nobody_sends": lambda client, *_: client.jobs.nobody_sends(),
-    "choose": lambda client, job, _: [each.name for each in client.jobs.choose(name=job.spec.name, stand="waiting")],
+    "choose": lambda client, job, _: [each.name for each in client.jobs.choose(name=job.spec.name, state="waiting")],
     "named": lambda client, job, _: list(client.jobs.named(f"{job.id}-{job.id + 5}")),
     "must_own": lambda client, *_: client.jobs.must_own(client.account.name),
     "search": lambda client, _, old: [
@@ -249,7 +249,7 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "after unknown": lambda client, *_: client.history.search(sort="peak", after_id=10**9),
     "bad period": lambda client, *_: client.history.stats(since="1h", until="2h"),
     "bad steps": lambda client, *_: client.history.course(steps=0),
-    "bad stand": lambda client, *_: client.jobs.choose(stand="odd"),
+    "bad state": lambda client, *_: client.jobs.choose(state="odd"),
     "empty range": lambda client, *_: client.jobs.named("900000-900001"),
     "log of waiting": lambda client, job, _: client.logs.turn(client.logs.tail(), client.jobs.newest(job.id)),
     "follow unknown": lambda client, *_: list(client.logs.follow(10**9)),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuqueue.console import say
+from gpuqueue.console import print_message
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.settings.settings import SYSTEM_SOCKET, Settings
 
@@ -63,7 +63,7 @@ def serve(
 
 
 def _report(places: list[str]) -> None:
-    say("gpuqueue", f"the service listens at {' and '.join(places)}")
+    print_message("gpuqueue", f"the service listens at {' and '.join(places)}")
 
 
 def _address(text: str | None) -> tuple[str, int]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpuqueue.client import changes, reads, selection, why
     from gpuqueue.client.changes import Change
     from gpuqueue.client.remote import submit, wait
-    from gpuqueue.client.selection import Chosen, Stand, Which
+    from gpuqueue.client.selection import Chosen, StateFilter, Which
     from gpuqueue.client.why import Why
     from gpuqueue.model import api, event, job_edit, job_page, job_request
     from gpuqueue.model import run as runs
@@ -159,14 +159,14 @@ class RemoteJobs:
         *,
         user: str | None = None,
         name: str | None = None,
-        stand: Stand | str | None = None,
+        state: StateFilter | str | None = None,
         tag: str | None = None,
     ) -> Sequence[Chosen]:
         """Return the jobs that have not ended and match all criteria."""
         query = {
             "user": validation.text_or_none("user", user),
             "name": validation.text_or_none("name", name),
-            "stand": None if stand is None else validation.word("stand", stand, selection.Stand),
+            "state": None if state is None else validation.word("state", state, selection.StateFilter),
             "tag": validation.text_or_none("tag", tag),
         }
         found: Sequence[Chosen] = self._link.get(tuple[selection.Chosen, ...], "/job-choice", query)

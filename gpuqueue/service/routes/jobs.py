@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from gpuqueue.client.changes import Change
 from gpuqueue.client.remote.link import AWAY, AWAY_DETAIL
-from gpuqueue.client.selection import Chosen, Stand, Which
+from gpuqueue.client.selection import Chosen, StateFilter, Which
 from gpuqueue.client.why import Why
 from gpuqueue.errors import Unreachable
 from gpuqueue.model.access import Action
@@ -162,13 +162,13 @@ async def choose_jobs(
     request: Request,
     user: str | None = None,
     name: str | None = None,
-    stand: Stand | None = None,
+    state: StateFilter | None = None,
     tag: str | None = None,
 ) -> Response:
     """Return the jobs that have not ended and match all criteria. Without *user*, those of the caller."""
 
     def work(call: Call) -> tuple[Chosen, ...]:
-        found = call.client.jobs.choose(user=user, name=name, stand=stand, tag=tag)
+        found = call.client.jobs.choose(user=user, name=name, state=state, tag=tag)
         return tuple(Chosen(each.name, call.job(each.job)) for each in found if call.sees(each.job))
 
     return await site_of(request).answer(request, work)
