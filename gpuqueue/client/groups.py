@@ -1,7 +1,7 @@
 """The groups of functions of a client, as interfaces: each has a direct implementation and one over the service.
 
 The direct implementations (``jobs.py``, ``history.py``, ``devices.py``, ``logs.py``) describe arguments and errors. A
-test (``tests/contract/test_client_doors.py``) holds both implementations to these methods.
+test (``tests/contract/test_client_connections.py``) holds both implementations to these methods.
 """
 
 from __future__ import annotations

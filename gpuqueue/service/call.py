@@ -16,7 +16,7 @@ from gpuqueue.model.event import Event
 from gpuqueue.model.job import Account, Job
 from gpuqueue.model.job_page import Listing
 from gpuqueue.model.run import Record
-from gpuqueue.service.identity_gate import Identity
+from gpuqueue.service.callers import Identity
 from gpuqueue.service.problems import Forbidden
 from gpuqueue.system.account import SUPERUSER
 

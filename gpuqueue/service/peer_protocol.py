@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gpuqueue.service.identity_gate import Peer
+from gpuqueue.service.callers import Peer
 
 #: The layout of ``struct ucred``: pid, uid, gid.
 _UCRED = struct.Struct("3i")

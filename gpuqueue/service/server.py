@@ -20,7 +20,7 @@ import uvloop
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.service.app import application
-from gpuqueue.service.identity_gate import Identity
+from gpuqueue.service.callers import Identity
 from gpuqueue.service.peer_protocol import PeerProtocol
 from gpuqueue.service.site import Site
 from gpuqueue.settings.settings import Settings

@@ -1,4 +1,4 @@
-"""The site behind the API: a pool of threads with clients, and the callers for whom they act."""
+"""The site behind the API: a pool of threads with clients, and the connections that they use for each caller."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.history.database import HistoryDatabase
 from gpuqueue.model.access import AccessPolicy
 from gpuqueue.service.call import Call
+from gpuqueue.service.callers import Credentials, Identity
 from gpuqueue.service.ends import Ends
-from gpuqueue.service.identity_gate import Credentials, Identity
 from gpuqueue.settings.settings import Settings
 
 T = TypeVar("T")

@@ -54,18 +54,18 @@ def _is_longer(text: bytearray, size: int) -> bool:
     return len(text) > size
 
 
-@pytest.mark.parametrize("door", ["unix", pytest.param("https", marks=pytest.mark.full)])
-def test_a_follower_and_a_waiter_outlive_the_service(served: ServedSite, claim: Claim, door: str) -> None:
+@pytest.mark.parametrize("kind", ["unix", pytest.param("https", marks=pytest.mark.full)])
+def test_a_follower_and_a_waiter_outlive_the_service(served: ServedSite, claim: Claim, kind: str) -> None:
     """A follower gets each byte once and a waiter gets the end, although the service is killed three times."""
     shown, ended, absences, connected = bytearray(), [], [], threading.Event()
 
     def follow() -> None:
-        with closing(served.client(door)) as client:
+        with closing(served.client(kind)) as client:
             for chunk in client.logs.follow(claim.job_id, away=absences.append):
                 shown.extend(chunk)
 
     def wait() -> None:
-        with closing(served.client(door)) as client:
+        with closing(served.client(kind)) as client:
             client.jobs.get(claim.job_id)
             connected.set()
             ended.append(client.jobs.wait(claim.job_id).job.state)

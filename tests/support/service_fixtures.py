@@ -1,4 +1,4 @@
-"""A site with its HTTP service, and a client for each of its doors. conftest.py names it in ``pytest_plugins``."""
+"""A site with its HTTP service, and a client for each kind of connection. conftest.py names this module."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ class ServedSite:
         if self.process.stdout is not None:
             self.process.stdout.close()
 
-    def client(self, door: str, token: str = "mine") -> Client:
-        """Return a client for *door*: direct, unix or https."""
-        if door == "direct":
+    def client(self, kind: str, token: str = "mine") -> Client:
+        """Return a client for *kind*: direct, unix or https."""
+        if kind == "direct":
             return Client(self.settings)
-        url = f"unix://{self.socket_path}" if door == "unix" else f"https://127.0.0.1:{self.port}"
+        url = f"unix://{self.socket_path}" if kind == "unix" else f"https://127.0.0.1:{self.port}"
         return Client(replace(self.settings, url=url, token_file=self.directory / token))
 
     def record(self) -> None:

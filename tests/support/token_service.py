@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpuqueue.errors import NotAuthenticated
 from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
-from gpuqueue.service.identity_gate import Credentials, SocketIdentity
+from gpuqueue.service.callers import Credentials, SocketIdentity
 from gpuqueue.service.server import Listen, serve
 from gpuqueue.settings.settings import Settings
 

@@ -45,7 +45,7 @@ def serve(
     host, port = _address(listen)
     try:
         from gpuqueue.service import server  # noqa: PLC0415 - needs the extra, and is slow to import
-        from gpuqueue.service.identity_gate import SocketIdentity  # noqa: PLC0415 - as above
+        from gpuqueue.service.callers import SocketIdentity  # noqa: PLC0415 - as above
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("gpuqueue"):
             raise

@@ -218,8 +218,8 @@ class RemoteJobs:
 
     def note(self, job: int | str, text: str) -> None:
         """Set the note of a job to *text*; an empty text removes the note. The job may have ended."""
-        said = validation.text_or_none("a note", text)
-        self._link.send("PUT", f"/jobs/{_one(job)}/note", api.NoteRequest(text=said or ""))
+        message = validation.text_or_none("a note", text)
+        self._link.send("PUT", f"/jobs/{_one(job)}/note", api.NoteRequest(text=message or ""))
 
     def wait(
         self,

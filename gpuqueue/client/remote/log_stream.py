@@ -63,7 +63,7 @@ class Following:
             elif field == "id":
                 event_id = value
             elif field:  # a sign of life
-                self._look()
+                self._report_state()
             elif name:
                 content = self._took(name, data, event_id)
                 if content:
@@ -85,7 +85,7 @@ class Following:
             is_new = before is None or before.state is not JobState.HELD
             if self._held is not None and self._job.state is JobState.HELD and is_new:
                 self._held(self._job)
-            self._look()
+            self._report_state()
         elif name == "run" and self._again is not None:
             self._again(from_answer(runs.Run, plain))
         elif name == "problem":
@@ -94,6 +94,6 @@ class Following:
             self.is_over = True
         return b""
 
-    def _look(self) -> None:
+    def _report_state(self) -> None:
         if self._seen is not None and self._job is not None:
             self._seen(self._job)

@@ -115,7 +115,7 @@ async def progress(request: Request) -> Response:
     def work(call: Call) -> dict[int, Progress]:
         call.must(Action.SEE_SITE)
         if len(asked.jobs) > 5000:  # noqa: PLR2004 - more than any site runs
-            raise BadRequest("progress is told of at most 5000 jobs at a time")
+            raise BadRequest("progress is reported for at most 5000 jobs at a time")
         wanted = set(asked.jobs)
         page = call.client.jobs.listing()
         jobs = [job for job in page.jobs if job.id in wanted and call.may(Action.SEE_LOGS, job.spec.account)]

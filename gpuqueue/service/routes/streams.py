@@ -46,7 +46,7 @@ async def wait(request: Request) -> Response:
     until = time.monotonic() + wanted.timeout_s
     while True:
         began = time.monotonic()
-        waited = await site.work(request, lambda call: _looked(call, wanted))
+        waited = await site.work(request, lambda call: _read(call, wanted))
         now = time.monotonic()
         has_changed = {each.name for each in waited.held} != {*wanted.held}
         if waited.ended or has_changed or now >= until or site.closing.is_set():
@@ -54,7 +54,7 @@ async def wait(request: Request) -> Response:
         await site.ends.wait(ids, min(max(POLL_S, SHARE * (now - began)), until - now))
 
 
-def _looked(call: Call, wanted: WaitRequest) -> Waited:
+def _read(call: Call, wanted: WaitRequest) -> Waited:
     jobs = [NamedJob(name=name, job=call.job(call.client.jobs.get(name))) for name in wanted.jobs]
     return Waited(
         ended=tuple(each for each in jobs if each.job.state.is_end),
@@ -79,7 +79,7 @@ async def follow_log(
 
 async def _followed(request: Request, log: FollowedLog, first: list[str]) -> AsyncIterator[str]:
     site = site_of(request)
-    events, looked_at = first, time.monotonic()
+    events, read_at = first, time.monotonic()
     while True:
         yield "".join(events) or ALIVE
         if log.is_over or site.closing.is_set():
@@ -88,8 +88,8 @@ async def _followed(request: Request, log: FollowedLog, first: list[str]) -> Asy
             before = time.monotonic()
             await site.ends.wait([log.job_id or 0], OUTPUT_S)
             woken = time.monotonic() - before < OUTPUT_S
-            if woken or time.monotonic() - looked_at >= POLL_S:
-                looked_at = time.monotonic()
+            if woken or time.monotonic() - read_at >= POLL_S:
+                read_at = time.monotonic()
                 events = await site.work(request, log.step)
                 continue
         events = await site.work(request, log.output)

@@ -16,7 +16,7 @@ from forked_command import BIN
 from service_fixtures import ServedSite
 
 from gpuqueue.errors import NotAuthenticated
-from gpuqueue.service.identity_gate import Credentials, Peer, SocketIdentity, overflow_uid
+from gpuqueue.service.callers import Credentials, Peer, SocketIdentity, overflow_uid
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -1,4 +1,4 @@
-"""One suite for the three doors of a client: the store itself, a unix socket, and HTTPS with an access token."""
+"""One suite for the three connections of a client: the store itself, a unix socket, and HTTPS with a token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.job_request import JobRequest
 from gpuqueue.model.run import Ending, Record, RunDevice
 
-DOORS = ("direct", "unix", "https")
+KINDS = ("direct", "unix", "https")
 
 #: Public methods that only the direct client can have, and why.
 ONLY_DIRECT = {
@@ -39,9 +39,9 @@ ONLY_DIRECT = {
 }
 
 
-@pytest.fixture(params=DOORS)
+@pytest.fixture(params=KINDS)
 def client(served: ServedSite, request: pytest.FixtureRequest) -> Iterator[Client]:
-    """Return a client for each door."""
+    """Return a client for each kind."""
     serve(served.queue)  # a heartbeat of the device
     with served.client(request.param) as opened:
         yield opened
@@ -96,7 +96,7 @@ def old(served: ServedSite) -> Job:
     ],
     ids=lambda each: each.__name__,
 )
-def test_each_public_method_is_there_through_each_door(group: type, here: type, remote: type) -> None:
+def test_each_public_method_is_there_over_each_connection(group: type, here: type, remote: type) -> None:
     """A public method of a group has a remote counterpart with the same parameters, and stands in the interface.
 
     A method that means something only on the host of a run is in ONLY_DIRECT, with the reason.
@@ -180,7 +180,7 @@ def _envless(record: Record) -> Record:
 
 
 @pytest.mark.parametrize("what", READS)
-def test_each_door_gives_the_same_answer(direct: Client, client: Client, old: Job, what: str) -> None:
+def test_each_connection_gives_the_same_answer(direct: Client, client: Client, old: Job, what: str) -> None:
     """A read through the service gives the value that the store and the history give."""
     job = submitted(direct, name=f"waits-{what.replace(' ', '-')}", hold=True)
 
@@ -260,7 +260,7 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
 
 
 @pytest.mark.parametrize("what", ERRORS)
-def test_each_door_gives_the_same_error(direct: Client, client: Client, old: Job, what: str) -> None:
+def test_each_connection_gives_the_same_error(direct: Client, client: Client, old: Job, what: str) -> None:
     """An error has the same class, the same line and the same exit code."""
     job = submitted(direct, hold=True)
 
