@@ -35,7 +35,7 @@ _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str
 #: Modules of the types that fields name and that their modules import only for type checkers.
 HOMES = {
     "Explanation": "gpuqueue.queue.explanation",
-    "MakingPlace": "gpuqueue.queue.explanation",
+    "Preemption": "gpuqueue.queue.explanation",
     "DeviceStatus": "gpuqueue.queue.lease",
     "DeviceFilter": "gpuqueue.model.device",
     "Dependency": "gpuqueue.model.dependencies",
