@@ -11,8 +11,9 @@
     │   ├── StoreNotReady      the store answers, but cannot serve or is unsafe  exit 4
     │   │   ├── StoreNotOpen   the store was never opened, or lost its data      exit 4
     │   │   └── StoreLoading   the store still loads its data                    exit 4
-    │   └── HistoryUnreachable    the history database does not answer              exit 4
-    │       └── HistoryNewer      the history database is of a newer version        exit 4
+    │   ├── HistoryUnreachable    the history database does not answer              exit 4
+    │   │   └── HistoryNewer      the history database is of a newer version        exit 4
+    │   └── ServiceUnreachable the HTTP service does not answer                 exit 4
     ├── Refused                valid, but not allowed now, or beyond a limit     exit 5
     │   ├── NotAuthenticated   the service does not know who calls              exit 5
     │   └── TooManyRequests    the account or the address calls too often       exit 5
@@ -87,6 +88,10 @@ class HistoryUnreachable(Unreachable):
 
 class HistoryNewer(HistoryUnreachable):
     """The history database has the tables of a newer version."""
+
+
+class ServiceUnreachable(Unreachable):
+    """The HTTP service does not answer."""
 
 
 class Refused(GpuQueueError):

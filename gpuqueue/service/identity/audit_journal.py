@@ -48,6 +48,10 @@ class Change:
         """Set the jobs, where they are known only afterwards, as with a submit."""
         self.entry = replace(self.entry, jobs=jobs)
 
+    def says(self, **detail: str) -> None:
+        """Set the details. They must hold no environment, no arguments and no secret of a token."""
+        self.entry = replace(self.entry, detail=detail)
+
 
 class AuditJournal:
     """The journal below one directory. Threads may share an instance, and processes the directory."""
