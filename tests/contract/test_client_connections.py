@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bounded import until
 from factories import make_offer, must_claim, serve
 from service_fixtures import ServedSite
 
@@ -149,7 +150,6 @@ READS: dict[str, Callable[[Client, Job, Job], Any]] = {
     ],
     "params": lambda client, *_: client.history.params(client.history.search(limit=1000)),
     "log of a run": lambda client, _, old: _log_of_run(client, old),
-    "audit": lambda client, *_: [each.id for each in client.access.audit(limit=0)],
     "tokens": lambda client, *_: [(each.id, each.account, each.scopes) for each in client.access.tokens()],
     "listing after": lambda client, job, _: [each.id for each in client.jobs.listing(after=job.id - 1).jobs],
     "labels": lambda client, job, _: dict(client.jobs.labels([job.id, 10**6])),
@@ -170,7 +170,7 @@ READS: dict[str, Callable[[Client, Job, Job], Any]] = {
     "are_known": lambda client, *_: client.devices.are_known(),
     "limits": lambda client, *_: client.devices.limits(),
     "spec_again": lambda client, _, old: replace(
-        client.jobs.spec_again(old.id, env={"B": "2"}, mem="2M"), account=old.spec.account
+        client.jobs.spec_again(old.id, env={"B": "2"}, mem="2M"), account=old.spec.account, git=None
     ),
     "log end": lambda client, _, old: client.logs.end(client.jobs.newest(old.id), 6),
     "progress": lambda client, job, _: client.logs.progress([job]),
@@ -199,6 +199,7 @@ def _envless(record: Record) -> Record:
     return replace(record, job=_job_envless(record.job))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", READS)
 def test_each_connection_gives_the_same_answer(direct: Client, client: Client, old: Job, what: str) -> None:
     """A read through the service gives the value that the store and the history give."""
@@ -285,6 +286,7 @@ ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", ERRORS)
 def test_each_connection_gives_the_same_error(direct: Client, client: Client, old: Job, what: str) -> None:
     """An error has the same class, the same line and the same exit code."""
@@ -308,7 +310,7 @@ def test_a_job_is_submitted_with_all_that_it_asks_for(client: Client, direct: Cl
     begin = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(hours=2)
 
     job = client.jobs.submit(
-        ["python", "-c", "print('\udcff')"],
+        ["python", "-c", "print('\udcff')", "{a}"],
         mem="3M", env=["A=é", "B="], cwd=tmp_path, priority="high", time_limit="1h", signal="USR1@60", after=first.id,
         begin=begin, retries=2, retry_on="failed", tags=["x", "y"], name="all", sweep={"a": [1, 2]}, at_once=1,
     )  # fmt: skip
@@ -422,11 +424,49 @@ def test_a_log_is_read_from_anywhere(client: Client, old: Job) -> None:
 # ---- who calls -------------------------------------------------------------------------------------------------------
 
 
+def test_no_answer_has_the_secrets_of_a_job(served: ServedSite, direct: Client) -> None:
+    """The service keeps the secrets of a job for its run, and shows them to nobody: not even to the owner."""
+    with served.client("https") as remote:
+        job = submitted(remote, env={"API_KEY": "hush", "A": "1"})
+        seen = [job, remote.jobs.get(job.id), remote.jobs.show(job.id).job, remote.jobs.edit(job.id, name="other")]
+
+    assert "hush" == direct.jobs.get(job.id).spec.env["API_KEY"]
+    assert [("1", False)] * 4 == [(each.spec.env["A"], "API_KEY" in each.spec.env) for each in seen]
+
+
 @pytest.fixture
 def bob(served: ServedSite) -> Iterator[Client]:
     """Return the client of another account."""
     with served.client("https", "bobs") as opened:
         yield opened
+
+
+def test_a_token_works_until_it_is_revoked(served: ServedSite) -> None:
+    """A token made over the socket opens the service over HTTPS, and no longer once it is revoked.
+
+    Both changes are in the audit log. A token that is no admin's can neither make tokens nor read the log.
+    """
+    path = served.directory / "fresh"
+    with served.client("unix") as local:
+        made = local.access.make_token()
+        path.write_text(made.text)
+        path.chmod(0o600)
+        with served.client("https", "fresh") as remote:
+            me = remote.access.whoami()
+            assert (local.account.name, "token", made.token.id) == (me.account, me.via, me.token_id)
+            with pytest.raises(Refused):
+                remote.access.make_token()
+            with pytest.raises(Refused):
+                remote.access.audit()
+        local.access.revoke_token(made.token.id)
+        with served.client("https", "fresh") as remote, pytest.raises(NotAuthenticated):
+            remote.access.whoami()
+        until(
+            lambda: (
+                {"token-create", "token-revoke"}
+                <= {each.action for each in local.access.audit() if each.detail.get("token") == made.token.id}
+            )
+        )
 
 
 def test_the_account_is_the_callers(bob: Client) -> None:
