@@ -11,9 +11,12 @@
     │   ├── StoreNotReady      the store answers, but cannot serve or is unsafe  exit 4
     │   │   ├── StoreNotOpen   the store was never opened, or lost its data      exit 4
     │   │   └── StoreLoading   the store still loads its data                    exit 4
-    │   └── HistoryUnreachable    the history database does not answer              exit 4
-    │       └── HistoryNewer      the history database is of a newer version        exit 4
+    │   ├── HistoryUnreachable    the history database does not answer              exit 4
+    │   │   └── HistoryNewer      the history database is of a newer version        exit 4
+    │   └── ServiceUnreachable the HTTP service does not answer                 exit 4
     ├── Refused                valid, but not allowed now, or beyond a limit     exit 5
+    │   ├── NotAuthenticated   the service does not know who calls              exit 5
+    │   └── TooManyRequests    the account or the address calls too often       exit 5
     ├── Unreadable             stored data is damaged or of a newer version      exit 1
     ├── DryRunFailed           a dry run failed, so there is no estimate         exit 1
     ├── DryRunTimeout          a dry run made no step in the given time          exit 124
@@ -91,6 +94,10 @@ class HistoryNewer(HistoryUnreachable):
     """The history database has the tables of a newer version."""
 
 
+class ServiceUnreachable(Unreachable):
+    """The HTTP service does not answer."""
+
+
 class Refused(GpuQueueError):
     """The request is valid, but the job's state, a limit or a permission does not allow it."""
 
@@ -99,6 +106,19 @@ class Refused(GpuQueueError):
 
 class HostTaken(Refused):
     """Another machine has the host name of this one."""
+
+
+class NotAuthenticated(Refused):
+    """The HTTP service does not know who calls: there is no access token, or it is not valid."""
+
+
+class TooManyRequests(Refused):
+    """The account or the address calls the HTTP service too often, or sends too much."""
+
+    def __init__(self, what: str, wait_s: float = 1.0) -> None:
+        super().__init__(what)
+        #: Seconds after which to try again.
+        self.wait_s = wait_s
 
 
 class Unreadable(GpuQueueError):

@@ -29,7 +29,7 @@ if other := os.environ.get("STORE_SERVER"):
     server._bundled = lambda: other
 
 pytest_plugins = [
-    *("history_fixtures", "one_shim", "own_home", "own_store", "private_store"),
+    *("history_fixtures", "one_shim", "own_home", "own_store", "private_store", "service_fixtures"),
     *("submitters", "service_site"),  # in this order, since the second imports the first
 ]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Brings the tables of commands.md, settings.md, worker-commands.md and job-fields.md up to the code.
+"""Brings commands.md, settings.md, worker-commands.md, job-fields.md and openapi.json up to the code.
 
     .venv/bin/python docs/reference/generate.py            write what has changed
     .venv/bin/python docs/reference/generate.py --check    write nothing; exit code 1 if something would be written
@@ -37,6 +37,7 @@ def main(words: list[str]) -> int:
         HERE.parent / "internals" / "worker-commands.md": partial(sections_of, program="gpuqueue-worker"),
         HERE.parent / "internals" / "job-fields.md": job_fields_page,
         HERE / "settings.md": settings_page,
+        HERE / "openapi.json": lambda _: openapi_document(),
     }
     made = {page: make(page.read_text()) for page, make in pages.items() if page.exists()}
     changed = {page: text for page, text in made.items() if page.read_text() != text}
@@ -48,6 +49,15 @@ def main(words: list[str]) -> int:
             page.write_text(text)
             print(f"{name} written: read what is new, and give it better words")
     return int(bool(changed) and "--check" in words)
+
+
+def openapi_document() -> str:
+    """Return the OpenAPI document of the HTTP service."""
+    import json  # noqa: PLC0415 - for one page
+
+    from gpuqueue.service.app import application, openapi_of  # noqa: PLC0415 - slow to import, for one page
+
+    return json.dumps(openapi_of(application(None)), indent=1, sort_keys=True) + "\n"
 
 
 def commands_page(page: str) -> str:

@@ -49,9 +49,15 @@ COMMANDS = {
     "drain": ("gpuqueue.cli.commands.drain", "Stop devices from taking new jobs; running jobs continue."),
     "resume": ("gpuqueue.cli.commands.resume", "Let drained devices take jobs again."),
     "lost": ("gpuqueue.cli.commands.lost", "Declare a silent host lost, and queue its jobs again."),
+    "login": ("gpuqueue.cli.commands.login", "Store an access token for a service on another machine."),
+    "logout": ("gpuqueue.cli.commands.logout", "Delete the stored access token of a service."),
+    "whoami": ("gpuqueue.cli.commands.whoami", "Show the account that gpuqueue takes you for."),
+    "token": ("gpuqueue.cli.commands.token", "Make, list and revoke access tokens."),
+    "audit": ("gpuqueue.cli.commands.audit", "Show who changed what."),
     "up": ("gpuqueue.cli.commands.up", "Start the services of this machine."),
     "status": ("gpuqueue.cli.commands.status", "Show the services of this machine."),
     "down": ("gpuqueue.cli.commands.down", "Wait for the running jobs, then stop the services."),
+    "serve": ("gpuqueue.cli.commands.serve", "Run the HTTP service."),
     "doctor": ("gpuqueue.cli.commands.doctor", "Find problems on this site, and suggest fixes."),
     "db": ("gpuqueue.cli.commands.db", "Maintain the history database."),
     "completion": ("gpuqueue.cli.commands.completion", "Print the completion script of a shell."),
@@ -78,7 +84,8 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Planning": ("estimate", "simulate"),
     "History": ("history", "stats", "notify"),
     "Devices": ("top", "gpus", "limits", "drain", "resume", "lost"),
-    "This machine": ("up", "status", "down", "doctor", "db", "completion"),
+    "Access": ("login", "logout", "whoami", "token", "audit"),
+    "This machine": ("up", "status", "down", "serve", "doctor", "db", "completion"),
 }
 
 

@@ -7,17 +7,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
+from gpuqueue.errors import Refused
 from gpuqueue.model.job import Account
 from gpuqueue.settings.settings import Settings
 
 if TYPE_CHECKING:
     from typing import TypeVar
 
-    from gpuqueue.client.devices import Devices
     from gpuqueue.client.estimate import Estimator
-    from gpuqueue.client.history import History
-    from gpuqueue.client.jobs import Jobs
-    from gpuqueue.client.logs import Logs
+    from gpuqueue.client.groups import AccessGroup, DevicesGroup, HistoryGroup, JobsGroup, LogsGroup
+    from gpuqueue.client.remote.link import Link
     from gpuqueue.history.database import HistoryDatabase
     from gpuqueue.queue.jobqueue import JobQueue
 
@@ -25,42 +24,82 @@ if TYPE_CHECKING:
 
 
 class Client:
-    """A client of one queue, for one user. Every call may raise StoreUnreachable or HistoryUnreachable.
+    """A client of one queue, for one user. Every call may raise an error of the kind Unreachable.
 
-    Each group is imported on first use, because a command needs one or two of them.
+    It uses the HTTP service that the settings name (``url``), or else the store and the history directly. The groups
+    have the same methods and errors either way. Each group is imported on first use, because a command needs one or two
+    of them. *connection* is for the service itself, which acts for others.
     """
 
-    def __init__(self, settings: Settings | None = None) -> None:
-        self._connection = Connection(settings)
-        self.settings = self._connection.settings
+    def __init__(self, settings: Settings | None = None, *, connection: Connection | None = None) -> None:
+        self.settings = connection.settings if connection is not None else settings or Settings.load()
+        self._link: Link | None = None
+        url = self.settings.service_url if connection is None else None
+        if url is not None:
+            from gpuqueue.client.remote.link import Link  # noqa: PLC0415 - lazy import for startup time
+
+            self._link = Link(self.settings, url)
+        self._connection = connection or Connection(self.settings)
+
+    @property
+    def service(self) -> str | None:
+        """Return the URL of the service that this client uses, or None if it uses the store directly."""
+        return None if self._link is None else self._link.url
 
     @cached_property
-    def jobs(self) -> Jobs:
+    def jobs(self) -> JobsGroup:
         """Submits, reads, selects, changes and awaits jobs."""
+        if self._link is not None:
+            from gpuqueue.client.remote.jobs import RemoteJobs  # noqa: PLC0415 - lazy import for startup time
+
+            return RemoteJobs(self._link)
         from gpuqueue.client.jobs import Jobs  # noqa: PLC0415 - lazy import for startup time
 
         return Jobs(self._connection)
 
     @cached_property
-    def history(self) -> History:
+    def history(self) -> HistoryGroup:
         """Searches recorded jobs and computes statistics."""
+        if self._link is not None:
+            from gpuqueue.client.remote.history import RemoteHistory  # noqa: PLC0415 - lazy import for startup time
+
+            return RemoteHistory(self._link)
         from gpuqueue.client.history import History  # noqa: PLC0415 - lazy import for startup time
 
         return History(self._connection)
 
     @cached_property
-    def devices(self) -> Devices:
+    def devices(self) -> DevicesGroup:
         """Lists, drains and resumes devices, and reads the limits of their use."""
+        if self._link is not None:
+            from gpuqueue.client.remote.devices import RemoteDevices  # noqa: PLC0415 - lazy import for startup time
+
+            return RemoteDevices(self._link)
         from gpuqueue.client.devices import Devices  # noqa: PLC0415 - lazy import for startup time
 
         return Devices(self._connection)
 
     @cached_property
-    def logs(self) -> Logs:
-        """Reads the logs of jobs that are on this machine."""
+    def logs(self) -> LogsGroup:
+        """Reads the logs of jobs: those on this machine, or those that the service can read."""
+        if self._link is not None:
+            from gpuqueue.client.remote.logs import RemoteLogs  # noqa: PLC0415 - lazy import for startup time
+
+            return RemoteLogs(self._link)
         from gpuqueue.client.logs import Logs  # noqa: PLC0415 - lazy import for startup time
 
         return Logs(self._connection)
+
+    @cached_property
+    def access(self) -> AccessGroup:
+        """Who the caller is, access tokens, and the audit log."""
+        if self._link is not None:
+            from gpuqueue.client.remote.access import RemoteAccess  # noqa: PLC0415 - lazy import for startup time
+
+            return RemoteAccess(self._link)
+        from gpuqueue.client.access import Access  # noqa: PLC0415 - lazy import for startup time
+
+        return Access(self._connection)
 
     @cached_property
     def estimate(self) -> Estimator:
@@ -71,21 +110,44 @@ class Client:
 
     @property
     def account(self) -> Account:
-        """The account of this process."""
-        return self._connection.account
+        """The account of this process; through a service, the one that the service sees."""
+        if self._link is None or self._link.url.startswith("unix:"):
+            return self._connection.account
+        from gpuqueue.model.access import Me  # noqa: PLC0415 - lazy import for startup time
+
+        me = self._link.get(Me, "/me")
+        return Account(name=me.account, uid=-1 if me.uid is None else me.uid, host=self.settings.host)
 
     @property
     def queue(self) -> JobQueue:
-        """The queue, for the programs of a site. Connected on first use."""
+        """The queue, for the programs of a site. Connected on first use.
+
+        Raises:
+            Refused: this client uses a service, which lets nobody reach the store.
+
+        """
+        self._must_be_direct("store")
         return self._connection.queue
 
     @property
     def database(self) -> HistoryDatabase:
-        """The history database, for the programs of a site. Connected on first use."""
+        """The history database, for the programs of a site. Connected on first use.
+
+        Raises:
+            Refused: this client uses a service, which lets nobody reach the database.
+
+        """
+        self._must_be_direct("history database")
         return self._connection.database
+
+    def _must_be_direct(self, what: str) -> None:
+        if self._link is not None:
+            raise Refused(f"the {what} cannot be reached through the service at {self._link.url}")
 
     def close(self) -> None:
         """Close the connections."""
+        if self._link is not None:
+            self._link.close()
         self._connection.close()
 
     def __enter__(self: _Self) -> _Self:  # noqa: PYI019 - typing.Self needs Python 3.11

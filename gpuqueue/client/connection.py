@@ -19,10 +19,22 @@ if TYPE_CHECKING:
 class Connection:
     """The store and the history of one user's settings. Every call may raise StoreUnreachable or HistoryUnreachable."""
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, *, database: HistoryDatabase | None = None) -> None:
         self.settings = settings or Settings.load()
         self._queue: JobQueue | None = None
-        self._database: HistoryDatabase | None = None
+        self._database = database
+        self._account: Account | None = None
+        self._user: str | None = None
+
+    def acting_for(self, account: Account, user: str) -> Connection:
+        """Return a connection over the same sockets that submits as *account* and asks for changes as *user*.
+
+        The service uses it: it has authenticated the account. *user* is SUPERUSER for an admin.
+        """
+        other = Connection(self.settings)
+        other._queue, other._database = self.queue, self.database
+        other._account, other._user = account, user
+        return other
 
     @property
     def queue(self) -> JobQueue:
@@ -63,7 +75,7 @@ class Connection:
     @property
     def account(self) -> Account:
         """Return the account of this process. docs/explanation/identity.md explains what the account proves."""
-        return current_account(self.settings.host)
+        return self._account or current_account(self.settings.host)
 
     @property
     def user(self) -> str:
@@ -71,6 +83,8 @@ class Connection:
 
         Over a network anybody can be root of some machine, so there ``root`` is an account like any other.
         """
+        if self._user is not None:
+            return self._user
         account, is_on_this_machine = self.account, self.settings.redis_url.startswith("unix:")
         return SUPERUSER if is_on_this_machine and is_superuser(account) else account.name
 

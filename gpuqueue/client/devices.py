@@ -29,6 +29,10 @@ class Devices:
         """Return all devices that workers have announced."""
         return self._connection.queue.devices.all()
 
+    def are_known(self) -> bool:
+        """Return whether any worker has announced a device."""
+        return self._connection.queue.devices.are_known()
+
     def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> Sequence[DeviceStatus]:
         """Drain devices and return their status. A drained device takes no new job until it is resumed.
 

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.client.history import History
 from gpuqueue.errors import BadRequest, HistoryUnreachable
 from gpuqueue.model import validation
 from gpuqueue.model.job import Account
@@ -17,6 +16,7 @@ from gpuqueue.system.command_line import command_of, working_directory
 from gpuqueue.system.environment import travelling
 
 if TYPE_CHECKING:
+    from gpuqueue.client.groups import HistoryGroup
     from gpuqueue.estimate.figures import Estimate
     from gpuqueue.estimate.past import Past, Script
 
@@ -30,7 +30,7 @@ MOST_STEPS, MOST_BATCHES = 1000, 20
 class Estimator:
     """Estimates what a script needs, from the history and from a dry run."""
 
-    def __init__(self, account: Account, history: History) -> None:
+    def __init__(self, account: Account, history: HistoryGroup) -> None:
         self._account, self._history = account, history
 
     def __call__(  # noqa: PLR0913 - one argument for each option

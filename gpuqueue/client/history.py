@@ -7,6 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.client.connection import Connection
+from gpuqueue.client.sweep_values import sweep_values
 from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import times, validation
@@ -113,20 +114,15 @@ class History:
 
     def params(self, records: Sequence[Record]) -> dict[int, dict[str, str]]:
         """Return the values of the sweep of each of *records* that is a member of one, by the id of the job."""
-        arrays: dict[int, Array | None] = {}
-        found = {}
-        for job in (record.job for record in records):
-            if job.member is None:
-                continue
-            array_id = job.member.array_id
-            if array_id not in arrays:
-                record = self._connection.database.get(array_id)
-                arrays[array_id] = None if record is None else record.job.spec.array
-            array = arrays[array_id]
-            if array is not None and array.axes:
-                values = array.values(job.member.index)
-                found[job.id] = {axis.name: values[axis.name] for axis in array.axes}
-        return found
+        return sweep_values(records, self._array)
+
+    def _array(self, array_id: int) -> Array | None:
+        record = self._connection.database.get(array_id)
+        return None if record is None else record.job.spec.array
+
+    def has(self, job: int) -> bool:
+        """Return whether the history has the job with this id."""
+        return self._connection.database.get(validation.job_id(job)) is not None
 
     def never_began(self, array: int) -> Indexes:
         """Return the members of an array that were cancelled before any worker claimed them.

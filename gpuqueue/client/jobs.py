@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gpuqueue.model.job_page import Listing
     from gpuqueue.model.job_request import JobRequest
     from gpuqueue.model.run import Record
+    from gpuqueue.queue.sender import Sender
 else:
     changes = later("gpuqueue.client.changes")
     edit = later("gpuqueue.client.edit")
@@ -162,8 +163,11 @@ class Jobs:
         name: str | None = None,
         tags: Sequence[str] = (),
         pool: str | None = None,
+        after: int = 0,
     ) -> Listing:
         """Return jobs that have not ended, in the order of their ids, with what the queue knows about the running ones.
+
+        ``Listing.after`` is the last id if there may be more jobs.
 
         Args:
             user: The submitting account.
@@ -173,9 +177,16 @@ class Jobs:
             name: The whole name, or a pattern such as ``"train*"``.
             tags: The job has all of these tags.
             pool: The pool that the job asks for.
+            after: The job has an id above this one.
 
         """
-        return listing.listing(self._connection, user=user, limit=limit, states=states, name=name, tags=tags, pool=pool)
+        return listing.listing(
+            self._connection, user=user, limit=limit, states=states, name=name, tags=tags, pool=pool, after=after
+        )
+
+    def labels(self, jobs: Iterable[int]) -> Mapping[int, str]:
+        """Return the names of those *jobs*, ids, that the queue knows as members of arrays, such as ``"17_2"``."""
+        return self._connection.queue.jobs.called(jobs)
 
     def events(self, job: int | str) -> tuple[Event, ...]:
         """Return all events of the job that the history has, in order."""
@@ -184,6 +195,10 @@ class Jobs:
     def why(self, job: int | str) -> Why:
         """Return why a job waits: what blocks it on each device, its place in the order, when it may start."""
         return explain.why(self._connection, job)
+
+    def senders(self) -> Sequence[Sender]:
+        """Return the senders of notifications that are there now, and what each can send."""
+        return self._connection.queue.senders.all()
 
     def nobody_sends(self) -> str | None:
         """Return why no notification can be sent now, or None if no reason is known."""

@@ -34,17 +34,28 @@ def listing(
     name: str | None = None,
     tags: Sequence[str] = (),
     pool: str | None = None,
+    after: int = 0,
 ) -> Listing:
-    """Return at most *limit* jobs that have not ended, with what the queue knows about the running ones."""
+    """Return at most *limit* jobs that have not ended, with what the queue knows about the running ones.
+
+    Only jobs with an id above *after* are returned. ``Listing.after`` is the last id if there may be more jobs.
+    """
     most = None if limit is None else validation.count("limit", limit)
     chosen = frozenset(validation.words_of("states", states, JobState))
     wanted = _filter(user, name, tags, pool)
     size = PAGE if most is None or chosen or wanted is not None else min(max(1, most), PAGE)
-    pages = [connection.queue.jobs.page(limit=size)]
+    pages = [connection.queue.jobs.page(limit=size, after=after)]
     found = _wanted(pages[0], wanted)
     while pages[-1].after is not None and (most is None or _count(found, chosen) < most):
         pages.append(connection.queue.jobs.page(limit=size, after=pages[-1].after))
         found += _wanted(pages[-1], wanted)
+    jobs = [job for job in with_states(found) if is_in(job, chosen)]
+    last = jobs[most - 1].id if most is not None and 0 < most < len(jobs) else pages[-1].after
+    return merged(pages, jobs=tuple(jobs[:most]), after=last)
+
+
+def merged(pages: Sequence[Listing], *, jobs: tuple[Job, ...], after: int | None) -> Listing:
+    """Return one page with *jobs* and with the data on runs of all *pages*."""
     first, *others = pages
     for each in others:
         first = replace(
@@ -53,8 +64,7 @@ def listing(
             logs={**first.logs, **each.logs},
             devices={**first.devices, **each.devices},
         )
-    jobs = [job for job in _with_states(found) if is_in(job, chosen)]
-    return replace(first, jobs=tuple(jobs[:most]), after=None)
+    return replace(first, jobs=jobs, after=after)
 
 
 def _filter(user: str | None, name: str | None, tags: Sequence[str], pool: str | None) -> Callable[[Job], bool] | None:
@@ -90,7 +100,7 @@ def is_in(job: Job, states: Collection[JobState]) -> bool:
     return any(indexes.ranges and state in states for indexes, state in here)
 
 
-def _with_states(jobs: Sequence[Job]) -> Iterator[Job]:
+def with_states(jobs: Sequence[Job]) -> Iterator[Job]:
     """Yield *jobs*, with each array's state derived from its members if all claimed members are in *jobs*."""
     members: dict[int, list[JobState]] = {}
     for job in jobs:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.client import reads
 from gpuqueue.client.connection import Connection
+from gpuqueue.client.log_places import with_run
 from gpuqueue.client.patience import ABSENCES, Patience
 from gpuqueue.client.wait import POLL_S, HeldMessage, recorded
 from gpuqueue.errors import HistoryUnreachable, Refused, Unreachable
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Job, JobState
-from gpuqueue.system.logs import LOGS, LogTail, last_bytes
+from gpuqueue.system.logs import LOG, LOGS, STDERR, LogTail, last_bytes
 from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
+    from gpuqueue.client.log_places import Tail
     from gpuqueue.model import run as runs
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import Record, Run
@@ -55,7 +56,7 @@ class Logs:
 
         """
         if run is not None and record.job.spec.array is None:
-            record = _with_run(record, run)
+            record = with_run(record, run)
         path, label = self._log_path_of(record), record.job.label
         if path is None:
             raise Refused(f"job {label} ({record.job.state}) has no log yet: it has not run")
@@ -64,6 +65,26 @@ class Logs:
             kept = f"; logs are kept for {format_duration(keep_s)} (GPUQUEUE_KEEP_LOGS)" if keep_s is not None else ""
             raise Refused(f"the log of job {label} is not there any more: {path}{kept}")
         return path
+
+    def tail(self, *, stderr: bool = False) -> LogTail:
+        """Return a reader of a job's output, or of its standard error if that is separate. It has no log yet."""
+        return LogTail(STDERR if stderr else LOG)
+
+    def turn(self, tail: Tail, record: Record, *, run: int | None = None) -> None:
+        """Point *tail* to the log of run number *run* in *record*, by default the newest.
+
+        Raises:
+            Refused: as for :meth:`path`.
+
+        """
+        tail.turn_to(self.path_in(record, run=run))
+
+    def end(self, record: Record, most_bytes: int, *, stderr: bool = False) -> bytes:
+        """Return at most the last *most_bytes* of the newest run's output, or nothing if it cannot be read."""
+        path = self.path_or_none(record)
+        if path is None:
+            return b""
+        return last_bytes(path.with_name(STDERR) if stderr else path, most_bytes)
 
     def path_or_none(self, record: Record) -> Path | None:
         """Return the path of the log of the newest run in *record*, or None if there is none on this machine."""
@@ -110,7 +131,7 @@ class Logs:
     def follow(
         self,
         job: int | str,
-        tail: LogTail | None = None,
+        tail: Tail | None = None,
         *,
         held: Callable[[Job], None] | None = None,
         seen: Callable[[Job], None] | None = None,
@@ -122,7 +143,7 @@ class Logs:
 
         Args:
             job: A job, or a member of an array.
-            tail: The tail of an earlier call, to continue where that call stopped.
+            tail: A tail of :meth:`tail`, to begin where it stands; of an earlier call, to continue where that stopped.
             held: Called with the job each time it becomes held.
             seen: Called several times a second with the last known state of the job.
             again: Called with each later run before the output of that run.
@@ -153,7 +174,7 @@ class Logs:
     def _followed(
         self,
         job_id: int | str,
-        tail: LogTail,
+        tail: Tail,
         notification: HeldMessage,
         seen: Callable[[Job], None],
         again: Callable[[Run], None] | None,
@@ -172,7 +193,7 @@ class Logs:
                 if job.spec.array is not None:
                     self._log_path_of(runs.Record(job=job))  # raises: an array has no log
                 if job.attempt:  # without an attempt there is no log, and the history need not be queried
-                    yield from self._earlier_logs(self._runs_to_read(job, tail, whole=whole), tail, again, whole=whole)
+                    yield from self.turned(self.runs_to_read(job, tail, whole=whole), tail, again, whole=whole)
                 yield from tail.rest()
                 if ended:
                     self.path(job_id)  # raises if there is no log
@@ -185,7 +206,7 @@ class Logs:
                     if wake is not None and wake.job_id == job.id:
                         break
 
-    def _runs_to_read(self, job: Job, tail: LogTail, *, whole: bool) -> Record:
+    def runs_to_read(self, job: Job, tail: Tail, *, whole: bool) -> Record:
         """Return the job with its runs that may have unread logs. Queries the history only for earlier runs.
 
         While the history is away, the job has the runs that the store knows: possibly none between two runs.
@@ -199,8 +220,8 @@ class Logs:
         except HistoryUnreachable:
             return newest
 
-    def _earlier_logs(
-        self, record: Record, tail: LogTail, again: Callable[[Run], None] | None, *, whole: bool
+    def turned(
+        self, record: Record, tail: Tail, again: Callable[[Run], None] | None, *, whole: bool
     ) -> Iterator[bytes]:
         """Yield the unread parts of the logs before the newest run's, and point *tail* to the newest run's log."""
         logs = [(run, self._is_here(run, record.job)) for run in record.runs if run.log_path]
@@ -213,20 +234,6 @@ class Logs:
             tail.turn_to(path)
             if not is_first and again is not None:
                 again(run)
-
-
-def _with_run(record: Record, number: int) -> Record:
-    """Return *record* with only run *number*.
-
-    Raises:
-        Refused: the job has no such run.
-
-    """
-    found = tuple(run for run in record.runs if run.attempt == number)
-    if not found:
-        known = ", ".join(str(run.attempt) for run in record.runs) or "none"
-        raise Refused(f"job {record.job.label} has no run {number}: its runs are {known}")
-    return replace(record, runs=found)
 
 
 def _is_gone(path: Path) -> bool:

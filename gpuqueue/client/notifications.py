@@ -23,16 +23,37 @@ def notifications_of(
         Refused: the site accepts no URLs.
 
     """
+    found = parsed(on_end, on_fail)
+    judge(connection, found)
+    return found
+
+
+def parsed(on_end: str | Sequence[str], on_fail: str | Sequence[str]) -> tuple[Notification, ...]:
+    """Return the notifications for the end of a job. They are not compared with what the senders support.
+
+    Raises:
+        BadRequest: a word is not a target.
+
+    """
     words = [("on_end", on_end, When.END), ("on_fail", on_fail, When.FAIL)]
     found = [
         Notification(word, when)
         for name, given, when in words
         for word in ((given,) if isinstance(given, str) else validation.words(name, given))
     ]
-    notifications = tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(found))
+
+
+def judge(connection: Connection, notifications: Sequence[Notification]) -> None:
+    """Check that the site can send *notifications*.
+
+    Raises:
+        BadRequest: a target is unknown.
+        Refused: the site accepts no URLs.
+
+    """
     for notification in notifications:
         _judge(connection, notification)
-    return notifications
 
 
 def _judge(connection: Connection, notification: Notification) -> None:

@@ -1,20 +1,20 @@
-"""Tolerates a store that is unreachable for a while, such as during an upgrade, a restart or a network failure."""
+"""Tolerates a store or a service that is away for a while: during an upgrade, a restart or a network failure."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from gpuqueue.errors import StoreNotReady, StoreUnreachable, Unreachable
+from gpuqueue.errors import ServiceUnreachable, StoreNotReady, StoreUnreachable, Unreachable
 
 #: The errors that are tolerated. Jobs continue while the store is unreachable.
-ABSENCES = (StoreUnreachable, StoreNotReady)
+ABSENCES = (StoreUnreachable, StoreNotReady, ServiceUnreachable)
 #: Longest absence that is tolerated, and the interval between two attempts, in seconds.
 BEAR_S, POLL_S = 600.0, 0.3
 
 
 class Patience:
-    """Tolerates absences of a store that has answered once. Calls *away* with the error when an absence starts."""
+    """Tolerates absences of a store or service that has answered. Calls *away* with the error when one starts."""
 
     def __init__(self, away: Callable[[Unreachable], None] | None) -> None:
         self._away = away
@@ -25,12 +25,11 @@ class Patience:
         """Record that the store has answered."""
         self._answered, self._since = True, None
 
-    def bear(self, error: StoreUnreachable | StoreNotReady) -> None:
+    def bear(self, error: Unreachable) -> None:
         """Sleep before the next attempt; raise *error* if the store never answered or is absent for too long.
 
         Raises:
-            StoreUnreachable: it is *error*.
-            StoreNotReady: it is *error*.
+            Unreachable: it is *error*.
 
         """
         now = time.monotonic()

@@ -41,10 +41,12 @@ def spec_again(
     args: Sequence[str] | None = None,
     env: Mapping[str, str] | Sequence[str] | None = None,
     warn: Callable[[str], None] | None = None,
+    mine: Mapping[str, str] | None = None,
 ) -> JobSpec:
     """Return the spec of a retry of *job*, with *changes*. Nothing is submitted.
 
-    *warn* is called with a line if the environment is not that of the first submission.
+    *warn* is called with a line if the environment is not that of the first submission. *mine* is the environment of
+    the caller, by default that of this process.
     """
     name = validation.job_name(job)
     before = reads.get(connection, name.id if name.part is not None and name.member is None else job)
@@ -56,7 +58,7 @@ def spec_again(
             f"job {name} is {whose}'s: only {whose} may run it again, or an administrator of this site (setting "
             f"admins), for it runs with the environment of {whose}"
         )
-    first = _environment(connection, before, name, validation.environment(env), warn)
+    first = _environment(connection, before, name, validation.environment(env), warn, mine)
     changed = change_of(changes, lambda names: uuids_of(connection, names))(spec)
     again = replace(
         changed,
@@ -94,10 +96,11 @@ def _environment(
     name: JobName,
     given: Mapping[str, str],
     warn: Callable[[str], None] | None,
+    mine: Mapping[str, str] | None,
 ) -> dict[str, str]:
     """Return the environment of a retry of *job*: that of the first submission as far as it is kept, and *given*.
 
-    Removed secrets come from the environment of this process, and so does all of a removed environment.
+    Removed secrets come from the caller's environment *mine*, and so does all of a removed environment.
     """
     unreadable = Unreadable(f"what job {name} asked for cannot be read any more: submit it anew")
     array_id = None if job.member is None else job.member.array_id
@@ -111,11 +114,11 @@ def _environment(
         kept = connection.database.kept_environment(job.id, array_id)
     except Unreadable:
         raise unreadable from None
-    mine = travelling(os.environ)
+    mine = travelling(os.environ if mine is None else mine)
     removed = () if kept is None else tuple(each for each in kept.removed if each not in given)
     if warn is not None and (kept is None or removed):
         warn(_not_as_first(name, None if kept is None else removed, mine))
-    known = mine if kept is None else {**kept.variables, **{each: mine[each] for each in removed if each in mine}}
+    known = dict(mine) if kept is None else {**kept.variables, **{each: mine[each] for each in removed if each in mine}}
     return {**known, **job.spec.env, **given}
 
 

@@ -7,14 +7,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.connection import Connection
-from gpuqueue.client.placement import placed
+from gpuqueue.client.placement import UuidsOf, placed
 from gpuqueue.errors import BadRequest, StoreUnreachable
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.lazy.imports import later
 from gpuqueue.model import validation
 from gpuqueue.model.dependencies import Waits
-from gpuqueue.model.job import Job, JobSpec
+from gpuqueue.model.job import Account, Job, JobSpec
 from gpuqueue.model.notification import Notification
 from gpuqueue.model.tags import tags_of
+from gpuqueue.settings.settings import Settings
 from gpuqueue.system.account import current_umask
 from gpuqueue.system.command_line import command_of, name_of, working_directory
 from gpuqueue.system.environment import travelling
@@ -33,6 +35,15 @@ else:  # needed by few submits
     times = later("gpuqueue.model.times")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SiteAnswers:
+    """What only the site can say about a request: the devices of names, the default memory, and its targets."""
+
+    uuids_of: UuidsOf
+    mem_bytes: Callable[[JobRequest], int]
+    notifications: Callable[[JobRequest], tuple[Notification, ...]]
+
+
 def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
     """Return the spec of *request*, completed from this process, the settings and the site.
 
@@ -41,7 +52,18 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
         Refused: the site accepts no URLs.
 
     """
-    settings = connection.settings
+    site = SiteAnswers(
+        uuids_of=lambda names: devices.uuids_of(connection, names),
+        mem_bytes=lambda asked: _mem_bytes(connection, asked),
+        notifications=lambda asked: _notifications(connection, asked),
+    )
+    return completed(request, connection.settings, connection.account, site, lambda: connection.queue)
+
+
+def completed(
+    request: JobRequest, settings: Settings, account: Account, site: SiteAnswers, meanwhile: Callable[[], object]
+) -> JobSpec:
+    """Return the spec of *request*, as :func:`spec_of` does. *meanwhile* is called while git runs."""
     directory = working_directory(validation.path_or_none("cwd", request.cwd))
     checkout = CheckoutReader(directory) if (settings.git if request.git is None else request.git) else None
     argv, script, interpreter = command_of(
@@ -50,14 +72,14 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
         cwd=directory,
         python=validation.path_or_none("python", request.python),
     )
-    device, placement = placed(request, lambda names: devices.uuids_of(connection, names))
-    _ = connection.queue  # its imports take as long as git, which runs in parallel
+    device, placement = placed(request, site.uuids_of)
+    meanwhile()  # its imports take as long as git, which runs in parallel
     spec = JobSpec(
         argv=argv,
         cwd=str(directory),
         env={**travelling(os.environ), **validation.environment(request.env)},
-        account=connection.account,
-        mem_bytes=MIB if placement.whole else _mem_bytes(connection, request),
+        account=account,
+        mem_bytes=MIB if placement.whole else site.mem_bytes(request),
         gpus=request.gpus,
         device=settings.default_device if device is None else device,
         placement=placement,
@@ -81,7 +103,7 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
         ),
         retries=validation.retries(request.retries, request.retry_on),
         array=validation.array(request.array, request.sweep, request.at_once),
-        notifications=_notifications(connection, request),
+        notifications=site.notifications(request),
         tags=tags_of(validation.words("tags", request.tags)),
         separate_stderr=request.separate_stderr,
         git=checkout.seen() if checkout is not None else None,
@@ -91,12 +113,14 @@ def spec_of(connection: Connection, request: JobRequest) -> JobSpec:
     return spec
 
 
-def queued(connection: Connection, spec: JobSpec, found: Callable[[Job], None] | None) -> Job:
-    """Submit *spec*, and submit again if the reply was lost. The same nonce yields the same job."""
+def queued(
+    connection: Connection, spec: JobSpec, found: Callable[[Job], None] | None, *, nonce: str | None = None
+) -> Job:
+    """Submit *spec*, and submit again if the reply was lost. The same *nonce* yields the same job for ten minutes."""
     from gpuqueue.queue.requests import new_nonce  # noqa: PLC0415 - lazy import for startup time
     from gpuqueue.queue.submit_errors import Found, Unknown  # noqa: PLC0415 - lazy import for startup time
 
-    nonce = new_nonce()
+    nonce = nonce or new_nonce()
 
     def submit(ends: Mapping[int, bool] | None = None) -> Job:
         try:
@@ -119,9 +143,19 @@ def queued(connection: Connection, spec: JobSpec, found: Callable[[Job], None] |
 def _mem_bytes(connection: Connection, request: JobRequest) -> int:
     if request.mem is not None:
         return validation.mem_bytes(request.mem)
+    return default_mem_bytes(connection, str(request.pool))
+
+
+def default_mem_bytes(connection: Connection, pool: str) -> int:
+    """Return the memory of a job that does not say how much it needs.
+
+    Raises:
+        BadRequest: neither the settings nor the pool have a default.
+
+    """
     default_bytes = connection.settings.default_mem_bytes
     if default_bytes is None:
-        default_bytes = connection.queue.rules.limits().of_pool(str(request.pool)).default_mem_bytes
+        default_bytes = connection.queue.rules.limits().of_pool(pool).default_mem_bytes
     if default_bytes is None:
         raise BadRequest("say how much device memory the job needs: --mem 6G")
     return default_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gpuqueue.client import reads
@@ -55,7 +55,7 @@ def ends(
         except ABSENCES as error:
             patience.bear(error)
         if ids and time.monotonic() >= deadline:
-            raise WaitTimeout(_still_open(list(ids), timeout_s or 0.0))
+            raise WaitTimeout(still_open(list(ids), timeout_s or 0.0))
 
 
 def _polled(connection: Connection, ids: dict[int | str, int], *, until: float) -> Iterator[tuple[int | str, Job]]:
@@ -134,7 +134,8 @@ def _announced(wakeups: Subscriber, ids: Collection[int], *, until: float) -> in
     return None
 
 
-def _still_open(names: list[int | str], timeout_s: float) -> str:
+def still_open(names: Sequence[int | str], timeout_s: float) -> str:
+    """Return the message of a WaitTimeout about the jobs *names*."""
     others = len(names) - 1
     more = f", and {others} more {'does' if others == 1 else 'do'}" if others else ""
     return f"job {names[0]} has not ended after {timeout_s:g} s: it goes on{more}"

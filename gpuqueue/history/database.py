@@ -11,6 +11,8 @@ import sqlalchemy as sa
 
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.history import (
+    access_tokens,
+    audit,
     durations,
     environments,
     folded,
@@ -75,6 +77,14 @@ class HistoryDatabase:
     take_notification = _with_connection(notifications.take, writes=True)
     settle_notification = _with_connection(notifications.settle, writes=True)
     put_off_notification = _with_connection(notifications.put_off, writes=True)
+
+    add_token = _with_connection(access_tokens.add, writes=True)
+    find_token = _with_connection(access_tokens.find)
+    tokens = _with_connection(access_tokens.listed)
+    revoke_token = _with_connection(access_tokens.revoke, writes=True)
+    note_token_uses = _with_connection(access_tokens.note_uses, writes=True)
+    write_audit = _with_connection(audit.write, writes=True)
+    audit_entries = _with_connection(audit.search)
 
     def __init__(self, url: str, *, keep_secrets: bool = False) -> None:
         """Create the engine. It does not connect yet. *keep_secrets* is for :meth:`apply`.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from gpuqueue.history.access_tables import access_tokens, audit_entries
 from gpuqueue.history.tables import job_events, job_tags, jobs, metadata, notifications, run_devices, runs
 
 
@@ -37,4 +38,8 @@ INDEXES = (
     sa.Index(None, run_devices.c.device_uuid, run_devices.c.job_id),
     _where("outcome IS NULL", notifications.c.job_id),
     sa.Index(None, job_events.c.job_id),
+    sa.Index(None, access_tokens.c.account),
+    sa.Index(None, audit_entries.c.at),
+    sa.Index(None, audit_entries.c.account, audit_entries.c.at),
+    sa.Index(None, audit_entries.c.action, audit_entries.c.at),
 )

@@ -13,12 +13,15 @@ from gpuqueue.lazy.imports import later
 from gpuqueue.model.device import DeviceFilter
 from gpuqueue.model.notification import targets
 from gpuqueue.model.placement import Preference
+from gpuqueue.text.redact import without_password
 from gpuqueue.text.sanitize import brief, is_name, name_of
 from gpuqueue.text.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
+    from gpuqueue.model import access
     from gpuqueue.model import slots as slotting
 else:
+    access = later("gpuqueue.model.access")
     slotting = later("gpuqueue.model.slots")
 
 #: Shortest half-life, in seconds. Usage that decays faster than jobs run cannot order the queue.
@@ -27,6 +30,10 @@ LEAST_HALF_LIFE_S = 3600.0
 LEAST_LOG_LIMIT_BYTES = 2**20
 #: Largest accepted count.
 MOST = 1000
+
+
+#: The forms of the setting ``url``.
+_SERVICES = "write unix:///PATH or https://HOST:PORT"
 
 
 class OnPartition(str, Enum):
@@ -113,6 +120,28 @@ def _users(raw: str) -> str:
     return ",".join(names)
 
 
+def _admins(raw: str) -> str:
+    names = [name.strip() for name in raw.split(",")]
+    if not raw.strip():
+        return ""
+    if raw.strip() != "*" and not all(is_name(name.removeprefix("%")) for name in names):
+        raise BadRequest(f"{brief(raw)} names no users: write ann,bob, %group for a Unix group, or * for anybody")
+    return ",".join(names)
+
+
+def _access(raw: str) -> str:
+    access.parse_access(raw)
+    return raw
+
+
+def _request_rate(raw: str) -> int | None:
+    if raw.lower() == "none":
+        return None
+    if not re.fullmatch(r"[1-9][0-9]{0,5}", raw):
+        raise BadRequest(f"{brief(raw)} is no number of requests per second: write 200, or none for no limit")
+    return int(raw)
+
+
 def _flag(raw: str) -> bool:
     if raw.lower() not in {"true", "false"}:
         raise BadRequest(f"{brief(raw)} is neither true nor false")
@@ -159,9 +188,34 @@ def _directory(raw: str) -> Path:
     return path
 
 
+def _service(raw: str) -> str:
+    """Return the URL of the HTTP service. Plain HTTP is accepted only on this machine: a token must not be readable."""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - only for a client of the service
+
+    try:
+        parts = urlsplit(raw)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise BadRequest(f"{brief(without_password(raw))} is no URL of a service: {_SERVICES}") from None
+    if parts.username is not None or parts.query or parts.fragment:
+        raise BadRequest(f"the URL of a service has no password and no parameters: {_SERVICES}")
+    if parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/"):
+        return raw
+    if parts.scheme == "https" and host:
+        return raw.rstrip("/")
+    if parts.scheme == "http" and host in {"localhost", "127.0.0.1", "::1"}:
+        return raw.rstrip("/")
+    if parts.scheme == "http":
+        raise BadRequest("plain HTTP shows the access token to the network: write https://")
+    other = ". The address of a store belongs into redis_url" if parts.scheme in {"redis", "rediss"} else ""
+    raise BadRequest(f"{brief(without_password(raw))} is no URL of a service: {_SERVICES}{other}")
+
+
 #: The parser of each setting, in the order of the reference page.
 READERS: dict[str, Callable[[str], Any]] = {
     "state_dir": _directory,
+    "url": _service,
+    "token_file": _directory,
     "redis_url": str,
     "database_url": str,
     "host": read_host,
@@ -185,7 +239,9 @@ READERS: dict[str, Callable[[str], Any]] = {
     "pool_limits": str,
     "placement": Preference.parse,
     "urgent": _users,
-    "admins": lambda raw: _users(raw) if raw.strip() else "",
+    "admins": _admins,
+    "access": _access,
+    "request_rate": _request_rate,
     "reserve_after_s": _duration_or_none,
     "reservations": _positive,
     "age_after_s": _duration_or_none,

@@ -33,6 +33,8 @@ else:
     preemption, slotting = later("gpuqueue.model.preemption"), later("gpuqueue.model.slots")
 
 PREFIX = "GPUQUEUE_"
+#: The socket of the HTTP service of this machine. Every account may connect to it.
+SYSTEM_SOCKET = "/run/gpuqueue/api.sock"
 #: Keys of the variables that docker-compose.yml reads from its shell.
 OF_COMPOSE = ("extra_pip", "shm_size", "user_id", "work")
 #: Least number of heartbeats in a lease: some may be late or get lost.
@@ -67,6 +69,11 @@ class Settings:
     host: str
     #: The directory that holds one directory for each run. The default is ``runs`` in the state directory.
     runs_dir: Path
+    #: The HTTP service that client programs use instead of the store: ``unix:///PATH`` or ``https://HOST``. Empty: the
+    #: service of this machine if its socket is there and no store is named, else the store.
+    url: str = ""
+    #: The file with the access token for ``https://``.
+    token_file: Path | None = None
     #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, simulated ones such as ``sim:4x24G``, or GPUs
     #: together with the CPU: ``gpu,cpu``.
     devices: str = "auto"
@@ -111,6 +118,10 @@ class Settings:
     urgent: str = "*"
     #: Users who may change the jobs of others, besides root, separated by commas; ``*`` for all. Empty: none.
     admins: str = ""
+    #: Who may see and do what at the service, where it differs from the default: ``see-logs=everybody``.
+    access: str = ""
+    #: Most requests of one account to the service, per second, in the long run; None: no limit.
+    request_rate: int | None = 200
     #: How long a job that fits nowhere waits before devices are reserved for it; None: no reservations.
     reserve_after_s: float | None = 600.0
     #: Most jobs for which devices of one host are reserved at a time.
@@ -187,6 +198,17 @@ class Settings:
     def launcher_in_use(self) -> str | None:
         """Return the socket of the launcher if jobs run as their submitters, else None."""
         return str(self.launcher) if self.run_as is RunAs.SUBMITTER else None
+
+    @property
+    def service_url(self) -> str | None:
+        """Return the URL of the HTTP service to use, or None to use the store directly.
+
+        A store that the settings name goes before the service of this machine.
+        """
+        if self.url:
+            return self.url
+        named = [name for name in ("redis_url", "state_dir") if self.origins.get(name, "default") != "default"]
+        return f"unix://{SYSTEM_SOCKET}" if not named and _is_socket(SYSTEM_SOCKET) else None
 
     @property
     def logs_dir(self) -> Path:
@@ -318,6 +340,14 @@ def embedded_socket(state_dir: Path) -> Path:
             f"{directory} is not yours: another account may intercept your jobs there. Choose a shorter state_dir"
         )
     return directory / "store.sock"
+
+    #: The directory that holds one directory for each run. The default is ``runs`` in the state directory.
+    runs_dir: Path
+    #: The HTTP service that client programs use instead of the store: ``unix:///PATH`` or ``https://HOST``. Empty: the
+    #: service of this machine if its socket is there and no store is named, else the store.
+    url: str = ""
+    #: The file with the access token for ``https://``.
+    token_file: Path | None = None
 
 
 def _read_values(

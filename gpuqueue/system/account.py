@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import pwd
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuqueue.errors import BadRequest
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.job import Account
+from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
     import shutil
@@ -41,6 +44,35 @@ def is_superuser(account: Account, uid_map: Path = Path("/proc/self/uid_map")) -
         return uid_map.read_text(encoding="ascii").split() == _ALL_USER_IDS
     except OSError:
         return False
+
+
+def groups_of(name: str, gid: int | None = None) -> frozenset[str]:
+    """Return the names of the Unix groups of the account *name*, as of now. A group without a name is left out."""
+    import grp  # noqa: PLC0415 - few commands need it
+
+    if gid is None:
+        try:
+            gid = pwd.getpwnam(name).pw_gid
+        except KeyError:
+            return frozenset()
+    names = set()
+    for each in os.getgrouplist(name, gid):
+        with suppress(KeyError):
+            names.add(grp.getgrgid(each).gr_name)
+    return frozenset(names)
+
+
+def uid_of(name: str) -> int:
+    """Return the uid of the account *name* of this machine.
+
+    Raises:
+        BadRequest: there is no such account.
+
+    """
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except (KeyError, ValueError):
+        raise BadRequest(f"{brief(name)} is no account of this machine") from None
 
 
 def current_umask(status: Path = Path("/proc/self/status")) -> int:

@@ -42,6 +42,15 @@ class LogTail:
         if path != self.path:
             self.path, self._offset = path, 0
 
+    def resume(self, path: Path, offset: int) -> None:
+        """Continue in *path* at *offset*, which an earlier tail has reached."""
+        self.path, self._offset = path, offset
+
+    @property
+    def offset(self) -> int:
+        """Return how far the current file was read, in bytes."""
+        return self._offset
+
     def rest(self) -> Iterator[bytes]:
         """Yield the bytes written since the last call, up to the current end: a job may write faster than we read.
 

@@ -232,6 +232,45 @@ sa.Table(
     sa.Column("last_id", sa.Text, nullable=False),
     sa.CheckConstraint("id = 1", name="single_row"),
 )
+sa.Table(
+    "access_tokens",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("account", sa.Text, nullable=False),
+    sa.Column("uid", sa.BigInteger),
+    sa.Column("scopes", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("made_by", sa.Text, nullable=False),
+    sa.Column("made_at", MOMENT, nullable=False),
+    sa.Column("expires_at", MOMENT),
+    sa.Column("last_used_at", MOMENT),
+    sa.Column("revoked_at", MOMENT),
+    sa.CheckConstraint("kind IN ('person', 'host')", name="kind_known"),
+    sa.CheckConstraint("(kind = 'person') = (uid IS NOT NULL)", name="person_has_uid"),
+    sa.Index(None, "account"),
+)
+sa.Table(
+    "audit_entries",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("at", MOMENT, nullable=False),
+    sa.Column("account", sa.Text, nullable=False),
+    sa.Column("uid", sa.BigInteger),
+    sa.Column("via", sa.Text, nullable=False),
+    sa.Column("token_id", sa.Text),
+    sa.Column("address", sa.Text, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("jobs", sa.Text, nullable=False),
+    sa.Column("detail", sa.Text),
+    sa.Column("outcome", sa.Text),
+    sa.Column("reason", sa.Text),
+    sa.CheckConstraint("outcome IN ('done', 'refused', 'failed')", name="outcome_known"),
+    sa.Index(None, "at"),
+    sa.Index(None, "account", "at"),
+    sa.Index(None, "action", "at"),
+)
 
 
 def upgrade() -> None:

@@ -36,12 +36,14 @@ from gpuqueue.cli.output.devices import device_plain
 from gpuqueue.cli.output.queue_json import listing_to_plain
 from gpuqueue.cli.top.snapshot import Snapshot
 from gpuqueue.cli.why.as_json import why_to_plain
+from gpuqueue.client.access import Access
 from gpuqueue.client.devices import Devices
 from gpuqueue.client.estimate import Estimator
 from gpuqueue.client.history import History
 from gpuqueue.client.jobs import Jobs
 from gpuqueue.client.logs import Logs
 from gpuqueue.client.why import Why
+from gpuqueue.codec.access import access_token_to_plain, audit_entry_to_plain, me_to_plain
 from gpuqueue.doctor.examination import EXIT_CODES, ORDER
 from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
 from gpuqueue.errors import GpuQueueError
@@ -49,7 +51,11 @@ from gpuqueue.estimate.figures import Batch, DryRun, Estimate, Part, estimate_to
 from gpuqueue.estimate.past import Past, PastRun, Rule, Whose
 from gpuqueue.history.revision import REVISION
 from gpuqueue.history.tables import metadata
+from gpuqueue.model.access import AccessPolicy, Me
+from gpuqueue.model.access_token import AccessToken
 from gpuqueue.model.array import Array
+from gpuqueue.model.audit import entry_of
+from gpuqueue.model.caller import CallerKind, anonymous
 from gpuqueue.model.device import Peak, Timeline
 from gpuqueue.model.finding import Grade, name_of, ok, to_plain
 from gpuqueue.model.job import TRANSITIONS, Job, JobState, Priority, WaitReason
@@ -370,7 +376,22 @@ def keys_of_the_site() -> dict[str, list[str]]:
         seen_s_ago=0.0,
     )
     statistics = Statistics(by=By.USER, since=MOMENT, until=MOMENT, groups=(), total=Figures())
+    caller = anonymous("10.0.0.7")
+    entry = entry_of(caller, "cancel", entry_id="1", at=MOMENT, jobs=(), detail={})
+    token = AccessToken(
+        id="k3v9m2xq",
+        kind=CallerKind.PERSON,
+        account="ada",
+        uid=1001,
+        scopes=frozenset(),
+        name="",
+        made_by="ada",
+        made_at=MOMENT,
+    )
     return {
+        "Who you are (whoami)": list(me_to_plain(Me.of(caller, AccessPolicy()))),
+        "An access token": list(access_token_to_plain(token)),
+        "A change (audit)": list(audit_entry_to_plain(entry)),
         "A device (gpus)": list(device_plain(device, Settings.load({}))),
         "A picture (top)": list(snapshot_to_plain(Snapshot(at=MOMENT, devices=(), jobs=()), Settings.load({}))),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
@@ -547,6 +568,7 @@ GROUPS = {
     "`client.history`": History,
     "`client.devices`": Devices,
     "`client.logs`": Logs,
+    "`client.access`": Access,
     "And of `client`": Client,
 }
 

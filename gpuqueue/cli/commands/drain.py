@@ -28,6 +28,6 @@ def drain(devices: tuple[str, ...], reason: str, *, all_here: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         drained = client.devices.drain(*devices, reason=reason, all_here=all_here)
-        called = client.queue.jobs.called(jobs_on(drained))
+        called = client.jobs.labels(jobs_on(drained))
     for each in drained:
         click.echo(f"{device_name(each)}: takes no new job{going_on(each.jobs, called)}")

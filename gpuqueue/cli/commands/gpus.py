@@ -23,7 +23,7 @@ def gpus(*, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         found = client.devices.list()
-        rows = device_rows(found, client.settings, client.queue) if found and not as_json else ""
+        rows = device_rows(found, client.settings, client.jobs.labels) if found and not as_json else ""
     if as_json:
         click.echo(json.dumps([device_plain(each, client.settings) for each in found], indent=2))
     elif found:

@@ -252,7 +252,7 @@ def _must_be_known(client: Client, after_id: int | None) -> None:
         JobNotFound: The job is not in the history.
 
     """
-    if after_id is not None and client.database.get(after_id) is None:
+    if after_id is not None and not client.history.has(after_id):
         raise JobNotFound(f"there is no job {after_id} in the history to go on after: take the last id of a page")
 
 

@@ -20,7 +20,6 @@ from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.model.job_ref import JobName, meant
 from gpuqueue.model.run import EndingKind, Record
 from gpuqueue.model.times import PASTS, moment
-from gpuqueue.system.logs import LOG, STDERR, LogTail
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,9 +100,9 @@ def _print(client: Client, job_id: str, wanted: _Options, head: Callable[[], Non
             f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
             "gpuqueue submit --separate-stderr keeps it apart"
         )
-    tail = LogTail(STDERR if wanted.stderr else LOG)
+    tail = client.logs.tail(stderr=wanted.stderr)
     try:
-        tail.turn_to(client.logs.path_in(record, run=wanted.number))
+        client.logs.turn(tail, record, run=wanted.number)
     except Refused:  # --follow accepts a job that has no log yet
         if not wanted.follow:
             raise

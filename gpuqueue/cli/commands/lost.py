@@ -27,7 +27,7 @@ def lost(host: str, *, yes: bool) -> None:
         confirmed(f"declare {plain(host)} lost; its jobs run twice if that machine is not off")
     with Client() as client:
         changed = client.devices.lost(host)
-        called = client.queue.jobs.called(changed)
+        called = client.jobs.labels(changed)
     for job_id, state in changed.items():
         click.echo(f"job {called.get(job_id, str(job_id))}: its run was lost, the job is {state}")
     if not changed:

@@ -47,7 +47,7 @@ def notify(to: str | None, *, as_json: bool) -> None:
             raise BadRequest("--test and --json exclude each other: choose one")
         sys.exit(_test(Notification(to)))
     with Client() as client:
-        senders = client.queue.senders.all()
+        senders = client.jobs.senders()
         here, own = client.settings.host, client.settings.notify
     rows = [target_to_plain(name, each.host, sends=bool(each.schemes)) for each in senders for name in each.targets]
     reported = {row["target"] for row in rows if row["host"] == here}
@@ -78,7 +78,7 @@ def _refuse_if_others_know(client: Client, target: str) -> None:
     """
     hosts: list[str] = []
     with contextlib.suppress(GpuQueueError):  # a test message needs no store
-        hosts = [each.host for each in client.queue.senders.all() if target in each.targets]
+        hosts = [each.host for each in client.jobs.senders() if target in each.targets]
     if hosts:
         raise BadRequest(
             f"the recorder on {hosts[0]} knows the target {target!r}, and this shell's settings, by which a test is"

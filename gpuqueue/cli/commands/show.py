@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +15,6 @@ from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.lazy.imports import later
 from gpuqueue.model.run import Record
-from gpuqueue.system.logs import STDERR
 
 if TYPE_CHECKING:
     from gpuqueue import codec
@@ -50,7 +48,9 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
     with Client() as client:
         record = client.jobs.show(job_id, away=report_history_away)
         is_text = not as_json and plot is None
-        log = client.logs.path_or_none(record) if is_text else None
+        written = client.logs.end(record, log_end.LOG_BYTES) if is_text else b""
+        is_apart = is_text and record.job.spec.separate_stderr
+        errors = client.logs.end(record, log_end.LOG_BYTES, stderr=True) if is_apart else b""
         now = live_run.read(client, record.job) if is_text else None
         silent = list(live_run.silent(client, record.job)) if is_text else []
     if plot is not None:
@@ -61,14 +61,12 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
     )
     for line in silent:
         click.echo(line)
-    if log is not None:
-        _show_end(log, f"the end of its log (gpuqueue logs {job_id})")
-        if record.job.spec.separate_stderr:
-            _show_end(log.with_name(STDERR), f"the end of its standard error (gpuqueue logs --stderr {job_id})")
+    _show_end(written, f"the end of its log (gpuqueue logs {job_id})")
+    _show_end(errors, f"the end of its standard error (gpuqueue logs --stderr {job_id})")
 
 
-def _show_end(log: Path, what: str) -> None:
-    lines = log_end.log_end(log, SHOWN_LINES, (terminal_width() or PIPE_WIDTH) - 2)
+def _show_end(written: bytes, what: str) -> None:
+    lines = log_end.log_end(written, SHOWN_LINES, (terminal_width() or PIPE_WIDTH) - 2)
     if lines:
         click.echo("\n".join(["", f"{what}:", *(f"  {line}" for line in lines)]))
 

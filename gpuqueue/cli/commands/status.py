@@ -53,7 +53,7 @@ def status(*, as_json: bool) -> None:
             report("jobs", f"{found.active} active", f"{found.waiting} waiting")
             report("history", *_how_far(found))
         if found.devices:
-            click.echo(device_rows(found.devices, settings, machine.queue))
+            click.echo(device_rows(found.devices, settings, machine.queue.jobs.called))
     sys.exit(0 if found.store_answers else Unreachable.exit_code)
 
 

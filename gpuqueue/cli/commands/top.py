@@ -51,7 +51,7 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
             return
         if is_dumb():
             raise BadRequest("this terminal can show nothing but lines (TERM): gpuqueue top --once prints one picture")
-        client.queue.now_ms()  # report an unreachable store before the full-screen view starts
+        client.devices.are_known()  # report an unreachable store before the full-screen view starts
         from gpuqueue.cli.top.app import Top  # noqa: PLC0415 - lazy import: Textual is slow
 
         screen = Top(client, user=user, interval_s=interval)

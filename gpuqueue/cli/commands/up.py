@@ -96,7 +96,7 @@ def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedP
     ready = machine.wait_ready(host, wanted, since_ms)
     report("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
     with contextlib.suppress(BrokenPipeError):
-        click.echo(device_rows(ready, machine.settings, machine.queue))
+        click.echo(device_rows(ready, machine.settings, machine.queue.jobs.called))
     return host
 
 

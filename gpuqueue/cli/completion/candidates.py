@@ -204,7 +204,8 @@ def _seen(ask: Callable[[Client], T], *, of_database: bool = False) -> T | None:
     from gpuqueue.system.timed_call import TimedCall  # noqa: PLC0415 - as above
 
     with contextlib.suppress(GpuQueueError), Client() as client:
-        client.database if of_database else client.queue  # noqa: B018 - keep slow imports out of the time limit
+        if client.service is None:
+            client.database if of_database else client.queue  # noqa: B018 - keep slow imports out of the time limit
         return TimedCall(lambda: ask(client), LIMIT_S).result()
     return None
 

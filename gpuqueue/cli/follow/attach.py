@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import cast
 
 import click
 
@@ -21,7 +22,7 @@ from gpuqueue.console import INTERRUPTED, LEFT, print_message
 from gpuqueue.errors import GpuQueueError, Refused, Unreachable
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Run
-from gpuqueue.system.logs import STDERR, TTY, LogTail
+from gpuqueue.system.logs import TTY, LogTail
 
 
 @click.command()
@@ -47,9 +48,12 @@ def _is_at_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _accepts_input(log: Path | None) -> bool:
-    """Return whether this process has a terminal, and the run with the log *log* has one that accepts input."""
-    return _is_at_a_terminal() and log is not None and os.path.lexists(log.with_name(TTY))
+def _accepts_input(log: object) -> bool:
+    """Return whether this process has a terminal, and the run with the log *log* has one that accepts input.
+
+    A terminal cannot be attached through a service: there the log is no path.
+    """
+    return _is_at_a_terminal() and isinstance(log, Path) and os.path.lexists(log.with_name(TTY))
 
 
 class TerminalFound(Exception):
@@ -70,8 +74,8 @@ class Follower:
         self._client = client
         self._job_id = job_id
         self._ours = ours
-        self._tail = LogTail()
-        self._errors = LogTail(STDERR)
+        self._tail = client.logs.tail()
+        self._errors = client.logs.tail(stderr=True)
         self._line = WaitLine(client)
         self._shown = Shown()
         self._ctrl_c = ctrl_c
@@ -209,7 +213,7 @@ class Follower:
             unshown = b""
 
         try:
-            is_left = attached_terminal.follow(self._tail, self._shown.put, begin)
+            is_left = attached_terminal.follow(cast("LogTail", self._tail), self._shown.put, begin)
         except KeyboardInterrupt:
             self._shown.put(unshown)
             raise

@@ -27,7 +27,7 @@ def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> li
 
     found: set[str] = set()
     with contextlib.suppress(GpuQueueError), Client() as client:
-        found = {name for each in client.queue.senders.all() for name in each.targets} | set(client.settings.notify)
+        found = {name for each in client.jobs.senders() for name in each.targets} | set(client.settings.notify)
     return [shell_completion.CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
 
 

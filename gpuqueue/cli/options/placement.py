@@ -91,6 +91,6 @@ def warn_if_alone(client: Client, job: Job) -> None:
         else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or say --device any"
     )
     with contextlib.suppress(GpuQueueError):
-        if not client.queue.devices.are_known():
+        if not client.devices.are_known():
             missing = "no worker has announced a device: the job waits. Start one with gpuqueue up"
     click.echo(f"gpuqueue: {missing}", err=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from gpuqueue.cli.output import render
 from gpuqueue.cli.output.device_table import device_table
@@ -18,13 +17,13 @@ from gpuqueue.settings.settings import Settings
 from gpuqueue.text.sanitize import plain, short
 from gpuqueue.text.units import format_bytes
 
-if TYPE_CHECKING:
-    from gpuqueue.queue.jobqueue import JobQueue
+#: Returns the names of those jobs, ids, that are members of arrays.
+Labels = Callable[[Iterable[int]], Mapping[int, str]]
 
 
-def device_rows(found: Sequence[DeviceStatus], settings: Settings, queue: JobQueue) -> str:
-    """Return the table of devices and the lines below it; *queue* gives the labels of their jobs."""
-    called = queue.jobs.called(jobs_on(found))
+def device_rows(found: Sequence[DeviceStatus], settings: Settings, labels: Labels) -> str:
+    """Return the table of devices and the lines below it; *labels* gives the labels of their jobs."""
+    called = labels(jobs_on(found))
     table = device_table(found, settings.heartbeat_s, terminal_width(), called)
     hosts = (*silent_lines(found, settings), *refusal_lines(found))
     return "\n".join((table, *drain_lines(found), *reserved_lines(found, called), *hosts))

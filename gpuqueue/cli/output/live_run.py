@@ -30,7 +30,7 @@ def read(client: Client, job: Job) -> Live | None:
     if job.state not in {JobState.RUNNING, JobState.CANCELLING}:
         return None
     try:
-        page = client.queue.jobs.page(limit=1, after=job.id - 1)
+        page = client.jobs.listing(limit=1, after=job.id - 1)
         progress = client.logs.progress([job], page.logs).get(job.id)
     except GpuQueueError:  # the output is complete without the live state
         return None

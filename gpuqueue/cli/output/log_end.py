@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gpuqueue.model.progress import ESCAPES
-from gpuqueue.system.logs import last_bytes
 from gpuqueue.text.sanitize import plain, short
 
 #: Bytes read from the end of a log: more than is shown.
@@ -18,6 +15,6 @@ def log_lines(written: bytes) -> list[str]:
     return [plain(line.rpartition("\r")[2]) for line in text.split("\n")] if text else []
 
 
-def log_end(path: Path, lines: int, width: int) -> list[str]:
-    """Return the last *lines* lines of the log at *path*, each cut to *width*; none if it cannot be read."""
-    return [short(line, width) for line in log_lines(last_bytes(path, LOG_BYTES))[-lines:]]
+def log_end(written: bytes, lines: int, width: int) -> list[str]:
+    """Return the last *lines* lines of *written*, the end of a log, each cut to *width*."""
+    return [short(line, width) for line in log_lines(written)[-lines:]]

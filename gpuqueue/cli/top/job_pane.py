@@ -12,7 +12,6 @@ from gpuqueue.cli.output.log_end import LOG_BYTES, log_lines
 from gpuqueue.cli.why.story import story
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.system.logs import last_bytes
 from gpuqueue.text.sanitize import plain
 
 
@@ -35,7 +34,7 @@ def reported(client: Client, job_id: int, about: About, width: int | None = None
         if about is About.STORY:
             record = client.jobs.show(job_id)
             return click.unstyle(render.story(record, live_run.read(client, record.job), width))
-        return "\n".join(log_lines(last_bytes(client.logs.path(job_id), LOG_BYTES))) or "nothing was written yet"
+        return "\n".join(log_lines(_log_end(client, job_id))) or "nothing was written yet"
     except GpuQueueError as error:
         return plain(str(error))
 
@@ -89,3 +88,15 @@ class JobPane(Static):
         first = most - self._scrolled if self.about is About.LOG else self._scrolled
         self.update("\n".join(self._reported[first : first + rows]))
         self.border_title = f"{first + 1} to {first + rows} of {count} lines, PgUp PgDn" if most else ""
+
+
+def _log_end(client: Client, job_id: int) -> bytes:
+    """Return the end of the newest run's log.
+
+    Raises:
+        Refused: there is no log, or it cannot be read from here.
+
+    """
+    newest = client.jobs.newest(job_id)
+    client.logs.turn(client.logs.tail(), newest)  # raises if there is none
+    return client.logs.end(newest, LOG_BYTES)

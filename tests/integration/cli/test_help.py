@@ -32,6 +32,8 @@ READ = {
     "notify": [],
     "status": [],
     "doctor": [],
+    "whoami": [],
+    "audit": [],
 }
 #: Commands whose output is the job's own bytes or a shell script.
 RAW = {"logs", "completion"}
@@ -55,6 +57,9 @@ ACT = {
     "up",
     "down",
     "db",
+    "login",
+    "logout",
+    "token",
 }
 DOCS = Path(__file__).parents[3] / "docs"
 #: Escape sequences for colours and weights.

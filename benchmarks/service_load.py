@@ -1,0 +1,187 @@
+"""Measures the HTTP service over its unix socket, beside a FastAPI application that only answers, in the same run.
+
+    python -m benchmarks.service_load [--seconds 10] [--clients 50] [--followers 100]
+
+Prints requests and durable submits per second of keep-alive clients, their 99th percentile, the delay of a log's line
+at many followers, the memory of the service, and the machine's load. The clients run on the same cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from gpuqueue.client import Client
+from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.history.migrate import upgrade
+from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.run import RunDevice
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Offer
+from gpuqueue.settings.settings import Settings
+
+MIB = 2**20
+DEVICE = Device(uuid="GPU-bench", index=0, name="Bench", kind=DeviceKind.GPU, total_bytes=2**40)
+HELLO = """
+import sys, uvicorn
+from fastapi import FastAPI
+app = FastAPI()
+@app.get("/hello")
+async def hello() -> dict[str, str]:
+    return {"hello": "world"}
+uvicorn.run(app, uds=sys.argv[1], log_level="error", access_log=False)
+"""
+JOB = json.dumps({"argv": ["true"], "cwd": "/", "mem_bytes": MIB, "env": {f"VAR_{n}": "x" * 40 for n in range(40)}})
+
+
+def main(words: Sequence[str]) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--clients", type=int, default=50)
+    parser.add_argument("--followers", type=int, default=100)
+    options = parser.parse_args(words)
+    with TemporaryDirectory(prefix="gpuqueue-bench-") as made:
+        _measure(Path(made), options)
+
+
+def _measure(directory: Path, options: argparse.Namespace) -> None:
+    environ = {"GPUQUEUE_STATE_DIR": str(directory), "GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_HOST": "bench"}
+    settings = Settings.load(environ)
+    store = EmbeddedStore(settings)
+    store.start()
+    upgrade(settings.database_url)
+    queue = JobQueue(settings.redis_url)
+    queue.recovery.open(0)
+    offer = Offer(device=DEVICE, host="bench", headroom_bytes=0, external_bytes=0, slots=8)
+    queue.devices.announce(offer, worker="w", pid=os.getpid(), boot_id="boot")
+    queue.devices.heartbeat(offer, [], lease_s=3600)
+    api, hello = directory / "api.sock", directory / "hello.sock"
+    gpuqueue = str(Path(sys.executable).with_name("gpuqueue"))
+    service = subprocess.Popen([gpuqueue, "serve", "--socket", str(api)], env={**os.environ, **environ})
+    floor = subprocess.Popen([sys.executable, "-c", HELLO, str(hello)])
+    try:
+        _until_there(api, hello)
+        print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        _print("a bare FastAPI answer", asyncio.run(_load(hello, _get("/hello"), options)))
+        _print("GET /me", asyncio.run(_load(api, _get("/api/v1/me"), options)))
+        _print("durable submits", asyncio.run(_load(api, _post("/api/v1/jobs", JOB), options)))
+        print(f"memory of the service: {psutil.Process(service.pid).memory_info().rss / MIB:.0f} MiB")
+        _follow(settings, queue, offer, api, options.followers)
+        print(f"memory with followers: {psutil.Process(service.pid).memory_info().rss / MIB:.0f} MiB")
+        print(f"load after: {os.getloadavg()[0]:.1f}")
+    finally:
+        for each in (service, floor):
+            each.terminate()
+            each.wait(timeout=30)
+        queue.close()
+        store.stop()
+
+
+def _until_there(*paths: Path) -> None:
+    until = time.monotonic() + 60
+    while not all(path.exists() for path in paths):
+        if time.monotonic() > until:
+            raise SystemExit("a server did not start")
+        time.sleep(0.05)
+    time.sleep(0.5)
+
+
+def _get(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n".encode()
+
+
+def _post(path: str, body: str) -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+async def _load(path: Path, request: bytes, options: argparse.Namespace) -> list[float]:
+    """Return the durations of all answered requests in seconds; the period itself comes last."""
+    took: list[float] = []
+    until = time.monotonic() + options.seconds
+
+    async def client() -> None:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        while time.monotonic() < until:
+            began = time.monotonic()
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            if not head.startswith(b"HTTP/1.1 2"):
+                raise SystemExit(head.decode())
+            length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+            await reader.readexactly(int(length.split(b":")[1]))
+            took.append(time.monotonic() - began)
+        writer.close()
+
+    began = time.monotonic()
+    await asyncio.gather(*(client() for _ in range(options.clients)))
+    return [*took, time.monotonic() - began]
+
+
+def _print(what: str, measured: list[float]) -> None:
+    *took, period = measured
+    took.sort()
+    p50, p99 = (1000 * took[int(len(took) * share)] for share in (0.5, 0.99))
+    print(f"{what}: {len(took) / period:.0f}/s, p50 {p50:.1f} ms, p99 {p99:.1f} ms")
+
+
+def _follow(settings: Settings, queue: JobQueue, offer: Offer, api: Path, count: int) -> None:
+    """Measure how long a line of a log takes to all followers."""
+    with Client(settings) as client:
+        for job in client.jobs.list():
+            client.jobs.cancel(job.id)
+        client.jobs.submit(["true"], mem=MIB)
+    claim = queue.runs.claim(offer, worker="w", lease_s=3600, nonce="bench")
+    if claim is None or isinstance(claim, tuple):
+        raise SystemExit("nothing was claimed")
+    log = settings.state_dir / "followed"
+    log.touch()
+    device = RunDevice(uuid=DEVICE.uuid, lease_bytes=MIB)
+    queue.runs.started(claim.job_id, claim.token, lease_s=3600, log_path=str(log), devices=(device,))
+    delays = asyncio.run(_followers(api, claim.job_id, log, count))
+    delays.sort()
+    print(
+        f"{count} followers: a line after p50 {1000 * delays[len(delays) // 2]:.0f} ms, last {1000 * delays[-1]:.0f} ms"
+    )
+
+
+async def _followers(api: Path, job_id: int, log: Path, count: int) -> list[float]:
+    delays: list[float] = []
+
+    async def follower(connected: asyncio.Event) -> None:
+        reader, writer = await asyncio.open_unix_connection(str(api))
+        writer.write(_get(f"/api/v1/jobs/{job_id}/log/stream"))
+        await reader.readuntil(b"event: job")
+        connected.set()
+        seen = 0
+        while seen < 10:  # noqa: PLR2004 - lines of the measurement
+            line = await reader.readuntil(b"\n")
+            if line.startswith(b'data: "'):
+                for stamp in json.loads(line[6:]).split():
+                    delays.append(time.monotonic() - float(stamp))
+                    seen += 1
+        writer.close()
+
+    events = [asyncio.Event() for _ in range(count)]
+    tasks = [asyncio.create_task(follower(each)) for each in events]
+    await asyncio.gather(*(each.wait() for each in events))
+    with log.open("ab", buffering=0) as file:
+        for _ in range(10):
+            file.write(f"{time.monotonic()}\n".encode())
+            await asyncio.sleep(0.3)
+    await asyncio.gather(*tasks)
+    return delays
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,74 @@
+"""The group ``client.devices`` over the service. The methods are those of :class:`gpuqueue.client.devices.Devices`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from gpuqueue.client.device_lookup import named
+from gpuqueue.client.remote.link import Link, segment
+from gpuqueue.model import api, validation
+from gpuqueue.model.job import JobState
+from gpuqueue.model.limits import LimitsInUse
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.settings.parsers import read_host
+
+if TYPE_CHECKING:
+    from gpuqueue.model.device import DeviceFilter
+
+
+class RemoteDevices:
+    """The devices that workers have announced, as the service sees them."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def list(self) -> list[DeviceStatus]:
+        """Return all devices that workers have announced."""
+        found: list[DeviceStatus] = self._link.get(list[DeviceStatus], "/devices")
+        return found
+
+    def are_known(self) -> bool:
+        """Return whether any worker has announced a device."""
+        return bool(self.list())
+
+    def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> Sequence[DeviceStatus]:
+        """Drain devices and return their status. A bare index, and *all_here*, mean devices of this host."""
+        return self._chosen("drain", devices, reason, all_here=all_here)
+
+    def resume(self, *devices: str, all_here: bool = False) -> Sequence[DeviceStatus]:
+        """Resume devices that a person drained, or that were drained after early failures; return their status."""
+        return self._chosen("resume", devices, "", all_here=all_here)
+
+    def _chosen(self, act: str, devices: Sequence[str], reason: str, *, all_here: bool) -> Sequence[DeviceStatus]:
+        host = self._link.settings.host
+        body = api.DeviceChoice(devices=tuple(devices), host=host, all_here=all_here, reason=reason)
+        found: Sequence[DeviceStatus] = self._link.send("POST", f"/devices/{act}", body, kind=tuple[DeviceStatus, ...])
+        return found
+
+    def lost(self, host: str) -> Mapping[int, JobState]:
+        """Declare a silent host lost: end its runs as lost, and queue their jobs again. Return the jobs' states."""
+        path = f"/hosts/{segment(read_host(host))}/lost"
+        found: Mapping[int, JobState] = self._link.send("POST", path, kind=dict[int, JobState])
+        return found
+
+    def limits(self) -> LimitsInUse:
+        """Return the limits of users, groups and pools, and the current use by users and groups."""
+        found: LimitsInUse = self._link.get(LimitsInUse, "/limits")
+        return found
+
+
+def uuids_of(link: Link, names: Sequence[str]) -> Sequence[str]:
+    """Return the UUIDs of the devices that *names* match. A bare index means a device of this host.
+
+    Raises:
+        BadRequest: a name matches no device or several.
+
+    """
+    return [each.device.uuid for each in named(RemoteDevices(link).list(), names, host=link.settings.host)]
+
+
+def far(link: Link, device: DeviceFilter | str | Sequence[str]) -> tuple[str, ...]:
+    """Return the words of *device* with a bare index as ``HOST:INDEX``: the service runs on another host."""
+    host = link.settings.host
+    return tuple(f"{host}:{word}" if word.isdecimal() else word for word in validation.listed("device", device))

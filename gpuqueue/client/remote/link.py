@@ -1,0 +1,219 @@
+"""Requests to the service: authentication, connections that are kept, lost answers, and errors."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from gpuqueue import errors
+from gpuqueue.client.remote.http import Answer, HttpConnection, NoHttp, Place
+from gpuqueue.codec.wire import from_answer, to_plain
+from gpuqueue.errors import GpuQueueError, ServiceUnreachable
+from gpuqueue.lazy.imports import later
+from gpuqueue.version import VERSION
+
+if TYPE_CHECKING:
+    from gpuqueue.client.remote import credentials
+    from gpuqueue.model.job import Account
+    from gpuqueue.settings.settings import Settings
+else:
+    credentials = later("gpuqueue.client.remote.credentials")
+
+#: The path below which the service has this version of the API.
+API = "/api/v1"
+#: Longest silence of the service in an ordinary answer, in seconds. A history search may take that long.
+ANSWER_S = 60.0
+CONNECT_S = 5.0
+#: How long a request is sent again after its answer was lost, and the pause before that, in seconds: a restart.
+LOST_S, AGAIN_S = 30.0, 0.2
+#: Headers of an answer: the name and the message of an error that the service tolerated.
+AWAY, AWAY_DETAIL = "gpuqueue-away", "gpuqueue-away-detail"
+#: Header with a warning about an answer.
+WARNING = "gpuqueue-warning"
+
+
+class Link:
+    """The connections of one client to a service. Threads may share it: each request takes a connection of its own."""
+
+    def __init__(self, settings: Settings, url: str) -> None:
+        self.settings = settings
+        self.url = url
+        self._place = Place.of(url)
+        self._idle: list[HttpConnection] = []
+
+    @property
+    def account(self) -> Account:
+        """Return the account of this process. The service takes the account from the kernel or from the token."""
+        from gpuqueue.system.account import current_account  # noqa: PLC0415 - not needed by every command
+
+        return current_account(self.settings.host)
+
+    def get(self, kind: Any, path: str, query: Mapping[str, Any] | None = None, *, timeout_s: float = ANSWER_S) -> Any:
+        """Return the value of the type *kind* at *path*. Names of *query* whose value is None are left out."""
+        return self.send("GET", path, kind=kind, query=query, timeout_s=timeout_s)
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        kind: Any = None,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = ANSWER_S,
+    ) -> Any:
+        """Send a request and return the answer as *kind*; None without one.
+
+        A request whose answer was lost is sent again. That is safe: requests that make a job carry a key, and the
+        others have the same effect twice.
+        """
+        return self.answered(method, path, body, kind=kind, query=query, headers=headers, timeout_s=timeout_s)[0]
+
+    def answered(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        kind: Any = None,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = ANSWER_S,
+    ) -> tuple[Any, Answer]:
+        """Return what :meth:`send` does, and the answer with its status and headers."""
+        data = None if body is None else json.dumps(to_plain(body), separators=(",", ":")).encode("ascii")
+        content, answer = self._exchange(method, path + _query(query), headers or {}, data, timeout_s)
+        if kind is None:
+            return None, answer
+        if kind is bytes:
+            return content, answer
+        return from_answer(kind, _json(content, self.url)), answer
+
+    def stream(self, path: str, query: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Iterator[bytes]:
+        """Yield the lines of a stream of events, on a connection of its own.
+
+        Raises:
+            ServiceUnreachable: the service does not answer, or the stream was cut off.
+
+        """
+        connection = self._connect()
+        try:
+            sent = {**self._headers(), **headers, "Accept": "text/event-stream"}
+            answer = connection.ask("GET", API + path + _query(query), sent, None, ANSWER_S)
+            if answer.status != 200:  # noqa: PLR2004 - OK
+                raise self._error(answer, answer.body())
+            rest = b""
+            for piece in answer.pieces():
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from lines
+        except (OSError, NoHttp) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _exchange(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
+    ) -> tuple[bytes, Answer]:
+        sent = {**self._headers(), **headers}
+        until: float | None = None  # set once an answer was lost: the service may have done what was asked
+        while True:
+            try:
+                connection = self._idle.pop() if self._idle else HttpConnection(self._place, CONNECT_S)
+            except (OSError, ValueError) as error:
+                if until is None or time.monotonic() > until:
+                    raise self._unreachable(error) from error
+                time.sleep(AGAIN_S)
+                continue
+            try:
+                answer = connection.ask(method, API + path, sent, body, timeout_s)
+                content = answer.body()
+            except (OSError, NoHttp) as error:
+                was_used = connection.is_used
+                connection.close()
+                until = until or time.monotonic() + LOST_S
+                if isinstance(error, TimeoutError) or time.monotonic() > until:
+                    raise self._unreachable(error) from error
+                if not was_used:  # not only an idle connection that the service has closed
+                    time.sleep(AGAIN_S)
+                continue
+            if answer.keeps_open:
+                self._idle.append(connection)
+            else:
+                connection.close()
+            if answer.status >= 400:  # noqa: PLR2004 - errors
+                raise self._error(answer, content)
+            return content, answer
+
+    def _connect(self) -> HttpConnection:
+        try:
+            return HttpConnection(self._place, CONNECT_S)
+        except (OSError, ValueError) as error:
+            raise self._unreachable(error) from error
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"User-Agent": f"gpuqueue/{VERSION}"}
+        if not self._place.path:
+            token = credentials.token_for(self.url, self.settings)
+            if token is not None:
+                headers["Authorization"] = f"Bearer {token}"
+        return headers
+
+    def _error(self, answer: Answer, content: bytes) -> GpuQueueError:
+        """Return the error of a problem document, with the class that the service raised."""
+        try:
+            problem = json.loads(content)
+            detail, name, code = str(problem["detail"]), str(problem["error"]), int(problem["exit_code"])
+        except (ValueError, TypeError, KeyError):
+            return ServiceUnreachable(
+                f"{self.url} answers with HTTP status {answer.status}: is it a gpuqueue service of this version?"
+            )
+        return error_of(name, detail, code)
+
+    def _unreachable(self, error: BaseException) -> ServiceUnreachable:
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if type(error).__name__ == "SSLCertVerificationError":
+            why = "its certificate is not trusted: name the authority that signed it in SSL_CERT_FILE"
+        elif isinstance(error, TimeoutError):
+            why = "no answer in time"
+        return ServiceUnreachable(f"the service at {self.url} does not answer: {why}. Is gpuqueue serve running there?")
+
+
+def error_of(name: str, detail: str, code: int) -> GpuQueueError:
+    """Return the error of the class *name*, or a plain error with its exit code if this version has no such class."""
+    found = getattr(errors, name, None)
+    kind = found if isinstance(found, type) and issubclass(found, GpuQueueError) else GpuQueueError
+    made = kind(detail)
+    if made.exit_code != code:
+        made.exit_code = code
+    return made
+
+
+def segment(name: object) -> str:
+    """Return *name* as one segment of a path."""
+    return quote(str(name), safe="")
+
+
+def _query(query: Mapping[str, Any] | None) -> str:
+    words = []
+    for name, value in (query or {}).items():
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            if each is not None:
+                text = str(each).lower() if isinstance(each, bool) else str(to_plain(each))
+                words.append(f"{name}={quote(text, safe='')}")
+    return "?" + "&".join(words) if words else ""
+
+
+def _json(content: bytes, url: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:
+        raise ServiceUnreachable(f"{url} does not answer with JSON: is it a gpuqueue service?") from None

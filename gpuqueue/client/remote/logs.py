@@ -1,0 +1,121 @@
+"""The group ``client.logs`` over the service. The methods are those of :class:`gpuqueue.client.logs.Logs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuqueue.client.log_places import with_run
+from gpuqueue.client.patience import ABSENCES, Patience
+from gpuqueue.client.remote.link import Link, segment
+from gpuqueue.client.remote.log_stream import Following
+from gpuqueue.client.remote.log_tail import RemoteTail, RunLog
+from gpuqueue.errors import Refused, Unreachable
+from gpuqueue.lazy.imports import later
+from gpuqueue.model import validation
+from gpuqueue.model.job import Job, JobState
+
+if TYPE_CHECKING:
+    from gpuqueue.client.log_places import Tail
+    from gpuqueue.model import progress as progresses
+    from gpuqueue.model.progress import Progress
+    from gpuqueue.model.run import Record, Run
+else:
+    progresses = later("gpuqueue.model.progress")
+
+
+class RemoteLogs:
+    """The logs of jobs that the service can read."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def path(self, job: int | str, *, run: int | None = None) -> Path:  # noqa: ARG002 - the signature of the direct client
+        """Refuse: only the direct client knows the path of a log.
+
+        Raises:
+            Refused: always.
+
+        """
+        raise Refused("a service shows no paths of logs: read the log itself, with client.logs.tail or gpuqueue logs")
+
+    def path_in(self, record: Record, *, run: int | None = None) -> Path:
+        """Refuse, as :meth:`path` does."""
+        return self.path(record.job.label, run=run)
+
+    def path_or_none(self, record: Record) -> Path | None:  # noqa: ARG002 - the signature of the direct client
+        """Return None: no path is known."""
+        return None
+
+    def tail(self, *, stderr: bool = False) -> RemoteTail:
+        """Return a reader of a job's output, or of its standard error if that is separate. It has no log yet."""
+        return RemoteTail(self._link, stderr=stderr)
+
+    def turn(self, tail: Tail, record: Record, *, run: int | None = None) -> None:
+        """Point *tail* to the log of run number *run* in *record*, by default the newest.
+
+        Raises:
+            Refused: the job is an array or has not run yet, or its log is on another host or deleted.
+
+        """
+        if record.job.spec.array is not None:
+            one = f"{record.job.id}_{next(iter(record.job.spec.array.indexes))}"
+            raise Refused(f"array {record.job.id} has no log of its own: name a member, such as {one}")
+        runs = with_run(record, run).runs if run is not None else record.runs
+        last = next((each for each in reversed(runs) if each.log_path), None)
+        if last is None:
+            raise Refused(f"job {record.job.label} ({record.job.state}) has no log yet: it has not run")
+        place = RunLog(record.job.label, last.attempt)
+        _remote(tail).check(place)
+        tail.turn_to(place)
+
+    def end(self, record: Record, most_bytes: int, *, stderr: bool = False) -> bytes:
+        """Return at most the last *most_bytes* of the newest run's output, or nothing if it cannot be read."""
+        tail = self.tail(stderr=stderr)
+        try:
+            self.turn(tail, record)
+            return tail.last(most_bytes)
+        except Refused:
+            return b""
+
+    def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:  # noqa: ARG002 - the service knows the logs
+        """Return the progress of the running jobs of *jobs* that report it in their logs, by job id."""
+        ids = [job.id for job in jobs if job.state is JobState.RUNNING]
+        if not ids:
+            return {}
+        found: dict[int, Progress] = self._link.send(
+            "POST", "/progress", {"jobs": ids}, kind=dict[int, progresses.Progress]
+        )
+        return found
+
+    def follow(
+        self,
+        job: int | str,
+        tail: Tail | None = None,
+        *,
+        held: Callable[[Job], None] | None = None,
+        seen: Callable[[Job], None] | None = None,
+        again: Callable[[Run], None] | None = None,
+        away: Callable[[Unreachable], None] | None = None,
+        whole: bool = False,
+    ) -> Iterator[bytes]:
+        """Yield the job's output while it is written, from its newest run through all later runs to the job's end.
+
+        After a restart of the service, the output continues where it stopped.
+        """
+        name = segment(validation.one_job(job))
+        followed = _remote(tail) if tail is not None else self.tail()
+        following = Following(self._link, name, followed, held=held, seen=seen, again=again, whole=whole)
+        patience = Patience(away)
+        while not following.is_over:
+            try:
+                yield from following.output(patience.answered)
+            except ABSENCES as error:
+                patience.bear(error)
+
+
+def _remote(tail: Tail) -> RemoteTail:
+    if not isinstance(tail, RemoteTail):
+        raise TypeError("a log behind a service is read with client.logs.tail()")
+    return tail

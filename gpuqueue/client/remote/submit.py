@@ -1,0 +1,107 @@
+"""Submits and edits over the service. What only this process knows is completed here, and the rest by the service."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.client.remote.link import WARNING, Link
+from gpuqueue.client.submit import SiteAnswers, completed
+from gpuqueue.codec.wire import to_plain
+from gpuqueue.lazy.imports import later
+from gpuqueue.model import validation
+from gpuqueue.model.job import Job, JobSpec
+from gpuqueue.system.environment import travelling
+from gpuqueue.text.units import MIB
+
+if TYPE_CHECKING:
+    from gpuqueue.client import notifications
+    from gpuqueue.client.remote import devices
+    from gpuqueue.client.remote.http import Answer
+    from gpuqueue.model import api, job_edit, times
+    from gpuqueue.model.api import RetryRequest
+    from gpuqueue.model.job_edit import JobEdit
+    from gpuqueue.model.job_request import JobRequest
+else:
+    api = later("gpuqueue.model.api")
+    devices = later("gpuqueue.client.remote.devices")
+    job_edit = later("gpuqueue.model.job_edit")
+    notifications = later("gpuqueue.client.notifications")
+    times = later("gpuqueue.model.times")
+
+#: Status of an answer that names a job which was there already.
+OK = 200
+
+
+def request(link: Link, wanted: JobRequest, found: Callable[[Job], None] | None) -> Job:
+    """Submit *wanted*; the service adds the account, the default memory and what it knows about devices."""
+    default_bytes = link.settings.default_mem_bytes
+    is_open = wanted.mem is None and default_bytes is None and not wanted.exclusive
+    site = SiteAnswers(
+        uuids_of=lambda names: devices.uuids_of(link, names),
+        mem_bytes=lambda asked: MIB if is_open else _mem_bytes(asked, default_bytes),
+        notifications=lambda asked: notifications.parsed(asked.on_end, asked.on_fail),
+    )
+    made = completed(wanted, link.settings, link.account, site, lambda: None)
+    return spec(link, made, found, without=("mem_bytes",) if is_open else ())
+
+
+def spec(link: Link, made: JobSpec, found: Callable[[Job], None] | None, *, without: Sequence[str] = ()) -> Job:
+    """Submit the spec *made*, less its account and the fields *without*, which the service fills in."""
+    plain = to_plain(made)
+    body = {name: value for name, value in plain.items() if name != "account" and name not in without}
+    return posted(link, "/jobs", body, found)
+
+
+def again(
+    link: Link,
+    args: Sequence[str] | None,
+    env: Mapping[str, str] | Sequence[str] | None,
+    changes: Mapping[str, Any],
+) -> RetryRequest:
+    """Return the body of a retry. It has the environment of this process, which replaces one that was removed."""
+    return api.RetryRequest(
+        args=None if args is None else validation.words("args", args),
+        env=validation.environment(env),
+        fallback_env=travelling(os.environ),
+        changes=edit_of(link, job_edit.JobEdit(**changes)),
+    )
+
+
+def warned(answer: Answer, warn: Callable[[str], None] | None) -> None:
+    """Call *warn* with the warning of *answer*, if it has one."""
+    if warn is not None and WARNING in answer.headers:
+        warn(answer.headers[WARNING])
+
+
+def posted(
+    link: Link,
+    path: str,
+    body: Any,
+    found: Callable[[Job], None] | None,
+    warn: Callable[[str], None] | None = None,
+) -> Job:
+    """Post the request of a new job. It carries a key: sent again after a lost answer, it yields the same job."""
+    headers = {"Idempotency-Key": os.urandom(16).hex()}
+    job, answer = link.answered("POST", path, body, kind=Job, headers=headers)
+    warned(answer, warn)
+    if answer.status == OK and found is not None:
+        found(job)
+    made: Job = job
+    return made
+
+
+def edit_of(link: Link, wanted: JobEdit) -> JobEdit:
+    """Return *wanted* with what depends on this process resolved: its host's devices, and its local time."""
+    if wanted.device is not None:
+        wanted = replace(wanted, device=devices.far(link, wanted.device))
+    if wanted.begin is not None:
+        begin = times.begin(wanted.begin)
+        wanted = replace(wanted, begin="now" if begin is None else begin.isoformat())
+    return wanted
+
+
+def _mem_bytes(asked: JobRequest, default_bytes: int | None) -> int:
+    return default_bytes or MIB if asked.mem is None else validation.mem_bytes(asked.mem)

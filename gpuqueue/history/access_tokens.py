@@ -1,0 +1,78 @@
+"""Access tokens in the history database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from gpuqueue.history.access_tables import access_tokens
+from gpuqueue.model.access_token import AccessToken
+from gpuqueue.model.caller import CallerKind, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+
+def add(connection: sa.Connection, token: AccessToken, digest: str) -> None:
+    """Store a new token with the *digest* of its secret."""
+    connection.execute(
+        sa.insert(access_tokens).values(
+            id=token.id,
+            digest=digest,
+            kind=token.kind.value,
+            account=token.account,
+            uid=token.uid,
+            scopes=" ".join(sorted(map(str, token.scopes))),
+            name=token.name,
+            made_by=token.made_by,
+            made_at=token.made_at,
+            expires_at=token.expires_at,
+        )
+    )
+
+
+def find(connection: sa.Connection, token_id: str) -> tuple[AccessToken, str] | None:
+    """Return the token with this id and the digest of its secret, or None. One read by the primary key."""
+    row = connection.execute(sa.select(access_tokens).where(access_tokens.c.id == token_id)).first()
+    return None if row is None else (_token(row), row.digest)
+
+
+def listed(connection: sa.Connection, account: str | None = None) -> list[AccessToken]:
+    """Return the tokens of *account*, or of all accounts and hosts, the newest first."""
+    wanted = sa.select(access_tokens).order_by(access_tokens.c.made_at.desc(), access_tokens.c.id)
+    if account is not None:
+        wanted = wanted.where(access_tokens.c.account == account, access_tokens.c.kind == CallerKind.PERSON.value)
+    return [_token(row) for row in connection.execute(wanted)]
+
+
+def revoke(connection: sa.Connection, token_id: str, *, at: datetime) -> bool:
+    """Revoke a token. Return False if there is none, or it was revoked already."""
+    here = access_tokens.c.id == token_id, access_tokens.c.revoked_at.is_(None)
+    return connection.execute(sa.update(access_tokens).where(*here).values(revoked_at=at)).rowcount == 1
+
+
+def note_uses(connection: sa.Connection, uses: Mapping[str, datetime]) -> None:
+    """Store when each token was last used. A later time that is stored already stays."""
+    for token_id, at in uses.items():
+        earlier = sa.or_(access_tokens.c.last_used_at.is_(None), access_tokens.c.last_used_at < at)
+        connection.execute(
+            sa.update(access_tokens).where(access_tokens.c.id == token_id, earlier).values(last_used_at=at)
+        )
+
+
+def _token(row: sa.Row[tuple[object, ...]]) -> AccessToken:
+    return AccessToken(
+        id=row.id,
+        kind=CallerKind(row.kind),
+        account=row.account,
+        uid=row.uid,
+        scopes=frozenset(map(Scope, row.scopes.split())),
+        name=row.name,
+        made_by=row.made_by,
+        made_at=row.made_at,
+        expires_at=row.expires_at,
+        last_used_at=row.last_used_at,
+        revoked_at=row.revoked_at,
+    )

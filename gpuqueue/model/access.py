@@ -1,0 +1,267 @@
+"""What callers may do: actions, and the one table of rights. Pure. :mod:`gpuqueue.model.caller` says who is calling.
+
+The service and its clients ask :func:`may` before each act. ``RULES`` is the only place that says who may what. The
+site's settings ``admins`` and ``access`` fill an :class:`AccessPolicy`, within what each rule allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+from types import MappingProxyType
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.caller import Caller, CallerKind, Scope, Via
+from gpuqueue.model.job import Account
+from gpuqueue.text.sanitize import brief
+
+
+class Audience(str, Enum):
+    """Who may do something, from the smallest to the largest audience."""
+
+    #: Worker hosts only.
+    HOSTS = "hosts"
+    #: The owner only, not even an admin.
+    OWNER_ALONE = "owner alone"
+    #: Admins of the site.
+    ADMINS = "admins"
+    #: The owner and the admins.
+    OWNER = "owner"
+    #: Every account.
+    EVERYBODY = "everybody"
+    #: Every account, and callers that are not authenticated.
+    ANONYMOUS = "anonymous"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Action(str, Enum):
+    """An act of the service that needs a right. The value is its name in the setting ``access``."""
+
+    #: Devices, limits, statistics, and the number of waiting jobs.
+    SEE_SITE = "see-site"
+    #: A job's name, owner, size, state, times, peak memory, tags and note.
+    SEE_JOBS = "see-jobs"
+    #: A job's command, script, directory and git checkout.
+    SEE_ARGUMENTS = "see-arguments"
+    SEE_ENVIRONMENT = "see-environment"
+    #: A job's output, and the files of its run directory.
+    SEE_LOGS = "see-logs"
+    SUBMIT = "submit"
+    #: Cancel, hold, release, edit, move, tag and note.
+    CHANGE_JOB = "change-job"
+    #: Submit a job again. It becomes the caller's job, with the environment of the first.
+    RETRY = "retry"
+    #: Read and write the terminal of a job, which acts as its owner.
+    ATTACH = "attach"
+    #: Drain and resume devices.
+    DRAIN = "drain"
+    #: Declare a silent host lost.
+    LOSE_HOST = "lose-host"
+    #: Change limits, shares and other rules of the site.
+    SET_RULES = "set-rules"
+    MAKE_TOKEN = "make-token"  # noqa: S105 - a word
+    SEE_TOKENS = "see-tokens"
+    REVOKE_TOKEN = "revoke-token"  # noqa: S105 - a word
+    SEE_AUDIT = "see-audit"
+    #: Serve jobs: the calls of a worker host.
+    SERVE_JOBS = "serve-jobs"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """The right that one action needs.
+
+    - ``audience`` is the default. A site may choose another one of ``choices``.
+    - ``scope`` is what the caller's token must have, besides ``admin`` where an admin uses the rights of one.
+    - ``says`` completes "only ... may".
+    - ``changes``: the action changes something. No choice opens such an action to anonymous callers.
+    - ``by_kernel``: a token is not enough, so that a stolen token cannot make others that outlive it.
+    """
+
+    audience: Audience
+    scope: Scope | None
+    says: str
+    choices: tuple[Audience, ...] = ()
+    changes: bool = True
+    by_kernel: bool = False
+
+
+def _seen(audience: Audience, says: str, *choices: Audience) -> Rule:
+    return Rule(audience=audience, scope=Scope.READ, says=says, choices=choices, changes=False)
+
+
+RULES: Mapping[Action, Rule] = MappingProxyType(
+    {
+        Action.SEE_SITE: _seen(
+            Audience.EVERYBODY, "see the devices of this site", Audience.EVERYBODY, Audience.ANONYMOUS
+        ),
+        Action.SEE_JOBS: _seen(
+            Audience.EVERYBODY, "see this job", Audience.OWNER, Audience.EVERYBODY, Audience.ANONYMOUS
+        ),
+        Action.SEE_ARGUMENTS: _seen(Audience.OWNER, "see the command of this job", Audience.OWNER, Audience.EVERYBODY),
+        Action.SEE_ENVIRONMENT: _seen(
+            Audience.OWNER, "see the environment of this job", Audience.OWNER, Audience.EVERYBODY
+        ),
+        Action.SEE_LOGS: _seen(Audience.OWNER, "see the output of this job", Audience.OWNER, Audience.EVERYBODY),
+        Action.SUBMIT: Rule(
+            audience=Audience.EVERYBODY,
+            scope=Scope.SUBMIT,
+            says="submit jobs",
+            choices=(Audience.ADMINS, Audience.EVERYBODY),
+        ),
+        Action.CHANGE_JOB: Rule(audience=Audience.OWNER, scope=Scope.SUBMIT, says="change this job"),
+        Action.RETRY: Rule(
+            audience=Audience.OWNER, scope=Scope.SUBMIT, says="retry this job, for it runs with its environment"
+        ),
+        Action.ATTACH: Rule(audience=Audience.OWNER_ALONE, scope=Scope.SUBMIT, says="use the terminal of this job"),
+        Action.DRAIN: Rule(
+            audience=Audience.ADMINS,
+            scope=Scope.SUBMIT,
+            says="drain and resume devices",
+            choices=(Audience.ADMINS, Audience.EVERYBODY),
+        ),
+        Action.LOSE_HOST: Rule(audience=Audience.ADMINS, scope=Scope.ADMIN, says="declare a host lost"),
+        Action.SET_RULES: Rule(audience=Audience.ADMINS, scope=Scope.ADMIN, says="change the rules of this site"),
+        Action.MAKE_TOKEN: Rule(
+            audience=Audience.OWNER, scope=Scope.SUBMIT, says="make tokens of this account", by_kernel=True
+        ),
+        Action.SEE_TOKENS: _seen(Audience.OWNER, "see the tokens of this account"),
+        Action.REVOKE_TOKEN: Rule(audience=Audience.OWNER, scope=Scope.SUBMIT, says="revoke this token"),
+        Action.SEE_AUDIT: _seen(Audience.ADMINS, "read the audit log"),
+        Action.SERVE_JOBS: Rule(audience=Audience.HOSTS, scope=None, says="serve jobs"),
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccessPolicy:
+    """The site's settings about rights.
+
+    ``admins`` are accounts, ``admin_groups`` Unix groups. ``everybody_is_admin`` is ``admins = "*"``. ``chosen`` holds
+    the audiences that the site chose instead of the defaults.
+    """
+
+    admins: frozenset[str] = frozenset()
+    admin_groups: frozenset[str] = frozenset()
+    everybody_is_admin: bool = False
+    chosen: Mapping[Action, Audience] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, admins: str, access: str) -> AccessPolicy:
+        """Return the policy of the settings: ``ann,%gpu-admins`` and ``see-logs=everybody see-site=anonymous``.
+
+        Raises:
+            BadRequest: *access* names an unknown action, or an audience that its rule does not allow.
+
+        """
+        names = [name.strip() for name in admins.split(",") if name.strip()]
+        return cls(
+            admins=frozenset(name for name in names if name != "*" and not name.startswith("%")),
+            admin_groups=frozenset(name[1:] for name in names if name.startswith("%")),
+            everybody_is_admin="*" in names,
+            chosen=parse_access(access),
+        )
+
+    def audience(self, action: Action) -> Audience:
+        """Return who may do *action* at this site."""
+        return self.chosen.get(action, RULES[action].audience)
+
+    def is_admin(self, caller: Caller) -> bool:
+        """Return whether *caller* has the rights of an admin now: the account is one, and the token allows it.
+
+        Root of this machine is an admin, because it could read and change everything anyway.
+        """
+        if caller.kind is not CallerKind.PERSON or caller.uid is None or Scope.ADMIN not in caller.scopes:
+            return False
+        named = caller.account in self.admins or bool(self.admin_groups & caller.groups)
+        return caller.superuser or named or self.everybody_is_admin
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Me:
+    """Who a caller is, for the caller itself. ``admin``: the caller has the rights of an admin now."""
+
+    account: str
+    uid: int | None
+    via: str
+    scopes: tuple[str, ...] = ()
+    admin: bool = False
+    token_id: str | None = None
+
+    @classmethod
+    def of(cls, caller: Caller, policy: AccessPolicy) -> Me:
+        """Return what *caller* may know of itself."""
+        return cls(
+            account=caller.account,
+            uid=caller.uid,
+            via=str(caller.via),
+            scopes=tuple(sorted(map(str, caller.scopes))),
+            admin=policy.is_admin(caller),
+            token_id=caller.token_id,
+        )
+
+
+def parse_access(text: str) -> dict[Action, Audience]:
+    """Return the audiences that *text*, the setting ``access``, chooses: ``see-logs=everybody drain=everybody``.
+
+    Raises:
+        BadRequest: *text* names an unknown action, or an audience that its rule does not allow.
+
+    """
+    chosen = {}
+    for word in text.replace(",", " ").split():
+        name, _, audience = word.partition("=")
+        choices = {str(action): rule.choices for action, rule in RULES.items() if rule.choices}
+        if name not in choices:
+            raise BadRequest(f"{brief(name)} is no right that a site can change: there are {', '.join(choices)}")
+        if audience not in set(map(str, choices[name])):
+            raise BadRequest(f"{name} can be {' or '.join(map(str, choices[name]))}, not {brief(audience)}")
+        chosen[Action(name)] = Audience(audience)
+    return chosen
+
+
+def may(caller: Caller, action: Action, owner: Account | None, policy: AccessPolicy) -> str | None:
+    """Return None if *caller* may do *action* to what belongs to *owner*, else the reason why not.
+
+    *owner* is the submitter of a job or the account of a token. It is None for acts on the site.
+    """
+    rule, audience = RULES[action], policy.audience(action)
+    if audience is Audience.ANONYMOUS and not rule.changes:
+        return None
+    if caller.via is Via.ANONYMOUS:
+        return "log in first: gpuqueue login URL"
+    return _refused_by_proof(caller, rule, audience) or _refused_by_role(caller, audience, owner, rule, policy)
+
+
+def _refused_by_proof(caller: Caller, rule: Rule, audience: Audience) -> str | None:
+    """Return why the kind of the caller, or its token, does not allow an action, regardless of whose it is."""
+    if (caller.kind is CallerKind.HOST) != (audience is Audience.HOSTS):
+        return f"a {caller.kind} cannot {rule.says}"
+    if rule.scope is not None and rule.scope not in caller.scopes:
+        return f"this token has no scope {rule.scope}: make one with gpuqueue token create --scope {rule.scope}"
+    if rule.by_kernel and caller.via is Via.TOKEN:
+        return f"only a user who is logged in on the machine of the service may {rule.says}, and no token"
+    return None
+
+
+def _refused_by_role(
+    caller: Caller, audience: Audience, owner: Account | None, rule: Rule, policy: AccessPolicy
+) -> str | None:
+    """Return why the account does not allow an action: it is neither the owner nor an admin, as *audience* wants."""
+    if audience in {Audience.HOSTS, Audience.EVERYBODY}:
+        return None
+    if audience is not Audience.ADMINS and caller.owns(owner):
+        return None
+    if audience is not Audience.OWNER_ALONE and policy.is_admin(caller):
+        return None
+    if audience is Audience.ADMINS or owner is None:
+        return f"only an administrator of this site may {rule.says} (setting admins)"
+    whose = f"only {owner.name} may {rule.says}"
+    return whose if audience is Audience.OWNER_ALONE else f"{whose}, or an administrator of this site (setting admins)"

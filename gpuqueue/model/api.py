@@ -1,0 +1,201 @@
+"""Bodies of requests and answers of the HTTP API that are no values of the queue itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.array import Array, Indexes
+from gpuqueue.model.dependencies import NO_WAITS, Waits
+from gpuqueue.model.device import DeviceFilter
+from gpuqueue.model.git import Checkout
+from gpuqueue.model.history_query import FoldedRow
+from gpuqueue.model.job import Job, JobState, Priority
+from gpuqueue.model.job_edit import JobEdit
+from gpuqueue.model.notification import Notification
+from gpuqueue.model.placement import ANYWHERE, Placement
+from gpuqueue.model.retries import NO_RETRIES, Retries
+from gpuqueue.model.run import Record
+from gpuqueue.model.terminal_size import Window
+from gpuqueue.model.warning_signal import EarlySignal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewJob:
+    """A job to submit: the fields of :class:`gpuqueue.model.job.JobSpec` without the account.
+
+    The account is that of the caller. Without ``mem_bytes``, the default of the site or of the pool applies. Without
+    ``name``, the job has the name of its program.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str
+    mem_bytes: int | None = None
+    name: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    gpus: int = 1
+    device: DeviceFilter | None = None
+    placement: Placement = ANYWHERE
+    time_limit_s: float | None = None
+    priority: Priority = Priority.NORMAL
+    pool: str = ""
+    requeue: bool = True
+    cap: bool = True
+    umask: int = 0o022
+    warm: bool = False
+    pty: Window | None = None
+    script: str | None = None
+    interpreter: str | None = None
+    snapshot: str | None = None
+    waits: Waits = NO_WAITS
+    retries: Retries = NO_RETRIES
+    array: Array | None = None
+    signal: EarlySignal | None = None
+    notifications: tuple[Notification, ...] = ()
+    retry_of: int | None = None
+    tags: tuple[str, ...] = ()
+    git: Checkout | None = None
+    separate_stderr: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryRequest:
+    """How an ended job runs again. None leaves the arguments of its script as they were.
+
+    Variables of the first submission that were removed come from ``fallback_env``; ``env`` is added to all others.
+    """
+
+    args: tuple[str, ...] | None = None
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    fallback_env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    changes: JobEdit = JobEdit()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MoveRequest:
+    """Where a waiting job goes: before the other jobs of its user, or back to its place by arrival."""
+
+    front: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moved:
+    """The state of a job that was moved."""
+
+    state: JobState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TagRequest:
+    """Tags to add to a job, or to remove from it."""
+
+    words: tuple[str, ...]
+    remove: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NoteRequest:
+    """The note of a job. An empty text removes it."""
+
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitRequest:
+    """Jobs to wait for. The answer comes when one has ended, or at the latest after *timeout_s*.
+
+    ``held`` are those of the jobs that the caller knows to be held. The answer also comes when that has changed.
+    """
+
+    jobs: tuple[str, ...]
+    timeout_s: float = 0.0
+    held: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NamedJob:
+    """A job, and the name by which the caller asked for it."""
+
+    name: str
+    job: Job
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waited:
+    """The jobs of a WaitRequest that have ended, and those that are held."""
+
+    ended: tuple[NamedJob, ...] = ()
+    held: tuple[NamedJob, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistoryPage:
+    """A page of the history. ``after_id`` is the value of that parameter for the next page, None on the last one."""
+
+    records: tuple[Record, ...]
+    after_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FoldedPage:
+    """A page of the history with folded arrays. ``after_id`` is that parameter for the next page, None on the last."""
+
+    rows: tuple[FoldedRow, ...]
+    after_id: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NeverBegan:
+    """The members of an array that were cancelled before any worker claimed them."""
+
+    indexes: Indexes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceChoice:
+    """Devices by the names that users type. A bare index, and ``all_here``, mean devices of *host*."""
+
+    devices: tuple[str, ...] = ()
+    host: str = ""
+    all_here: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Whether:
+    """The answer to a question of yes or no, and why. ``why`` may be None."""
+
+    answer: bool
+    why: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Problem:
+    """An error, as in RFC 9457. ``error`` is its class, and ``exit_code`` that of the command line."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    error: str
+    exit_code: int
+
+
+class LogStream(str, Enum):
+    """A file of a run's output."""
+
+    #: Standard output, and standard error unless that is separate.
+    LOG = "log"
+    STDERR = "stderr"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgressRequest:
+    """The ids of the jobs whose progress is asked for."""
+
+    jobs: tuple[int, ...]

@@ -1,0 +1,54 @@
+"""The application: all routes below ``/api/v1``, and its OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from gpuqueue.service import problems
+from gpuqueue.service.routes import access, changes, devices, history, jobs, logs, streams
+from gpuqueue.service.routes.described import SCHEMAS
+from gpuqueue.service.site import Site
+from gpuqueue.version import VERSION
+
+PREFIX = "/api/v1"
+_ABOUT = """Submit, watch and change jobs of gpuqueue. The caller is the account of the process at the other end of the
+unix socket, or that of the access token. Errors are problem documents (RFC 9457)."""
+
+
+def application(site: Site | None) -> FastAPI:
+    """Return the application in front of *site*. Without one it serves only to describe itself."""
+    app = FastAPI(title="gpuqueue", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.site = site
+    api = APIRouter(prefix=PREFIX)
+    for each in (streams, jobs, changes, history, devices, logs, access):  # /jobs/wait goes before /jobs/{name}
+        api.include_router(each.router)
+    app.include_router(api)
+    problems.install(app)
+    document: dict[str, Any] = {}
+
+    @app.get(f"{PREFIX}/openapi.json", include_in_schema=False)
+    async def describe() -> dict[str, Any]:
+        if not document:
+            document.update(openapi_of(app))
+        return document
+
+    return app
+
+
+def openapi_of(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document of *app*."""
+    document = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    schemas.update(SCHEMAS.named)
+    document["components"]["schemas"] = dict(sorted(schemas.items()))
+    document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"token": []}, {}]
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            operation["responses"].pop("422", None)  # FastAPI's own form; ours is a problem document
+    return document

@@ -1,0 +1,145 @@
+"""One call of the API: who calls, what the caller may do, and what the caller may see of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+
+from gpuqueue.client.client import Client
+from gpuqueue.client.connection import Connection
+from gpuqueue.errors import NotAuthenticated
+from gpuqueue.model.access import AccessPolicy, Action, may
+from gpuqueue.model.caller import Caller, Via
+from gpuqueue.model.environment import is_secret
+from gpuqueue.model.event import Event
+from gpuqueue.model.job import Account, Job
+from gpuqueue.model.job_page import Listing
+from gpuqueue.model.run import Record
+from gpuqueue.service.callers import Identity
+from gpuqueue.service.identity.audit_journal import Change
+from gpuqueue.service.problems import Forbidden
+from gpuqueue.system.account import SUPERUSER
+
+#: What stands for the command of a job whose command the caller may not see.
+HIDDEN = "(hidden)"
+
+
+class Call:
+    """A caller, and a client that acts for it."""
+
+    def __init__(self, caller: Caller, policy: AccessPolicy, connection: Connection, identity: Identity) -> None:
+        self.caller, self.policy, self._identity = caller, policy, identity
+        host = connection.settings.host if caller.via is Via.SOCKET else caller.address or "unknown"
+        #: The account of new jobs. It comes from the kernel or from the token, never from the request.
+        self.account = Account(
+            name=caller.account or "anonymous", uid=-1 if caller.uid is None else caller.uid, host=host
+        )
+        self.is_admin = policy.is_admin(caller)
+        self.connection = connection.acting_for(self.account, SUPERUSER if self.is_admin else self.account.name)
+
+    @cached_property
+    def client(self) -> Client:
+        """The client that acts for the caller."""
+        return Client(connection=self.connection)
+
+    def may(self, action: Action, owner: Account | None = None) -> bool:
+        """Return whether the caller may do *action* to what *owner* has."""
+        return may(self.caller, action, owner, self.policy) is None
+
+    def must(self, action: Action, owner: Account | None = None) -> None:
+        """Check that the caller may do *action*.
+
+        Raises:
+            NotAuthenticated: nobody may who is not authenticated.
+            Forbidden: the caller may not.
+
+        """
+        reason = may(self.caller, action, owner, self.policy)
+        if reason is not None:
+            raise NotAuthenticated(reason) if self.caller.via is Via.ANONYMOUS else Forbidden(reason)
+
+    @contextmanager
+    def change(self, action: Action, name: str, *jobs: str, owner: Account | None = None) -> Iterator[Change]:
+        """Check that the caller may do *action*, and record the change *name* that the body makes."""
+        reason = may(self.caller, action, owner, self.policy)
+        if reason is not None:
+            self._identity.refused(self.caller, name, reason, jobs)
+            self.must(action, owner)
+        with self.recorded(name, *jobs) as made:
+            yield made
+
+    @contextmanager
+    def recorded(self, name: str, *jobs: str) -> Iterator[Change]:
+        """Record the change *name* that the body makes. The body checks whether the caller may make it."""
+        with self._identity.change(self.caller, name, jobs) as made:
+            yield made
+
+    def owner_of(self, job: int | str) -> Account:
+        """Return the submitter of a job.
+
+        Raises:
+            JobNotFound: the job does not exist.
+
+        """
+        self.must(Action.SEE_SITE)
+        return self.client.jobs.get(str(job).partition("_")[0]).spec.account
+
+    # ---- what the caller may see -------------------------------------------------------------------------------------
+
+    def job(self, job: Job, *, whole: bool = False) -> Job:
+        """Return *job* as the caller may see it. Its environment, less its secrets, is there only if it is *whole*.
+
+        Raises:
+            Forbidden: the caller may not see the job.
+
+        """
+        owner, spec = job.spec.account, job.spec
+        self.must(Action.SEE_JOBS, owner)
+        shown = whole and self.may(Action.SEE_ENVIRONMENT, owner)
+        spec = replace(spec, env={name: value for name, value in spec.env.items() if shown and not is_secret(name)})
+        if not self.may(Action.SEE_ARGUMENTS, owner):
+            spec = replace(
+                spec, argv=(HIDDEN,), cwd="/", script=None, interpreter=None, git=None, snapshot=None, notifications=(),
+                waits=replace(spec.waits, dedupe=None),
+            )  # fmt: skip
+        return replace(job, spec=spec)
+
+    def sees(self, job: Job) -> bool:
+        """Return whether the caller may see *job* in a list."""
+        return self.may(Action.SEE_JOBS, job.spec.account)
+
+    def jobs(self, jobs: Iterable[Job]) -> tuple[Job, ...]:
+        """Return those of *jobs* that the caller may see, as the caller may see them."""
+        return tuple(self.job(each) for each in jobs if self.sees(each))
+
+    def record(self, record: Record, *, whole: bool = False) -> Record:
+        """Return *record* as the caller may see it: without the tokens of its runs, which prove a claim."""
+        logs = self.may(Action.SEE_LOGS, record.job.spec.account)
+        runs = tuple(
+            replace(run, token="", log_path=run.log_path if logs or not run.log_path else HIDDEN) for run in record.runs
+        )
+        return replace(record, job=self.job(record.job, whole=whole), runs=runs)
+
+    def listing(self, page: Listing) -> Listing:
+        """Return *page* as the caller may see it."""
+        jobs = self.jobs(page.jobs)
+        logs = {job.id for job in jobs if self.may(Action.SEE_LOGS, job.spec.account)}
+        paths = {job_id: path for job_id, path in page.logs.items() if job_id in logs}
+        seen = {job.id for job in jobs}
+        return replace(
+            page,
+            jobs=jobs,
+            logs=paths,
+            held_bytes={each: held for each, held in page.held_bytes.items() if each in seen},
+            devices={each: devices for each, devices in page.devices.items() if each in seen},
+        )
+
+    def events(self, events: Iterable[Event], owner: Account) -> tuple[Event, ...]:
+        """Return *events* as the caller may see them: without tokens, and without a spec that has the environment."""
+        hidden = {"token"} if self.may(Action.SEE_ENVIRONMENT, owner) else {"token", "spec", "started"}
+        return tuple(
+            replace(each, fields={name: text for name, text in each.fields.items() if name not in hidden})
+            for each in events
+        )

@@ -1,0 +1,63 @@
+"""Who calls, and the record of changes: what the service needs from the package that identifies callers."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.caller import Caller
+from gpuqueue.service.identity.audit_journal import Change
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peer:
+    """The process at the other end of a unix socket when it connected, as the kernel reports it."""
+
+    pid: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Credentials:
+    """What a request brings to prove who calls: the peer of a unix socket, or an ``Authorization`` header."""
+
+    peer: Peer | None
+    authorization: str | None
+    address: str
+
+
+class Identity(Protocol):
+    """Identifies callers, and records their changes."""
+
+    def caller(self, credentials: Credentials) -> Caller:
+        """Return the caller.
+
+        Raises:
+            NotAuthenticated: nobody knows who calls.
+
+        """
+
+    def received(self, caller: Caller, body_bytes: int) -> None:
+        """Count the size of a request's body.
+
+        Raises:
+            TooManyRequests: the account sends too much.
+
+        """
+
+    def change(self, caller: Caller, action: str, jobs: tuple[str, ...]) -> AbstractContextManager[Change]:
+        """Return a context in which *caller* changes *jobs*; it is recorded with its outcome."""
+
+    def refused(self, caller: Caller, action: str, reason: str, jobs: tuple[str, ...]) -> None:
+        """Record a change that *caller* has no right to."""
+
+    def forget(self, token_id: str) -> None:
+        """Stop believing a token that was just revoked."""
+
+    def start(self) -> None:
+        """Begin to move records to the history."""
+
+    def close(self) -> None:
+        """Move the last records to the history."""

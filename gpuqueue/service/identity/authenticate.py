@@ -1,0 +1,142 @@
+"""Turns the ``Authorization`` header of a request into a caller.
+
+Another proof of identity, such as OpenID Connect, would be another function here that returns a Caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from gpuqueue.clock import Clock, SystemClock
+from gpuqueue.errors import NotAuthenticated
+from gpuqueue.model.access_token import AccessToken, NotValid, is_secret_of, parts_of
+from gpuqueue.model.caller import Caller, CallerKind, anonymous
+from gpuqueue.system.account import groups_of
+
+if TYPE_CHECKING:
+    from gpuqueue.history.database import HistoryDatabase
+
+log = logging.getLogger(__name__)
+
+#: How long a token that was read from the history is believed: the longest time for which a revoked one still works.
+CACHE_S = 5.0
+#: Least time between two notes of the last use of a token.
+NOTE_EVERY = timedelta(minutes=1)
+#: Most tokens that are kept in memory.
+_MOST = 4096
+#: What a caller reads, whatever is wrong with the token.
+NOT_VALID = (
+    "this access token is not valid: make a new one with gpuqueue token create, and store it with gpuqueue login"
+)
+_ONLY_BEARER = "the Authorization header must be: Bearer TOKEN"
+
+
+class Authenticator:
+    """Verifies access tokens. Threads may share an instance."""
+
+    def __init__(self, database: HistoryDatabase, clock: Clock | None = None, *, with_groups: bool = False) -> None:
+        """Verify the tokens in *database*. *with_groups* looks up the Unix groups of each caller: for admin groups."""
+        self._database = database
+        self._with_groups = with_groups
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        #: Token id -> the token, the digest of its secret, and until when it is believed.
+        self._known: dict[str, tuple[AccessToken, str, float]] = {}
+        #: Token id -> the last use that is stored or will be, and the uses that are not stored yet.
+        self._noted: dict[str, datetime] = {}
+        self._uses: dict[str, datetime] = {}
+
+    def caller(self, authorization: str | None, address: str) -> Caller:
+        """Return the caller with this ``Authorization`` header; an anonymous one without it.
+
+        Raises:
+            NotAuthenticated: the header has no valid token. The message is the same for all reasons.
+            HistoryUnreachable: the token cannot be looked up now.
+
+        """
+        if not authorization:
+            return anonymous(address)
+        kind, _, text = authorization.partition(" ")
+        if kind.lower() != "bearer":
+            raise NotAuthenticated(_ONLY_BEARER)
+        found = self.verify(text.strip())
+        if isinstance(found, NotValid):
+            parts = parts_of(text.strip())
+            log.warning("access token %s from %s: %s", parts.id if parts else "?", address, found)
+            raise NotAuthenticated(NOT_VALID)
+        wants_groups = self._with_groups and found.kind is CallerKind.PERSON
+        return found.caller(address, groups_of(found.account) if wants_groups else frozenset())
+
+    def verify(self, text: str) -> AccessToken | NotValid:
+        """Return the token *text*, or why it is not valid. It takes one read of the history at most every CACHE_S.
+
+        The secret is checked first: without it, nobody learns whether a token has expired or was revoked.
+        """
+        parts = parts_of(text)
+        if parts is None:
+            return NotValid.MALFORMED
+        found = self._find(parts.id)
+        right = is_secret_of(parts.secret, found[1] if found else None)
+        if found is None:
+            return NotValid.UNKNOWN
+        if not right:
+            return NotValid.WRONG_SECRET
+        now = self._clock.now()
+        trouble = found[0].not_valid(now)
+        if trouble is not None:
+            return trouble
+        self._note_use(found[0], now)
+        return found[0]
+
+    def is_remembered(self, authorization: str | None) -> bool:
+        """Return whether the id of this header's token was read so recently that it costs no read of the history."""
+        parts = parts_of((authorization or "").partition(" ")[2].strip())
+        with self._lock:
+            known = self._known.get(parts.id) if parts else None
+        return known is not None and self._clock.monotonic_s() < known[2]
+
+    def forget(self, token_id: str) -> None:
+        """Read this token from the history at its next use: this service has just revoked it."""
+        with self._lock:
+            self._known.pop(token_id, None)
+
+    def flush(self) -> None:
+        """Store the last uses. Call it every few seconds.
+
+        Raises:
+            HistoryUnreachable: they cannot be stored now. The next call tries again.
+
+        """
+        with self._lock:
+            uses = dict(self._uses)
+        if not uses:
+            return
+        self._database.note_token_uses(uses)
+        with self._lock:
+            self._uses = {each: at for each, at in self._uses.items() if uses.get(each) != at}
+
+    def _find(self, token_id: str) -> tuple[AccessToken, str] | None:
+        now_s = self._clock.monotonic_s()
+        with self._lock:
+            known = self._known.get(token_id)
+        if known is not None and now_s < known[2]:
+            return known[0], known[1]
+        found = self._database.find_token(token_id)
+        with self._lock:
+            self._known.pop(token_id, None)
+            if found is not None:
+                if len(self._known) >= _MOST:
+                    self._known.pop(next(iter(self._known)))
+                self._known[token_id] = (*found, now_s + CACHE_S)
+        return found
+
+    def _note_use(self, token: AccessToken, now: datetime) -> None:
+        with self._lock:
+            noted = self._noted.get(token.id) or token.last_used_at
+            if noted is None or now - noted >= NOTE_EVERY:
+                if len(self._noted) >= _MOST:
+                    self._noted.pop(next(iter(self._noted)))
+                self._noted[token.id] = self._uses[token.id] = now

@@ -1,0 +1,152 @@
+"""Identifies the callers of one service, limits their requests, and records their changes: all of this package."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
+
+from gpuqueue.clock import Clock, SystemClock
+from gpuqueue.errors import HistoryUnreachable, NotAuthenticated, TooManyRequests
+from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.access import AccessPolicy
+from gpuqueue.model.caller import Caller, Via
+from gpuqueue.service.identity.audit_journal import EVERY_S, AuditJournal, Change
+from gpuqueue.service.identity.authenticate import Authenticator
+from gpuqueue.service.identity.peer import caller_of_peer
+from gpuqueue.service.identity.request_rate import RequestRates
+
+if TYPE_CHECKING:
+    from gpuqueue.settings.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: Requests per second of one address that no account is responsible for.
+PER_ADDRESS = 10.0
+#: Bytes per second that one account may send in the long run, and at once.
+BYTES_PER_ACCOUNT, BURST_BYTES = 4.0 * 2**20, 256.0 * 2**20
+
+
+class Peer(Protocol):
+    """The process at the other end of a unix socket, as the kernel reports it."""
+
+    @property
+    def uid(self) -> int:
+        """The uid of its account."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id when it connected."""
+
+
+class Credentials(Protocol):
+    """What a request brings to prove who calls."""
+
+    @property
+    def peer(self) -> Peer | None:
+        """The peer, if the request came over a unix socket."""
+
+    @property
+    def authorization(self) -> str | None:
+        """The ``Authorization`` header."""
+
+    @property
+    def address(self) -> str:
+        """The network address of the client."""
+
+
+class SiteIdentity:
+    """The identity of one service's callers. Threads may share it. ``start`` and ``close`` run its thread."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.policy = AccessPolicy.parse(settings.admins, settings.access)
+        self._clock = clock or SystemClock()
+        self._with_groups = bool(self.policy.admin_groups)
+        self._database = HistoryDatabase(settings.database_url)
+        self._tokens = Authenticator(self._database, self._clock, with_groups=self._with_groups)
+        self._journal = AuditJournal(settings.state_dir / "audit", self._clock)
+        self._rates = RequestRates(
+            per_account=settings.request_rate,
+            per_address=PER_ADDRESS,
+            bytes_per_account=BYTES_PER_ACCOUNT,
+            burst_bytes=BURST_BYTES,
+        )
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Move audit entries and uses of tokens to the history from now on."""
+        drain = threading.Thread(target=self._journal.keep_drained, args=(self._database, self._stop), name="audit")
+        flush = threading.Thread(target=self._keep_flushed, name="token-uses")
+        self._threads = [drain, flush]
+        for each in self._threads:
+            each.start()
+
+    def close(self) -> None:
+        """Move what is left to the history, if it answers, and close the connections."""
+        self._stop.set()
+        for each in self._threads:
+            each.join()
+        self._database.close()
+
+    def caller(self, credentials: Credentials) -> Caller:
+        """Return the caller of a request, and count the request.
+
+        Raises:
+            NotAuthenticated: the token is not valid, or the peer is nobody in particular.
+            TooManyRequests: the account, or the address, calls too often.
+            HistoryUnreachable: the token cannot be looked up now.
+
+        """
+        now_s = self._clock.monotonic_s()
+        if credentials.peer is not None:
+            caller = caller_of_peer(credentials.peer.uid, credentials.peer.pid, with_groups=self._with_groups)
+        else:
+            caller = self._by_token(credentials, now_s)
+        _grant(self._rates.after(caller, now_s))
+        return caller
+
+    def received(self, caller: Caller, body_bytes: int) -> None:
+        """Count the size of a request's body.
+
+        Raises:
+            TooManyRequests: the account sends too much.
+
+        """
+        if caller.via is not Via.ANONYMOUS:
+            _grant(self._rates.sent(caller, self._clock.monotonic_s(), body_bytes))
+
+    def change(self, caller: Caller, action: str, jobs: tuple[str, ...]) -> AbstractContextManager[Change]:
+        """Return a context in which *caller* changes *jobs*: it is recorded before, and its outcome afterwards."""
+        return self._journal.change(caller, action, jobs=jobs)
+
+    def refused(self, caller: Caller, action: str, reason: str, jobs: tuple[str, ...]) -> None:
+        """Record a change that *caller* has no right to. Anonymous callers are left out: they could fill the log."""
+        if caller.via is not Via.ANONYMOUS:
+            self._journal.refused(caller, action, reason, jobs=jobs)
+
+    def forget(self, token_id: str) -> None:
+        """Stop believing a token at once: this service has just revoked it."""
+        self._tokens.forget(token_id)
+
+    def _by_token(self, credentials: Credentials, now_s: float) -> Caller:
+        if credentials.authorization and not self._tokens.is_remembered(credentials.authorization):
+            _grant(self._rates.before(credentials.address, now_s))
+        try:
+            return self._tokens.caller(credentials.authorization, credentials.address)
+        except NotAuthenticated:
+            self._rates.failed(credentials.address, now_s)
+            raise
+
+    def _keep_flushed(self) -> None:
+        while not self._stop.wait(EVERY_S):
+            try:
+                self._tokens.flush()
+            except HistoryUnreachable as error:
+                log.debug("the last uses of tokens wait: %s", error)
+
+
+def _grant(wait_s: float) -> None:
+    if wait_s:
+        raise TooManyRequests(f"too many requests: try again in {wait_s:.1f} s (setting request_rate)", wait_s)

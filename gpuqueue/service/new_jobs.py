@@ -1,0 +1,64 @@
+"""New jobs: the body of a submit becomes a spec of the caller's account."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import fields
+
+from gpuqueue.client import notifications, placeholders
+from gpuqueue.client.submit import default_mem_bytes, queued
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.access import Action
+from gpuqueue.model.api import NewJob
+from gpuqueue.model.job import Job, JobSpec
+from gpuqueue.service.call import Call
+from gpuqueue.system.command_line import name_of
+
+_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+def submitted(call: Call, wanted: NewJob, key: str | None) -> tuple[Job, bool]:
+    """Submit *wanted* and return its job, and whether it is new. The same *key* of an account yields the same job.
+
+    Raises:
+        BadRequest: a value is malformed.
+
+    """
+    call.must(Action.SUBMIT)
+    return submitted_spec(call, spec_of(call, wanted), key)
+
+
+def spec_of(call: Call, wanted: NewJob) -> JobSpec:
+    """Return the spec of *wanted*, with the caller's account and with the defaults of the site."""
+    values = {field.name: getattr(wanted, field.name) for field in fields(wanted)}
+    if wanted.mem_bytes is None:
+        values["mem_bytes"] = default_mem_bytes(call.connection, wanted.pool)
+    if wanted.name is None:
+        values["name"] = name_of(wanted.argv, wanted.script) if wanted.argv else "job"
+    if wanted.device is None and not wanted.placement.devices:
+        values["device"] = call.connection.settings.default_device
+    notifications.judge(call.connection, wanted.notifications)
+    spec = JobSpec(**values, account=call.account)
+    if spec.array is not None:
+        placeholders.check(spec)
+    return spec
+
+
+def submitted_spec(call: Call, spec: JobSpec, key: str | None) -> tuple[Job, bool]:
+    """Submit *spec*, and return its job, and whether it is new."""
+    found: list[Job] = []
+    nonce = _nonce(call, key)
+    with call.change(Action.SUBMIT, "submit") as change:
+        job = queued(call.connection, spec, found.append, nonce=nonce)
+        change.concerns(str(job.id))
+    return job, not found
+
+
+def _nonce(call: Call, key: str | None) -> str | None:
+    """Return the nonce of *key*. Keys of different accounts never meet."""
+    if key is None:
+        return None
+    if not _KEY.fullmatch(key):
+        raise BadRequest("an Idempotency-Key has 1 to 128 letters, digits, - and _")
+    return hashlib.sha256(f"{call.account.uid}\0{call.account.name}\0{key}".encode()).hexdigest()

@@ -1,0 +1,87 @@
+"""Errors as problem documents (RFC 9457), which carry the class of the error and the exit code of the command line."""
+
+from __future__ import annotations
+
+import json
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from gpuqueue import errors
+from gpuqueue.codec.wire import to_plain
+from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.model.api import Problem
+
+MEDIA_TYPE = "application/problem+json"
+#: Status of each class of errors; the first one that fits counts.
+_STATUS: tuple[tuple[type[GpuQueueError], HTTPStatus], ...] = (
+    (errors.Impossible, HTTPStatus.UNPROCESSABLE_ENTITY),
+    (errors.BadRequest, HTTPStatus.BAD_REQUEST),
+    (errors.JobNotFound, HTTPStatus.NOT_FOUND),
+    (errors.Unreachable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (errors.NotAuthenticated, HTTPStatus.UNAUTHORIZED),
+    (errors.TooManyRequests, HTTPStatus.TOO_MANY_REQUESTS),
+    (errors.Refused, HTTPStatus.CONFLICT),
+)
+
+
+class Forbidden(errors.Refused):
+    """The caller has no right to do this. Clients see the class Refused."""
+
+
+def problem_of(error: GpuQueueError) -> Problem:
+    """Return *error* as a problem document. A class that clients do not know becomes one that they know."""
+    status = next((each for kind, each in _STATUS if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR)
+    if isinstance(error, Forbidden):
+        status = HTTPStatus.FORBIDDEN
+    name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
+    return Problem(
+        type=f"urn:gpuqueue:error:{name}",
+        title=status.phrase,
+        status=status.value,
+        detail=str(error),
+        error=name,
+        exit_code=error.exit_code,
+    )
+
+
+def answer_of(error: GpuQueueError) -> Response:
+    """Return the answer for *error*."""
+    problem = problem_of(error)
+    headers = {"WWW-Authenticate": "Bearer"} if problem.status == HTTPStatus.UNAUTHORIZED else {}
+    if isinstance(error, errors.TooManyRequests):
+        headers["Retry-After"] = str(max(1, round(error.wait_s)))
+    return Response(json.dumps(to_plain(problem)), problem.status, headers, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Make *app* answer every error with a problem document."""
+
+    @app.exception_handler(GpuQueueError)
+    async def known(_: Request, error: GpuQueueError) -> Response:
+        return answer_of(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(each) for each in first["loc"][1:])
+        return answer_of(BadRequest(f"{where}: {first['msg']}"))
+
+    @app.exception_handler(HTTPException)
+    async def by_framework(_: Request, error: HTTPException) -> Response:
+        status = HTTPStatus(error.status_code)
+        problem = Problem(
+            type=f"urn:gpuqueue:http:{status.value}",
+            title=status.phrase,
+            status=status.value,
+            detail=f"there is nothing here: {status.phrase}",
+            error=BadRequest.__name__,
+            exit_code=BadRequest.exit_code,
+        )
+        return Response(json.dumps(to_plain(problem)), status.value, error.headers or {}, MEDIA_TYPE)
+
+    @app.exception_handler(Exception)
+    async def unknown(_: Request, error: Exception) -> Response:
+        return answer_of(GpuQueueError(f"the service failed ({type(error).__name__}): see its log"))

@@ -1,0 +1,266 @@
+"""Routes of the group ``client.jobs`` that make or read jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from gpuqueue.client.changes import Change
+from gpuqueue.client.remote.link import AWAY, AWAY_DETAIL, WARNING
+from gpuqueue.client.retry import spec_again
+from gpuqueue.client.selection import Chosen, StateFilter, Which
+from gpuqueue.client.why import Why
+from gpuqueue.errors import Unreachable
+from gpuqueue.model.access import Action
+from gpuqueue.model.api import NewJob, RetryRequest, Whether
+from gpuqueue.model.environment import is_secret
+from gpuqueue.model.event import Event
+from gpuqueue.model.job import Job, JobSpec, JobState
+from gpuqueue.model.job_page import Listing
+from gpuqueue.model.run import Record
+from gpuqueue.queue.sender import Sender
+from gpuqueue.service.call import Call
+from gpuqueue.service.new_jobs import submitted, submitted_spec
+from gpuqueue.service.problems import problem_of
+from gpuqueue.service.routes.described import route
+from gpuqueue.service.site import answered, body_of, site_of
+from gpuqueue.system.environment import travelling
+from gpuqueue.text.sanitize import plain
+
+__all__ = ["Change", "router"]
+
+router = APIRouter(tags=["jobs"])
+#: Most jobs in one page of a listing.
+MOST_JOBS = 2000
+
+Key = Annotated[
+    str | None, Header(alias="Idempotency-Key", description="The same key yields the same job, for 10 minutes.")
+]
+
+
+@route(router, "POST", "/jobs", answer=Job, body=NewJob, status=201)
+async def submit(request: Request, key: Key = None) -> Response:
+    """Submit a job. The status is 200 if a job with its dedupe key waits or runs already: the answer is that job."""
+    wanted = await body_of(request, NewJob)
+    return await site_of(request).answer(request, lambda call: _made(call, *submitted(call, wanted, key)))
+
+
+@route(router, "POST", "/jobs/{name}/retry", answer=Job, body=RetryRequest, status=201)
+async def retry(request: Request, name: str, key: Key = None) -> Response:
+    """Submit the request of an ended job as a new job of the caller."""
+    wanted = await body_of(request, RetryRequest)
+
+    def work(call: Call) -> Response:
+        warnings: list[str] = []
+        spec = _again(call, name, wanted, warnings)
+        return _warned(_made(call, *submitted_spec(call, spec, key)), warnings)
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "POST", "/jobs/{name}/retry-spec", answer=JobSpec, body=RetryRequest)
+async def retry_spec(request: Request, name: str) -> Response:
+    """Return what a retry would submit. Nothing is submitted."""
+    wanted = await body_of(request, RetryRequest)
+
+    def work(call: Call) -> Response:
+        warnings: list[str] = []
+        spec = _again(call, name, wanted, warnings)
+        own = {**travelling(wanted.fallback_env), **wanted.env}
+        shown = {
+            each: own[each] if is_secret(each) else value
+            for each, value in spec.env.items()
+            if not is_secret(each) or each in own
+        }
+        missing = [plain(each) for each in spec.env if each not in shown]
+        if missing:
+            warnings.append(f"the service shows no secrets of job {name}: give with --env: {', '.join(missing)}")
+        return _warned(answered(replace(spec, env=shown)), warnings)
+
+    return await site_of(request).answer(request, work)
+
+
+def _again(call: Call, name: str, wanted: RetryRequest, warnings: list[str]) -> JobSpec:
+    call.must(Action.RETRY, call.owner_of(name))
+    return spec_again(
+        call.connection,
+        name,
+        wanted.changes,
+        args=wanted.args,
+        env=wanted.env,
+        warn=warnings.append,
+        mine=wanted.fallback_env,
+    )
+
+
+def _warned(answer: Response, warnings: list[str]) -> Response:
+    if warnings:
+        answer.headers[WARNING] = _header("; ".join(warnings))
+    return answer
+
+
+def _made(call: Call, job: Job, is_new: bool) -> Response:  # noqa: FBT001 - the second part of a pair
+    made = answered(call.job(job, whole=True), 201 if is_new else 200)
+    made.headers["Location"] = f"/api/v1/jobs/{job.id}"
+    return made
+
+
+@route(router, "GET", "/jobs", answer=Listing)
+async def list_jobs(
+    request: Request,
+    user: str | None = None,
+    limit: Annotated[int, Query(ge=0, le=MOST_JOBS)] = 500,
+    state: Annotated[list[JobState] | None, Query()] = None,
+    name: str | None = None,
+    tag: Annotated[list[str] | None, Query()] = None,
+    pool: str | None = None,
+    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
+) -> Response:
+    """List the jobs that have not ended, by id. For the next page, give the field ``after`` of this one."""
+
+    def work(call: Call) -> Listing:
+        return call.listing(
+            call.client.jobs.listing(
+                user=user, limit=limit, states=state or (), name=name, tags=tag or (), pool=pool, after=after
+            )
+        )
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/jobs/{name}", answer=Job)
+async def get_job(request: Request, name: str) -> Response:
+    """Return the current state of a job, or of a member of an array such as ``17_2``."""
+    return await site_of(request).answer(request, lambda call: call.job(call.client.jobs.get(name), whole=True))
+
+
+@route(router, "GET", "/jobs/{name}/record", answer=Record)
+async def show_job(request: Request, name: str, *, tolerant: bool = False) -> Response:
+    """Return the job with all its runs. If *tolerant*, the history answers alone while the store is away."""
+
+    def work(call: Call) -> Response:
+        absences: list[Unreachable] = []
+        record = call.client.jobs.show(name, away=absences.append if tolerant else None)
+        answer = answered(call.record(record, whole=True))
+        for each in absences:
+            answer.headers[AWAY], answer.headers[AWAY_DETAIL] = problem_of(each).error, _header(str(each))
+        return answer
+
+    return await site_of(request).answer(request, work)
+
+
+def _header(text: str) -> str:
+    return " ".join(text.split()).encode("ascii", "replace").decode("ascii")
+
+
+@route(router, "GET", "/jobs/{name}/newest", answer=Record)
+async def newest_run(request: Request, name: str) -> Response:
+    """Return the job with at least its newest run."""
+    return await site_of(request).answer(request, lambda call: call.record(call.client.jobs.newest(name)))
+
+
+@route(router, "GET", "/jobs/{name}/ended", answer=Record)
+async def ended_job(request: Request, name: str) -> Response:
+    """Return an ended job with its runs. The answer waits some seconds for the history, if that lags."""
+
+    def work(call: Call) -> Record:
+        return call.record(call.client.jobs.recorded(call.client.jobs.get(name)))
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/jobs/{name}/events", answer=tuple[Event, ...])
+async def job_events(request: Request, name: str) -> Response:
+    """Return all events of the job that the history has, in order."""
+
+    def work(call: Call) -> tuple[Event, ...]:
+        owner = call.owner_of(name)
+        call.must(Action.SEE_ARGUMENTS, owner)
+        return call.events(call.client.jobs.events(name), owner)
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/jobs/{name}/why", answer=Why)
+async def why_job(request: Request, name: str) -> Response:
+    """Return why a job waits."""
+
+    def work(call: Call) -> Why:
+        found = call.client.jobs.why(name)
+        others = {each: call.job(job) for each, job in found.others.items() if call.sees(job)}
+        return replace(found, job=call.job(found.job), others=others)
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/job-labels", answer=dict[int, str])
+async def job_labels(request: Request, ids: Annotated[list[int], Query(alias="id", max_length=5000)]) -> Response:
+    """Return the names of those jobs that are members of arrays, such as ``17_2``."""
+    return await site_of(request).answer(request, lambda call: _for_readers(call).client.jobs.labels(ids))
+
+
+@route(router, "GET", "/job-choice", answer=tuple[Chosen, ...])
+async def choose_jobs(
+    request: Request,
+    user: str | None = None,
+    name: str | None = None,
+    state: StateFilter | None = None,
+    tag: str | None = None,
+) -> Response:
+    """Return the jobs that have not ended and match all criteria. Without *user*, those of the caller."""
+
+    def work(call: Call) -> tuple[Chosen, ...]:
+        found = call.client.jobs.choose(user=user, name=name, state=state, tag=tag)
+        return tuple(Chosen(each.name, call.job(each.job)) for each in found if call.sees(each.job))
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/ended-job-choice", answer=tuple[Chosen, ...])
+async def choose_ended_jobs(
+    request: Request,
+    user: str | None = None,
+    name: str | None = None,
+    state: Annotated[list[JobState] | None, Query()] = None,
+    tag: str | None = None,
+    since: datetime | None = None,
+) -> Response:
+    """Return the ended jobs that match all criteria and were not retried yet. Without *user*, those of the caller."""
+
+    def work(call: Call) -> tuple[Chosen, ...]:
+        call.must(Action.SEE_SITE)
+        found = call.client.jobs.choose_ended(user=user, name=name, states=state or (), tag=tag, since=since)
+        return tuple(Chosen(each.name, call.job(each.job)) for each in found if call.sees(each.job))
+
+    return await site_of(request).answer(request, work)
+
+
+@route(router, "GET", "/job-names", answer=tuple[str, ...])
+async def name_jobs(request: Request, word: str, which: str = Which.LIVE.value) -> Response:
+    """Return the names of the jobs that *word* means, such as ``12-19``."""
+    return await site_of(request).answer(request, lambda call: _for_readers(call).client.jobs.named(word, which=which))
+
+
+@route(router, "GET", "/notification-senders", answer=tuple[Sender, ...])
+async def notification_senders(request: Request) -> Response:
+    """Return the senders of notifications, and what each can send."""
+    return await site_of(request).answer(request, lambda call: _for_readers(call).client.jobs.senders())
+
+
+@route(router, "GET", "/notification-trouble", answer=Whether)
+async def notification_trouble(request: Request) -> Response:
+    """Return whether notifications can be sent as far as is known, and why not."""
+
+    def work(call: Call) -> Whether:
+        why = _for_readers(call).client.jobs.nobody_sends()
+        return Whether(answer=why is None, why=why)
+
+    return await site_of(request).answer(request, work)
+
+
+def _for_readers(call: Call) -> Call:
+    call.must(Action.SEE_SITE)
+    return call

@@ -1,0 +1,192 @@
+"""The server process: a unix socket and TCP, one event loop, and an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import ssl
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.service.app import application
+from gpuqueue.service.callers import Identity
+from gpuqueue.service.peer_protocol import PeerProtocol
+from gpuqueue.service.site import Site
+from gpuqueue.settings.settings import Settings
+
+#: How long requests may take after the order to stop, in seconds. Streams and long polls end by themselves.
+STOP_S = 5
+#: How long a connection without a request is kept, in seconds.
+IDLE_S = 75
+#: Connections that wait to be accepted.
+BACKLOG = 512
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listen:
+    """Where the service listens: a unix socket, and an address of TCP with or without TLS."""
+
+    path: Path | None = None
+    host: str = ""
+    port: int = 0
+    certificate: Path | None = None
+    key: Path | None = None
+    behind_proxy: bool = False
+
+    def check(self) -> None:
+        """Check that access tokens are never sent in the clear.
+
+        Raises:
+            BadRequest: they would be, or nothing is listened at.
+            Refused: the certificate cannot be used.
+
+        """
+        if self.path is None and not self.host:
+            raise BadRequest("the service must listen somewhere: --socket PATH, or --listen HOST:PORT")
+        if (self.certificate is None) != (self.key is None):
+            raise BadRequest("--tls-cert and --tls-key belong together: give both")
+        if self.certificate is not None and not self.host:
+            raise BadRequest("--tls-cert is for --listen: give both")
+        if self.host and self.certificate is None and self.host not in _LOOPBACK and not self.behind_proxy:
+            raise BadRequest(
+                "plain HTTP shows access tokens to the network: give --tls-cert and --tls-key, or --behind-proxy if a "
+                "proxy adds TLS"
+            )
+        if self.certificate is not None:
+            try:
+                ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.certificate, self.key)
+            except (OSError, ssl.SSLError) as error:
+                raise Refused(
+                    f"the certificate {self.certificate} cannot be used: {error.strerror or error}"
+                ) from error
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(settings: Settings, identity: Identity, listen: Listen, ready: Callable[[], None] = lambda: None) -> None:
+    """Serve until SIGTERM or SIGINT. *ready* is called once connections are accepted.
+
+    Raises:
+        BadRequest: see :meth:`Listen.check`.
+        Refused: another service listens there, or the address cannot be used.
+
+    """
+    listen.check()
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        if listen.path is not None:
+            sockets.append((stack.enter_context(_unix_socket(listen.path)), False))
+        if listen.host:
+            sockets.append((stack.enter_context(_tcp_socket(listen.host, listen.port)), True))
+        identity.start()
+        stack.callback(identity.close)
+        loop = uvloop.new_event_loop()
+        try:
+            loop.run_until_complete(_served(settings, identity, listen, sockets, ready))
+        finally:
+            loop.close()
+
+
+async def _served(
+    settings: Settings,
+    identity: Identity,
+    listen: Listen,
+    sockets: list[tuple[socket.socket, bool]],
+    ready: Callable[[], None],
+) -> None:
+    site = Site(settings, identity)
+    app = application(site)
+    servers = [_Server(_config(app, listen, is_tcp=is_tcp)) for _, is_tcp in sockets]
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    running = [
+        asyncio.create_task(server.serve(sockets=[each])) for server, (each, _) in zip(servers, sockets, strict=True)
+    ]
+    while not all(each.started for each in servers) and not any(each.done() for each in running):  # noqa: ASYNC110 - uvicorn has no event for it
+        await asyncio.sleep(0.01)
+    ready()
+    await asyncio.wait([asyncio.create_task(stop.wait()), *running], return_when=asyncio.FIRST_COMPLETED)
+    site.closing.set()
+    for server in servers:
+        server.should_exit = True
+    await asyncio.gather(*running)
+    site.close()
+
+
+def _config(app: object, listen: Listen, *, is_tcp: bool) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type] # an ASGI application
+        http=PeerProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=is_tcp and listen.behind_proxy,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=STOP_S,
+        ssl_certfile=str(listen.certificate) if is_tcp and listen.certificate else None,
+        ssl_keyfile=str(listen.key) if is_tcp and listen.key else None,
+    )
+
+
+@contextmanager
+def _unix_socket(path: Path) -> Iterator[socket.socket]:
+    """Listen at *path*. A socket that a dead service has left is replaced, a live service is not."""
+    lock = -1
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.lexists(path) and not stat.S_ISSOCK(path.lstat().st_mode):
+            raise Refused(f"{path} is there and is no socket: name another path with --socket")
+        path.unlink(missing_ok=True)
+        made.bind(str(path))
+        path.chmod(0o666)  # every account may connect: the kernel says which one it is
+        made.listen(BACKLOG)
+        yield made
+    except BlockingIOError:
+        raise Refused(f"another service listens at {path}: stop it, or name another path with --socket") from None
+    except OSError as error:
+        raise GpuQueueError(
+            f"cannot listen at {path}: {error.strerror or error}. Name a path in a directory of yours with --socket"
+        ) from error
+    finally:
+        made.close()
+        if lock >= 0:
+            os.close(lock)
+
+
+@contextmanager
+def _tcp_socket(host: str, port: int) -> Iterator[socket.socket]:
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        made = socket.socket(family, kind)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(BACKLOG)
+    except OSError as error:
+        raise GpuQueueError(f"cannot listen at {host}:{port}: {error.strerror or error}") from error
+    try:
+        yield made
+    finally:
+        made.close()

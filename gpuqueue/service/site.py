@@ -1,0 +1,128 @@
+"""The site behind the API: a pool of threads with clients, and the connections that they use for each caller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from fastapi import Request, Response
+
+from gpuqueue.client.connection import Connection
+from gpuqueue.codec.wire import from_request, to_plain
+from gpuqueue.errors import BadRequest
+from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.access import AccessPolicy
+from gpuqueue.service.call import Call
+from gpuqueue.service.callers import Credentials, Identity
+from gpuqueue.service.ends import Ends
+from gpuqueue.settings.settings import Settings
+
+T = TypeVar("T")
+
+#: Threads that serve requests. Each has a connection to the store. The store takes one command at a time.
+THREADS = 16
+#: Largest body of a request, in bytes. A spec may have 1 MiB, and JSON may need more bytes for the same text.
+MOST_BODY_BYTES = 4 * 1024 * 1024
+#: Key of a request's scope for the size of its body.
+BODY_BYTES = "gpuqueue.body_bytes"
+
+
+class Site:
+    """What the routes share."""
+
+    def __init__(self, settings: Settings, identity: Identity) -> None:
+        self.settings = settings
+        self.identity = identity
+        self.policy = AccessPolicy.parse(settings.admins, settings.access)
+        self.ends = Ends(settings)
+        #: Set when the service is about to stop: streams end, and their clients come back to the next one.
+        self.closing = asyncio.Event()
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="request")
+        self._database = HistoryDatabase(settings.database_url)
+        self._local = threading.local()
+        self._connections: list[Connection] = []
+
+    async def work(self, request: Request, work: Callable[[Call], T]) -> T:
+        """Return the result of *work*, which is done for the caller of *request* by a thread of the pool.
+
+        Raises:
+            NotAuthenticated: nobody knows who calls.
+
+        """
+        credentials = _credentials(request)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool, self._done, credentials, request.scope.get(BODY_BYTES, 0), work
+        )
+
+    async def answer(self, request: Request, work: Callable[[Call], Any], status: int = 200) -> Response:
+        """Return the result of *work* as JSON. It may return a whole Response instead."""
+        return await self.work(request, lambda call: answered(work(call), status))
+
+    def _done(self, credentials: Credentials, body_bytes: int, work: Callable[[Call], T]) -> T:
+        caller = self.identity.caller(credentials)
+        self.identity.received(caller, body_bytes)
+        return work(Call(caller, self.policy, self._connection(), self.identity))
+
+    def _connection(self) -> Connection:
+        found: Connection | None = getattr(self._local, "connection", None)
+        if found is None:
+            found = self._local.connection = Connection(self.settings, database=self._database)
+            self._connections.append(found)
+        return found
+
+    def close(self) -> None:
+        """Close the connections. Requests that are being served are finished first."""
+        self.ends.close()
+        self._pool.shutdown()
+        for each in self._connections:
+            each.close()
+        self._database.close()
+
+
+def site_of(request: Request) -> Site:
+    """Return the site of the application that serves *request*."""
+    found: Site = request.app.state.site
+    return found
+
+
+async def body_of(request: Request, kind: type[T]) -> T:
+    """Return the body of *request*, read as *kind*.
+
+    Raises:
+        BadRequest: it is too large, no JSON, or no *kind*.
+
+    """
+    content = bytearray()
+    async for piece in request.stream():
+        content += piece
+        if len(content) > MOST_BODY_BYTES:
+            raise BadRequest(f"the body of a request has at most {MOST_BODY_BYTES} bytes")
+    request.scope[BODY_BYTES] = len(content)
+    try:
+        plain = json.loads(bytes(content))
+    except (ValueError, RecursionError):
+        raise BadRequest("the body of the request is not JSON") from None
+    return from_request(kind, plain)
+
+
+def answered(value: Any, status: int = 200) -> Response:
+    """Return *value* as an answer in JSON; None as an answer without content."""
+    if isinstance(value, Response):
+        return value
+    if value is None:
+        return Response(status_code=204)
+    content = json.dumps(to_plain(value), separators=(",", ":")).encode("ascii")
+    return Response(content, status, media_type="application/json")
+
+
+def _credentials(request: Request) -> Credentials:
+    client = request.client
+    return Credentials(
+        peer=request.scope.get("state", {}).get("peer"),
+        authorization=request.headers.get("authorization"),
+        address=client.host if client is not None else "",
+    )

@@ -1,0 +1,211 @@
+"""The audit log: its journal, and its rows in the history, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.errors import HistoryUnreachable, Refused, StoreUnreachable, Unreachable
+from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.audit import AuditOutcome, AuditQuery
+from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
+from gpuqueue.service.identity import audit_file
+from gpuqueue.service.identity.audit_journal import AuditJournal
+
+ADA = Caller(account="ada", uid=1001, via=Via.SOCKET, scopes=ALL_SCOPES, address="pid 12")
+BOB = Caller(account="bob", uid=1002, via=Via.TOKEN, scopes=ALL_SCOPES, token_id="abcdefgh", address="10.0.0.7")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> AuditJournal:
+    """Return an empty journal."""
+    return AuditJournal(tmp_path / "audit")
+
+
+def test_a_change_is_in_the_log_with_its_outcome(database: HistoryDatabase, journal: AuditJournal) -> None:
+    """The log says who did what from where, and what came of it, newest first."""
+    with journal.change(ADA, "cancel", jobs=("12", "13_2")):
+        pass
+    with pytest.raises(Refused), journal.change(BOB, "edit", jobs=("12",), detail={"mem": "6G"}):
+        raise Refused("only ada may change it")
+    with pytest.raises(StoreUnreachable), journal.change(BOB, "hold"):
+        raise StoreUnreachable("the store does not answer")
+    with journal.change(BOB, "submit") as change:
+        change.concerns("14")
+    journal.refused(BOB, "cancel", "only ada may change this job", jobs=("12",))
+    journal.drain(database)
+
+    refused, submit, hold, edit, cancel = database.audit_entries(AuditQuery())
+    assert (AuditOutcome.DONE, ("12", "13_2")) == (cancel.outcome, cancel.jobs)
+    assert ("ada", 1001, "socket", None, "pid 12") == (
+        cancel.account,
+        cancel.uid,
+        cancel.via,
+        cancel.token_id,
+        cancel.address,
+    )
+    assert (AuditOutcome.REFUSED, "only ada may change it", {"mem": "6G"}) == (edit.outcome, edit.reason, edit.detail)
+    assert ("bob", "token", "abcdefgh", "10.0.0.7") == (edit.account, edit.via, edit.token_id, edit.address)
+    assert AuditOutcome.FAILED is hold.outcome
+    assert (AuditOutcome.DONE, ("14",)) == (submit.outcome, submit.jobs)
+    assert (AuditOutcome.REFUSED, "cancel") == (refused.outcome, refused.action)
+
+
+def test_the_log_is_searched(database: HistoryDatabase, journal: AuditJournal) -> None:
+    """--since, --user and --action narrow the list, and so does the limit."""
+    for caller, action in ((ADA, "cancel"), (BOB, "cancel"), (BOB, "hold")):
+        with journal.change(caller, action):
+            pass
+    journal.drain(database)
+
+    def found(**query: object) -> list[tuple[str, str]]:
+        return [(each.account, each.action) for each in database.audit_entries(AuditQuery(**query))]
+
+    assert [("bob", "hold"), ("bob", "cancel")] == found(account="bob")
+    assert [("bob", "cancel"), ("ada", "cancel")] == found(action="cancel")
+    assert [("bob", "hold")] == found(limit=1)
+    assert [] == found(since=datetime.now(timezone.utc) + timedelta(hours=1))
+    assert 3 == len(found(since=datetime.now(timezone.utc) - timedelta(hours=1)))
+
+
+def test_the_log_waits_for_a_database_that_is_away(tmp_path: Path, database: HistoryDatabase) -> None:
+    """While the history is away, changes go on, and every record is there once it is back."""
+    journal = AuditJournal(tmp_path / "audit")
+    away = HistoryDatabase(f"sqlite:///{tmp_path / 'nowhere' / 'history.db'}")
+    for number in range(3):
+        with journal.change(ADA, "cancel", jobs=(str(number),)):
+            pass
+        with pytest.raises(HistoryUnreachable):
+            journal.drain(away)
+
+    again = AuditJournal(tmp_path / "audit")  # the service has restarted meanwhile
+    assert 6 == again.drain(database)
+    assert ["2", "1", "0"] == [each.jobs[0] for each in database.audit_entries(AuditQuery())]
+    assert 0 == again.drain(database)
+    assert [] == list((tmp_path / "audit").iterdir())
+
+
+def test_a_drain_that_is_repeated_doubles_nothing(
+    database: HistoryDatabase, journal: AuditJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service killed between the commit and the deletion of the file writes the same rows again."""
+    with journal.change(ADA, "cancel"):
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda *_, **__: (_ for _ in ()).throw(OSError(5, "I/O error")))
+        with pytest.raises(OSError, match="I/O error"):
+            journal.drain(database)
+
+    journal.drain(database)
+
+    (entry,) = database.audit_entries(AuditQuery())
+    assert AuditOutcome.DONE is entry.outcome
+
+
+def test_nothing_is_changed_that_cannot_be_recorded(journal: AuditJournal, tmp_path: Path) -> None:
+    """If the journal cannot be written, the change is refused before it is made."""
+    (tmp_path / "audit").write_text("a file in the place of the directory")
+
+    refusal = pytest.raises(Unreachable, match="the audit log cannot be written, so nothing is changed")
+    with refusal, journal.change(ADA, "cancel"):
+        pytest.fail("the change was made")
+
+
+def test_a_full_journal_refuses_changes_and_keeps_what_it_has(database: HistoryDatabase, tmp_path: Path) -> None:
+    """When the history is away for too long, changes are refused. No record is dropped."""
+    journal, made = AuditJournal(tmp_path / "audit", most_bytes=5000), 0
+    with pytest.raises(Unreachable, match="bytes wait for the history database"):
+        while True:
+            with journal.change(ADA, "cancel", jobs=(str(made),)):
+                made += 1
+
+    journal.drain(database)
+    assert made == len(database.audit_entries(AuditQuery()))
+    with journal.change(ADA, "cancel"):
+        pass
+
+
+def test_a_short_write_leaves_no_half_line(
+    database: HistoryDatabase, journal: AuditJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk the beginning of a line is taken back, so that the next line can be read."""
+    with journal.change(ADA, "cancel"):
+        pass
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(audit_file.os, "write", lambda fd, content: write(fd, content[:20]))
+        with pytest.raises(Unreachable, match="No space left"), journal.change(ADA, "hold"):
+            pytest.fail("the change was made")
+    with journal.change(ADA, "release"):
+        pass
+
+    assert 4 == journal.drain(database)
+    assert ["release", "cancel"] == [each.action for each in database.audit_entries(AuditQuery())]
+
+
+def test_a_record_survives_the_death_of_the_service(database: HistoryDatabase, tmp_path: Path) -> None:
+    """A service that is killed in the middle of a change leaves a record without an outcome."""
+    script = f"""
+import os, signal
+from pathlib import Path
+from gpuqueue.model.caller import Caller, Via
+from gpuqueue.service.identity.audit_journal import AuditJournal
+with AuditJournal(Path({str(tmp_path / "audit")!r})).change(Caller(account="ada", uid=1001, via=Via.SOCKET), "cancel"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=False)
+    assert -signal.SIGKILL == done.returncode
+
+    AuditJournal(tmp_path / "audit").drain(database)
+
+    (entry,) = database.audit_entries(AuditQuery())
+    assert ("ada", "cancel", None) == (entry.account, entry.action, entry.outcome)
+
+
+def test_writers_and_a_drain_lose_nothing(database: HistoryDatabase, journal: AuditJournal) -> None:
+    """Threads write while another one drains all the time: every change is in the log once."""
+    stop = threading.Event()
+    drain = threading.Thread(target=journal.keep_drained, args=(database, stop, 0.0))
+    drain.start()
+
+    def write(name: str) -> None:
+        for number in range(100):
+            with journal.change(ADA, "cancel", jobs=(f"{name}{number}",)):
+                pass
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for each in writers:
+        each.start()
+    for each in writers:
+        each.join()
+    stop.set()
+    drain.join()
+
+    entries = database.audit_entries(AuditQuery(limit=None))
+    assert sorted(f"{name}{number}" for name in "abc" for number in range(100)) == sorted(e.jobs[0] for e in entries)
+    assert {AuditOutcome.DONE} == {entry.outcome for entry in entries}
+
+
+def test_text_that_no_database_accepts_does_not_stop_the_log(database: HistoryDatabase, journal: AuditJournal) -> None:
+    """A NUL or a lone surrogate in a name is replaced, and the entries behind it are stored as well."""
+    with journal.change(ADA, "can\0cel", jobs=("1\0",), detail={"name": "\udcff"}):
+        pass
+    with journal.change(ADA, "hold"):
+        pass
+
+    assert 4 == journal.drain(database)
+    assert ["hold", "can\N{REPLACEMENT CHARACTER}cel"] == [e.action for e in database.audit_entries(AuditQuery())]
+
+
+def test_only_the_service_reads_the_journal(journal: AuditJournal, tmp_path: Path) -> None:
+    """The files are 0600 below a directory that is 0700."""
+    with journal.change(ADA, "cancel"):
+        (file,) = (tmp_path / "audit").iterdir()
+    assert (0o600, 0o700) == (file.stat().st_mode & 0o777, (tmp_path / "audit").stat().st_mode & 0o777)

@@ -1,0 +1,545 @@
+"""One suite for the three connections of a client: the store itself, a unix socket, and HTTPS with a token."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+from factories import make_offer, must_claim, serve
+from service_fixtures import ServedSite
+
+from gpuqueue.client import Client, groups
+from gpuqueue.client.access import Access
+from gpuqueue.client.devices import Devices
+from gpuqueue.client.history import History
+from gpuqueue.client.jobs import Jobs
+from gpuqueue.client.logs import Logs
+from gpuqueue.client.remote.access import RemoteAccess
+from gpuqueue.client.remote.devices import RemoteDevices
+from gpuqueue.client.remote.history import RemoteHistory
+from gpuqueue.client.remote.jobs import RemoteJobs
+from gpuqueue.client.remote.logs import RemoteLogs
+from gpuqueue.errors import BadRequest, GpuQueueError, NotAuthenticated, Refused, ServiceUnreachable
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_request import JobRequest
+from gpuqueue.model.run import Ending, Record, RunDevice
+
+KINDS = ("direct", "unix", "https")
+
+#: Public methods that only the direct client can have, and why.
+ONLY_DIRECT = {
+    "path": "the path of a log means something only on the host of the run",
+    "path_in": "as path",
+    "path_or_none": "as path",
+    "runs_to_read": "a part of follow, which the service uses",
+    "turned": "as runs_to_read",
+}
+
+
+@pytest.fixture(params=KINDS)
+def client(served: ServedSite, request: pytest.FixtureRequest) -> Iterator[Client]:
+    """Return a client for each kind."""
+    serve(served.queue)  # a heartbeat of the device
+    with served.client(request.param) as opened:
+        yield opened
+
+
+@pytest.fixture
+def direct(served: ServedSite) -> Iterator[Client]:
+    """Return a client that uses the store itself."""
+    with served.client("direct") as opened:
+        yield opened
+
+
+def submitted(client: Client, **changes: Any) -> Job:
+    """Submit a small job."""
+    return client.jobs.submit(["true"], **{"mem": "1M", "env": {"A": "1"}, **changes})
+
+
+def ended(served: ServedSite, code: int = 0, **changes: Any) -> Job:
+    """Return a job that ran and ended, and that the history has. Its log has three lines."""
+    with served.client("direct") as client:
+        client.jobs.submit(["true"], mem="1M", priority="urgent", **changes)
+    claim = must_claim(served.queue)
+    device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**20)
+    log = served.directory / f"run-{claim.job_id}" / "log"
+    log.parent.mkdir()
+    log.write_bytes(b"one\ntwo \xff\nthree\n")
+    served.queue.runs.started(claim.job_id, claim.token, lease_s=300, log_path=str(log), devices=(device,))
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    ending = Ending.from_status(code)
+    served.queue.runs.finish(claim.job_id, claim.token, state=state, ending=ending, duration_s=1.0, devices=(device,))
+    served.record()
+    with served.client("direct") as client:
+        return client.jobs.get(claim.job_id)
+
+
+@pytest.fixture(scope="module")
+def old(served: ServedSite) -> Job:
+    """Return a failed job that the history has."""
+    return ended(served, code=7, env={"A": "1"}, name="old")
+
+
+# ---- the same methods ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("group", "here", "remote"),
+    [
+        (groups.JobsGroup, Jobs, RemoteJobs),
+        (groups.HistoryGroup, History, RemoteHistory),
+        (groups.DevicesGroup, Devices, RemoteDevices),
+        (groups.LogsGroup, Logs, RemoteLogs),
+        (groups.AccessGroup, Access, RemoteAccess),
+    ],
+    ids=lambda each: each.__name__,
+)
+def test_each_public_method_is_there_over_each_connection(group: type, here: type, remote: type) -> None:
+    """A public method of a group has a remote counterpart with the same parameters, and stands in the interface.
+
+    A method that means something only on the host of a run is in ONLY_DIRECT, with the reason.
+    """
+
+    def public(kind: type) -> dict[str, Any]:
+        return {name: each for name, each in vars(kind).items() if not name.startswith("_") and callable(each)}
+
+    for name, method in public(here).items():
+        if name in ONLY_DIRECT and name not in public(remote):
+            continue
+        assert name in public(remote), f"{here.__name__}.{name} has no counterpart in {remote.__name__}"
+        assert name in public(group), f"{here.__name__}.{name} is not in {group.__name__}"
+        wanted = [*inspect.signature(method).parameters]
+        assert wanted == [*inspect.signature(public(remote)[name]).parameters], name
+        assert wanted == [*inspect.signature(public(group)[name]).parameters], name
+    assert set() == public(remote).keys() - public(here).keys()
+
+
+def test_the_suite_covers_every_public_method() -> None:
+    """Each method of each group is called in this file."""
+    text = Path(__file__).read_text()
+    for kind in (Jobs, History, Devices, Logs, Access):
+        for name in vars(kind):
+            if not name.startswith("_") and name not in ONLY_DIRECT:
+                assert f".{name}(" in text or f'"{name}"' in text, f"{kind.__name__}.{name} is not tested here"
+
+
+# ---- the same answers ------------------------------------------------------------------------------------------------
+
+
+READS: dict[str, Callable[[Client, Job, Job], Any]] = {
+    "get": lambda client, job, _: client.jobs.get(job.id),
+    "get ended": lambda client, _, old: client.jobs.get(str(old.id)),
+    "show": lambda client, job, _: client.jobs.show(job.id),
+    "show ended": lambda client, _, old: _tokenless(client.jobs.show(old.id)),
+    "newest": lambda client, _, old: _tokenless(client.jobs.newest(old.id)),
+    "recorded": lambda client, _, old: _envless(_tokenless(client.jobs.recorded(old))),
+    "list": lambda client, job, _: [each.id for each in client.jobs.list(user=job.spec.account.name)],
+    "listing": lambda client, *_: [_job_envless(each) for each in client.jobs.listing(limit=3).jobs],
+    "listing filtered": lambda client, job, _: [
+        each.id for each in client.jobs.listing(name=job.spec.name, states=["held"], tags=[], limit=5).jobs
+    ],
+    "choose_ended": lambda client, *_: [each.name for each in client.jobs.choose_ended(name="old", since="1h")],
+    "folded": lambda client, *_: [
+        (row.record.job.id, row.last_id, dict(row.members)) for row in client.history.folded(limit=1000)
+    ],
+    "params": lambda client, *_: client.history.params(client.history.search(limit=1000)),
+    "log of a run": lambda client, _, old: _log_of_run(client, old),
+    "tokens": lambda client, *_: [(each.id, each.account, each.scopes) for each in client.access.tokens()],
+    "listing after": lambda client, job, _: [each.id for each in client.jobs.listing(after=job.id - 1).jobs],
+    "labels": lambda client, job, _: dict(client.jobs.labels([job.id, 10**6])),
+    "senders": lambda client, *_: list(client.jobs.senders()),
+    "nobody_sends": lambda client, *_: client.jobs.nobody_sends(),
+    "choose": lambda client, job, _: [each.name for each in client.jobs.choose(name=job.spec.name, state="waiting")],
+    "named": lambda client, job, _: list(client.jobs.named(f"{job.id}-{job.id + 5}")),
+    "must_own": lambda client, *_: client.jobs.must_own(client.account.name),
+    "search": lambda client, _, old: [
+        _envless(_tokenless(each)) for each in client.history.search(states=["failed"], since="1h", after_id=old.id + 1)
+    ],
+    "search all": lambda client, *_: [each.job.id for each in client.history.search(limit=1000, reverse=True)],
+    "has": lambda client, job, _: (client.history.has(job.id), client.history.has(10**9)),
+    "never_began": lambda client, job, _: client.history.never_began(job.id),
+    "stats": lambda client, *_: client.history.stats("day", since="2d", until="1h").by,
+    "course": lambda client, *_: len(client.history.course(since="2d", steps=7).steps),
+    "devices": lambda client, *_: [replace(each, seen_s_ago=0.0) for each in client.devices.list()],
+    "are_known": lambda client, *_: client.devices.are_known(),
+    "limits": lambda client, *_: client.devices.limits(),
+    "spec_again": lambda client, _, old: replace(
+        client.jobs.spec_again(old.id, env={"B": "2"}, mem="2M"), account=old.spec.account, git=None
+    ),
+    "log end": lambda client, _, old: client.logs.end(client.jobs.newest(old.id), 6),
+    "progress": lambda client, job, _: client.logs.progress([job]),
+    "follow": lambda client, _, old: b"".join(client.logs.follow(old.id)),
+    "account": lambda client, *_: (client.account.name, client.account.uid),
+}
+
+
+def _log_of_run(client: Client, job: Job) -> bytes:
+    tail = client.logs.tail()
+    client.logs.turn(tail, client.jobs.show(job.id), run=1)
+    return b"".join(tail.rest())
+
+
+def _tokenless(record: Record) -> Record:
+    """Return *record* without tokens, which the service never shows."""
+    return replace(record, runs=tuple(replace(run, token="") for run in record.runs))
+
+
+def _job_envless(job: Job) -> Job:
+    """Return *job* without its environment, which lists of the service leave out."""
+    return replace(job, spec=replace(job.spec, env={}))
+
+
+def _envless(record: Record) -> Record:
+    return replace(record, job=_job_envless(record.job))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", READS)
+def test_each_connection_gives_the_same_answer(direct: Client, client: Client, old: Job, what: str) -> None:
+    """A read through the service gives the value that the store and the history give."""
+    job = submitted(direct, name=f"waits-{what.replace(' ', '-')}", hold=True)
+
+    expected, actual = READS[what](direct, job, old), READS[what](client, job, old)
+
+    if what in {"newest", "show ended"}:
+        expected, actual = _envless(expected), _envless(actual)
+    assert expected == actual
+
+
+def test_why_names_the_same_obstacles(direct: Client, client: Client) -> None:
+    """Why a job waits is explained alike."""
+    job = submitted(direct, hold=True)
+
+    expected, actual = direct.jobs.why(job.id), client.jobs.why(job.id)
+
+    assert expected.explanation is not None
+    assert actual.explanation is not None
+    assert [each.obstacle for each in expected.explanation.devices] == [
+        each.obstacle for each in actual.explanation.devices
+    ]
+    assert expected.devices.keys() == actual.devices.keys()
+
+
+def test_events_are_those_of_the_history(direct: Client, client: Client, old: Job) -> None:
+    """The events of a job come in the same order, without the tokens of runs."""
+    expected, actual = direct.jobs.events(old.id), client.jobs.events(old.id)
+
+    assert [each.act for each in expected] == [each.act for each in actual]
+    assert expected[0] == actual[0]
+
+
+# ---- the same errors -------------------------------------------------------------------------------------------------
+
+
+ERRORS: dict[str, Callable[[Client, Job, Job], Any]] = {
+    "no such job": lambda client, *_: client.jobs.get(10**9),
+    "no job's name": lambda client, *_: client.jobs.get("x"),
+    "no member": lambda client, job, _: client.jobs.get(f"{job.id}_5"),
+    "cancel unknown": lambda client, *_: client.jobs.cancel(10**9),
+    "cancel ended": lambda client, _, old: client.jobs.cancel(old.id),
+    "hold ended": lambda client, _, old: client.jobs.hold(old.id),
+    "release ended": lambda client, _, old: client.jobs.release(old.id),
+    "move ended": lambda client, _, old: client.jobs.move(old.id),
+    "edit ended": lambda client, _, old: client.jobs.edit(old.id, mem="2M"),
+    "edit nothing": lambda client, job, _: client.jobs.edit(job.id),
+    "edit badly": lambda client, job, _: client.jobs.edit(job.id, mem="much"),
+    "edit device": lambda client, job, _: client.jobs.edit(job.id, device="nowhere:9"),
+    "no tag": lambda client, job, _: client.jobs.tag(job.id),
+    "bad tag": lambda client, job, _: client.jobs.tag(job.id, "two words"),
+    "retry waiting": lambda client, job, _: client.jobs.retry(job.id),
+    "too large": lambda client, *_: client.jobs.submit(["true"], mem="900G"),
+    "no memory": lambda client, *_: client.jobs.submit(["true"]),
+    "no command": lambda client, *_: client.jobs.submit([], mem="1M"),
+    "no file": lambda client, *_: client.jobs.submit("absent.py", mem="1M"),
+    "bad dependency": lambda client, *_: client.jobs.submit(["true"], mem="1M", after=10**9),
+    "unknown target": lambda client, *_: client.jobs.submit(["true"], mem="1M", on_end="nobody"),
+    "no device": lambda client, *_: client.jobs.submit(["true"], mem="1M", device="nowhere:9"),
+    "drain unknown": lambda client, *_: client.devices.drain("nowhere:9"),
+    "drain nothing": lambda client, *_: client.devices.drain(),
+    "long reason": lambda client, *_: client.devices.drain("0", reason="x" * 300),
+    "resume unknown": lambda client, *_: client.devices.resume("77"),
+    "lost unknown": lambda client, *_: client.devices.lost("nowhere"),
+    "lost nonsense": lambda client, *_: client.devices.lost("no host"),
+    "bad search": lambda client, *_: client.history.search(states=["odd"]),
+    "after unknown": lambda client, *_: client.history.search(sort="peak", after_id=10**9),
+    "bad period": lambda client, *_: client.history.stats(since="1h", until="2h"),
+    "bad steps": lambda client, *_: client.history.course(steps=0),
+    "no such run": lambda client, _, old: client.logs.turn(client.logs.tail(), client.jobs.show(old.id), run=9),
+    "retry of the unended": lambda client, *_: client.jobs.choose_ended(states=["running"]),
+    "retry of no state": lambda client, *_: client.jobs.choose_ended(states=[]),
+    "folded by peak": lambda client, *_: client.history.folded(sort="peak"),
+    "bad pool": lambda client, *_: client.jobs.listing(states=["odd"]),
+    "revoke unknown": lambda client, *_: client.access.revoke_token("aaaaaaaa"),
+    "bad state": lambda client, *_: client.jobs.choose(state="odd"),
+    "empty range": lambda client, *_: client.jobs.named("900000-900001"),
+    "log of waiting": lambda client, job, _: client.logs.turn(client.logs.tail(), client.jobs.newest(job.id)),
+    "follow unknown": lambda client, *_: list(client.logs.follow(10**9)),
+    "wait unknown": lambda client, *_: client.jobs.wait(10**9, timeout_s=5),
+    "wait too long": lambda client, job, _: client.jobs.wait(job.id, timeout_s=0.1),
+    "wait nonsense": lambda client, job, _: client.jobs.wait(job.id, timeout_s=float("nan")),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", ERRORS)
+def test_each_connection_gives_the_same_error(direct: Client, client: Client, old: Job, what: str) -> None:
+    """An error has the same class, the same line and the same exit code."""
+    job = submitted(direct, hold=True)
+
+    with pytest.raises(GpuQueueError) as expected:
+        ERRORS[what](direct, job, old)
+    with pytest.raises(GpuQueueError) as actual:
+        ERRORS[what](client, job, old)
+
+    assert (str(expected.value), expected.value.exit_code) == (str(actual.value), actual.value.exit_code)
+    assert actual.type in expected.type.__mro__
+
+
+# ---- changes ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_submitted_with_all_that_it_asks_for(client: Client, direct: Client, tmp_path: Path) -> None:
+    """What a submit says arrives: command, environment, directory, limits, dependencies, tags, notes."""
+    first = submitted(client, hold=True)
+    begin = datetime.now(timezone.utc).replace(microsecond=0) + timedelta(hours=2)
+
+    job = client.jobs.submit(
+        ["python", "-c", "print('\udcff')", "{a}"],
+        mem="3M", env=["A=é", "B="], cwd=tmp_path, priority="high", time_limit="1h", signal="USR1@60", after=first.id,
+        begin=begin, retries=2, retry_on="failed", tags=["x", "y"], name="all", sweep={"a": [1, 2]}, at_once=1,
+    )  # fmt: skip
+
+    known = direct.jobs.get(job.id).spec
+    assert known == job.spec
+    assert ("é", "", str(tmp_path)) == (known.env["A"], known.env["B"], known.cwd)
+    assert "print('\udcff')" == known.argv[2]
+    assert direct.account.name == known.account.name
+    assert 2 == len(known.array or ())
+
+
+def test_a_waiting_job_is_changed(client: Client, direct: Client) -> None:
+    """Hold, release, move, edit, tag, note and cancel take effect and give the new state."""
+    job = submitted(client)
+
+    assert JobState.HELD is client.jobs.hold(job.id).state
+    assert JobState.QUEUED is client.jobs.release(job.id).state
+    assert JobState.QUEUED is client.jobs.move(job.id)
+    assert 2 * 2**20 == client.jobs.edit(job.id, mem="2M", begin="2h", device="0").spec.mem_bytes
+    client.jobs.tag(job.id, "a", "b")
+    client.jobs.tag(job.id, "a", remove=True)
+    client.jobs.note(job.id, "mind the gap")
+    known = direct.jobs.get(job.id)
+    assert (("b",), "mind the gap", None) == (known.tags, known.note, None if known.front else 0)
+    assert JobState.CANCELLED is client.jobs.cancel(job.id).state
+    assert client.jobs.cancel(job.id).already
+
+
+def test_a_part_of_an_array_is_changed(client: Client) -> None:
+    """A change to a part says which members it did not reach."""
+    job = submitted(client, array="0-3")
+
+    done = client.jobs.cancel(f"{job.id}_1-2")
+    again = client.jobs.cancel(f"{job.id}_1-3")
+
+    assert JobState.CANCELLED is done.state
+    assert ["1-2"] == [str(indexes) for _, indexes in again.missed]
+    client.jobs.cancel(job.id)
+
+
+def test_a_dedupe_key_finds_the_job(client: Client) -> None:
+    """A second submit with the key returns the first job and says so."""
+    found: list[Job] = []
+    job = submitted(client, dedupe="key", hold=True)
+
+    again = client.jobs.submit_spec(replace(job.spec), found=found.append)
+    request = JobRequest(["true"], mem="1M", dedupe="key")
+    assert job.id == client.jobs.submit_request(request, found=found.append).id
+
+    assert job.id == again.id
+    assert [job.id] * 2 == [each.id for each in found]
+    client.jobs.cancel(job.id)
+
+
+def test_an_ended_job_is_retried(client: Client, old: Job) -> None:
+    """A retry is a new job with the environment of the first, and with the changes."""
+    new = client.jobs.retry(old.id, env={"B": "2"}, mem="2M")
+
+    assert (old.id, "1", "2", 2 * 2**20) == (
+        new.spec.retry_of,
+        new.spec.env["A"],
+        new.spec.env["B"],
+        new.spec.mem_bytes,
+    )
+
+
+def test_devices_are_drained_and_resumed(client: Client) -> None:
+    """A drain by index means the device of this host, with its reason."""
+    (drained,) = client.devices.drain("0", reason="the fan")
+    (resumed,) = client.devices.resume(all_here=True)
+
+    assert ("the fan", None) == (drained.drained, resumed.drained)
+
+
+def test_ends_come_in_their_order(client: Client) -> None:
+    """Waits end with the jobs, and report a held job once."""
+    first, second = submitted(client), submitted(client, hold=True)
+    held: list[int] = []
+    client.jobs.cancel(first.id)
+
+    ends = client.jobs.ends([second.id, first.id], timeout_s=30, held=lambda job: held.append(job.id))
+    assert first.id == next(ends)[0]
+    client.jobs.cancel(second.id)
+    name, job = next(ends)
+
+    assert (second.id, JobState.CANCELLED) == (name, job.state)
+    assert [second.id] == held
+    assert JobState.CANCELLED is client.jobs.wait(second.id).job.state
+    assert [JobState.CANCELLED] == [each.state for each in client.jobs.watch(second.id)]
+
+
+def test_a_log_is_read_from_anywhere(client: Client, old: Job) -> None:
+    """A log is read from its beginning, from its last lines and from a time, byte by byte."""
+    record = client.jobs.newest(old.id)
+
+    def read(**how: Any) -> bytes:
+        tail = client.logs.tail()
+        client.logs.turn(tail, record)
+        if "lines" in how:
+            tail.skip_to_last(how["lines"])
+        if "since" in how:
+            assert not tail.skip_to_time(how["since"])
+        return b"".join(tail.rest()) + b"".join(tail.rest())
+
+    assert b"one\ntwo \xff\nthree\n" == read() == read(since=datetime.now(timezone.utc))
+    assert b"three\n" == read(lines=1)
+    assert b"" == read(lines=0)
+
+
+# ---- who calls -------------------------------------------------------------------------------------------------------
+
+
+def test_no_answer_has_the_secrets_of_a_job(served: ServedSite, direct: Client) -> None:
+    """The service keeps the secrets of a job for its run, and shows them to nobody: not even to the owner."""
+    with served.client("https") as remote:
+        job = submitted(remote, env={"API_KEY": "hush", "A": "1"})
+        seen = [job, remote.jobs.get(job.id), remote.jobs.show(job.id).job, remote.jobs.edit(job.id, name="other")]
+
+    assert "hush" == direct.jobs.get(job.id).spec.env["API_KEY"]
+    assert [("1", False)] * 4 == [(each.spec.env["A"], "API_KEY" in each.spec.env) for each in seen]
+
+
+@pytest.fixture
+def bob(served: ServedSite) -> Iterator[Client]:
+    """Return the client of another account."""
+    with served.client("https", "bobs") as opened:
+        yield opened
+
+
+def test_a_token_works_until_it_is_revoked(served: ServedSite) -> None:
+    """A token made over the socket opens the service over HTTPS, and no longer once it is revoked.
+
+    Both changes are in the audit log. A token that is no admin's can neither make tokens nor read the log.
+    """
+    path = served.directory / "fresh"
+    with served.client("unix") as local:
+        made = local.access.make_token()
+        path.write_text(made.text)
+        path.chmod(0o600)
+        with served.client("https", "fresh") as remote:
+            me = remote.access.whoami()
+            assert (local.account.name, "token", made.token.id) == (me.account, me.via, me.token_id)
+            with pytest.raises(Refused):
+                remote.access.make_token()
+            with pytest.raises(Refused):
+                remote.access.audit()
+        local.access.revoke_token(made.token.id)
+        with served.client("https", "fresh") as remote, pytest.raises(NotAuthenticated):
+            remote.access.whoami()
+        until(
+            lambda: (
+                {"token-create", "token-revoke"}
+                <= {each.action for each in local.access.audit() if each.detail.get("token") == made.token.id}
+            )
+        )
+
+
+def test_the_account_is_the_callers(bob: Client) -> None:
+    """A job belongs to the account of the token, and no request can say otherwise."""
+    job = submitted(bob)
+
+    assert ("bob", 54321) == (job.spec.account.name, job.spec.account.uid)
+    with pytest.raises(BadRequest, match="there is no field 'account'"):
+        bob._link.send("POST", "/jobs", {"argv": ["true"], "cwd": "/", "mem_bytes": 1, "account": {"name": "root"}})  # type: ignore[union-attr]
+    bob.jobs.cancel(job.id)
+
+
+@pytest.mark.parametrize("act", ["cancel", "hold", "release", "move", "retry", "spec_again"])
+def test_nobody_changes_the_job_of_another(direct: Client, bob: Client, act: str) -> None:
+    """Another account is refused, and the job stays as it is."""
+    job = submitted(direct)
+
+    with pytest.raises(Refused, match="only"):
+        getattr(bob.jobs, act)(job.id)
+
+    assert JobState.QUEUED is direct.jobs.get(job.id).state
+
+
+def test_another_account_sees_sizes_and_no_secrets(served: ServedSite, bob: Client) -> None:
+    """Others see the name and the size of a job, but no command, environment, directory, log or event."""
+    old = ended(served, env={"SECRET": "hush"}, name="secret")
+
+    seen = [bob.jobs.get(old.id), bob.jobs.show(old.id).job, bob.history.search(name="secret")[0].job]
+
+    for job in seen:
+        assert ({}, ("(hidden)",), "/") == (job.spec.env, job.spec.argv, job.spec.cwd)
+        assert (old.spec.name, old.spec.mem_bytes) == (job.spec.name, job.spec.mem_bytes)
+    with pytest.raises(Refused, match="see the output"):
+        list(bob.logs.follow(old.id))
+    with pytest.raises(Refused, match="see the output"):
+        bob.logs.turn(bob.logs.tail(), bob.jobs.newest(old.id))
+    with pytest.raises(Refused, match="see the command"):
+        bob.jobs.events(old.id)
+    assert b"" == bob.logs.end(bob.jobs.newest(old.id), 100)
+
+
+def test_a_wrong_token_is_not_authenticated(served: ServedSite) -> None:
+    """A token that nobody has made lets nobody in, for reads and for writes."""
+    with served.client("https", "wrong") as stranger:
+        for call in (lambda: stranger.jobs.get(1), lambda: submitted(stranger), stranger.devices.list):
+            with pytest.raises(NotAuthenticated):
+                call()
+
+
+def test_a_service_that_is_not_there_is_unreachable(served: ServedSite, tmp_path: Path) -> None:
+    """Without a service the error says so in one line, with exit code 4."""
+    with Client(replace(served.settings, url=f"unix://{tmp_path}/none.sock")) as client:
+        with pytest.raises(ServiceUnreachable, match="gpuqueue serve") as caught:
+            client.jobs.get(1)
+        assert 4 == caught.value.exit_code
+
+
+def test_the_store_is_not_reached_through_a_service(served: ServedSite) -> None:
+    """A client of the service has no queue and no database of its own."""
+    with served.client("unix") as client:
+        with pytest.raises(Refused, match="through the service"):
+            _ = client.queue
+        with pytest.raises(Refused, match="through the service"):
+            _ = client.database
+
+
+def test_an_idempotency_key_makes_one_job(served: ServedSite, bob: Client) -> None:
+    """The same key of an account yields the same job, and that of another account another one."""
+    body = {"argv": ["true"], "cwd": "/", "mem_bytes": 2**20, "waits": {"hold": True}}
+    with served.client("unix") as mine:
+        links = [mine._link, mine._link, bob._link]
+        made = [
+            link.send("POST", "/jobs", body, kind=Job, headers={"Idempotency-Key": "k-1"}) for link in links if link
+        ]
+
+    assert made[0].id == made[1].id != made[2].id

@@ -1,0 +1,179 @@
+"""The identity of one service's callers: proof, limits and records together, on a real history."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from bounded import until
+from template_history import make_tables
+
+from gpuqueue.client import tokens
+from gpuqueue.errors import NotAuthenticated, Refused, TooManyRequests
+from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.access import AccessPolicy
+from gpuqueue.model.access_token import TokenRequest
+from gpuqueue.model.audit import AuditOutcome, AuditQuery
+from gpuqueue.model.caller import ALL_SCOPES, Caller, Via
+from gpuqueue.service.identity.site_identity import SiteIdentity
+from gpuqueue.settings.settings import Settings
+
+
+class Peer(NamedTuple):
+    """The process at the other end of a socket."""
+
+    uid: int
+    pid: int
+
+
+class Credentials(NamedTuple):
+    """What a request brings."""
+
+    peer: Peer | None
+    authorization: str | None
+    address: str
+
+
+ADA = Caller(account="ada", uid=1001, via=Via.SOCKET, scopes=ALL_SCOPES)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Return the settings of a site with a history, and a low limit of requests."""
+    url = f"sqlite:///{tmp_path / 'history.db'}"
+    make_tables(url)
+    return Settings.load(
+        {
+            "GPUQUEUE_CONFIG": os.devnull,
+            "GPUQUEUE_STATE_DIR": str(tmp_path),
+            "GPUQUEUE_DATABASE_URL": url,
+            "GPUQUEUE_REQUEST_RATE": "10",
+            "GPUQUEUE_ADMINS": "ann,%gpu-admins",
+        }
+    )
+
+
+@pytest.fixture
+def database(settings: Settings) -> Iterator[HistoryDatabase]:
+    """Return the history of the site."""
+    opened = HistoryDatabase(settings.database_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def identity(settings: Settings) -> Iterator[SiteIdentity]:
+    """Return the running identity of the site."""
+    made = SiteIdentity(settings)
+    made.start()
+    yield made
+    made.close()
+
+
+def with_token(text: str | None, address: str = "10.0.0.7") -> Credentials:
+    """Return what a request over TCP brings."""
+    return Credentials(peer=None, authorization=None if text is None else f"Bearer {text}", address=address)
+
+
+def made(database: HistoryDatabase) -> str:
+    """Return a new token of ada."""
+    now = datetime.now(timezone.utc)
+    return tokens.make(database, ADA, AccessPolicy.parse("", ""), TokenRequest(name="laptop"), now=now).text
+
+
+def test_the_socket_and_a_token_prove_an_account(identity: SiteIdentity, database: HistoryDatabase) -> None:
+    """A peer is the account of its uid, a token that of its row, and a request without proof is anonymous.
+
+    A token that a request over the socket brings along does not count: the kernel knows better.
+    """
+    text = made(database)
+    here = identity.caller(Credentials(peer=Peer(os.getuid(), 77), authorization=f"Bearer {text}", address=""))
+
+    assert (os.getuid(), Via.SOCKET, "pid 77") == (here.uid, here.via, here.address)
+    there = identity.caller(with_token(text))
+    assert ("ada", Via.TOKEN) == (there.account, there.via)
+    assert Via.ANONYMOUS is identity.caller(with_token(None)).via
+
+
+def test_a_flood_of_wrong_tokens_stops_only_its_address(identity: SiteIdentity, database: HistoryDatabase) -> None:
+    """After some wrong tokens an address is told to wait. A token that was used from there just now still works."""
+    text = made(database)
+    identity.caller(with_token(text))
+    wrong = text[:-4] + "AAAA"
+    answers = []
+    for _ in range(60):
+        with pytest.raises(Refused) as refused:
+            identity.caller(with_token(wrong.replace(text[3:11], "zzzzzzzz")))
+        answers.append(type(refused.value))
+
+    assert NotAuthenticated is answers[0]
+    assert TooManyRequests is answers[-1]
+    assert "ada" == identity.caller(with_token(text)).account
+    with pytest.raises(NotAuthenticated):
+        identity.caller(with_token(wrong, "10.0.0.8"))
+
+
+def test_an_account_that_calls_too_often_waits(identity: SiteIdentity, database: HistoryDatabase) -> None:
+    """Beyond its rate an account gets a refusal with the time after which to try again."""
+    text = made(database)
+    with pytest.raises(TooManyRequests, match=r"too many requests: try again in 0\.. s") as refused:
+        for _ in range(100):
+            identity.caller(with_token(text))
+    assert 0 < refused.value.wait_s <= 0.1
+
+
+def test_an_account_that_sends_too_much_waits(identity: SiteIdentity) -> None:
+    """Beyond its bytes an account is refused, however few its requests are."""
+    with pytest.raises(TooManyRequests):
+        for _ in range(100):
+            identity.received(ADA, 4 * 2**20)
+
+
+def test_changes_and_uses_reach_the_history_by_themselves(identity: SiteIdentity, database: HistoryDatabase) -> None:
+    """The threads of the service write the audit log and the last use of a token within seconds."""
+    caller = identity.caller(with_token(made(database)))
+    with identity.change(caller, "cancel", ("12",)):
+        pass
+    identity.refused(caller, "hold", "only bob may change this job", ("13",))
+    identity.refused(identity.caller(with_token(None)), "hold", "log in first", ())
+
+    until(lambda: len(database.audit_entries(AuditQuery())) == 2)
+    refused, done = database.audit_entries(AuditQuery())
+    assert (AuditOutcome.DONE, "cancel", "10.0.0.7", caller.token_id) == (
+        done.outcome, done.action, done.address, done.token_id,
+    )  # fmt: skip
+    assert (AuditOutcome.REFUSED, "hold") == (refused.outcome, refused.action)
+    until(lambda: database.tokens("ada")[0].last_used_at is not None)
+
+
+def test_a_stop_leaves_nothing_behind(settings: Settings, database: HistoryDatabase) -> None:
+    """Records of the last second are in the history when the service has stopped."""
+    identity = SiteIdentity(settings)
+    identity.start()
+    with identity.change(ADA, "cancel", ("12",)):
+        pass
+    identity.close()
+
+    assert ["cancel"] == [each.action for each in database.audit_entries(AuditQuery())]
+    assert [] == list((settings.state_dir / "audit").iterdir())
+
+
+def test_a_token_revoked_here_ends_at_once(identity: SiteIdentity, database: HistoryDatabase) -> None:
+    """The service that revokes a token refuses it from the next request on."""
+    text = made(database)
+    caller = identity.caller(with_token(text))
+    tokens.revoke(database, caller, identity.policy, caller.token_id or "", now=datetime.now(timezone.utc))
+    identity.forget(caller.token_id or "")
+
+    with pytest.raises(NotAuthenticated):
+        identity.caller(with_token(text))
+
+
+def test_the_groups_of_the_setting_admins_count(identity: SiteIdentity) -> None:
+    """%NAME in admins makes the callers' groups be looked up."""
+    caller = identity.caller(Credentials(peer=Peer(os.getuid(), 1), authorization=None, address=""))
+    assert caller.groups

@@ -1,0 +1,171 @@
+"""A site with its HTTP service, and a client for each kind of connection. conftest.py names this module."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from factories import make_offer, serve
+from template_history import make_tables
+
+from gpuqueue.client import Client
+from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.history.database import HistoryDatabase
+from gpuqueue.model.access_token import AccessToken, digest_of, new_token
+from gpuqueue.model.caller import CallerKind, Scope
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.account import current_account
+from workers.services.recorder import Recorder
+
+TOKEN_SERVICE = Path(__file__).with_name("token_service.py")
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """Return a self-signed certificate for 127.0.0.1 and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl program to make a certificate with")
+    made, key = directory / "cert.pem", directory / "key.pem"
+    what = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=service")
+    where = ("-addext", "subjectAltName=IP:127.0.0.1", "-out", str(made), "-keyout", str(key))
+    subprocess.run([openssl, "req", *what, *where], check=True, capture_output=True)
+    return made, key
+
+
+@dataclass
+class ServedSite:
+    """A site without workers: a store, a history, one device, and a service with a socket and TLS."""
+
+    settings: Settings
+    queue: JobQueue
+    directory: Path
+    port: int
+    process: subprocess.Popen[str] | None = None
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Return the environment of the service."""
+        return {
+            **os.environ,
+            "GPUQUEUE_STATE_DIR": str(self.settings.state_dir),
+            "GPUQUEUE_HOST": self.settings.host,
+            "GPUQUEUE_CONFIG": os.devnull,
+            "GPUQUEUE_REQUEST_RATE": "none",
+        }
+
+    @property
+    def socket_path(self) -> Path:
+        """Return the path of the service's socket."""
+        return self.directory / "api.sock"
+
+    def start(self) -> None:
+        """Start the service and wait until it accepts connections."""
+        words = [
+            str(self.socket_path),
+            str(self.port),
+            str(self.directory / "cert.pem"),
+            str(self.directory / "key.pem"),
+        ]
+        errors = (self.directory / "service.log").open("ab")
+        with errors:
+            self.process = subprocess.Popen(
+                [sys.executable, str(TOKEN_SERVICE), *words],
+                env=self.environ, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+        assert self.process.stdout is not None
+        assert "ready\n" == self.process.stdout.readline(), (self.directory / "service.log").read_text()
+
+    def kill(self) -> None:
+        """End the service with SIGKILL."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=30)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def client(self, kind: str, token: str = "mine") -> Client:
+        """Return a client for *kind*: direct, unix or https."""
+        if kind == "direct":
+            return Client(self.settings)
+        url = f"unix://{self.socket_path}" if kind == "unix" else f"https://127.0.0.1:{self.port}"
+        return Client(replace(self.settings, url=url, token_file=self.directory / token))
+
+    def record(self) -> None:
+        """Bring the history up to date."""
+        with closing(HistoryDatabase(self.settings.database_url)) as database:
+            recorder = Recorder(self.settings, self.queue, database)
+            recorder.mend()
+            while recorder.record(0):
+                pass
+
+
+def _write_tokens(settings: Settings, directory: Path) -> None:
+    """Make access tokens of this account and of bob, and write them and a wrong one to files in *directory*."""
+    me, wrong = current_account("here"), new_token()
+    with closing(HistoryDatabase(settings.database_url)) as database:
+        texts = {"mine": _token(database, me.name, me.uid), "bobs": _token(database, "bob", 54321), "wrong": str(wrong)}
+    for name, text in texts.items():
+        path = directory / name
+        path.write_text(text)
+        path.chmod(0o600)
+
+
+def _token(database: HistoryDatabase, account: str, uid: int) -> str:
+    secret = new_token()
+    token = AccessToken(
+        id=secret.id,
+        kind=CallerKind.PERSON,
+        account=account,
+        uid=uid,
+        scopes=frozenset(Scope),
+        name="test",
+        made_by=account,
+        made_at=datetime.now(timezone.utc),
+    )
+    database.add_token(token, digest_of(secret.secret))
+    return str(secret)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[ServedSite]:
+    """Return a site with its service. The tests of a module share it, and each makes its own jobs."""
+    directory = Path(mkdtemp(prefix="gpuqueue-served-"))
+    certificate(directory)
+    environ = {
+        "GPUQUEUE_STATE_DIR": str(directory / "state"),
+        "GPUQUEUE_CONFIG": os.devnull,
+        "GPUQUEUE_HOST": make_offer().host,
+    }
+    settings = Settings.load(environ)
+    store = EmbeddedStore(settings)
+    store.start()
+    make_tables(settings.database_url)
+    queue = JobQueue(settings.redis_url)
+    queue.recovery.open(0)
+    serve(queue)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    site = ServedSite(settings, queue, directory, port)
+    _write_tokens(settings, directory)
+    site.start()
+    before = os.environ.get("SSL_CERT_FILE")
+    os.environ["SSL_CERT_FILE"] = str(directory / "cert.pem")
+    yield site
+    if before is None:
+        del os.environ["SSL_CERT_FILE"]
+    site.kill()
+    queue.close()
+    store.stop()
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,25 @@
+"""The real service in a process of its own, which says on standard output when it is ready.
+
+python token_service.py SOCKET PORT CERTIFICATE KEY
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gpuqueue.service.identity.site_identity import SiteIdentity
+from gpuqueue.service.server import Listen, serve
+from gpuqueue.settings.settings import Settings
+
+
+def main(words: list[str]) -> None:
+    """Serve until a signal."""
+    path, port, certificate, key = words
+    listen = Listen(path=Path(path), host="127.0.0.1", port=int(port), certificate=Path(certificate), key=Path(key))
+    settings = Settings.load()
+    serve(settings, SiteIdentity(settings), listen, lambda: print("ready", flush=True))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
