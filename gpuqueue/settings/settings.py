@@ -8,6 +8,7 @@ configuration directory for gpuqueue.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
@@ -341,13 +342,12 @@ def embedded_socket(state_dir: Path) -> Path:
         )
     return directory / "store.sock"
 
-    #: The directory that holds one directory for each run. The default is ``runs`` in the state directory.
-    runs_dir: Path
-    #: The HTTP service that client programs use instead of the store: ``unix:///PATH`` or ``https://HOST``. Empty: the
-    #: service of this machine if its socket is there and no store is named, else the store.
-    url: str = ""
-    #: The file with the access token for ``https://``.
-    token_file: Path | None = None
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 - one system call of each command
+    except (OSError, ValueError):
+        return False
 
 
 def _read_values(
