@@ -56,11 +56,11 @@ MISTAKES = {
     "submit train.py --mem 1G --time soon": (2, "write it like 90s, 15m, 2h or 1:30:00"),
     "submit train.py --mem 1G --gpus two": (2, "--gpus: 'two' is not valid: give a whole number, such as 2"),
     "submit train.py --mem 1G --gpus 0": (2, "give a number from 1 to 64"),
-    "submit train.py --mem 1G --begin yesterday": (2, "write 2h, now+2h, 16:00, 2026-11-01 or 2026-11-01T09:00"),
+    "submit train.py --mem 1G --begin yesterday": (2, "write 2h, 16:00, 3am, tomorrow, "),
     "submit train.py --mem 1G --array 5-1": (2, "write the smaller number first"),
     "submit train.py --mem 1G --priority highest": (2, "'highest' is not valid: use low, normal, high or urgent"),
     "submit train.py --mem 1G --env NAME": (2, "write it like --env KEY=VALUE"),
-    "history --since lastweek": (2, "write 7d, 12h, 2026-11-01 or 2026-11-01T09:00"),
+    "history --since lastweek": (2, "write 7d, 12h, yesterday, 2026-11-01 or 2026-11-01T09:00"),
     "history --columns id,colour": (2, "choose from id, name, user"),
     "top --interval 0": (2, "give a number from 0.2 to 3600"),
     # more than the site has

@@ -32,7 +32,7 @@ class Patient:
     def __init__(self, site: Site, place: Path, code: int = 0) -> None:
         self.site = site
         self.output, self.gate = place / f"said-{code}", place / f"gate-{code}"
-        script = f"echo $$ >> {self.said}; while [ ! -e {self.gate} ]; do sleep 0.05; done; exit {code}"
+        script = f"echo $$ >> {self.output}; while [ ! -e {self.gate} ]; do sleep 0.05; done; exit {code}"
         self.job: Job = site.queue.requests.submit(
             make_spec(argv=("sh", "-c", script), mem_bytes=MIB, name=f"patient-{code}")
         )

@@ -70,7 +70,7 @@ def doctor(*, deep: bool, fix: bool, verbose: bool, quiet: bool, as_json: bool) 
         reported = [each for each in found if not (quiet and each.grade.is_well)]
         screen.show(json.dumps(_plain(reported, worst, repairs), indent=2))
     elif not quiet:
-        screen.show(_summary(found, verbose=verbose))
+        screen.report_summary(_summary(found, verbose=verbose))
     sys.exit(EXIT_CODES[worst])
 
 
@@ -129,6 +129,11 @@ class _Screen:
             self.show(f"repair: {plain(each)}")
         if repairs is not None:
             self.show("\n" if repairs else "repair: nothing needed a repair\n")
+
+    def report_summary(self, line: str) -> None:
+        """Print the last line, wrapped to the terminal."""
+        for part in self._broken(line, 0):
+            self.show(part)
 
     def report_section(self, section: str, found: Sequence[Finding]) -> None:
         """Print the findings of one section, or nothing if there are none."""

@@ -12,11 +12,13 @@ from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Verdi
 MOST = 5
 #: Obstacle -> how far its device is from fitting. The store tests obstacles in the order from far to near.
 _FAR = {obstacle: far for far, obstacle in enumerate(reversed(Obstacle))}
-_WORDS = {
+#: Obstacle -> what a device with it is called when devices are counted.
+WORDS = {
     Obstacle.POOL: "of another pool",
     Obstacle.KIND: "of another kind",
     Obstacle.NAMED: "not named by the job",
     Obstacle.MODEL: "of another type",
+    Obstacle.EXCLUDED: "on a host that could not start the job",
     Obstacle.PART: "MIG",
     Obstacle.TOO_SMALL: "too small",
     Obstacle.TOO_LARGE: "too large",
@@ -50,7 +52,7 @@ def rest_line(explanation: Explanation, shown: Sequence[Verdict]) -> list[str]:
     others = [each for each in explanation.devices if each.device not in named]
     if not others:
         return []
-    kinds = Counter(_WORDS[each.obstacle] for each in others).most_common()
+    kinds = Counter(WORDS[each.obstacle] for each in others).most_common()
     counts = ", ".join(f"{number} {words}" for words, number in kinds)
     return [f"and {len(others)} other device{'s' if len(others) > 1 else ''}: {counts} (--json lists all)"]
 

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import pytest
 from factories import BOB, make_device, make_spec
 
-from gpuqueue.cli.why.nearest import nearest, rest_line
+from gpuqueue.cli.why.nearest import WORDS, nearest, rest_line
 from gpuqueue.cli.why.start import start_lines
 from gpuqueue.cli.why.story import in_brief, story
 from gpuqueue.cli.why.table import clock, table
@@ -388,3 +388,8 @@ def test_a_notebook_in_use_is_no_memory_that_comes_back() -> None:
     (line,) = start_lines(found, explanation)
 
     assert "ever have enough room" in line
+
+
+def test_every_obstacle_has_a_word() -> None:
+    """``why`` ended with a traceback if a device that it only counts was excluded for the job."""
+    assert set(Obstacle) == set(WORDS)
