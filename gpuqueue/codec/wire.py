@@ -71,6 +71,8 @@ def _writer(kind: type) -> Callable[[Any], Any]:  # noqa: PLR0911 - one for each
         return lambda value: {name: to_plain(getattr(value, name)) for name in names}
     if issubclass(kind, Mapping):
         return lambda value: {str(key): to_plain(each) for key, each in value.items()}
+    if issubclass(kind, (set, frozenset)):
+        return lambda value: sorted(map(to_plain, value), key=str)  # the order of a set differs in each process
     if issubclass(kind, (Sequence, Collection)):
         return lambda value: [to_plain(each) for each in value]
     return str

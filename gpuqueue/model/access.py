@@ -1,6 +1,6 @@
 """What callers may do: actions, and the one table of rights. Pure. :mod:`gpuqueue.model.caller` says who is calling.
 
-The service and its clients ask :func:`may` before each act. ``RULES`` is the only place that says who may what. The
+The service and its clients ask :func:`may` before each act. ``RULES`` is the only place with who may do what. The
 site's settings ``admins`` and ``access`` fill an :class:`AccessPolicy`, within what each rule allows.
 """
 
@@ -80,21 +80,21 @@ class Rule:
 
     - ``audience`` is the default. A site may choose another one of ``choices``.
     - ``scope`` is what the caller's token must have, besides ``admin`` where an admin uses the rights of one.
-    - ``says`` completes "only ... may".
+    - ``verb`` completes "only ... may".
     - ``changes``: the action changes something. No choice opens such an action to anonymous callers.
     - ``by_kernel``: a token is not enough, so that a stolen token cannot make others that outlive it.
     """
 
     audience: Audience
     scope: Scope | None
-    says: str
+    verb: str
     choices: tuple[Audience, ...] = ()
     changes: bool = True
     by_kernel: bool = False
 
 
-def _seen(audience: Audience, says: str, *choices: Audience) -> Rule:
-    return Rule(audience=audience, scope=Scope.READ, says=says, choices=choices, changes=False)
+def _seen(audience: Audience, verb: str, *choices: Audience) -> Rule:
+    return Rule(audience=audience, scope=Scope.READ, verb=verb, choices=choices, changes=False)
 
 
 RULES: Mapping[Action, Rule] = MappingProxyType(
@@ -113,29 +113,29 @@ RULES: Mapping[Action, Rule] = MappingProxyType(
         Action.SUBMIT: Rule(
             audience=Audience.EVERYBODY,
             scope=Scope.SUBMIT,
-            says="submit jobs",
+            verb="submit jobs",
             choices=(Audience.ADMINS, Audience.EVERYBODY),
         ),
-        Action.CHANGE_JOB: Rule(audience=Audience.OWNER, scope=Scope.SUBMIT, says="change this job"),
+        Action.CHANGE_JOB: Rule(audience=Audience.OWNER, scope=Scope.SUBMIT, verb="change this job"),
         Action.RETRY: Rule(
-            audience=Audience.OWNER, scope=Scope.SUBMIT, says="retry this job, for it runs with its environment"
+            audience=Audience.OWNER, scope=Scope.SUBMIT, verb="retry this job, for it runs with its environment"
         ),
-        Action.ATTACH: Rule(audience=Audience.OWNER_ALONE, scope=Scope.SUBMIT, says="use the terminal of this job"),
+        Action.ATTACH: Rule(audience=Audience.OWNER_ALONE, scope=Scope.SUBMIT, verb="use the terminal of this job"),
         Action.DRAIN: Rule(
             audience=Audience.ADMINS,
             scope=Scope.SUBMIT,
-            says="drain and resume devices",
+            verb="drain and resume devices",
             choices=(Audience.ADMINS, Audience.EVERYBODY),
         ),
-        Action.LOSE_HOST: Rule(audience=Audience.ADMINS, scope=Scope.ADMIN, says="declare a host lost"),
-        Action.SET_RULES: Rule(audience=Audience.ADMINS, scope=Scope.ADMIN, says="change the rules of this site"),
+        Action.LOSE_HOST: Rule(audience=Audience.ADMINS, scope=Scope.ADMIN, verb="declare a host lost"),
+        Action.SET_RULES: Rule(audience=Audience.ADMINS, scope=Scope.ADMIN, verb="change the rules of this site"),
         Action.MAKE_TOKEN: Rule(
-            audience=Audience.OWNER, scope=Scope.SUBMIT, says="make tokens of this account", by_kernel=True
+            audience=Audience.OWNER, scope=Scope.SUBMIT, verb="make tokens of this account", by_kernel=True
         ),
         Action.SEE_TOKENS: _seen(Audience.OWNER, "see the tokens of this account"),
-        Action.REVOKE_TOKEN: Rule(audience=Audience.OWNER, scope=Scope.SUBMIT, says="revoke this token"),
+        Action.REVOKE_TOKEN: Rule(audience=Audience.OWNER, scope=Scope.SUBMIT, verb="revoke this token"),
         Action.SEE_AUDIT: _seen(Audience.ADMINS, "read the audit log"),
-        Action.SERVE_JOBS: Rule(audience=Audience.HOSTS, scope=None, says="serve jobs"),
+        Action.SERVE_JOBS: Rule(audience=Audience.HOSTS, scope=None, verb="serve jobs"),
     }
 )
 
@@ -243,11 +243,11 @@ def may(caller: Caller, action: Action, owner: Account | None, policy: AccessPol
 def _refused_by_proof(caller: Caller, rule: Rule, audience: Audience) -> str | None:
     """Return why the kind of the caller, or its token, does not allow an action, regardless of whose it is."""
     if (caller.kind is CallerKind.HOST) != (audience is Audience.HOSTS):
-        return f"a {caller.kind} cannot {rule.says}"
+        return f"a {caller.kind} cannot {rule.verb}"
     if rule.scope is not None and rule.scope not in caller.scopes:
         return f"this token has no scope {rule.scope}: make one with gpuqueue token create --scope {rule.scope}"
     if rule.by_kernel and caller.via is Via.TOKEN:
-        return f"only a user who is logged in on the machine of the service may {rule.says}, and no token"
+        return f"only a user who is logged in on the machine of the service may {rule.verb}, and no token"
     return None
 
 
@@ -262,6 +262,6 @@ def _refused_by_role(
     if audience is not Audience.OWNER_ALONE and policy.is_admin(caller):
         return None
     if audience is Audience.ADMINS or owner is None:
-        return f"only an administrator of this site may {rule.says} (setting admins)"
-    whose = f"only {owner.name} may {rule.says}"
+        return f"only an administrator of this site may {rule.verb} (setting admins)"
+    whose = f"only {owner.name} may {rule.verb}"
     return whose if audience is Audience.OWNER_ALONE else f"{whose}, or an administrator of this site (setting admins)"

@@ -65,6 +65,8 @@ def submitted(client: Client, **changes: Any) -> Job:
 def ended(served: ServedSite, code: int = 0, **changes: Any) -> Job:
     """Return a job that ran and ended, and that the history has. Its log has three lines."""
     with served.client("direct") as client:
+        for left in client.jobs.list():  # of an earlier test: it would be claimed instead
+            client.jobs.cancel(left.id)
         client.jobs.submit(["true"], mem="1M", priority="urgent", **changes)
     claim = must_claim(served.queue)
     device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**20)

@@ -62,6 +62,7 @@ class ServedSite:
             "GPUQUEUE_HOST": self.settings.host,
             "GPUQUEUE_CONFIG": os.devnull,
             "GPUQUEUE_REQUEST_RATE": "none",
+            "GPUQUEUE_ACCESS": "drain=everybody",
         }
 
     @property

@@ -51,8 +51,8 @@ def _what(entry: AuditEntry) -> str:
 
 
 def _outcome(entry: AuditEntry) -> str:
-    said = "unknown" if entry.outcome is None else str(entry.outcome)
-    return f"{said}: {plain(entry.reason)}" if entry.reason else said
+    outcome = "unknown" if entry.outcome is None else str(entry.outcome)
+    return f"{outcome}: {plain(entry.reason)}" if entry.reason else outcome
 
 
 def _proof(entry: AuditEntry) -> str:

@@ -48,7 +48,7 @@ class Change:
         """Set the jobs, where they are known only afterwards, as with a submit."""
         self.entry = replace(self.entry, jobs=jobs)
 
-    def says(self, **detail: str) -> None:
+    def add_detail(self, **detail: str) -> None:
         """Set the details. They must hold no environment, no arguments and no secret of a token."""
         self.entry = replace(self.entry, detail=detail)
 

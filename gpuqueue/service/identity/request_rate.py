@@ -42,7 +42,7 @@ class Buckets:
                 self._left.popitem(last=False)
         return 0.0 if granted else (needed - left) / self._rate
 
-    def look_s(self, name: str, now_s: float) -> float:
+    def current_wait_s(self, name: str, now_s: float) -> float:
         """Return what ``wait_s`` would return for one unit, and take nothing."""
         if self._rate is None:
             return 0.0
@@ -78,7 +78,7 @@ class RequestRates:
 
     def before(self, address: str, now_s: float) -> float:
         """Return how long *address* must wait before a token of it is looked up, 0 for not at all. Takes nothing."""
-        return self._addresses.look_s(network_of(address), now_s)
+        return self._addresses.current_wait_s(network_of(address), now_s)
 
     def failed(self, address: str, now_s: float) -> float:
         """Count a request with a token that is not valid. Return how long to wait, 0 within the limit."""

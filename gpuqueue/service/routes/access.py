@@ -30,7 +30,7 @@ async def make_token(request: Request) -> Response:
         with call.recorded("token-create") as change:
             database, now = call.connection.database, datetime.now(timezone.utc)
             made = tokens.make(database, call.caller, call.policy, wanted, now=now)
-            change.says(token=made.token.id, account=made.token.account)
+            change.add_detail(token=made.token.id, account=made.token.account)
             return made
 
     return await site_of(request).answer(request, work)
@@ -54,7 +54,7 @@ async def revoke_token(request: Request, token_id: str) -> Response:
 
     def work(call: Call) -> AccessToken:
         with call.recorded("token-revoke") as change:
-            change.says(token=token_id[:64])
+            change.add_detail(token=token_id[:64])
             database, now = call.connection.database, datetime.now(timezone.utc)
             was = tokens.revoke(database, call.caller, call.policy, token_id, now=now)
         site.identity.forget(token_id)
