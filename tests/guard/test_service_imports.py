@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
@@ -46,7 +45,7 @@ main()
 @pytest.mark.parametrize("words", [("submit", "--mem", "1M", "--", "true"), ("queue",), ("cancel", "1")], ids=" ".join)
 def test_a_command_over_the_socket_loads_nothing_heavy(served: ServedSite, words: tuple[str, ...]) -> None:
     """A submit, a list and a cancel over the unix socket load no heavy module, and not more than they need."""
-    environ = {**os.environ, "GPUQUEUE_URL": f"unix://{served.socket_path}", "GPUQUEUE_CONFIG": os.devnull}
+    environ = {**served.environ, "GPUQUEUE_URL": f"unix://{served.socket_path}"}  # its state directory has a short path
     command = [sys.executable, "-c", TELLING, *words]
 
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)

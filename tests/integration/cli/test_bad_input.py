@@ -60,7 +60,10 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 #: Commands that process each word: each bad word gives a line, and the others are processed.
 EACH_WORD = {"logs", "cancel", "hold", "release", "retry", "move", "tag", "note"}
 #: Commands that wait, run something, or start and stop the machine, and are tested elsewhere.
-ELSEWHERE = {"run", "attach", "estimate", "simulate", "up", "down", "status", "db", "doctor", "completion"}
+ELSEWHERE = {
+    *("run", "attach", "estimate", "simulate", "up", "down", "status", "db", "doctor", "completion"),
+    *("serve", "login", "logout", "whoami", "token", "audit"),
+}
 
 
 @pytest.fixture

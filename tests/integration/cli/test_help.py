@@ -57,6 +57,7 @@ ACT = {
     "up",
     "down",
     "db",
+    "serve",
     "login",
     "logout",
     "token",
