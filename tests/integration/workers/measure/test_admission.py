@@ -11,6 +11,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from bounded import until
 from factories import make_spec
 from fake_driver.fake_driver import FakeGpus, build, compiler
 from fake_driver.far_backend import FarBackend
@@ -108,6 +109,12 @@ def shim() -> Iterator[Callable[[LiveRun], int]]:
         process.communicate()
 
 
+def kill_and_wait(pid: int) -> None:
+    """Kill a process and wait until its parent has reaped it: the driver lists it until then."""
+    os.kill(pid, 9)
+    until(lambda: not Path(f"/proc/{pid}").exists(), what="the end of the process")
+
+
 def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
     host: Host, queue: JobQueue, shim: Callable[[LiveRun], int]
 ) -> None:
@@ -133,7 +140,7 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
     )
     heartbeats[1].heartbeat()
 
-    os.kill(process, 9)
+    kill_and_wait(process)
     queue.runs.finish(
         job.id,
         claim.token,
@@ -225,7 +232,7 @@ def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
     process = shim(before)
     host.fake.hold(1, process, 20 * GIB)
     admission.offer()
-    os.kill(process, 9)
+    kill_and_wait(process)
     before.directory.settle()
     host.runs[1].remove(before.held.token)
     host.fake.hold(1, process, 0)
