@@ -98,7 +98,7 @@ def _log_limit(raw: str) -> int | None:
         return None
     limit_bytes = parse_bytes(raw)
     if limit_bytes < LEAST_LOG_LIMIT_BYTES:
-        raise BadRequest(f"{raw!r} is too little for a log: give at least 1M, or none for no limit")
+        raise BadRequest(f"{raw!r} is too little for logs: give at least 1M, or none for no limit")
     return limit_bytes
 
 
@@ -251,6 +251,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "on_partition": _on_partition,
     "cap": _flag,
     "log_limit_bytes": _log_limit,
+    "user_log_limit_bytes": _log_limit,
     "keep_logs_s": _duration_or_none,
     "keep_environments_s": _duration_or_none,
     "keep_secrets": _flag,

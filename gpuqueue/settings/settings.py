@@ -141,6 +141,8 @@ class Settings:
     cap: bool = True
     #: Largest log of a run. A larger log loses its middle; None: no limit.
     log_limit_bytes: int | None = 4 * 2**30
+    #: Most disk space of all logs of one user on one host. The oldest logs of ended runs are cut; None: no limit.
+    user_log_limit_bytes: int | None = 20 * 2**30
     #: How long the log of an ended run is kept; None: for ever.
     keep_logs_s: float | None = 30 * 86400.0
     #: How long the environment of an ended job is kept for ``retry``; None: for ever.

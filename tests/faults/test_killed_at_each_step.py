@@ -71,7 +71,10 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
     runs = site.settings.runs_dir
     until(lambda: not list((runs / "live").iterdir()), what="every run directory is settled")
     assert "exit 0" == str(site.until_recorded(job.id).last_run.ending)  # type: ignore[union-attr]
-    until(lambda: ["log"] == [path.name for path in runs.glob("[0-9]*/*/*")], what="the rest goes after the link")
+    until(
+        lambda: ["log", "user"] == sorted(path.name for path in runs.glob("[0-9]*/*/*")),
+        what="the rest goes after the link",
+    )
 
 
 @pytest.mark.full

@@ -2,7 +2,8 @@
 
 ``<state>/runs/<job>/<token>/`` holds the files of one run. :mod:`workers.shim.supervisor` lists the files that both
 sides use. The worker writes two more: ``claim``, which another worker of the device needs to adopt the run, and
-``job``, the job's spec, for a store that lost its data. When the history has the run, only the logs stay.
+``job``, the job's spec, for a store that lost its data. The link ``user`` names the account whose log this is. When the
+history has the run, only the logs and ``user`` stay.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from workers.shim.preempt_request import NAME as PREEMPT_REQUEST
 
 log = logging.getLogger(__name__)
 
+#: The name of a link in the run directory to the name of the job's user, which is no file. It needs no disk block.
+USER = "user"
 #: The mode of a directory that all accounts may enter and none but its owner may list.
 ENTERED = 0o711
 
@@ -159,6 +162,11 @@ class RunDir:
         """
         plain = spec.plain() if figures is None else {**spec.plain(), "meters": figures}
         put(self.path / "spec", json.dumps(plain, default=dict))
+
+    def note_user(self, name: str) -> None:
+        """Record whose log this is, for the limit of each user's logs."""
+        with contextlib.suppress(FileExistsError):
+            os.symlink(name, self._at(USER))  # noqa: PTH211 - see _at
 
     def renew(self, until_s: float) -> None:
         """Write a heartbeat for the shim, valid until *until_s* on the host's monotonic clock, in seconds.

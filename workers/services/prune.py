@@ -1,6 +1,7 @@
-"""Deletes what is kept of jobs that ended long ago, once an hour and at a limited rate.
+"""Deletes logs and environments of jobs that ended long ago, once an hour and at a limited rate.
 
-One worker per host at a time deletes logs. The recorder, which has the history database, removes environments there.
+One worker per host at a time prunes logs, and then holds them to the limit of each user. The recorder, which has the
+history database, removes environments there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from gpuqueue.clock import Clock
 from gpuqueue.errors import HistoryUnreachable
 from gpuqueue.settings.settings import Settings
 from gpuqueue.system.logs import LOGS, TIMES
+from workers.run.directory import USER
+from workers.services.run_tree import names_in, opened
+from workers.services.user_logs import enforce_user_limit
 
 if TYPE_CHECKING:
     from gpuqueue.history.database import HistoryDatabase
@@ -35,7 +39,6 @@ PACE_S = 0.01
 
 #: The files that the shim makes: the logs, and the files that record their growth over time.
 _LOGS = re.compile(rf"({'|'.join(LOGS)})({re.escape(TIMES)})?")
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Pruner:
@@ -50,12 +53,18 @@ class Pruner:
         _repeat(self.round, stopping)
 
     def round(self, stopping: threading.Event) -> int:
-        """Delete the logs that are due, and return how many runs they belonged to."""
-        keep_s, now = self._settings.keep_logs_s, self._clock.now_if_steady()
-        if now is None or keep_s is None:
-            return 0
+        """Delete the logs that are due, cut those of users who have too many, and return the number of deleted logs."""
+        keep_s, limit_bytes, runs = (
+            self._settings.keep_logs_s,
+            self._settings.user_log_limit_bytes,
+            self._settings.runs_dir,
+        )
+        now, found = self._clock.now_if_steady(), 0
         with self._alone() as alone:
-            found = _delete(self._settings.runs_dir, now.timestamp() - keep_s, stopping) if alone else 0
+            if alone and now is not None and keep_s is not None:
+                found = _delete(runs, now.timestamp() - keep_s, stopping)
+            if alone and limit_bytes is not None:
+                enforce_user_limit(runs, limit_bytes, stopping)
         if found:
             log.info("%d logs of runs that ended more than %.0f s ago were deleted", found, keep_s)
         return found
@@ -128,11 +137,11 @@ def _delete(runs: os.PathLike[str], before_s: float, stopping: threading.Event) 
     Each step uses an open directory and follows no link, so nothing outside *runs* is deleted.
     """
     found = 0
-    with contextlib.suppress(FileNotFoundError), _opened(runs, None) as top:
-        for name in sorted(each for each in _names(top) if each.isdigit()):
-            with contextlib.suppress(OSError), _opened(name, top) as job:  # fails for a link or a missing directory
+    with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
+        for name in sorted(each for each in names_in(top) if each.isdigit()):
+            with contextlib.suppress(OSError), opened(name, top) as job:  # fails for a link or a missing directory
                 untouched = os.fstat(job).st_mtime < before_s
-                for token in _names(job):
+                for token in names_in(job):
                     if _delete_one(job, token, before_s):
                         found += 1
                         if stopping.wait(PACE_S):
@@ -145,28 +154,14 @@ def _delete(runs: os.PathLike[str], before_s: float, stopping: threading.Event) 
 def _delete_one(job: int, token: str, before_s: float) -> bool:
     """Delete the logs of one run, and its directory if it is then empty. Return whether there was a log."""
     gone = False
-    with contextlib.suppress(OSError), _opened(token, job) as run:
-        names = _names(run)
+    with contextlib.suppress(OSError), opened(token, job) as run:
+        names = names_in(run)
         if "claim" in names or os.fstat(run).st_mtime >= before_s:  # unsettled, or settled recently
             return False
         if "log" in names and os.stat("log", dir_fd=run, follow_symlinks=False).st_mtime < before_s:
             for name in names:
-                if _LOGS.fullmatch(name):
+                if _LOGS.fullmatch(name) or name == USER:
                     os.unlink(name, dir_fd=run)
             gone = True
         os.rmdir(token, dir_fd=job)
     return gone
-
-
-def _names(folder: int) -> list[str]:
-    return os.listdir(folder)  # pathlib does not support open directories
-
-
-@contextlib.contextmanager
-def _opened(name: str | os.PathLike[str], parent: int | None) -> Iterator[int]:
-    """Open a directory without following a link, except for the topmost one, which the administrator may link."""
-    fd = os.open(name, _FOLDER if parent is not None else _FOLDER & ~os.O_NOFOLLOW, dir_fd=parent)
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -84,11 +84,12 @@ class LogTimes:
 
 
 class LogLimit:
-    """Keeps one log within *limit_bytes*; None means no limit."""
+    """Keeps one log within *limit_bytes*; None means no limit. The *reason* stands where bytes are missing."""
 
-    def __init__(self, name: str, limit_bytes: int | None) -> None:
+    def __init__(self, name: str, limit_bytes: int | None, reason: str = "") -> None:
         self._name = name
         self._limit = limit_bytes
+        self._reason = reason or f"the log exceeded its limit of {limit_bytes} bytes"
         self._fd: int | None = None
         self._size = 0
         #: Bytes cut from the log so far, on a file system that cannot punch holes.
@@ -117,7 +118,7 @@ class LogLimit:
             end = _down(size - limit // 2, stat.st_blksize)
             self._punches = self._punches and hole > 0 and _punch(self._fd, hole_end, end - hole_end)
             if self._punches:
-                marker = self._marker(end - hole, limit)
+                marker = self._marker(end - hole)
                 os.pwrite(self._fd, marker, hole - len(marker))  # ends at the hole, so no NUL is left between
             else:
                 self._cut_back(self._fd, size, limit)
@@ -131,12 +132,11 @@ class LogLimit:
         self._gone += size - limit // 4 - len(end)
         os.ftruncate(fd, limit // 4)
         with open(self._name, "ab", buffering=0) as log:
-            log.write(self._marker(self._gone, limit) + end)
+            log.write(self._marker(self._gone) + end)
         self._size = limit // 4 + len(end)
 
-    @staticmethod
-    def _marker(missing: int, limit: int) -> bytes:
-        return f"\ngpuqueue: {missing} bytes are missing here: the log exceeded its limit of {limit} bytes\n".encode()
+    def _marker(self, missing: int) -> bytes:
+        return f"\ngpuqueue: {missing} bytes are missing here: {self._reason}\n".encode()
 
 
 def _down(offset: int, block: int) -> int:

@@ -83,6 +83,7 @@ class Spawn:
             ),
             run.figures(),
         )
+        directory.note_user(spec.account.name)
         directory.renew(start_before)
         return env
 

@@ -92,7 +92,7 @@ def test_a_job_on_a_gpu_is_capped_and_its_out_of_memory_is_told(gpu_site: Site, 
     assert (gib * GIB, source) == (device.peak.bytes, device.peak.source)
     assert run.ending.detail.startswith(f"asked 6G, peak {gib}G")
     place = Path(str(run.log_path)).parent
-    kept = {"log", "log.times"}
+    kept = {"log", "log.times", "user"}
     until(lambda: {entry.name for entry in place.iterdir()} <= kept, what="the run directory is settled")
 
 

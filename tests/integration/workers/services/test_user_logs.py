@@ -1,0 +1,118 @@
+"""Tests of the limit of all logs of one user on a host: real files, real holes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from factories import make_spec
+from site_of_one import Site
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.model.run import RunDevice
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import MIB
+from workers.run.directory import USER, RunDir
+from workers.run.values import Held
+from workers.services.prune import Pruner
+from workers.services.user_logs import enforce_user_limit
+
+NEVER = threading.Event()
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Return the directory of a host's runs."""
+    return tmp_path / "state" / "runs"
+
+
+def run_of(runs: Path, job_id: int, user: str, size_bytes: int, *, ended: bool = True) -> RunDir:
+    """Create a run with a log of numbered lines of 64 bytes, whose last line was written at second *job_id*."""
+    held = Held(job_id=job_id, token=f"1.{job_id:012}", devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
+    directory = RunDir.create(runs, held)
+    directory.note_user(user)
+    directory.log.write_text("".join(f"{line:063}\n" for line in range(size_bytes // 64)))
+    if ended:
+        directory.settle()
+    os.utime(directory.log, (job_id, job_id))
+    return directory
+
+
+def on_disk(directory: RunDir) -> int:
+    """Return how much disk the log of a run needs, in bytes."""
+    return directory.log.stat().st_blocks * 512
+
+
+def test_the_oldest_logs_of_a_user_are_cut_until_the_rest_fits(runs: Path) -> None:
+    """The oldest log of an ended run loses its middle first. The newest stays whole, and so do the logs of others."""
+    oldest, older, newest = (run_of(runs, number, "ann", 4 * MIB) for number in (1, 2, 3))
+    others = run_of(runs, 4, "bob", 8 * MIB)
+
+    enforce_user_limit(runs, 9 * MIB + MIB // 2, NEVER)
+
+    assert on_disk(oldest) <= MIB
+    assert on_disk(older) == on_disk(newest) == 4 * MIB
+    assert on_disk(others) == 8 * MIB
+    text = oldest.log.read_bytes()
+    assert text.startswith(f"{0:063}\n".encode())
+    assert text.endswith(f"{4 * MIB // 64 - 1:063}\n".encode())
+    assert b"bytes are missing here: the logs of this user on this host exceeded user_log_limit\n" in text
+    assert 1.0 == oldest.log.stat().st_mtime
+
+
+def test_a_log_is_cut_once(runs: Path) -> None:
+    """A second round changes nothing, even if the rest is still too much."""
+    directory = run_of(runs, 1, "ann", 4 * MIB)
+    enforce_user_limit(runs, MIB // 2, NEVER)
+    before = directory.log.read_bytes()
+
+    enforce_user_limit(runs, MIB // 2, NEVER)
+    assert before == directory.log.read_bytes()
+    assert 1 == before.count(b"bytes are missing")
+
+
+def test_the_log_of_a_run_that_goes_on_is_not_cut(runs: Path) -> None:
+    """A running job keeps its output. Its size counts, so the logs of the user's ended runs are cut instead."""
+    running, ended = run_of(runs, 1, "ann", 8 * MIB, ended=False), run_of(runs, 2, "ann", 2 * MIB)
+
+    enforce_user_limit(runs, 8 * MIB, NEVER)
+    assert on_disk(running) == 8 * MIB
+    assert on_disk(ended) <= MIB
+
+
+def test_no_link_of_a_job_is_followed(runs: Path, tmp_path: Path) -> None:
+    """A job can put a link in the place of its log. The file that it points to is not cut."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"x" * 4 * MIB)
+    for job_id in (1, 2):
+        run_of(runs, job_id, "ann", 4 * MIB)
+    links = list(runs.glob("*/*/log"))
+    links[0].unlink()
+    links[0].symlink_to(precious)
+
+    enforce_user_limit(runs, MIB // 2, NEVER)
+    assert precious.read_bytes() == b"x" * 4 * MIB
+    assert links[1].stat().st_blocks * 512 <= MIB
+
+
+@pytest.mark.parametrize(("limit", "cut"), [("1M", True), ("none", False), ("", False)])
+def test_the_setting_decides(runs: Path, limit: str, *, cut: bool) -> None:
+    """The pruner's round reads the setting. The default of 20G leaves a log of 4M as it is."""
+    directory = run_of(runs, 1, "ann", 4 * MIB)
+    environ = {"GPUQUEUE_STATE_DIR": str(runs.parent), "GPUQUEUE_CONFIG": os.devnull}
+    settings = Settings.load({**environ, **({"GPUQUEUE_USER_LOG_LIMIT": limit} if limit else {})})
+
+    Pruner(settings, SystemClock()).round(NEVER)
+    assert cut == (on_disk(directory) <= MIB)
+
+
+def test_a_worker_records_whose_log_it_is(site: Site) -> None:
+    """The run directory of a real job names its user, before and after the end of the run."""
+    site.start_recorder()
+    site.start_worker()
+    job = site.queue.requests.submit(make_spec(argv=("true",), mem_bytes=MIB))
+    site.until_recorded(job.id)
+    (directory,) = (site.settings.runs_dir / str(job.id)).iterdir()
+    assert str((directory / USER).readlink()) == job.spec.account.name

@@ -1,0 +1,24 @@
+"""Opens the run directories of a host step by step, without following a link that a job may have put there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def names_in(folder: int) -> list[str]:
+    """Return the names in an open directory."""
+    return os.listdir(folder)  # pathlib does not support open directories
+
+
+@contextlib.contextmanager
+def opened(name: str | os.PathLike[str], parent: int | None) -> Iterator[int]:
+    """Open a directory without following a link, except for the topmost one, which the administrator may link."""
+    fd = os.open(name, _FOLDER if parent is not None else _FOLDER & ~os.O_NOFOLLOW, dir_fd=parent)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

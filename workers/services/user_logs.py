@@ -1,0 +1,107 @@
+"""Holds the logs of each user on this host to ``user_log_limit``, together.
+
+The log of a run that goes on is only held to ``log_limit``, so no job loses output because of another. If the logs of a
+user need more than the limit, those of ended runs are cut to 1 MiB, the oldest first, until the rest fits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from gpuqueue.system.logs import LOGS
+from gpuqueue.text.sanitize import in_one_line
+from gpuqueue.text.units import MIB, format_bytes
+from workers.run.directory import USER
+from workers.services.run_tree import names_in, opened
+from workers.shim.log import LogLimit
+
+log = logging.getLogger(__name__)
+
+#: Size to which the log of an ended run is cut, in bytes.
+CUT_BYTES = MIB
+#: Bytes of a block in ``st_blocks`` of stat(2), on every file system.
+_BLOCK_BYTES = 512
+#: What the log says where bytes are missing.
+_REASON = "the logs of this user on this host exceeded user_log_limit"
+
+
+@dataclass(frozen=True, order=True)
+class _Log:
+    """A log of an ended run that can be cut. Logs sort by the time of their last line."""
+
+    modified_ns: int
+    disk_bytes: int
+    #: Its job, the token of its run, and its file name.
+    place: tuple[str, str, str]
+
+
+@dataclass
+class _Logs:
+    """The logs of one user: how much disk they need, and which of them can be cut."""
+
+    disk_bytes: int = 0
+    ended: list[_Log] = field(default_factory=list)
+
+
+def enforce_user_limit(runs: os.PathLike[str], limit_bytes: int, stopping: threading.Event) -> None:
+    """Cut logs of ended runs below *runs* of each user whose logs need more than *limit_bytes* on the disk."""
+    with contextlib.suppress(FileNotFoundError), opened(runs, None) as top:
+        for user, logs in _by_user(top).items():
+            excess = logs.disk_bytes - limit_bytes
+            for each in sorted(logs.ended):
+                if excess <= 0 or stopping.is_set():
+                    break
+                excess -= _cut(top, each)
+            if logs.disk_bytes > limit_bytes:
+                log.warning(
+                    "the logs of %s need %s, more than user_log_limit (%s): the oldest ended ones were cut to %s",
+                    in_one_line(user), *(format_bytes(size) for size in (logs.disk_bytes, limit_bytes, CUT_BYTES)),
+                )  # fmt: skip
+
+
+def _by_user(top: int) -> dict[str, _Logs]:
+    """Return the logs below the open directory *top* of each user."""
+    found: dict[str, _Logs] = defaultdict(_Logs)
+    for job_id, token, run in _runs(top):
+        names = names_in(run)
+        if USER not in names:  # it has no log yet
+            continue
+        logs = found[os.readlink(USER, dir_fd=run)]
+        for name in set(LOGS).intersection(names):
+            info = os.stat(name, dir_fd=run, follow_symlinks=False)
+            disk_bytes = info.st_blocks * _BLOCK_BYTES
+            logs.disk_bytes += disk_bytes
+            if "claim" not in names and disk_bytes > CUT_BYTES and stat.S_ISREG(info.st_mode):
+                logs.ended.append(_Log(info.st_mtime_ns, disk_bytes, (job_id, token, name)))
+    return found
+
+
+def _runs(top: int) -> Iterator[tuple[str, str, int]]:
+    """Yield job, token and open directory of each run. One that is being removed is left out."""
+    for job_id in filter(str.isdigit, names_in(top)):
+        with contextlib.suppress(OSError), opened(job_id, top) as job:
+            for token in names_in(job):
+                with contextlib.suppress(OSError), opened(token, job) as run:
+                    yield job_id, token, run
+
+
+def _cut(top: int, each: _Log) -> int:
+    """Cut the middle of a log, keep its time, and return how many bytes became free on the disk."""
+    job_id, token, name = each.place
+    with contextlib.suppress(OSError), opened(job_id, top) as job, opened(token, job) as run:
+        fd = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=run)
+        try:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                LogLimit(f"/proc/self/fd/{fd}", CUT_BYTES, _REASON).check()
+                os.utime(fd, ns=(each.modified_ns, each.modified_ns))  # its age counts from its last line
+            return each.disk_bytes - os.fstat(fd).st_blocks * _BLOCK_BYTES
+        finally:
+            os.close(fd)
+    return 0
