@@ -69,8 +69,10 @@ def _writer(kind: type) -> Callable[[Any], Any]:  # noqa: PLR0911 - one for each
     if dataclasses.is_dataclass(kind):
         names = tuple(field.name for field in dataclasses.fields(kind))
         return lambda value: {name: to_plain(getattr(value, name)) for name in names}
-    if issubclass(kind, Mapping):
-        return lambda value: {str(key): to_plain(each) for key, each in value.items()}
+    if issubclass(kind, Mapping):  # an environment has many texts, and a call for each takes time
+        return lambda value: {
+            str(key): each if type(each) in _AS_THEY_ARE else to_plain(each) for key, each in value.items()
+        }
     if issubclass(kind, (set, frozenset)):
         return lambda value: sorted(map(to_plain, value), key=str)  # the order of a set differs in each process
     if issubclass(kind, (Sequence, Collection)):

@@ -28,6 +28,14 @@ def check_exec_limits(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> 
     if any(not name or "=" in name for name in env):
         name = next(name for name in env if not name or "=" in name)
         raise BadRequest(f"{brief(name)} is no name of a variable: it must not be empty and holds no =")
+    strings = (*argv, *map("=".join, env.items()))
+    if not all(text.isascii() and len(text) <= MAX_STRING_BYTES for text in strings):
+        _check_each(argv, env)
+    if _bytes_of("the working directory", cwd) > MAX_PATH_BYTES:
+        raise BadRequest(f"the working directory's path is longer than {MAX_PATH_BYTES} bytes: no process can enter it")
+
+
+def _check_each(argv: Sequence[str], env: Mapping[str, str]) -> None:
     for what, text in _strings(argv, env):
         size = _bytes_of(what, text)
         if size > MAX_STRING_BYTES:
@@ -35,8 +43,6 @@ def check_exec_limits(argv: Sequence[str], env: Mapping[str, str], cwd: str) -> 
                 f"{what} takes {size} bytes, and no process can be given more than {MAX_STRING_BYTES} in one: "
                 "put it into a file"
             )
-    if _bytes_of("the working directory", cwd) > MAX_PATH_BYTES:
-        raise BadRequest(f"the working directory's path is longer than {MAX_PATH_BYTES} bytes: no process can enter it")
 
 
 def _strings(argv: Sequence[str], env: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pwd
+from functools import cache
 from pathlib import Path
 
 from gpuqueue.errors import NotAuthenticated
@@ -46,7 +47,9 @@ def _name_of(uid: int) -> tuple[str, int | None]:
     return found.pw_name, found.pw_gid
 
 
+@cache
 def _overflow_uid() -> int:
+    """Return the uid that the kernel shows for all accounts of other user namespaces. It is read once."""
     try:
         return int(_OVERFLOW_UID.read_text(encoding="ascii"))
     except (OSError, ValueError):
