@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -15,6 +16,8 @@ from tempfile import mkdtemp
 
 import pytest
 from bounded import until
+
+from workers.launcher import cgroup
 
 LAUNCHER = Path(__file__).parents[2] / "workers" / "launcher" / "main.py"
 
@@ -121,6 +124,11 @@ class Launcher:
         self.process = process
         return process
 
+    @property
+    def cgroups(self) -> str | None:
+        """Return the directory with the control groups of its runs, or None if this machine permits none."""
+        return cgroup.of_launcher(self.socket)
+
     def kill(self) -> None:
         """Kill the process. Its guards stay."""
         self.process.kill()
@@ -163,3 +171,6 @@ def launch(people: People, open_dir: Path) -> Iterator[Callable[..., Launcher]]:
     yield start
     for each in started:
         each.kill()
+        if each.cgroups is not None:
+            with contextlib.suppress(OSError):
+                Path(each.cgroups).rmdir()

@@ -32,6 +32,8 @@ class Rules(NamedTuple):
     least_uid: int
     #: Whether programs of a job may gain privileges (set-user-ID programs, file capabilities).
     allow_setuid: bool = False
+    #: The directory for the control groups of runs; None if they have none.
+    cgroups: str | None = None
 
 
 def permitted(name: str, uid: int, rules: Rules, shadow: str = "/etc/shadow") -> pwd.struct_passwd:

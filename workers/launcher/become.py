@@ -17,6 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 from workers.launcher.account import Refused, Rules, permitted
+from workers.launcher.cgroup import RunGroup
 from workers.shim.not_started import TOO_LATE, why
 from workers.shim.tree import PR_SET_PDEATHSIG, begin_child, prctl
 
@@ -82,7 +83,7 @@ class Request(NamedTuple):
         return found
 
 
-def become(request: Request, outputs: list[int], rules: Rules, answer: int, guard: int) -> None:
+def become(request: Request, outputs: list[int], rules: Rules, answer: int, guard: int, group: RunGroup | None) -> None:
     """Become the job's first process as its submitter. Write the reason into the pipe *answer* if that fails.
 
     An answer is an errno, or -1 if there is none, and the reason.
@@ -90,6 +91,8 @@ def become(request: Request, outputs: list[int], rules: Rules, answer: int, guar
     step, program = "cannot prepare the process", ""
     try:
         begin_child(guard)
+        if group is not None:
+            group.enter()
         account = permitted(request.name, request.uid, rules)
         reset_limits()
         take(outputs, request, account.pw_uid)

@@ -16,6 +16,7 @@ import socket
 
 from workers.launcher.account import Refused, Rules
 from workers.launcher.become import Request, become
+from workers.launcher.cgroup import RunGroup
 from workers.run import process_tree
 from workers.shim.launch_protocol import GREETING, MOST_BYTES, MOST_DESCRIPTORS, START, SWEEP, TOKEN, wake_on
 from workers.shim.tree import POLL_S, WAKE, Tree, prctl, signal_all
@@ -36,7 +37,8 @@ def serve(shim: socket.socket, rules: Rules) -> None:
     if verb == GREETING:
         shim.send(GREETING)
     elif verb == SWEEP and _TOKEN.fullmatch(rest):
-        shim.send(b"swept %d" % process_tree.sweep(TOKEN, rest.decode()))
+        group = RunGroup.find(rules.cgroups, rest.decode())
+        shim.send(b"swept %d" % ((group.end() if group else 0) + process_tree.sweep(TOKEN, rest.decode())))
     elif verb == START and len(fds) >= 2:  # noqa: PLR2004 - the spec and an output
         start(shim, fds[0], fds[1:], rules)
 
@@ -47,6 +49,7 @@ def start(shim: socket.socket, spec: int, outputs: list[int], rules: Rules) -> N
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     try:
         request = Request.read(spec)
+        group = group_of(request, rules)
         reader, answer = os.pipe()
         me = os.getpid()
         pid = os.fork()
@@ -58,7 +61,7 @@ def start(shim: socket.socket, spec: int, outputs: list[int], rules: Rules) -> N
         return
     if pid == 0:
         try:
-            become(request, outputs, rules, answer, me)
+            become(request, outputs, rules, answer, me, group)
         finally:
             os._exit(127)
     for fd in (answer, spec, *outputs):
@@ -68,8 +71,16 @@ def start(shim: socket.socket, spec: int, outputs: list[int], rules: Rules) -> N
         if begun(shim, tree, reader):
             wake_on(shim)
             follow(shim, tree)
-    finally:
-        tree.end(0.0, lambda: None, warned=True)  # after an error too, nothing may be left
+    finally:  # after an error too, nothing may be left
+        if group is not None:
+            group.end()
+        tree.end(0.0, lambda: None, warned=True)
+
+
+def group_of(request: Request, rules: Rules) -> RunGroup | None:
+    """Make the control group of the run, whose name is the token that the shim put into its environment."""
+    token = request.env.get(TOKEN, "")
+    return RunGroup.create(rules.cgroups, token) if _TOKEN.fullmatch(token.encode(errors="replace")) else None
 
 
 def begun(shim: socket.socket, tree: Tree, reader: int) -> bool:

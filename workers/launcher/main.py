@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 if __name__ == "__main__" and not TYPE_CHECKING:  # isolated: only the standard library is on the path, and stays first
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
-from workers.launcher import guard  # noqa: E402 - behind the path
+from workers.launcher import cgroup, guard  # noqa: E402 - behind the path
 from workers.launcher.account import Rules, least_uid  # noqa: E402
 from workers.shim.tree import prctl  # noqa: E402
 
@@ -53,6 +53,7 @@ def main(words: list[str]) -> None:
         listener = listen(asked.socket, service_uid)
     except OSError as error:
         sys.exit(f"gpuqueue launcher: cannot listen on {asked.socket}: {error.strerror}")
+    rules = rules._replace(cgroups=cgroup.of_launcher(asked.socket))
     print(f"gpuqueue launcher: {asked.socket}, for jobs of the group {asked.group}", file=sys.stderr)  # noqa: T201
     serve(listener, rules)
 

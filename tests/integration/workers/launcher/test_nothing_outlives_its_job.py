@@ -49,6 +49,11 @@ def pids_of(run: Shim) -> list[int]:
     return [each.pid for each in run.directory.processes() if each is not None]
 
 
+def left_by(launcher: Launcher) -> int:
+    """Return how many processes outlive a killed guard: without a control group, the one that has no token."""
+    return 1 if launcher.cgroups is None else 0
+
+
 def test_cancel_ends_daemons_and_stopped_processes(tree: Start, people: People) -> None:
     """A cancel ends a daemon in a session of its own that ignores SIGTERM, and a stopped process."""
     run = tree()
@@ -131,8 +136,26 @@ def test_a_killed_shim_leaves_nothing(tree: Start, people: People, launcher: Lau
     assert 0 == sweep_run(RUN_TOKEN, launcher.socket)
 
 
+def test_a_run_has_a_control_group_of_its_own(tree: Start, people: People, launcher: Launcher) -> None:
+    """All processes of a run are in its control group, and nothing of it is left after the end."""
+    if launcher.cgroups is None:
+        pytest.skip("this machine permits no control groups (cgroup v2)")
+    run = tree()
+    group = Path(launcher.cgroups, RUN_TOKEN)
+
+    def members() -> set[int]:
+        return {int(pid) for pid in (group / "cgroup.procs").read_text().split()}
+
+    until(lambda: set(people.running(people.alice)) <= members(), what="all processes of alice in the group")
+    assert pids_of(run)[1] in members()
+    assert not members().intersection(pids_of(run)[::2])  # shim and guard are outside
+    run.directory.ask_end(EndingKind.CANCELLED)
+    run.ended()
+    until(lambda: not group.exists(), what="the end of the control group")
+
+
 @pytest.mark.full
-def test_a_killed_guard_is_a_lost_run(tree: Start, people: People) -> None:
+def test_a_killed_guard_is_a_lost_run(tree: Start, people: People, launcher: Launcher) -> None:
     """If the guard is killed, the shim has the launcher end what carries the token, and reports a loss."""
     run = tree()
 
@@ -140,7 +163,7 @@ def test_a_killed_guard_is_a_lost_run(tree: Start, people: People) -> None:
 
     end = run.ended()
     assert (EndingKind.LOST, "the process that guards it was killed") == (end.ending.kind, end.ending.detail)
-    assert 1 == len(people.running(people.alice))  # the one that has thrown the token away
+    assert left_by(launcher) == len(people.running(people.alice))
     people.shell(people.alice, "kill -9 -1")
 
 
@@ -157,7 +180,7 @@ def test_a_killed_guard_and_shim_are_swept(tree: Start, people: People, launcher
 
     assert 1 <= sweep_run(RUN_TOKEN, launcher.socket)
 
-    assert 1 == len(people.running(people.alice))  # as above
+    assert left_by(launcher) == len(people.running(people.alice))
     people.shell(people.alice, "kill -9 -1")
 
 
