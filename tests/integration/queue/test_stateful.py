@@ -139,6 +139,7 @@ class Site(RuleBasedStateMachine):
     def open(self, batch: list[dict[str, Any]], order: list[str]) -> Any:
         """Open a site of two hosts with four cards, and submit and claim a first batch."""
         self.queue.recovery.open(0)
+        self.queue.rules.set_limits(Limits.parse("", "", GROUPS))  # as a worker does when it starts
         self.queue.rules.set_policy(half_life_s=86400, urgent=None, shares={}, placement=Preference.SPREAD)
         serve(self.queue, *(self.offer(uuid) for uuid in DEVICES))
         self._submit(batch)
