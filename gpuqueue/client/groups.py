@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuqueue.client.changes import Change
     from gpuqueue.client.log_places import Tail
     from gpuqueue.client.selection import Chosen, StateFilter, Which
+    from gpuqueue.client.terminal import JobTerminal
     from gpuqueue.client.why import Why
     from gpuqueue.errors import Unreachable
     from gpuqueue.model import job_edit, job_request
@@ -318,6 +319,9 @@ class LogsGroup(Protocol):
         whole: bool = False,
     ) -> Iterator[bytes]:
         """Yield the job's output while it is written, from its newest run through all later runs to the job's end."""
+
+    def terminal(self, job: int | str, tail: Tail) -> JobTerminal | None:
+        """Return the terminal of the running job whose log *tail* reads, or None if it has none any more."""
 
 
 class AccessGroup(Protocol):

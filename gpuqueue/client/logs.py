@@ -19,11 +19,14 @@ from gpuqueue.system.logs import LOG, LOGS, STDERR, LogTail, last_bytes
 from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
+    from gpuqueue.client import terminal as terminals
     from gpuqueue.client.log_places import Tail
+    from gpuqueue.client.terminal import LocalTerminal
     from gpuqueue.model import run as runs
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import Record, Run
 else:
+    terminals = later("gpuqueue.client.terminal")
     runs = later("gpuqueue.model.run")
 
 #: Interval between two polls of a followed log, in seconds.
@@ -205,6 +208,20 @@ class Logs:
                     seen(job)
                     if wake is not None and wake.job_id == job.id:
                         break
+
+    def terminal(self, job: int | str, tail: Tail) -> LocalTerminal | None:
+        """Return the terminal of the running job whose log *tail* reads, or None if it has none any more.
+
+        Raises:
+            Refused: the terminal cannot be opened, or is another account's.
+
+        """
+        try:
+            return terminals.LocalTerminal(tail.path, tail)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None
+        except OSError as error:
+            raise Refused(f"you cannot type to job {job} from here: {error.strerror}") from None
 
     def runs_to_read(self, job: Job, tail: Tail, *, whole: bool) -> Record:
         """Return the job with its runs that may have unread logs. Queries the history only for earlier runs.

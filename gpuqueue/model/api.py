@@ -199,3 +199,14 @@ class ProgressRequest:
     """The ids of the jobs whose progress is asked for."""
 
     jobs: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TerminalInput:
+    """What a user types on the terminal of a job, and the size of the user's terminal, if it is new.
+
+    Bytes of ``typed`` that are not UTF-8 are lone surrogates.
+    """
+
+    typed: str = field(default="", repr=False)
+    window: Window | None = None

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from gpuqueue.service import problems
-from gpuqueue.service.routes import access, changes, devices, history, jobs, logs, streams
+from gpuqueue.service.routes import access, changes, devices, history, jobs, logs, streams, terminal
 from gpuqueue.service.routes.described import SCHEMAS
 from gpuqueue.service.site import Site
 from gpuqueue.version import VERSION
@@ -23,7 +23,16 @@ def application(site: Site | None) -> FastAPI:
     app = FastAPI(title="gpuqueue", version=VERSION, openapi_url=None, docs_url=None, redoc_url=None)
     app.state.site = site
     api = APIRouter(prefix=PREFIX)
-    for each in (streams, jobs, changes, history, devices, logs, access):  # /jobs/wait goes before /jobs/{name}
+    for each in (
+        streams,
+        jobs,
+        changes,
+        history,
+        devices,
+        logs,
+        terminal,
+        access,
+    ):  # /jobs/wait goes before /jobs/{name}
         api.include_router(each.router)
     app.include_router(api)
     problems.install(app)

@@ -42,6 +42,11 @@ class Ends:
                 if not self._waiting[each]:
                     del self._waiting[each]
 
+    def wake(self, job_id: int) -> None:
+        """Wake the requests that wait for this job. Call it in the event loop."""
+        for each in self._waiting.get(job_id, ()):
+            each.set()
+
     def close(self) -> None:
         """End the subscription."""
         self._over.set()
@@ -61,10 +66,6 @@ class Ends:
                     while not self._over.is_set():
                         wake = wakeups.wait(WAIT_S)
                         if wake is not None and wake.job_id is not None and self._loop is not None:
-                            self._loop.call_soon_threadsafe(self._wake, wake.job_id)
+                            self._loop.call_soon_threadsafe(self.wake, wake.job_id)
             except GpuQueueError:  # the store is away: the requests poll, and learn of it
                 self._over.wait(AGAIN_S)
-
-    def _wake(self, job_id: int) -> None:
-        for each in self._waiting.get(job_id, ()):
-            each.set()

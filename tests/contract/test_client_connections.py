@@ -443,6 +443,22 @@ def bob(served: ServedSite) -> Iterator[Client]:
         yield opened
 
 
+def test_only_the_owner_types_on_a_terminal(direct: Client, bob: Client) -> None:
+    """Another account is refused, before the service looks for the terminal."""
+    job = submitted(direct)
+
+    with pytest.raises(Refused, match=f"only {direct.account.name} may use the terminal"):
+        bob.logs.terminal(job.id, bob.logs.tail())
+
+
+def test_an_ended_run_has_no_terminal(client: Client, old: Job) -> None:
+    """A run that has ended, or that had no terminal that takes input, gives None."""
+    tail = client.logs.tail()
+    client.logs.turn(tail, client.jobs.show(old.id))
+
+    assert client.logs.terminal(old.id, tail) is None
+
+
 def test_a_token_works_until_it_is_revoked(served: ServedSite) -> None:
     """A token made over the socket opens the service over HTTPS, and no longer once it is revoked.
 

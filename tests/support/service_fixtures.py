@@ -63,6 +63,7 @@ class ServedSite:
             "GPUQUEUE_CONFIG": os.devnull,
             "GPUQUEUE_REQUEST_RATE": "none",
             "GPUQUEUE_ACCESS": "drain=everybody",
+            "GPUQUEUE_ADMINS": current_account("here").name,
         }
 
     @property

@@ -6,7 +6,6 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import cast
 
 import click
 
@@ -22,7 +21,7 @@ from gpuqueue.console import INTERRUPTED, LEFT, print_message
 from gpuqueue.errors import GpuQueueError, Refused, Unreachable
 from gpuqueue.model.job import Job, JobState, WaitReason
 from gpuqueue.model.run import Run
-from gpuqueue.system.logs import TTY, LogTail
+from gpuqueue.system.logs import TTY
 
 
 @click.command()
@@ -49,11 +48,11 @@ def _is_at_a_terminal() -> bool:
 
 
 def _accepts_input(log: object) -> bool:
-    """Return whether this process has a terminal, and the run with the log *log* has one that accepts input.
+    """Return whether this process has a terminal, and the run with the log *log* may have one that accepts input.
 
-    A terminal cannot be attached through a service: there the log is no path.
+    Behind a service the log is no path, and only the service knows whether the run has a terminal.
     """
-    return _is_at_a_terminal() and isinstance(log, Path) and os.path.lexists(log.with_name(TTY))
+    return _is_at_a_terminal() and (not isinstance(log, Path) or os.path.lexists(log.with_name(TTY)))
 
 
 class TerminalFound(Exception):
@@ -84,7 +83,7 @@ class Follower:
         #: Output to show once the terminal is attached; None if there is no terminal to attach.
         self._unshown: bytes | None = None
         #: Log of the run whose terminal was attached, or could not be.
-        self._attached_log: Path | None = None
+        self._attached_log: object = None
 
     def to_the_end(self) -> int:
         """Show the job's output and return its exit code."""
@@ -191,14 +190,15 @@ class Follower:
         unshown, self._unshown = self._unshown, None
         if unshown is None:
             return
-        path = self._tail.path or Path()
+        path = self._tail.path
         self._line.clear()
         try:
-            attached_terminal = AttachedTerminal(path)
-        except OSError as error:
+            terminal = self._client.logs.terminal(self._job_id, self._tail)
+        except Refused as refused:
+            print_message("gpuqueue", str(refused))
+            terminal = None
+        if terminal is None:  # the run may just have ended
             self._attached_log = path
-            if not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):  # these mean that it has just ended
-                print_message("gpuqueue", f"you cannot type to job {self._job_id} from here: {error.strerror}")
             self._shown.put(unshown)
             return
 
@@ -213,7 +213,7 @@ class Follower:
             unshown = b""
 
         try:
-            is_left = attached_terminal.follow(cast("LogTail", self._tail), self._shown.put, begin)
+            is_left = AttachedTerminal(terminal).follow(self._shown.put, begin)
         except KeyboardInterrupt:
             self._shown.put(unshown)
             raise

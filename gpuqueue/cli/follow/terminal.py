@@ -6,24 +6,20 @@ Meanwhile the user's terminal is in raw mode, so that the job also receives Ctrl
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import signal
-import socket
-import struct
 import termios
 import tty
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 
+from gpuqueue.client.terminal import JobTerminal
 from gpuqueue.model.terminal_size import Window
-from gpuqueue.system.logs import TTY, LogTail
 
 #: Most bytes of one read from standard input: enough for a paste, and less than the limit of a frame (65535).
 CHUNK_BYTES = 16384
-#: Longest time between two reads of the log, in milliseconds. The socket wakes the reader when there is more.
+#: Longest time between two reads of the output, in milliseconds. The terminal wakes the reader when there is more.
 POLL_MS = 1000
 STDIN = 0
 
@@ -54,29 +50,13 @@ class EscapeDetector:
 
 
 class AttachedTerminal:
-    """A connection to the terminal of the run whose log is at *log*.
+    """The user's terminal while it is attached to that of a job."""
 
-    Raises:
-        OSError: There is no such terminal, or it belongs to another user.
+    def __init__(self, terminal: JobTerminal) -> None:
+        self._terminal = terminal
 
-    """
-
-    def __init__(self, log: Path) -> None:
-        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        folder = os.open(log.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:  # by a short path: the length of a socket address is limited
-            self._line.connect(f"/proc/self/fd/{folder}/{TTY}")
-            if _listener(self._line) != os.fstat(folder).st_uid:
-                # A link to a socket of another account: what an administrator types must not reach it.
-                raise PermissionError(errno.EPERM, "the socket of the terminal belongs to another account")
-        except OSError:
-            self._line.close()
-            raise
-        finally:
-            os.close(folder)
-
-    def follow(self, tail: LogTail, show: Callable[[bytes], None], begin: Callable[[], None]) -> bool:
-        """Send keys and *show* the output from *tail* until the job ends; return whether the user detached before.
+    def follow(self, show: Callable[[bytes], None], begin: Callable[[], None]) -> bool:
+        """Send keys and *show* the output until the run ends; return whether the user detached before.
 
         *begin* is called in raw mode before any output is shown. An exception from it detaches the terminal.
         """
@@ -86,44 +66,34 @@ class AttachedTerminal:
         try:
             with _raw(), _reported(signal.SIGWINCH, wake):
                 begin()
-                return self._follow(tail, show, resized)
+                return self._follow(show, resized)
         finally:
             os.close(resized)
             os.close(wake)
-            self._line.close()
+            self._terminal.close()
 
-    def _follow(self, tail: LogTail, show: Callable[[bytes], None], resized: int) -> bool:
-        poll, escape = select.poll(), EscapeDetector()
-        for fd in (STDIN, self._line.fileno(), resized):
+    def _follow(self, show: Callable[[bytes], None], resized: int) -> bool:
+        poll, escape, terminal = select.poll(), EscapeDetector(), self._terminal
+        for fd in (STDIN, terminal.fileno(), resized):
             poll.register(fd, select.POLLIN)
-        try:
-            self._send_size()
-            while True:
-                ready = {fd for fd, _ in poll.poll(POLL_MS)}
-                if resized in ready:
-                    os.read(resized, CHUNK_BYTES)
-                    self._send_size()
-                if STDIN in ready:
-                    typed = os.read(STDIN, CHUNK_BYTES)
-                    wanted, is_leaving = escape.take(typed)
-                    self._send(b"I", wanted)
-                    if is_leaving or not typed:  # no input: the user's terminal is closed
-                        return True
-                over = self._line.fileno() in ready and not self._line.recv(CHUNK_BYTES)
-                for chunk in tail.rest():
-                    show(chunk)
-                if over:
-                    return False
-        except (BrokenPipeError, ConnectionResetError):  # the shim has ended, and the job with it
-            return False
-
-    def _send(self, kind: bytes, rest: bytes) -> None:
-        if rest:
-            self._line.sendall(struct.pack("!cH", kind, len(rest)) + rest)
-
-    def _send_size(self) -> None:
-        window = Window.ours()
-        self._send(b"W", struct.pack("!HH", window.columns, window.rows))
+        terminal.resize(Window.ours())
+        while True:
+            ready = {fd for fd, _ in poll.poll(POLL_MS)}
+            if resized in ready:
+                os.read(resized, CHUNK_BYTES)
+                terminal.resize(Window.ours())
+            if STDIN in ready:
+                typed = os.read(STDIN, CHUNK_BYTES)
+                wanted, is_leaving = escape.take(typed)
+                if wanted:
+                    terminal.type(wanted)
+                if is_leaving or not typed:  # no input: the user's terminal is closed
+                    return True
+            chunks, has_ended = terminal.output()
+            for chunk in chunks:
+                show(chunk)
+            if has_ended:
+                return False
 
 
 @contextlib.contextmanager
@@ -153,9 +123,3 @@ def _reported(number: signal.Signals, wake: int) -> Iterator[None]:
         yield
     finally:
         signal.signal(number, before)
-
-
-def _listener(line: socket.socket) -> int:
-    """Return the uid of the process that listens on the other end of a connected unix socket."""
-    _, uid, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    return int(uid)

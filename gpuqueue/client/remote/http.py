@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,8 @@ class HttpConnection:
         self._stream = self._socket.makefile("rb")
         #: Whether an answer has come over this connection: the server may have closed it since.
         self.is_used = False
+        #: When the last answer began, on the monotonic clock.
+        self.answered_at_s = time.monotonic()
 
     def ask(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float) -> Answer:
         """Send a request and return the head of the answer. *timeout_s* is the longest silence in an answer.
@@ -130,6 +133,7 @@ class HttpConnection:
         self._socket.sendall("\r\n".join([*lines, "", ""]).encode("ascii") + (body or b""))
         answer = _head(self._stream)
         self.is_used = True
+        self.answered_at_s = time.monotonic()
         return answer
 
     def close(self) -> None:

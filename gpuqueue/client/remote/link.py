@@ -29,6 +29,8 @@ ANSWER_S = 60.0
 CONNECT_S = 5.0
 #: How long a request is sent again after its answer was lost, and the pause before that, in seconds: a restart.
 LOST_S, AGAIN_S = 30.0, 0.2
+#: A connection that was idle for less, in seconds, is still open, unless the service has ended.
+FRESH_S = 30.0
 #: Headers of an answer: the name and the message of an error that the service tolerated.
 AWAY, AWAY_DETAIL = "gpuqueue-away", "gpuqueue-away-detail"
 #: Header with a warning about an answer.
@@ -83,10 +85,14 @@ class Link:
         query: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_s: float = ANSWER_S,
+        resend: bool = True,
     ) -> tuple[Any, Answer]:
-        """Return what :meth:`send` does, and the answer with its status and headers."""
+        """Return what :meth:`send` does, and the answer with its status and headers.
+
+        Without *resend*, a request whose answer was lost is not sent again.
+        """
         data = None if body is None else json.dumps(to_plain(body), separators=(",", ":")).encode("ascii")
-        content, answer = self._exchange(method, path + _query(query), headers or {}, data, timeout_s)
+        content, answer = self._exchange(method, path + _query(query), headers or {}, data, timeout_s, resend=resend)
         if kind is None:
             return None, answer
         if kind is bytes:
@@ -121,13 +127,13 @@ class Link:
             self._idle.pop().close()
 
     def _exchange(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None, timeout_s: float, *, resend: bool
     ) -> tuple[bytes, Answer]:
         sent = {**self._headers(), **headers}
         until: float | None = None  # set once an answer was lost: the service may have done what was asked
         while True:
             try:
-                connection = self._idle.pop() if self._idle else HttpConnection(self._place, CONNECT_S)
+                connection = self._idle_one(FRESH_S if not resend else None) or HttpConnection(self._place, CONNECT_S)
             except (OSError, ValueError) as error:
                 if until is None or time.monotonic() > until:
                     raise self._unreachable(error) from error
@@ -140,7 +146,7 @@ class Link:
                 was_used = connection.is_used
                 connection.close()
                 until = until or time.monotonic() + LOST_S
-                if isinstance(error, TimeoutError) or time.monotonic() > until:
+                if isinstance(error, TimeoutError) or time.monotonic() > until or not resend:
                     raise self._unreachable(error) from error
                 if not was_used:  # not only an idle connection that the service has closed
                     time.sleep(AGAIN_S)
@@ -152,6 +158,15 @@ class Link:
             if answer.status >= 400:  # noqa: PLR2004 - errors
                 raise self._error(answer, content)
             return content, answer
+
+    def _idle_one(self, fresh_s: float | None) -> HttpConnection | None:
+        """Return an idle connection, if there is one; with *fresh_s*, one that was idle for less."""
+        while self._idle:
+            found = self._idle.pop()
+            if fresh_s is None or time.monotonic() - found.answered_at_s < fresh_s:
+                return found
+            found.close()
+        return None
 
     def _connect(self) -> HttpConnection:
         try:

@@ -18,11 +18,18 @@ from gpuqueue.model.job import Job, JobState
 
 if TYPE_CHECKING:
     from gpuqueue.client.log_places import Tail
+    from gpuqueue.client.remote import terminal as terminals
+    from gpuqueue.client.remote.terminal import RemoteTerminal
+    from gpuqueue.model import api
     from gpuqueue.model import progress as progresses
+    from gpuqueue.model import terminal_size as terminal_sizes
     from gpuqueue.model.progress import Progress
     from gpuqueue.model.run import Record, Run
 else:
+    api = later("gpuqueue.model.api")
     progresses = later("gpuqueue.model.progress")
+    terminal_sizes = later("gpuqueue.model.terminal_size")
+    terminals = later("gpuqueue.client.remote.terminal")
 
 
 class RemoteLogs:
@@ -88,6 +95,18 @@ class RemoteLogs:
             "POST", "/progress", {"jobs": ids}, kind=dict[int, progresses.Progress]
         )
         return found
+
+    def terminal(self, job: int | str, tail: Tail) -> RemoteTerminal | None:
+        """Return the terminal of the running job whose log *tail* reads, or None if it has none any more.
+
+        Raises:
+            Refused: the job is another account's, or runs on another host than the service.
+
+        """
+        name = segment(validation.one_job(job))
+        window = terminal_sizes.Window.ours()
+        there = self._link.send("POST", f"/jobs/{name}/terminal", api.TerminalInput(window=window), kind=api.Whether)
+        return terminals.RemoteTerminal(self._link, name, _remote(tail), self.follow) if there.answer else None
 
     def follow(
         self,

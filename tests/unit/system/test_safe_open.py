@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuqueue.cli.follow.terminal import AttachedTerminal
 from gpuqueue.errors import GpuQueueError, Refused
 from gpuqueue.system.logs import LogTail, last_bytes
 from gpuqueue.system.safe_open import read_small
+from gpuqueue.system.terminal_socket import TerminalSocket
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file to another account")
@@ -95,4 +95,4 @@ def test_typed_keys_reach_no_socket_of_another_account(run: Path) -> None:
         os.chown(run, NOBODY, NOBODY)
 
         with pytest.raises(PermissionError, match="belongs to another account"):
-            AttachedTerminal(run / "log")
+            TerminalSocket(run / "log")

@@ -1,0 +1,84 @@
+"""The socket in a run directory by which a client types on the terminal of a job.
+
+The other end is the shim. workers/shim/attached_terminal.py describes the frames.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import struct
+from pathlib import Path
+
+from gpuqueue.model.terminal_size import Window
+from gpuqueue.system.logs import TTY
+
+#: Most bytes of one frame.
+MOST_BYTES = 0xFFFF
+
+
+class TerminalSocket:
+    """A connection to the terminal of the run whose log is at *log*.
+
+    Raises:
+        FileNotFoundError, ConnectionRefusedError: the run has no such terminal, or has ended.
+        OSError: the terminal cannot be opened, or belongs to another account.
+
+    """
+
+    def __init__(self, log: Path) -> None:
+        self._line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        folder = -1
+        try:  # by a short path: the length of a socket address is limited
+            folder = os.open(log.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            self._line.connect(f"/proc/self/fd/{folder}/{TTY}")
+            if _listener(self._line) != os.fstat(folder).st_uid:
+                # A link to a socket of another account: what an administrator types must not reach it.
+                raise PermissionError(errno.EPERM, "the socket of the terminal belongs to another account")
+        except OSError:
+            self._line.close()
+            raise
+        finally:
+            if folder >= 0:
+                os.close(folder)
+
+    def fileno(self) -> int:
+        """Return the descriptor. It is readable when the log has grown, and when the run has ended."""
+        return self._line.fileno()
+
+    def type(self, typed: bytes) -> None:
+        """Send typed input. Raises OSError if the run has ended."""
+        for begin in range(0, len(typed), MOST_BYTES):
+            self._send(b"I", typed[begin : begin + MOST_BYTES])
+
+    def resize(self, window: Window) -> None:
+        """Send the size of the client's terminal. Raises OSError if the run has ended."""
+        self._send(b"W", struct.pack("!HH", window.columns, window.rows))
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the log has grown or the run has ended, at most *timeout_s* seconds."""
+        select.select([self._line], [], [], timeout_s)
+
+    def has_ended(self) -> bool:
+        """Return whether the run has ended, and forget that the log has grown."""
+        try:
+            return not self._line.recv(MOST_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    def close(self) -> None:
+        """Close the connection. The terminal stays open."""
+        self._line.close()
+
+    def _send(self, kind: bytes, rest: bytes) -> None:
+        self._line.sendall(struct.pack("!cH", kind, len(rest)) + rest)
+
+
+def _listener(line: socket.socket) -> int:
+    """Return the uid of the process that listens on the other end of a connected unix socket."""
+    _, uid, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(uid)
