@@ -1,9 +1,10 @@
 """Measures the HTTP service over its unix socket, beside a FastAPI application that only answers, in the same run.
 
-    python -m benchmarks.service_load [--seconds 10] [--clients 50] [--followers 100]
+    python -m benchmarks.service_load [--seconds 10] [--clients 50] [--followers 100] [--rounds 15]
 
-Prints requests and durable submits per second of keep-alive clients, their 99th percentile, the delay of a log's line
-at many followers, the memory of the service, and the machine's load. The clients run on the same cores.
+Prints the duration of ``gpuqueue submit`` through the socket beside the import of click alone, requests and durable
+submits per second of keep-alive clients, their 99th percentile, the delay of a log's line at many followers, the memory
+of the service, and the machine's load. The clients run on the same cores.
 """
 
 from __future__ import annotations
@@ -16,11 +17,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
 
+from benchmarks.measure.command import IMPORT_CLICK
+from benchmarks.measure.place import quiet
+from benchmarks.measure.rounds import alternate, medians, timed
 from gpuqueue.client import Client
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.history.migrate import upgrade
@@ -50,6 +55,7 @@ def main(words: Sequence[str]) -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--followers", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args(words)
     with TemporaryDirectory(prefix="gpuqueue-bench-") as made:
         _measure(Path(made), options)
@@ -57,6 +63,7 @@ def main(words: Sequence[str]) -> None:
 
 def _measure(directory: Path, options: argparse.Namespace) -> None:
     environ = {"GPUQUEUE_STATE_DIR": str(directory), "GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_HOST": "bench"}
+    environ["GPUQUEUE_REQUEST_RATE"] = "none"  # all clients are one account here
     settings = Settings.load(environ)
     store = EmbeddedStore(settings)
     store.start()
@@ -73,6 +80,7 @@ def _measure(directory: Path, options: argparse.Namespace) -> None:
     try:
         _until_there(api, hello)
         print(f"load before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        _print_commands(environ, api, gpuqueue, options.rounds)
         _print("a bare FastAPI answer", asyncio.run(_load(hello, _get("/hello"), options)))
         _print("GET /me", asyncio.run(_load(api, _get("/api/v1/me"), options)))
         _print("durable submits", asyncio.run(_load(api, _post("/api/v1/jobs", JOB), options)))
@@ -86,6 +94,22 @@ def _measure(directory: Path, options: argparse.Namespace) -> None:
             each.wait(timeout=30)
         queue.close()
         store.stop()
+
+
+def _print_commands(environ: dict[str, str], api: Path, gpuqueue: str, rounds: int) -> None:
+    """Measure whole processes in turn: a submit to the store, one through the service, and the import of click."""
+    words, direct = [gpuqueue, "submit", "--mem", "1M", "--", "true"], {**os.environ, **environ}
+    acts = {
+        "the import of click": partial(quiet, IMPORT_CLICK, direct),
+        "a submit to the store": partial(quiet, words, direct),
+        "a submit through the service": partial(quiet, words, {**direct, "GPUQUEUE_URL": f"unix://{api}"}),
+    }
+    timers = {name: partial(timed, act) for name, act in acts.items()}
+    alternate(1, timers)  # to warm up
+    found = medians(alternate(rounds, timers))
+    floor = found["the import of click"]
+    for name, took_s in found.items():
+        print(f"{name}: {took_s * 1e3:.1f} ms, {took_s / floor:.2f} times the import of click")
 
 
 def _until_there(*paths: Path) -> None:
