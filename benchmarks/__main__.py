@@ -1,7 +1,7 @@
 """Measures everything, each figure with its floor in the same run; prints a table and writes JSON.
 
 python -m benchmarks                                  all of it: about an hour, on a machine that does nothing else
-python -m benchmarks --quick                          a few minutes: to see that all works, not to plan with
+python -m benchmarks --quick                          a few minutes: checks that all parts work; the figures are rough
 python -m benchmarks --only claim corridor            some of it
 python -m benchmarks --json run.json --write docs/internals/performance.md
 python -m benchmarks --from run.json --write docs/internals/performance.md      from an earlier run, measures nothing
@@ -41,7 +41,7 @@ WHOLE = "measure all, or give the other parts as well: --from part.json other.js
 
 
 def main(words: Sequence[str]) -> int:
-    """Measure, print, and write what was asked for."""
+    """Measure, print, and write the requested files."""
     options = _options(words)
     try:
         report = _read(options.kept) if options.kept else _measured(options)

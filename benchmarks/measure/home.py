@@ -1,4 +1,4 @@
-"""The home of a run: one directory and one environment for everything, which nothing outlives.
+"""The home of a run: one directory and one environment. No process outlives it.
 
 A run that is killed with SIGKILL cannot clean up. It holds a lock in its home for as long as it lives. A later run that
 finds a home with a free lock ends the processes of that home, and removes it.

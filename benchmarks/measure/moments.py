@@ -1,4 +1,4 @@
-"""Compares several ways to the same end, moment by moment, with the shortest of them."""
+"""Compares several ways to do the same at several moments. The shortest way is the floor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.measure.figure import Figure, Floor
 def beside(
     floor: str, found: Mapping[str, Sequence[Sequence[float]]], moments: Sequence[str], *, called: str, group: str
 ) -> Iterator[Figure]:
-    """Yield the median time to each of *moments* on each way but *floor*, which is the floor, named *called*.
+    """Yield the median time to each of *moments* for each way except *floor*. *called* is the name of the floor.
 
     *found* has the seconds to each moment in each round, by the names of the ways.
     """

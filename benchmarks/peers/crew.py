@@ -120,4 +120,4 @@ def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
 
 def _last(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")

@@ -24,7 +24,7 @@ while [ $card -lt SLOTS ]; do
     for field in $asked; do
         case $field in
             index) value=$card ;;
-            name) value=StateFilter-in ;;
+            name) value=Stand-in ;;
             uuid) value=GPU-$card ;;
             memory.total) value=24576 ;;
             *) value=0 ;;

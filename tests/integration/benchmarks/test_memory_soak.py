@@ -15,7 +15,7 @@ CLAIMS = 300
 @pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
-def test_no_card_is_ever_promised_twice(tmp_path: Path, store_url: str) -> None:
+def test_no_card_is_ever_allocated_twice(tmp_path: Path, store_url: str) -> None:
     """No card's memory is allocated twice while two workers compete for each of four cards.
 
     External processes change their memory, jobs exceed their requests, and the fake driver knows the real use. No claim
@@ -32,6 +32,8 @@ def test_no_card_is_ever_promised_twice(tmp_path: Path, store_url: str) -> None:
     # The soak exercised every case:
     assert CLAIMS <= outcome.promises.claims
     assert min(outcome.kinds[kind.value] for kind in Kind) >= 2, "every kind of job"
-    assert min(outcome.moves[move] for move in ("come", "grow", "shrink", "go")) >= 2, "every move of a stranger"
+    assert min(outcome.moves[move] for move in ("come", "grow", "shrink", "go")) >= 2, (
+        "every move of an external process"
+    )
     assert max(outcome.promises.shares) > 0.9, "full cards"
     assert outcome.peaks.accounted > CLAIMS / 5

@@ -178,7 +178,7 @@ def forgotten() -> Evidence:
         (Fault.OTHER, lambda: evidence(acks={})),
     ],
 )
-def test_each_discrepancy_is_found_and_told(fault: Fault, seen: Callable[[], Evidence]) -> None:
+def test_each_discrepancy_is_found_and_reported(fault: Fault, seen: Callable[[], Evidence]) -> None:
     """The judge finds each discrepancy, and the report can print the story of the job."""
     whole = seen()
 
@@ -221,7 +221,7 @@ def test_an_ending_that_was_asked_for_is_right(seen: Callable[[], Evidence]) -> 
 
 
 @pytest.mark.parametrize(("ttl", "goes"), [(-2, True), (-1, False), (0, True), (SOON_S, True), (SOON_S + 1, False)])
-def test_a_key_that_expires_while_it_is_looked_at_is_not_left_behind(ttl: int, *, goes: bool) -> None:
+def test_a_key_that_expires_during_the_check_is_not_left_over(ttl: int, *, goes: bool) -> None:
     """A key that expires soon does not count as left behind.
 
     The nonces of the first submits expire just as a run of ten minutes ends.
@@ -287,7 +287,7 @@ def test_the_sign_of_health_is_that_of_what_was_broken(
     assert expected == signs.after(kill)
 
 
-def test_a_claim_that_is_given_back_is_the_end_of_a_run_that_never_began() -> None:
+def test_a_released_claim_ends_a_run_that_never_began() -> None:
     """A released claim is the sign that a shim was killed before its job began.
 
     Regression: such a kill was reported as one without a sign.

@@ -197,7 +197,7 @@ def test_of_others_rates_the_highest_is_the_best() -> None:
     )
 
 
-def test_what_is_only_told_has_no_part_in_the_verdict() -> None:
+def test_informative_figures_do_not_count_in_the_verdict() -> None:
     """A figure without a bound has no part in the verdict.
 
     The time within a process is listed with its name beside the time of the whole process.
@@ -211,7 +211,7 @@ def test_what_is_only_told_has_no_part_in_the_verdict() -> None:
     assert "| held |" in row(aims=aims).line(make_report(ms("a", 15.0)))[0]
 
 
-def test_what_was_one_pass_or_under_load_is_said_above_the_table(tmp_path: Path) -> None:
+def test_a_single_pass_or_load_is_noted_above_the_table(tmp_path: Path) -> None:
     """The page lists the figures of a single pass and the figures taken under load.
 
     Regression: the page called all figures medians of rounds.
@@ -288,7 +288,7 @@ def test_a_bound_of_nothing_is_missed_by_anything() -> None:
     assert not fine
 
 
-def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
+def test_unmeasured_figures_are_named(tmp_path: Path) -> None:
     """The rows of benchmarks that did not run say "not measured", and are no failure."""
     page = tmp_path / "page.md"
     page.write_text(REGIONS)
@@ -374,7 +374,7 @@ def test_the_highest_p99_of_a_claim_is_that_of_each_allocator() -> None:
         ("durable LPUSH, BLPOP (p50)", "submit → the store has stamped the start (a write to the disk before the"),
     ],
 )
-def test_where_the_grant_was_stamped_is_told_as_it_was(floor: str, output: str) -> None:
+def test_the_place_of_the_grant_timestamp_is_named(floor: str, output: str) -> None:
     """The row says where the grant was stamped.
 
     Regression: our grant was stamped before the disk write and the answer, the floor after both, and both had the same
@@ -393,7 +393,7 @@ def test_where_the_grant_was_stamped_is_told_as_it_was(floor: str, output: str) 
         ("Python", "idle worker, its main process alone: memory (RSS), share", "without the one that forks its shims"),
     ],
 )
-def test_how_memory_was_counted_is_told_as_it_was(floor: str, in_row: str, on_page: str, tmp_path: Path) -> None:
+def test_the_method_of_memory_counting_is_named(floor: str, in_row: str, on_page: str, tmp_path: Path) -> None:
     """The page says how memory was counted.
 
     Regression: a worker was held to 70 MiB without the 12 MiB of its fork server, and the page did not say so.

@@ -35,7 +35,7 @@ def test_every_peer_has_who_submits_to_it() -> None:
 
 
 @pytest.mark.parametrize("name", [each for each in (*FROM_PYPI, *FROM_DEBIAN) if each in PEERS])
-def test_a_peer_that_is_missing_is_told_with_the_command_that_installs_it(
+def test_a_missing_peer_is_reported_with_the_command_that_installs_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A missing peer is reported as absent with the command that installs it. The other peers are still measured."""
@@ -76,7 +76,7 @@ def test_a_peer_that_breaks_off_says_how(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [Absent(name="peers.one", why="it broke off: the daemon did not come")] == list(figures())
 
 
-def test_a_command_that_fails_says_what_it_said() -> None:
+def test_a_failed_command_is_reported_with_its_output() -> None:
     """The error of a failed command contains its output.
 
     Regression: the error said only that the exit status was not 0.
@@ -153,13 +153,13 @@ def test_the_stand_in_for_cards_shows_one_for_each_slot(tmp_path: Path) -> None:
 
     printed = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
 
-    assert "0, StateFilter-in, 0, 24576\n1, StateFilter-in, 0, 24576\n" == printed
+    assert "0, Stand-in, 0, 24576\n1, Stand-in, 0, 24576\n" == printed
 
 
 # ---- what is timed ---------------------------------------------------------------------------------------------------
 
 
-def test_the_end_of_a_process_is_not_looked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_process_is_not_polled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait for the end of a process does not poll.
 
     Regression: a command of 40 ms took 64 ms, because ``subprocess`` with a timeout sleeps between two checks.

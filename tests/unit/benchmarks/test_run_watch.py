@@ -42,7 +42,7 @@ def test_a_run_may_start_when_its_worker_has_written_what_to_run(tmp_path: Path)
         assert watch.may_start() >= answered
 
 
-def test_one_that_is_over_before_anybody_looks_is_seen(tmp_path: Path) -> None:
+def test_a_run_that_ends_before_the_first_poll_is_seen(tmp_path: Path) -> None:
     """A run that ended before the first check is seen. This happens on a busy machine, and only the log is left."""
     with closing(RunWatch(tmp_path)) as watch:
         (tmp_path / "7" / "token").mkdir(parents=True)

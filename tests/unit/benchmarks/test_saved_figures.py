@@ -71,7 +71,7 @@ def test_a_run_that_could_measure_nothing_is_kept_at_its_end(old: Path, monkeypa
     assert [{"name": "one", "why": "False"}] == json.loads(old.read_text())["absent"]
 
 
-def test_what_no_file_can_have_leaves_the_page_and_is_told(
+def test_an_impossible_value_is_left_out_of_the_page_and_reported(
     old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A report with a lone surrogate leaves the page unchanged and gives a one-line error.
@@ -143,7 +143,7 @@ def test_a_name_that_no_file_can_have_is_refused(
 
 
 @pytest.mark.parametrize("place", ["/dev/full", "/sys/x.json"])
-def test_where_no_report_can_be_written_is_told_before_an_hour_is_gone(
+def test_an_unwritable_report_path_is_refused_at_once(
     place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An unwritable report path is refused before the first measurement.
@@ -161,7 +161,7 @@ def test_where_no_report_can_be_written_is_told_before_an_hour_is_gone(
     assert f"error: --json: {place} cannot be written: " in capsys.readouterr().err
 
 
-def test_who_only_looks_writes_nothing(tmp_path: Path) -> None:
+def test_a_reader_writes_nothing(tmp_path: Path) -> None:
     """`check_writable` creates no file, writes nothing to an existing file, and does not wait for a pipe."""
     there, pipe = tmp_path / "there", tmp_path / "pipe"
     there.write_text("old")

@@ -55,7 +55,7 @@ def judged(truth: Truth, *events: Event, samples: dict[str, float] | None = None
     return judge.promises
 
 
-def test_promises_are_summed_over_live_leases_and_strangers() -> None:
+def test_allocations_are_summed_over_live_leases_and_external_processes() -> None:
     """Live leases and external processes add up.
 
     Exactly the whole card is allowed, one GiB more is a violation, and a released claim no longer counts.
@@ -86,7 +86,7 @@ def test_a_run_that_holds_more_than_its_lease_counts_with_what_it_holds() -> Non
     assert [] == judged(truth_of(held[:1], owners), *story).violations, "it may be dead"
 
 
-def test_what_moved_between_the_look_and_the_claim_is_taken_at_its_least() -> None:
+def test_a_change_between_sample_and_claim_counts_with_its_minimum() -> None:
     """The lowest usage between the sample and the claim counts.
 
     An external process that came after the sample is nobody's fault, but the check at the start had to see it.
@@ -100,7 +100,7 @@ def test_what_moved_between_the_look_and_the_claim_is_taken_at_its_least() -> No
     assert ["claim", "started"] == [each.split()[0] for each in judged(truth, *story).violations]
 
 
-def test_of_two_starts_the_one_that_looked_later_must_see_the_other() -> None:
+def test_of_two_starts_the_later_sample_must_see_the_other() -> None:
     """Of two starts, the one with the later sample must see the other.
 
     Both were claimed before an external process came, so one claim must be released. Two starts are a violation.
@@ -187,7 +187,7 @@ def test_a_peak_above_the_truth_is_never_right() -> None:
     assert [] == compared(Kind.ONE, 5).above
 
 
-def test_a_peak_that_was_held_must_be_in_the_book() -> None:
+def test_a_sampled_peak_must_be_in_the_history() -> None:
     """A peak that lasted longer than the sampling interval must be in the history. Only a late sampler misses it."""
     right, late, never = compared(Kind.ONE, 5), compared(Kind.ONE, 2), compared(Kind.ONE, None)
     assert [(1, 1), (1, 0), (1, 0)] == [(each.held, each.equal) for each in (right, late, never)]

@@ -59,7 +59,7 @@ def test_what_a_machine_cannot_measure_lacks_nothing() -> None:
     assert "others, side by side" not in lacking(make_report(Absent(name="peers.rq", why="not installed")))
 
 
-def test_what_is_only_told_may_be_missing() -> None:
+def test_informative_figures_may_be_missing() -> None:
     """A figure without a bound may be missing.
 
     A page can be filled from an older report: a line that was added since is left out, and nothing is refused.
@@ -75,7 +75,7 @@ def test_what_is_only_told_may_be_missing() -> None:
     assert reported in row.line(make_report(*bound, figure("submit.client.repository")))[0]
 
 
-def test_where_nothing_can_be_written_is_told_before_an_hour_is_gone(
+def test_an_unwritable_output_path_is_refused_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An unusable output path is refused before the first measurement.
@@ -117,7 +117,7 @@ def test_where_nothing_can_be_written_is_told_before_an_hour_is_gone(
         ((), [], "it is no object"),
     ],
 )
-def test_a_damaged_file_is_told_by_its_name(
+def test_a_damaged_file_is_named(
     where: tuple[str | int, ...], value: object, printed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error for a damaged file names the file.
@@ -143,7 +143,7 @@ def test_a_damaged_file_is_told_by_its_name(
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000])
-def test_what_is_no_report_at_all_is_told_in_one_line(
+def test_a_file_that_is_no_report_is_reported_in_one_line(
     content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An empty file, a binary file and endless brackets each give a one-line error."""
