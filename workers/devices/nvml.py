@@ -127,7 +127,7 @@ class NvmlBackend:
             if (handle := self._session.maybe("nvmlDeviceGetMigDeviceHandleByIndex", card_handle, slot, forgive=hole))
         }
         if not found:
-            _log.warning("GPU %d (%s) is in MIG mode and has no instance: it serves nobody", card, parent)
+            _log.warning("GPU %d (%s) is in MIG mode and has no instance: no job can use it", card, parent)
         return tuple(
             self._device(handle, _CARD_STEP * (card + 1) + slot, bus, parent) for slot, handle in found.items()
         )

@@ -20,12 +20,12 @@ _Answer = TypeVar("_Answer")
 
 _WORDS: Mapping[int, str] = {
     pynvml.NVML_ERROR_UNINITIALIZED: "the connection to the NVIDIA driver is closed; the next sample opens it again",
-    pynvml.NVML_ERROR_NOT_SUPPORTED: "the GPU does not support this question",
+    pynvml.NVML_ERROR_NOT_SUPPORTED: "the GPU does not support this query",
     pynvml.NVML_ERROR_NO_PERMISSION: "no permission to ask the NVIDIA driver; check the rights on /dev/nvidia*",
     pynvml.NVML_ERROR_NOT_FOUND: "the NVIDIA driver knows no such GPU",
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "the NVIDIA driver's library libnvidia-ml.so.1 was not found",
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "the NVIDIA driver is too old for this question",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "the NVIDIA driver is too old for this query",
     pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: it no longer answers on its bus; reset it or reboot",
     pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU must be reset before it can be used; reset it or reboot",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (

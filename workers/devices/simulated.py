@@ -35,7 +35,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _FLAGS, _START, _RSS, _ENV_START, _ENV_END = 6, 19, 21, 47, 48
 _KERNEL = 0x00200000  # PF_KTHREAD in linux/sched.h: a kernel thread, without memory of its own
 _TICKS = os.sysconf("SC_CLK_TCK")
-#: Age below which a kernel thread may still become a program, in seconds. The kernel starts its helper programs so.
+#: Age below which a kernel thread may still become a program, in seconds. The kernel starts helper programs this way.
 YOUNG_S = 1.0
 
 

@@ -76,7 +76,7 @@ def _seen(device: Device, call: TimedCall[tuple[Reading, Health]]) -> Seen:
 def devices(facts: Facts) -> Iterator[Finding]:
     """Report the devices that this machine would serve, and those that do not answer."""
     if facts.trouble is not None:
-        remedy = "mend the driver, or set which devices to serve with GPUQUEUE_DEVICES: auto, gpu, cpu or sim:4x24G"
+        remedy = "repair the driver, or set which devices to serve with GPUQUEUE_DEVICES: auto, gpu, cpu or sim:4x24G"
         yield problem(facts.trouble, remedy)
     for each in facts.devices:
         if each.trouble is not None or each.reading is None:

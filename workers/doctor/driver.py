@@ -116,7 +116,7 @@ def _mismatch(facts: DriverFacts, around: Surroundings) -> Finding:
 
 def _no_permission(_facts: DriverFacts, around: Surroundings) -> Finding:
     closed = ", ".join(around.closed) or "/dev/nvidiactl"
-    return problem(f"this account may not open {closed}", f"ls -l {closed}: add the account to its group, log in anew")
+    return problem(f"this account may not open {closed}", f"ls -l {closed}: add the account to its group, log in again")
 
 
 def _broken(facts: DriverFacts, around: Surroundings) -> Finding:
@@ -137,7 +137,7 @@ def device_files(facts: Facts) -> Findings:
         return ()
     if facts.around.closed:
         closed = ", ".join(facts.around.closed)
-        return problem(f"this account may not open {closed}", "add it to the group that ls -l names, and log in anew")
+        return problem(f"this account may not open {closed}", "add it to the group that ls -l names, and log in again")
     return ok(f"{len(facts.around.nodes)} can be opened")
 
 

@@ -124,11 +124,11 @@ def pids(facts: Facts) -> Findings:
         return ()
     blind = [pid for pid, known in facts.pids.items() if not known]
     if facts.apart and not facts.pids:
-        seen = "this is a pid namespace of its own, and nothing runs on the GPUs: do we know the driver's pids?"
+        seen = "this is a separate pid namespace and nothing runs on the GPUs to check the driver's pids with"
         return unknown(seen, PID_HOST)
     if blind and facts.hidden:
         seen = f"{len(blind)} of {len(facts.pids)} processes on the GPUs are hidden from this account (hidepid)"
-        return note(seen, "their owners are unknown; our own jobs are seen all the same")
+        return note(seen, "their owners are unknown; our own jobs are seen")
     if blind and len(blind) == len(facts.pids):
         seen = f"the driver names {len(blind)} processes, and /proc knows none: it counts in another pid namespace"
         return warning(seen, PID_HOST)

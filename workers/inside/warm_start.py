@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 8192
 #: Same text as in :mod:`workers.shim.start`.
-TOO_LATE = "started too late: the claim may be another's"
+TOO_LATE = "started too late: another worker may hold the claim"
 #: Objects that must not be garbage-collected, and the path of the script.
 kept = {}  # type: Dict[str, Any]
 

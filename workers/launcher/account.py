@@ -84,7 +84,7 @@ def _outside(account: pwd.struct_passwd, group: str) -> str:
 
 
 def _lock(name: str, shadow: str) -> str:
-    """Return why the account is locked; empty if it is not, or not in the file, as an account of LDAP.
+    """Return why the account is locked; empty if it is not locked, or not in the file, as with LDAP.
 
     ``passwd -l`` puts ``!`` before the password. A lone ``!`` or ``*`` is an account that logs in by a key.
     """

@@ -97,7 +97,7 @@ def become(request: Request, outputs: list[int], rules: Rules, answer: int, guar
         reset_limits()
         take(outputs, request, account.pw_uid)
         drop(account)
-        # setresuid has cleared it. A set-user-ID program would clear it again, and without them nothing does.
+        # again, because setresuid has cleared it. Only a set-user-ID program clears it after this.
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != guard:
             os._exit(127)
@@ -124,7 +124,7 @@ def become(request: Request, outputs: list[int], rules: Rules, answer: int, guar
 
 
 def reset_limits() -> None:
-    """Undo what is for the launcher only, and forbid core dumps: that of a training is as large as its memory."""
+    """Undo the launcher's own limits, and forbid core dumps, which can be as large as the memory of the job."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("0")

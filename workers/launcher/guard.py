@@ -24,7 +24,7 @@ from workers.shim.tree import POLL_S, WAKE, Tree, prctl, signal_all
 PR_SET_CHILD_SUBREAPER = 36
 #: How long a shim may take to send its request, in seconds.
 REQUEST_S = 10.0
-#: A token of a run, and no other value of the variable.
+#: Matches the token of a run.
 _TOKEN = re.compile(rb"[0-9]{1,9}\.[0-9a-z]{1,64}")
 
 
@@ -136,7 +136,7 @@ def report_end(shim: socket.socket, tree: Tree) -> bool:
 
 
 def send_to(shim: socket.socket, message: bytes) -> bool:
-    """Send *message*; return whether it was sent. If the shim is gone, the next read says so."""
+    """Send *message*; return whether it was sent. If the shim is gone, the next read reports it."""
     try:
         shim.send(message, socket.MSG_DONTWAIT)
     except OSError:

@@ -36,7 +36,7 @@ class AdmissionCheck:
         self._unwell_until_s = 0.0
 
     def offer(self) -> Offer:
-        """Sample the device and return its offer. If the device is in trouble, it has no slots, and the reason."""
+        """Sample the device and return its offer. For a device in trouble it has no slots, and names the reason."""
         try:
             sample = self._monitor.sample(self.device)
             health = self._monitor.health(self.device, HEALTH_S)
@@ -111,5 +111,5 @@ class AdmissionCheck:
             run.meter(uuid).before_bytes = sample.reading.used_bytes
             missing = sample.missing_bytes
             if missing > 0:
-                return f"{missing} bytes of {uuid} were taken by somebody else between the claim and the start"
+                return f"{missing} bytes of {uuid} were taken by another process between the claim and the start"
         return None

@@ -48,7 +48,7 @@ class Snapshot:
         names = [str(each) for each in self.beside[:NAMED]]
         if len(self.beside) > NAMED:
             names.append(f"{len(self.beside) - NAMED} more")
-        who = f"beside it: {', '.join(names)}" if names else "nobody was beside it"
+        who = f"beside it: {', '.join(names)}" if names else "no other process was on the device"
         return f"{format_bytes(self.free_bytes)} were free{where}; {who}"
 
 

@@ -60,5 +60,5 @@ class Trace:
         if trace._step_s < FIRST_STEP_S:
             raise fields.wrong("step_s", f"a step of at least {FIRST_STEP_S} s")
         if len(trace._steps) > trace._points or trace._points > MOST_POINTS:
-            raise fields.wrong("steps", "a list of so many points")
+            raise fields.wrong("steps", f"a list of at most {min(trace._points, MOST_POINTS)} points")
         return trace

@@ -55,8 +55,8 @@ def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, allocated_byte
 def enforce_limit(run: LiveRun, sample: Sample) -> None:
     """Check one sample of a run, and warn or end the run if it uses too much.
 
-    On a simulated device the resident memory counts, interpreter and libraries included, which a job on a GPU does not
-    ask for. There a run within the tolerance is in order. The CPU's memory is left to the kernel.
+    On a simulated device the resident memory counts, interpreter and libraries included. A request for a GPU
+    does not cover these, so a run within the tolerance is not warned there. The CPU's memory is left to the kernel.
     """
     device, share = sample.device, sample.measured(run.held.token)
     if share is None or share.used_bytes is None or device.kind is DeviceKind.CPU or not run.held.capped:
@@ -78,7 +78,7 @@ def enforce_limit(run: LiveRun, sample: Sample) -> None:
         try:
             run.directory.ask_end(EndingKind.OUT_OF_MEMORY)
         except OSError as error:
-            log.warning("%s: its end cannot be asked for, it is tried again: %s", run, error)
+            log.warning("%s: its end cannot be requested, it is tried again: %s", run, error)
             return
         meter.ended = True
         _report(run, f"ended: it holds {format_bytes(used_bytes)} on {device.uuid} and asked for "

@@ -28,6 +28,6 @@ def prepare(settings: Settings) -> None:
     for above in settings.runs_dir.parents:
         if not os.stat(above).st_mode & stat.S_IXOTH:  # noqa: PTH116 - follows links
             raise Refused(
-                f"jobs run as their submitters (run_as), who cannot enter {above}, and so not their run directories: "
+                f"run_as is submitter, but submitters cannot enter {above}, which is above their run directories: "
                 "set runs_dir to a directory outside of state_dir that everybody may enter"
             )

@@ -42,7 +42,7 @@ class InsideReport:
         return sum(found) if found else None
 
     def ran_out_on(self, uuids: Sequence[str]) -> list[str]:
-        """Return those of the run's devices *uuids*, in order, that ran out of memory; empty if none is known to."""
+        """Return those of the run's devices *uuids*, in order, that ran out of memory; empty if none is known."""
         places = enumerate(uuids)
         return [uuid for position, uuid in places if any(self.ooms_on.get(key) for key in (uuid, position))]
 
@@ -74,11 +74,11 @@ def _read(path: Path) -> InsideReport | None:
     """Return the report of one process, or None if the file is not a valid report."""
     try:
         # A job that runs as its submitter writes files of that account into a directory of the service account.
-        fields = loaded(read_small(path, _MOST_BYTES, any_owner=True), "a report from inside")
+        fields = loaded(read_small(path, _MOST_BYTES, any_owner=True), "a report of torch")
         reserved: Counter[str | int] = Counter()
         ooms: Counter[str | int] = Counter()
         for plain in fields.each("devices"):
-            device = Fields(plain, "a device in a report from inside")
+            device = Fields(plain, "a device in a report of torch")
             place = device.text_or_none("uuid") or device.whole("index")
             reserved[place] += device.whole("reserved_bytes")
             ooms[place] += device.whole("ooms")

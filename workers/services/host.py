@@ -88,7 +88,7 @@ class Host:
             if self._fell_back and status.device.kind is DeviceKind.GPU:
                 # If the driver is not loaded, for example after an upgrade, jobs for a GPU must not move to the CPU.
                 log.warning(
-                    "%s is gone; jobs that do not say --device wait for it until gpuqueue down forgets it",
+                    "%s is gone; jobs without --device wait for it until gpuqueue down forgets it",
                     status.device.uuid,
                 )
                 continue
@@ -144,6 +144,6 @@ def _leave(children: list[Child]) -> None:
         try:
             process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            log.warning("pid %s does not leave, it is killed", process.pid)
+            log.warning("pid %s does not exit, it is killed", process.pid)
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""Deletes logs and environments of jobs that ended long ago, once an hour and at a limited rate.
+"""Deletes the logs and environments of jobs that ended long ago, once an hour and at a limited rate.
 
 One worker per host at a time prunes logs, and then holds them to the limit of each user. The recorder, which has the
 history database, removes environments there.

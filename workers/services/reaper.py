@@ -44,10 +44,10 @@ class Reaper:
             try:
                 step()
             except Unreachable as error:
-                log.warning("nothing reaped for now: %s", error)
+                log.warning("no lease is reaped for now: %s", error)
                 return
             except Exception:
-                log.exception("a step of the reaper failed; it is taken again in %g s", self._settings.heartbeat_s)
+                log.exception("a step of the reaper failed; it is repeated in %g s", self._settings.heartbeat_s)
 
     def send_policy(self) -> None:
         """Send the site's policy and limits to the store, once per epoch of the store."""

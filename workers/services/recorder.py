@@ -88,8 +88,8 @@ class Recorder:
         back = catch_up(self._queue, self._database)
         if back is not None:
             log.warning(
-                "the history database lost its history: %d jobs that the store still knows are written down again, "
-                "what had ended before is gone",
+                "the history database lost its history: %d jobs that the store still knows are recorded again, "
+                "jobs that had ended before are lost",
                 back,
             )
 

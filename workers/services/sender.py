@@ -68,9 +68,9 @@ class Sender:
                 self.announce()
                 self.turn()
             except Unreachable as error:
-                self._report(f"no message is sent for now: {error}")
+                self._report(f"no notification is sent for now: {error}")
             except Exception:  # an error here must not affect the recorder in the same process
-                log.exception("the messages that are due could not be sent")
+                log.exception("the due notifications could not be sent")
             else:
                 self._report(None)
             self._free.wait(POLL_S)
@@ -126,9 +126,9 @@ class Sender:
         try:
             self._deal_with(due)
         except Unreachable as error:
-            log.warning("what became of a message about job %s cannot be noted: %s", due.job_id, error)
+            log.warning("the outcome of a notification about job %s cannot be recorded: %s", due.job_id, error)
         except Exception:
-            log.exception("a message about job %s could not be dealt with", due.job_id)
+            log.exception("a notification about job %s failed", due.job_id)
         finally:
             del self._on_the_way[due.job_id, due.number]
             self._free.set()
@@ -167,7 +167,7 @@ class Sender:
             self._database.settle_notification(due, Outcome.SENT, at=_now())
             log.info("job %s: %s was notified of its end", due.job_id, notification.shown)
         elif self._left.is_set():
-            self._database.put_off_notification(due, until=_now(), trouble="its sender left")
+            self._database.put_off_notification(due, until=_now(), trouble="its sender stopped")
         elif due.tries + 1 < MOST_TRIES:
             until = _now() + timedelta(seconds=PAUSE_S * PAUSE_FACTOR**due.tries)
             log.warning("job %s: %s cannot be notified, it is tried again: %s", due.job_id, notification.shown, trouble)

@@ -12,14 +12,14 @@ import struct
 
 READ, WRITE, ENTER = 4, 2, 1
 ACCESS, DEFAULT = "system.posix_acl_access", "system.posix_acl_default"
-#: Tags of the entries: the owner, a named user, the group, the most of all but the owner, all others.
+#: Tags of the entries: the owner, a named user, the group, the mask that limits all but the owner, all others.
 OWNER, USER, GROUP, MOST, OTHERS = 0x01, 0x02, 0x04, 0x10, 0x20
 VERSION, NO_ID = 2, 0xFFFFFFFF
 
 
 def share(name: str, uid: int, rights: int) -> None:
-    """Give the account *uid* these *rights* to the file *name* of this account, and nobody else any."""
-    with contextlib.suppress(OSError, struct.error):  # struct.error: no such user id, which the launcher will refuse
+    """Give the account *uid* these *rights* to the file *name* of this account, and no rights to others."""
+    with contextlib.suppress(OSError, struct.error):  # struct.error: a user id out of range; the launcher refuses it
         os.setxattr(name, ACCESS, entries(rights | READ | WRITE, uid, rights))
 
 
@@ -32,6 +32,6 @@ def share_folder(name: str, uid: int) -> None:
 
 
 def entries(owner: int, uid: int, rights: int) -> bytes:
-    """Return the list that gives the owner the rights *owner* and the account *uid* *rights*."""
+    """Return the access control list: *owner* are the rights of the owner, *rights* those of the account *uid*."""
     plain = [(OWNER, owner, NO_ID), (USER, rights, uid), (GROUP, 0, NO_ID), (MOST, rights, NO_ID), (OTHERS, 0, NO_ID)]
     return struct.pack("<I", VERSION) + b"".join(struct.pack("<HHI", *entry) for entry in plain)

@@ -44,7 +44,7 @@ class LaunchedTree(Tree):
         wake_on(guard)
 
     def reap(self) -> bool:
-        """Read what the guard says; return whether any process is left."""
+        """Read the messages of the guard; return whether any process is left."""
         while not self._over:
             try:
                 message = self._guard.recv(MOST_BYTES, socket.MSG_DONTWAIT)

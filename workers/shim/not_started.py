@@ -6,7 +6,7 @@ import errno
 import os
 
 #: Why a run must not start after ``start_before``: another worker may hold the claim by then.
-TOO_LATE = "started too late: the claim may be another's"
+TOO_LATE = "started too late: another worker may hold the claim"
 #: The errors of a host that lacks a resource. A job that could not start for such an error has not failed.
 SHORTAGES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 #: The errors of a request that no host can start. Any other error may be this host's: a directory, program or

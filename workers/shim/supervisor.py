@@ -14,7 +14,7 @@ lock      worker   locked while the worker or the shim lives; unlocked means tha
 spec      worker   JSON: what to run (see :class:`workers.run.values.ShimSpec`); ``exit`` reuses its inode
 pid       shim     identity of the shim (pid, start time, boot id), then the same of the job's first process, and of
                    the guard if the job runs as its submitter (:mod:`workers.shim.launched`)
-heartbeat      worker   heartbeat: when it expires, on the host's monotonic clock, in seconds
+heartbeat worker   when the heartbeat expires, on the host's monotonic clock, in seconds
 cancel    worker   appears when the run must end; its text is the kind of ending. On a full disk a symbolic link
                    whose target is that text
 preempt…  worker   ``preempt.json``: the preemption request (see :mod:`workers.shim.preempt_request`)
@@ -24,7 +24,7 @@ tty       shim     the socket of an attached terminal (:mod:`workers.shim.attach
 stderr    job      standard error, if the job wants it separate from standard output
 ….times   shim     the size of ``log`` (or ``stderr``) over time
 inside/   job      a report for each process that used torch on a GPU (see :mod:`workers.run.torch_report`)
-start     shim     whether the run started warm, or why not (:mod:`workers.shim.warm`); only if it was to
+start     shim     whether the run started warm, or why not (:mod:`workers.shim.warm`); only for a warm job
 exit      shim     JSON: how the run ended; appears atomically, after the last process is gone
 ========  =======  ===========================================================================================
 
@@ -75,7 +75,7 @@ def identity(pid: int, boot_id: str) -> str:
 def watch(tree: Tree, spec: dict[str, Any], check_logs: Callable[[], float], request: PreemptRequest) -> str:
     """Wait until the first process ends or must end; return the kind of ending.
 
-    The order of the checks decides between endings that meet.
+    If several endings apply at once, the order of the checks decides.
     """
     time_limit = NEVER if spec["time_limit_s"] is None else time.monotonic() + spec["time_limit_s"]
     number, before_s = spec["signal"] or (0, -NEVER)

@@ -134,7 +134,7 @@ class Tree:
     def usage(self) -> tuple[int | None, float]:
         """Return the largest resident memory of one process, in bytes, and the processor time, in seconds."""
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        # Between fork and exec the job's process counts the shim's own memory. A maximum below that says nothing.
+        # Between fork and exec the job's process counts the shim's own memory. A maximum below that is meaningless.
         ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         most = usage.ru_maxrss * 1024 if usage.ru_maxrss > ours else None
         return most, usage.ru_utime + usage.ru_stime

@@ -1,6 +1,6 @@
 """A waiting shim with a warm interpreter as its child. Standard library only. The fork server forks it like any shim.
 
-The worker sends over a socket which interpreter it wants, and receives ``ready`` or the reason why that is unusable.
+The worker sends over a socket which interpreter it wants, and receives ``ready`` or why it is unusable.
 Later the worker sends a run directory with the run's lock. The process then becomes that run's shim, and its child
 becomes the job's first process. If the worker ends before that, both end. If the warm interpreter cannot become the
 job, the shim kills it before any code of the job has run, and starts the job cold.

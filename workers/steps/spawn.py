@@ -42,7 +42,7 @@ class Spawn:
         """
         run, spec = permit.run, permit.run.spec
         if spec is None or run.lock_fd is None:
-            raise NotStarted("the run directory is locked by somebody else", host_failed=True)
+            raise NotStarted("the run directory is locked by another process", host_failed=True)
         try:
             env = self._write_spec(run, spec, permit.until_s)
             shim = self._shim_of(run, spec, env, run.lock_fd)

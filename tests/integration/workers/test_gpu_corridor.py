@@ -82,7 +82,7 @@ def test_a_gpu_job_is_pinned_by_uuid_and_its_peak_is_the_drivers(
 
 
 @pytest.mark.full
-def test_the_book_knows_what_a_run_did_on_its_card(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+def test_the_history_has_the_activity_of_a_run_on_its_card(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
     """The history has the time of the first memory, the card's load and temperature, and the memory timeline."""
     fake.state.gpus[0].utilisation, fake.state.gpus[0].temperature = 60, 71
     gpu_site.start_recorder()
@@ -173,9 +173,7 @@ def test_the_drivers_own_maximum_is_taken_where_it_keeps_one(gpu_site: Site, fak
 
 
 @pytest.mark.full
-def test_a_driver_that_tells_nothing_of_its_processes_leaves_the_devices_own_figure(
-    gpu_site: Site, tmp_path: Path
-) -> None:
+def test_without_figures_of_processes_the_devices_figure_counts(gpu_site: Site, tmp_path: Path) -> None:
     """Where the driver does not report memory per process, the peak is the growth of the device's used memory.
 
     N/A is not zero. The growth counts only where no other process used the card, and its source is recorded.
@@ -198,7 +196,7 @@ def test_a_driver_that_tells_nothing_of_its_processes_leaves_the_devices_own_fig
 
 
 @pytest.mark.full
-def test_a_strangers_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+def test_external_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
     """Memory of an external process, in any pid namespace, keeps a job waiting while that process lives."""
     gpu_site.start_recorder()
     fake.hold(0, 4_000_001, 20 * GIB, always_alive=True)
@@ -216,7 +214,7 @@ def test_a_strangers_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, 
 
 
 @pytest.mark.full
-def test_memory_granted_and_not_yet_taken_is_not_granted_twice(gpu_site: Site, tmp_path: Path) -> None:
+def test_allocated_and_unused_memory_is_not_allocated_twice(gpu_site: Site, tmp_path: Path) -> None:
     """Memory that was allocated to a job, and that the job does not use yet, is not allocated again."""
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
@@ -262,9 +260,7 @@ def test_a_lost_gpu_takes_no_new_job_and_its_running_one_goes_on(
 
 
 @pytest.mark.full
-def test_a_job_that_takes_more_than_it_asked_for_is_ended_and_its_neighbour_is_not(
-    gpu_site: Site, tmp_path: Path
-) -> None:
+def test_a_job_that_exceeds_its_request_is_ended_and_its_neighbour_is_not(gpu_site: Site, tmp_path: Path) -> None:
     """A job over its request is warned in its log, then ended beyond the tolerance, with the figures recorded."""
     gpu_site.start_recorder()
     gpu_site.start_worker("0")
@@ -303,7 +299,7 @@ def test_no_cap_lets_a_job_take_what_it_likes(gpu_site: Site, tmp_path: Path) ->
     assert JobState.SUCCEEDED is gpu_site.until_recorded(free).job.state
 
 
-def test_a_worker_tells_how_far_its_card_is_from_the_others(gpu_site: Site, fake: FakeGpus) -> None:
+def test_a_worker_reports_the_distances_of_its_card(gpu_site: Site, fake: FakeGpus) -> None:
     """A worker publishes at its start how near its card is to the others, as the driver reports it.
 
     Jobs on several devices are placed by these figures.

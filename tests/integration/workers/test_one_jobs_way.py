@@ -115,7 +115,7 @@ def test_run_shows_the_output_and_returns_the_exit_code(site: Site) -> None:
 
 
 @pytest.mark.promise("P5")
-def test_cancel_ends_the_tree_and_is_in_the_book(site: Site) -> None:
+def test_cancel_ends_the_tree_and_is_in_the_history(site: Site) -> None:
     """A running job and a waiting job can be cancelled; cancelling a job that has ended is an error."""
     site.start_recorder()
     site.start_worker()
@@ -187,7 +187,7 @@ def test_a_job_on_two_devices_sees_both_as_0_and_1(store_url: str, tmp_path: Pat
 
 
 @pytest.mark.promise("P2")
-def test_a_stranger_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Path) -> None:
+def test_an_external_process_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Path) -> None:
     """Memory of an external process is not allocated to jobs: a job waits until it is free."""
     site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:1x600M")
     hold = "data = bytearray(300 * 2**20); print('holding', flush=True); input()"
@@ -236,8 +236,8 @@ def test_a_python_program_gets_the_same_objects(site: Site) -> None:
 
 
 @pytest.mark.full
-def test_a_job_is_told_before_its_time_is_over(site: Site) -> None:
-    """A job gets its early signal before the time limit, and the history keeps the request."""
+def test_a_job_gets_a_signal_before_its_time_limit(site: Site) -> None:
+    """A job gets its warning signal before the time limit, and the history keeps the request."""
     site.start_recorder()
     site.start_worker()
     refused = site.cli("submit", "--mem", "1M", "--signal", "USR1@28", "--", "true", check=False)

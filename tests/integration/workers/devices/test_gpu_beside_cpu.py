@@ -119,7 +119,7 @@ def test_while_the_gpus_worker_comes_up_the_cpu_leaves_it_its_jobs(host: Site, f
 
 
 @pytest.mark.full
-def test_the_devices_are_told_apart(both: Site) -> None:
+def test_the_devices_are_distinguished(both: Site) -> None:
     """Tables show `cpu` where a card has its index, and the CPU is no second device for a job on two."""
     rows = both.cli("gpus").stdout.splitlines()
 

@@ -69,7 +69,7 @@ def test_a_lost_gpu_is_trouble_until_it_is_back(fake: FakeGpus, start: Start) ->
     assert 79.5 * GIB == backend.reading(before[1]).free_bytes
 
 
-def test_memory_that_is_given_back_during_a_look_hides_nobody_elses(fake: FakeGpus, start: Start) -> None:
+def test_memory_freed_during_a_sample_hides_no_other_memory(fake: FakeGpus, start: Start) -> None:
     """Memory that a run frees during a reading is not subtracted from the memory of others.
 
     The process list and the memory are two calls.
@@ -115,7 +115,7 @@ def test_all_gpus_lost_is_trouble_and_never_the_cpu(fake: FakeGpus, start: Start
 
 
 @pytest.mark.parametrize("spec", ["auto", "gpu"])
-def test_a_version_mismatch_is_told_with_its_remedy(fake: FakeGpus, start: Start, spec: str) -> None:
+def test_a_version_mismatch_is_reported_with_its_remedy(fake: FakeGpus, start: Start, spec: str) -> None:
     """A driver that was updated under its running module is trouble, with a message that names the remedy."""
     fake.state.init_error = VERSION_MISMATCH
     with pytest.raises(DeviceTrouble, match="reboot or reload the driver"):
@@ -168,7 +168,7 @@ def test_reserved_memory_is_not_free(fake: FakeGpus, start: Start) -> None:
     assert (3.5 * GIB, {os.getpid(): 3 * GIB}) == (reading.used_bytes, reading.processes)
 
 
-def test_memory_that_the_driver_will_not_tell_is_never_zero(fake: FakeGpus, start: Start) -> None:
+def test_unreported_memory_is_never_zero(fake: FakeGpus, start: Start) -> None:
     """A GPU without memory figures is trouble; a process without one makes the sum unknown."""
     backend = start("auto")
     device = backend.devices()[0]

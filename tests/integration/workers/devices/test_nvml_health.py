@@ -92,7 +92,7 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
         (MODE, ["compute_mode"]),
     ],
 )
-def test_what_a_card_will_not_tell_is_none_and_nothing_else(
+def test_an_unreported_value_is_none(
     fake: FakeGpus, start: Start, switch: str, question: int, unknown: list[str]
 ) -> None:
     """A question that the card or the driver does not support makes its own field None, and no other."""

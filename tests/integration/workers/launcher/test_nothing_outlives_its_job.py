@@ -92,7 +92,7 @@ def test_the_time_limit_warns_and_ends(as_user: Start, people: People) -> None:
 
 
 def test_a_preempted_job_gets_sigterm_and_reads_the_request(as_user: Start) -> None:
-    """Preemption sends SIGTERM at once; the job may read for whom and until when, and ends by itself."""
+    """Preemption sends SIGTERM at once; the job may read which job preempts it and by when, and ends by itself."""
     run_dir = "$(dirname $(readlink /proc/$$/fd/1))"
     words = f"trap 'cat {run_dir}/preempt.json; exit 3' TERM; echo up; while :; do sleep 0.05; done"
 

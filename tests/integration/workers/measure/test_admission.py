@@ -115,7 +115,7 @@ def kill_and_wait(pid: int) -> None:
     until(lambda: not Path(f"/proc/{pid}").exists(), what="the end of the process")
 
 
-def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
+def test_an_ended_run_of_another_worker_hides_no_external_process(
     host: Host, queue: JobQueue, shim: Callable[[LiveRun], int]
 ) -> None:
     """The memory that a heartbeat reported for a run does not count as free after the run ended.
@@ -158,7 +158,7 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
     assert queue.runs.claim(offer, worker="w1", lease_s=300, nonce="bb") is None
 
 
-def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_heartbeat(host: Host) -> None:
+def test_the_second_check_counts_grants_to_other_workers(host: Host) -> None:
     """The second check counts what another worker was allocated since the last heartbeat.
 
     A job on both cards, led by the other worker, was claimed a moment ago. Neither job may start beside an external
@@ -179,7 +179,7 @@ def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_h
         assert output.startswith(f"{GIB // 2} bytes of {host.devices[1].uuid}")
 
 
-def test_the_claims_own_look_is_not_taken_again_a_moment_later(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sample_of_the_claim_is_reused_at_the_start(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """The claim's own reading is reused a moment later, but not an old one.
 
     Each short job used to cause two readings within some milliseconds.
@@ -219,7 +219,7 @@ def test_an_offer_says_what_the_health_check_has_read(host: Host, monkeypatch: p
     assert [host.devices[0].uuid] == asked
 
 
-def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
+def test_a_run_that_ended_after_the_claim_is_sampled_again(
     host: Host, monkeypatch: pytest.MonkeyPatch, shim: Callable[[LiveRun], int]
 ) -> None:
     """The device is read again if a run has ended since the claim's reading.
@@ -241,7 +241,7 @@ def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
     assert admission.still_fits(ours) is None
 
 
-def test_what_a_run_has_taken_of_its_lease_is_not_counted_twice(host: Host, shim: Callable[[LiveRun], int]) -> None:
+def test_the_used_part_of_a_lease_is_not_counted_twice(host: Host, shim: Callable[[LiveRun], int]) -> None:
     """For another worker's run only the unused part of its lease counts, and none if it used more."""
     pair = host.run(2, 10, 0, 1)
     process = shim(pair)
@@ -292,7 +292,7 @@ def test_a_run_that_nobody_settles_keeps_no_memory_for_ever(host: Host, shim: Ca
     assert host.checks[1].still_fits(ours) is None
 
 
-def test_a_job_that_takes_what_another_workers_job_was_promised_is_ended(
+def test_a_job_that_uses_memory_allocated_by_another_worker_is_ended(
     host: Host, shim: Callable[[LiveRun], int]
 ) -> None:
     """A job that exceeds its request at the cost of another job's lease is ended.

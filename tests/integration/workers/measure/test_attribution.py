@@ -106,7 +106,7 @@ def test_a_later_process_with_the_shims_number_owns_nothing() -> None:
         assert {} == owners(below, {"1.a": earlier})
 
 
-def test_hidden_processes_are_strangers(tmp_path: Path) -> None:
+def test_hidden_processes_are_external(tmp_path: Path) -> None:
     """Processes that /proc hides, as with hidepid, count as external, without an error."""
     assert {} == owners([os.getpid()], {"1.a": shim(os.getppid())}, proc=tmp_path)
 

@@ -80,7 +80,7 @@ def log_of(run: Run) -> str:
 
 
 @pytest.mark.full
-def test_a_job_on_a_gpu_is_capped_and_its_out_of_memory_is_told(gpu_site: Site, tmp_path: Path) -> None:
+def test_a_job_on_a_gpu_is_capped_and_out_of_memory_is_reported(gpu_site: Site, tmp_path: Path) -> None:
     """The cap fits the card and the torch version, and the ending comes from the job's own report."""
     run = ran(gpu_site, tmp_path)
 

@@ -27,7 +27,7 @@ def test_a_job_whose_directory_is_missing_waits_for_it(site: Site, tmp_path: Pat
     assert WaitReason.CANNOT_START is held.reason
     assert held.because == f"no host can start it: {site.settings.host}: {reason}"
     output = site.cli("why", str(job_id)).stdout
-    assert f"held: {held.because}. Mend that, then: gpuqueue release {job_id}" in output
+    assert f"held: {held.because}. Repair that, then: gpuqueue release {job_id}" in output
     assert f"it could not start the job: {reason}" in output
     assert held.because in site.cli("show", str(job_id)).stdout
     assert reason in json.loads(site.cli("why", "--json", str(job_id)).stdout)["devices"][0]["cannot_start"]
@@ -48,7 +48,7 @@ def test_run_with_a_typing_error_ends(site: Site) -> None:
     for job_id in (1, 2, 3):
         done = site.cli("run", "--mem", "1M", "--", "pyhton", "x.py", check=False)
         why = f"{site.settings.host}: cannot start pyhton: No such file or directory"
-        line = f"job {job_id} is held (no host can start it: {why}) and will wait for: gpuqueue release {job_id}"
+        line = f"job {job_id} is held (no host can start it: {why}) until it is released: gpuqueue release {job_id}"
         assert (1, True) == (done.returncode, line in done.stderr), done.stderr
 
     line = f"host {site.settings.host} could not start 3 jobs in a row, the last one: cannot start pyhton: No such"

@@ -83,7 +83,7 @@ def test_the_users_own_sitecustomize_behaves_as_without_us(tmp_path: Path, code:
     assert output in ran.log
 
 
-def test_a_process_that_used_torch_tells_its_peaks(tmp_path: Path, stand_in: Path) -> None:
+def test_a_process_that_used_torch_reports_its_peaks(tmp_path: Path, stand_in: Path) -> None:
     """A process that used torch reports its peaks by device UUID, and its allocation failures."""
     ran = Ran(tmp_path, sys.executable, "-c", "import torch; torch.cuda.init()", path=stand_in)
 
@@ -104,7 +104,7 @@ def test_a_process_that_used_torch_tells_its_peaks(tmp_path: Path, stand_in: Pat
     assert 4 * GIB == ran.report.reserved("GPU-0", 0)
 
 
-def test_torch_that_never_started_cuda_tells_nothing(tmp_path: Path, stand_in: Path) -> None:
+def test_torch_without_cuda_reports_nothing(tmp_path: Path, stand_in: Path) -> None:
     """A process that imports torch but never starts CUDA writes no report."""
     assert [] == Ran(tmp_path, sys.executable, "-c", "import torch", path=stand_in).reported()
 
@@ -124,7 +124,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_children_of_multiprocessing_tell_theirs(tmp_path: Path, stand_in: Path, method: str) -> None:
+def test_children_of_multiprocessing_report_their_peaks(tmp_path: Path, stand_in: Path, method: str) -> None:
     """Children of multiprocessing, which end without atexit, write their reports.
 
     Their parent, which did not start CUDA, writes none.
@@ -138,7 +138,7 @@ def test_children_of_multiprocessing_tell_theirs(tmp_path: Path, stand_in: Path,
     assert [int(ran.log.split()[1])] == [reported["pid"] for reported in ran.reported()]
 
 
-def test_a_parent_and_its_forks_tell_each_their_own(tmp_path: Path, stand_in: Path) -> None:
+def test_a_parent_and_its_forks_report_separately(tmp_path: Path, stand_in: Path) -> None:
     """A fork of a process that had started CUDA cannot use CUDA, and writes no report."""
     job = "import os, torch; torch.cuda.init(); pid = os.fork(); print(os.getpid()); pid and os.wait()"
 
@@ -164,7 +164,7 @@ def test_a_parent_and_its_forks_tell_each_their_own(tmp_path: Path, stand_in: Pa
         ("raise ValueError('other')", False),
     ],
 )
-def test_an_uncaught_out_of_memory_error_is_told(tmp_path: Path, stand_in: Path, code: str, died: bool) -> None:  # noqa: FBT001
+def test_an_uncaught_out_of_memory_error_is_reported(tmp_path: Path, stand_in: Path, code: str, died: bool) -> None:  # noqa: FBT001
     """An uncaught OutOfMemoryError is reported, unless the job survived it.
 
     It is also reported with an excepthook of the job's own, and if another error was raised from it.
@@ -177,7 +177,7 @@ def test_an_uncaught_out_of_memory_error_is_told(tmp_path: Path, stand_in: Path,
 
 
 @pytest.mark.parametrize("flag", ["-I", "-S", "-E"])
-def test_a_python_that_looks_at_nothing_is_left_alone(tmp_path: Path, stand_in: Path, flag: str) -> None:
+def test_an_isolated_python_is_not_affected(tmp_path: Path, stand_in: Path, flag: str) -> None:
     """A Python with ``-I``, ``-S`` or ``-E`` runs without the hook and without a message."""
     code = f"import sys; sys.path.insert(0, {str(stand_in)!r}); import torch; torch.cuda.init(); print('ran')"
 

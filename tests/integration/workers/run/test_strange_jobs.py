@@ -165,7 +165,7 @@ def test_a_program_with_a_strange_name_is_missing_in_plain_words(site: Site) -> 
 
 @pytest.mark.full
 @pytest.mark.parametrize("words", [["wait"], ["logs", "-f"], ["run"]])
-def test_whoever_waits_hears_that_the_job_is_held(site: Site, words: list[str]) -> None:
+def test_a_waiting_client_learns_that_the_job_is_held(site: Site, words: list[str]) -> None:
     """A command that waits for a job reports once that the job is held.
 
     Otherwise a hold looks like any other wait.
@@ -184,9 +184,9 @@ def test_whoever_waits_hears_that_the_job_is_held(site: Site, words: list[str]) 
         site.queue.jobs.hold(1)
         line = b"queued"
         while b"held" not in line:
-            assert line, "it said nothing of the hold"
+            assert line, "it printed no line about the hold"
             line = waiter.stderr.readline()
-        assert b"gpuqueue: job 1 is held and will wait for: gpuqueue release 1\n" == line
+        assert b"gpuqueue: job 1 is held until it is released: gpuqueue release 1\n" == line
         site.queue.jobs.cancel(1)
         assert b"held" not in waiter.communicate(timeout=60)[1]
     finally:
@@ -195,7 +195,7 @@ def test_whoever_waits_hears_that_the_job_is_held(site: Site, words: list[str]) 
             waiter.wait(timeout=30)
 
 
-def test_a_job_that_was_lost_too_often_says_so_to_whoever_waits(site: Site) -> None:
+def test_a_job_lost_too_often_is_reported_to_a_waiting_client(site: Site) -> None:
     """A command that waits for a job held after too many losses reports that reason."""
     serve(site.queue)
     site.queue.requests.submit(make_spec())
@@ -205,4 +205,4 @@ def test_a_job_that_was_lost_too_often_says_so_to_whoever_waits(site: Site) -> N
     output = say(site, "wait", "--timeout", "0.1s", "1")
 
     assert 124 == output.code
-    assert "job 1 is held (its runs were lost too often) and will wait for: gpuqueue release 1" in output.stderr
+    assert "job 1 is held (its runs were lost too often) until it is released: gpuqueue release 1" in output.stderr

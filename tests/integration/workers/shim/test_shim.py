@@ -276,7 +276,7 @@ def test_a_shim_that_comes_too_late_does_not_start_the_job(shims: Any) -> None:
     assert "" == shim.log()
 
 
-def test_the_lock_tells_whether_anybody_is_there(shims: Any) -> None:
+def test_the_lock_shows_whether_a_shim_or_worker_lives(shims: Any) -> None:
     """The shim holds the lock for as long as it lives, and no process of the job holds it."""
     shim = shims("sh", "-c", "echo ready; sleep 1000")
     until(lambda: "ready" in shim.log())
@@ -348,7 +348,7 @@ while True:
 
 @pytest.mark.full
 def test_the_signal_before_the_time_limit_comes_once_and_then_the_limit(shims: Any) -> None:
-    """The early signal comes once, and the time limit still holds."""
+    """The warning signal comes once, and the time limit still holds."""
     shim = shims(sys.executable, "-c", SAVES, time_limit_s=4.0, signal=(int(signal.SIGUSR1), 1.0))
 
     end = shim.ended()
@@ -359,7 +359,7 @@ def test_the_signal_before_the_time_limit_comes_once_and_then_the_limit(shims: A
 
 @pytest.mark.full
 def test_the_early_signal_is_for_the_first_process_alone(shims: Any) -> None:
-    """Only the job's first process gets the early signal.
+    """Only the job's first process gets the warning signal.
 
     The signal would end the child processes, and the job would fail although it had saved its state.
     """
@@ -372,8 +372,8 @@ def test_the_early_signal_is_for_the_first_process_alone(shims: Any) -> None:
     assert "ready\ntold\n" == shim.log()
 
 
-def test_whoever_does_not_catch_the_early_signal_is_ended_by_it(shims: Any) -> None:
-    """A job that does not catch the early signal is recorded as killed by it, and not as timed out."""
+def test_a_job_that_does_not_catch_the_warning_signal_is_ended_by_it(shims: Any) -> None:
+    """A job that does not catch the warning signal is recorded as killed by it, and not as timed out."""
     shim = shims("sleep", "60", time_limit_s=30.0, signal=(int(signal.SIGUSR2), 29.0))
 
     assert "killed by SIGUSR2" == str(shim.ended().ending)
@@ -403,7 +403,7 @@ while True:
     ],
     ids=["asks for more", "gives up", "was done", "is too slow"],
 )
-def test_a_job_that_must_make_place_is_told_and_has_its_grace(
+def test_a_preempted_job_is_warned_and_has_its_grace(
     shims: Any, tmp_path: Path, code: int, left_s: float, words: str
 ) -> None:
     """A preempted job gets SIGTERM, a file with reason and deadline, and its own grace, and is ended after it.
@@ -418,7 +418,7 @@ def test_a_job_that_must_make_place_is_told_and_has_its_grace(
     shim.directory.ask_preempt(12, left_s)
 
     assert words == str(shim.ended().ending)
-    assert "ready\nsaved for 12 True\n" == shim.log(), "it was told once"
+    assert "ready\nsaved for 12 True\n" == shim.log(), "it was warned once"
     assert 0 == process_tree.sweep(TOKEN, RUN_TOKEN)
 
 

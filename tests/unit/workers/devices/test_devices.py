@@ -69,7 +69,7 @@ def test_nonsense_is_refused(text: str) -> None:
         ("sim:8G,", "sim:1x8G+1x16G"),
     ],
 )
-def test_whoever_writes_a_comma_between_kinds_is_told_what_to_type(text: str, meant: str) -> None:
+def test_a_comma_between_kinds_gets_a_hint(text: str, meant: str) -> None:
     """The error for a comma between kinds shows the form with +.
 
     `simulate --devices` accepts commas. Regression: `up` said only that 8G,1x16G is not a size.
@@ -305,7 +305,7 @@ def test_the_nvml_backend_is_made_without_a_driver() -> None:
         NvmlBackend().reading(GPU)
 
 
-def test_a_look_reads_threads_of_the_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_reads_kernel_threads_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernel threads are read once, because they have no memory and outnumber the processes.
 
     Regression: every poll of a device read all of them.

@@ -78,7 +78,7 @@ def test_why_there_is_no_gpu(
     assert remedy in found.remedy
 
 
-def test_a_container_that_was_told_to_have_none_says_so(tmp_path: Path) -> None:
+def test_a_container_that_hides_all_devices_is_reported(tmp_path: Path) -> None:
     """A container without a device has NVIDIA_VISIBLE_DEVICES=void, and the finding says so."""
     found = driver_finding(tmp_path, CONTAINER | MODULE, DriverState.NOT_LOADED, visible="void")
 
@@ -97,7 +97,7 @@ def test_a_broken_driver_that_nobody_asked_for_is_worth_a_note(tmp_path: Path, d
     assert "not asked for" in found.seen
 
 
-def test_a_driver_that_is_well_is_told_with_its_versions(tmp_path: Path) -> None:
+def test_a_working_driver_is_reported_with_its_versions(tmp_path: Path) -> None:
     """A working driver is reported with its versions, because support asks for them first."""
     found = driver_finding(tmp_path, CARD | MODULE | NODES, DriverState.WELL, count=1)
 

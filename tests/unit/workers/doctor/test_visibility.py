@@ -38,7 +38,7 @@ def test_whether_the_drivers_pids_are_known(facts: Facts, grade: Grade) -> None:
     assert grade is finding.grade
 
 
-def test_without_a_gpu_nothing_is_said_of_pids() -> None:
+def test_without_a_gpu_pids_are_not_reported() -> None:
     """Without a GPU there is no finding about pids, because CPU processes are measured one by one."""
     assert found(replace(WELL, gpus=0, pids={}, apart=True, visible="0"), "pids") is None
     assert found(replace(WELL, gpus=0, visible="0"), "visible devices") is None

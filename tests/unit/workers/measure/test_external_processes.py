@@ -46,7 +46,7 @@ def test_without_a_half_life_only_the_present_counts() -> None:
     assert [18, 2] == [external_processes.note({7: used}, (), now_s)[7] for now_s, used in ((0, 18), (1, 2))]
 
 
-def test_a_stranger_that_is_gone_is_forgotten_at_once() -> None:
+def test_an_ended_external_process_is_forgotten_at_once() -> None:
     """An ended external process is forgotten at once. A later process with the same pid starts without a history."""
     external_processes = ExternalProcesses(60)
     external_processes.note({7: 10}, (), 0.0)
@@ -55,7 +55,7 @@ def test_a_stranger_that_is_gone_is_forgotten_at_once() -> None:
     assert {7: 1} == external_processes.note({7: 1}, (), 2.0)
 
 
-def test_our_own_processes_and_silent_ones_are_no_named_strangers() -> None:
+def test_our_processes_and_unreported_ones_are_no_external_processes() -> None:
     """Processes of jobs and processes with unknown memory are not listed.
 
     Unknown memory is already in the used bytes.
@@ -75,14 +75,14 @@ def external(**changes: Any) -> int:
     return external_bytes(**{**sample, **changes})
 
 
-def test_foreign_is_all_that_is_not_ours() -> None:
+def test_external_memory_is_all_that_is_not_ours() -> None:
     """External memory is the remembered peak of external processes plus the memory that no process owns."""
     assert 8 == external()
     assert 13 == external(external_processes={2: 10})
     assert 5 == external(used=17, processes={1: 12}, external_processes={})
 
 
-def test_memory_of_ours_that_the_driver_does_not_tell_is_not_counted_twice() -> None:
+def test_unreported_memory_of_ours_is_not_counted_twice() -> None:
     """Job memory that the driver does not report is in the used bytes and in the leases.
 
     The lease is subtracted once.
@@ -91,7 +91,7 @@ def test_memory_of_ours_that_the_driver_does_not_tell_is_not_counted_twice() -> 
     assert 5 == external(processes={1: None, 2: 5}, leased=15)
 
 
-def test_beside_a_stranger_that_is_not_told_either_nothing_is_taken_for_ours() -> None:
+def test_beside_an_unreported_external_process_all_memory_is_external() -> None:
     """If an external process is unknown too, nothing counts as job memory.
 
     The card then offers less than it could, and never more than it has.
@@ -105,7 +105,7 @@ def test_beside_a_stranger_that_is_not_told_either_nothing_is_taken_for_ours() -
     unnamed=st.integers(0, 20),
     granted=st.dictionaries(st.integers(1, 12), st.integers(0, 60), max_size=8),
 )
-def test_never_more_is_promised_than_is_free_less_what_was_granted_and_not_yet_taken(
+def test_allocations_never_exceed_free_less_allocated_and_unused_memory(
     ours: dict[int, int], others: dict[int, tuple[int, int]], unnamed: int, granted: dict[int, int]
 ) -> None:
     """The claim's sum (see leases.lua) with this figure never offers more than the driver reports.

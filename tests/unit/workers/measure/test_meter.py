@@ -33,12 +33,12 @@ def test_the_peak_is_the_largest_sample_with_its_evidence() -> None:
     assert 4 == meter.observed_bytes
 
 
-def test_what_nobody_could_see_is_unknown_and_not_zero() -> None:
+def test_unreported_memory_is_unknown_and_not_zero() -> None:
     """Polls without an answer give no peak."""
     assert Peak.unknown(na_samples=1) == peak_of(meter_of(None), NVML)
 
 
-def test_a_few_looks_at_a_short_run_that_saw_nothing_say_nothing() -> None:
+def test_a_few_empty_samples_of_a_short_run_prove_nothing() -> None:
     """A few zero samples of a short run give no peak.
 
     Enough zero samples give a peak of 0: the run never used the card.
@@ -63,7 +63,7 @@ def test_a_few_looks_at_a_short_run_that_saw_nothing_say_nothing() -> None:
         ((), None, None, 7, 7, NVML),
     ],
 )
-def test_the_largest_figure_is_told_with_its_source(
+def test_the_largest_figure_has_its_source(
     samples: tuple[int | None, ...],
     accounted: dict[int, int] | None,
     torch: int | None,
@@ -80,7 +80,7 @@ def test_the_largest_figure_is_told_with_its_source(
     assert (figure, source) == (peak.bytes, peak.source)
 
 
-def test_looks_from_before_the_driver_fell_silent_are_no_peak_of_zero() -> None:
+def test_samples_before_the_driver_stopped_reporting_are_no_peak_of_zero() -> None:
     """Zero samples before the driver stopped reporting do not make a peak of 0.
 
     A run imports for seconds, then uses memory that the driver does not report, so its peak is unknown.
@@ -92,7 +92,7 @@ def test_looks_from_before_the_driver_fell_silent_are_no_peak_of_zero() -> None:
     assert (30, PeakSource.DEVICE_DELTA) == (alone.bytes, alone.source)
 
 
-def test_the_interval_is_what_it_was() -> None:
+def test_the_interval_is_the_measured_mean() -> None:
     """The interval is the measured mean time between two polls, whatever the configured interval was."""
     meter = Meter()
     for at_s in (0.0, 0.1, 0.2, 0.3, 1.3):
@@ -115,9 +115,7 @@ def test_of_several_processes_the_drivers_maxima_are_a_lower_bound() -> None:
 
 
 @pytest.mark.parametrize(("shared", "figure"), [(False, 30), (True, None)])
-def test_how_much_fuller_the_device_became_counts_only_where_nobody_else_was(
-    *, shared: bool, figure: int | None
-) -> None:
+def test_the_growth_of_the_device_counts_only_without_other_processes(*, shared: bool, figure: int | None) -> None:
     """The growth of the device's use counts only if no other process was there.
 
     It is the last resort for a driver that reports no processes.
@@ -128,7 +126,7 @@ def test_how_much_fuller_the_device_became_counts_only_where_nobody_else_was(
     assert (PeakSource.DEVICE_DELTA if figure else PeakSource.NONE) is peak.source
 
 
-def test_what_a_run_did_beside_holding_memory() -> None:
+def test_the_activity_of_a_run() -> None:
     """The activity has the time of the first memory, the utilisation and the temperature.
 
     Unknown values stay unknown.
@@ -143,7 +141,7 @@ def test_what_a_run_did_beside_holding_memory() -> None:
     assert seen == meter.activity()
 
 
-def test_another_worker_goes_on_where_one_was_left() -> None:
+def test_another_worker_continues_the_figures() -> None:
     """All figures survive the file that passes them to another worker."""
     meter = meter_of(0, 9, None, before=3, device=50)
     meter.note_health(Health(utilisation=0.25, temperature_c=55.0))

@@ -35,7 +35,7 @@ def words(neighbours: Neighbours, *uuids: str, several: bool = False) -> str | N
     return found.in_words(several=several) if found is not None else None
 
 
-def test_jobs_and_strangers_are_named_with_what_they_held_then() -> None:
+def test_jobs_and_external_processes_are_named_with_their_bytes() -> None:
     """The largest neighbour comes first.
 
     An external process counts with its bytes in this sample, and not with its remembered peak.
@@ -48,7 +48,7 @@ def test_jobs_and_strangers_are_named_with_what_they_held_then() -> None:
     )  # job 13 uses no memory yet
 
 
-def test_alone_is_said_and_nothing_seen_is_not() -> None:
+def test_an_empty_device_is_described_and_no_sample_is_not() -> None:
     """A run that was alone has a text that says so. A run without a sample has no text."""
     seen = Neighbours(11)
     assert words(seen) is None
@@ -57,7 +57,7 @@ def test_alone_is_said_and_nothing_seen_is_not() -> None:
 
     sample(seen, {11: 6 * GIB}, free_bytes=0)
 
-    assert "0B were free; nobody was beside it" == words(seen)
+    assert "0B were free; no other process was on the device" == words(seen)
 
 
 def test_what_the_driver_does_not_say_stays_unknown() -> None:
@@ -80,7 +80,7 @@ def test_what_the_driver_does_not_say_stays_unknown() -> None:
         (ExternalProcess(pid=7, held_bytes=GIB, user="bob", command="x" * 200), f"pid 7 of bob ({'x' * 59}…, 1G)"),
     ],
 )
-def test_a_strangers_words_are_short_and_plain(external: ExternalProcess, shown: str) -> None:
+def test_the_command_of_an_external_process_is_short_and_sanitized(external: ExternalProcess, shown: str) -> None:
     """The words of an external process are cut and harmless. They are shown in terminals and kept in the history."""
     seen = Neighbours(11)
     sample(seen, {11: GIB}, external)
@@ -96,7 +96,7 @@ def test_a_crowd_is_counted() -> None:
     assert "120M were free; beside it: job 8 (8G), job 7 (7G), job 6 (6G), job 5 (5G), 3 more" == words(seen)
 
 
-def test_the_last_look_that_saw_it_alive_is_the_one_that_counts() -> None:
+def test_the_last_sample_of_the_live_run_counts() -> None:
     """The last sample with the run alive counts.
 
     A sample after or during its end does not, because its memory is already freed.
@@ -123,7 +123,7 @@ def test_a_run_that_never_got_a_byte_has_its_circumstances_too() -> None:
     assert "1M were free; beside it: pid 4711 of alice (python train.py, 12G)" == words(seen)
 
 
-def test_of_several_devices_the_fullest_is_told_and_named() -> None:
+def test_of_several_devices_the_fullest_is_named() -> None:
     """Of several devices the fullest is reported and named.
 
     If the processes reported which devices ran out of memory, only those count.

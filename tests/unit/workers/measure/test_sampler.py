@@ -79,7 +79,7 @@ class Stopping(threading.Event):
         return True
 
 
-def test_the_first_look_at_a_run_is_not_in_the_way_of_its_start(tmp_path: Path) -> None:
+def test_the_first_sample_does_not_delay_the_start(tmp_path: Path) -> None:
     """The first sample of a run is delayed.
 
     Regression: it came at once, found only the shim, and delayed the start of this job and the next.

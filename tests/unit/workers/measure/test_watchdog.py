@@ -26,7 +26,7 @@ from workers.run.values import Held
         (6 * GIB + 1, 2 * GIB, 3 * GIB, Excess.END),
     ],
 )
-def test_a_little_more_is_warned_of_and_much_more_or_a_neighbours_is_ended(
+def test_a_small_excess_warns_and_a_large_one_ends_the_run(
     used: int, free: int, allocated: int, expected: Excess
 ) -> None:
     """A small excess gives a warning.
@@ -86,7 +86,7 @@ def ended_by(run: LiveRun, *used: int) -> bool:
         ((9 * GIB, 0, 9 * GIB, 0, 9 * GIB), True),
     ],
 )
-def test_one_sample_may_be_a_process_on_its_way_out_but_nobody_slips_through(
+def test_one_excessive_sample_is_tolerated_and_repeated_ones_end_the_run(
     tmp_path: Path, samples: tuple[int, ...], *, ends: bool
 ) -> None:
     """One excessive sample may be a process that is ending, so several are needed.
@@ -115,7 +115,7 @@ def test_a_small_excess_on_a_simulated_device_is_in_order(tmp_path: Path) -> Non
     assert not run.notes
 
 
-def test_an_end_that_could_not_be_asked_for_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_request_to_end_a_run_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request to end a run is repeated if it fails.
 
     Regression: no file descriptor was left at that moment, and the excess continued.

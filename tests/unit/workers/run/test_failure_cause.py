@@ -174,7 +174,7 @@ def test_a_refusal_counts_where_the_host_is_the_reason(detail: str, *, of_the_ho
         (Ending.refused("no such program"), None, False),
     ],
 )
-def test_a_success_or_some_time_speaks_well(ending: Ending, duration_s: float | None, *, well: bool) -> None:
+def test_a_success_or_some_time_clears_the_devices(ending: Ending, duration_s: float | None, *, well: bool) -> None:
     """A success or a long run counts for the device.
 
     A quick failure through the script's own error counts neither for nor against it.

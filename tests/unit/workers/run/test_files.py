@@ -149,7 +149,7 @@ def test_no_digits_but_ours_make_a_process(text: str) -> None:
 
 @odd.few_examples
 @given(content=damaged(INSIDE))
-def test_what_a_process_tells_of_itself_spoils_no_other_report(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_report_of_a_process_spoils_no_other(tmp_path: Path, content: bytes) -> None:
     """A bad report of one process does not affect the reports of others.
 
     The job can write anything into the directory.
@@ -274,7 +274,7 @@ def test_a_log_that_comes_and_goes_and_comes_back(log: Log) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "directory", "loop"])
-def test_a_log_that_is_no_file_is_said_and_not_waited_for(log: Log, kind: str) -> None:
+def test_a_log_that_is_no_file_is_an_error_at_once(log: Log, kind: str) -> None:
     """A log that is no regular file is refused without a wait. The job can replace any file in the run directory."""
     odd.NO_FILES[kind](log.path)
 
@@ -282,7 +282,7 @@ def test_a_log_that_is_no_file_is_said_and_not_waited_for(log: Log, kind: str) -
         log.more()
 
 
-def test_a_log_of_somebody_else_is_said(tmp_path: Path) -> None:
+def test_a_log_of_another_account_is_an_error(tmp_path: Path) -> None:
     """A log of another account is refused with a clear message.
 
     Root may read every file, so another account reads it in that case.

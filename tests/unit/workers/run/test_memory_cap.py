@@ -10,7 +10,7 @@ TOTAL = 24 * GIB
 SHARE = "0.2256"
 
 
-def test_each_framework_is_told_in_its_own_words() -> None:
+def test_each_framework_gets_its_own_variable() -> None:
     """Each framework gets its own variable.
 
     Torch's variable is missing, because the version is unknown. The hook caps any version.
@@ -82,12 +82,12 @@ def test_what_the_submitter_set_is_never_overridden(name: str) -> None:
     assert name not in cap_environment(6 * GIB, TOTAL, {name: "theirs"}, mps=True)
 
 
-def test_jax_is_told_once() -> None:
+def test_jax_gets_one_variable() -> None:
     """JAX gets one variable only, because it refuses its old and its new name together."""
     assert "XLA_PYTHON_CLIENT_MEM_FRACTION" not in cap_environment(6 * GIB, TOTAL, {"XLA_CLIENT_MEM_FRACTION": ".5"})
 
 
-def test_mps_is_told_each_device_in_whole() -> None:
+def test_mps_gets_the_limit_of_each_device() -> None:
     """The MPS limit is the whole requested memory for each device. The driver's limit includes CUDA's own memory."""
     caps = cap_environment(6 * GIB, TOTAL, {}, devices=2, mps=True)
 

@@ -24,7 +24,7 @@ def write_report(run_dir: Path, pid: int, *devices: dict[str, Any], began_s: flo
     (run_dir / "inside" / f"{pid}.json").write_text(json.dumps(output))
 
 
-def test_nothing_told_is_unknown(tmp_path: Path) -> None:
+def test_no_report_is_unknown(tmp_path: Path) -> None:
     """Without a report the figures are unknown. A job without torch is not a job with 0 bytes."""
     assert read_reports(tmp_path) is None
 
@@ -58,7 +58,7 @@ def test_a_launcher_may_give_each_process_one_device(tmp_path: Path) -> None:
     assert report.out_of_memory
 
 
-def test_where_memory_ran_out_is_told_in_the_run_s_own_order(tmp_path: Path) -> None:
+def test_devices_out_of_memory_are_in_the_order_of_the_run(tmp_path: Path) -> None:
     """The devices that ran out of memory are listed in the run's order.
 
     They are found by UUID, or by index if a process does not know the UUID.

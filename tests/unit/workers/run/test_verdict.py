@@ -79,7 +79,7 @@ def test_every_other_ending_stays(ending: Ending, report: InsideReport | None, l
     assert ending == verdict(ending, report, log)
 
 
-def test_an_unknown_peak_is_not_told() -> None:
+def test_an_unknown_peak_is_left_out() -> None:
     """An unknown peak is omitted, and is never shown as 0."""
     assert "asked 512M" == judged(FAILED, DIED, b"", asked_bytes=512 * MIB, peak_bytes=None).detail
 
@@ -90,7 +90,7 @@ def test_the_circumstances_stand_behind_the_figures(ending: Ending) -> None:
 
     Other endings have none.
     """
-    words = "120M were free; nobody was beside it"
+    words = "120M were free; no other process was on the device"
 
     reported = judged(ending, DIED, b"", asked_bytes=6 * GIB, peak_bytes=3 * GIB, circumstances=words)
 
@@ -98,7 +98,7 @@ def test_the_circumstances_stand_behind_the_figures(ending: Ending) -> None:
     assert "" == judged(FAILED, None, b"", asked_bytes=GIB, peak_bytes=None, circumstances=words).detail
 
 
-def test_only_the_end_of_a_log_is_looked_at(tmp_path: Path) -> None:
+def test_only_the_end_of_a_log_is_read(tmp_path: Path) -> None:
     """Only the end of a log is read.
 
     An error that the job survived long ago is not the cause. A log may be huge or missing.

@@ -35,7 +35,7 @@ class Failing:
     "error", [OSError("no room"), Unanswered("?"), MemoryError(), UnicodeEncodeError("utf-8", "\udc80", 0, 1, "no")]
 )
 @pytest.mark.parametrize("late", [False, True], ids=["no shim", "a shim"])
-def test_whatever_goes_wrong_the_lock_tells_whether_there_is_a_shim(
+def test_after_any_error_the_lock_shows_whether_there_is_a_shim(
     tmp_path: Path, error: Exception, *, late: bool
 ) -> None:
     """After any error the lock shows whether a shim exists.
